@@ -21,8 +21,10 @@ SINGLE = 50  # balls that are simulated one by one
 def ball() -> hc.HybridSystem:
     """The ball as expressions."""
     x = ca.SX.sym("x", 2)
-    air = hc.symbolic.Mode("air", state=x, field=[x[1], -GRAVITY])
-    bounce = hc.symbolic.Transition("air", "floor", x[0], "air", [x[0], -RESTITUTION * x[1]])
+    air = hc.symbolic.SymbolicMode("air", state=x, field=[x[1], -GRAVITY])
+    bounce = hc.symbolic.SymbolicTransition(
+        "air", "floor", x[0], "air", [x[0], -RESTITUTION * x[1]]
+    )
     return hc.symbolic.hybrid_system([air], [bounce])
 
 

@@ -25,7 +25,7 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics.impact import impact, impact_derivatives
 
 
-class Bare:
+class BareDoor:
     """The Pinocchio calls themselves, on a model and scratch data of their own."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ BOTH = ("closed", "closed")
 
 def calls_table(effort: dict[str, float]) -> Table:
     """Single calls, as runs make them."""
-    system, bare = rrr_door.system(), Bare()
+    system, bare = rrr_door.system(), BareDoor()
     q, v, u = bare.q, bare.v, bare.u
     x, dynamics = np.concatenate((q, v)), system.dynamics
     modes = {name: system.mode(key) for name, key in (("open", OPEN), ("closed", BOTH))}
@@ -90,7 +90,7 @@ def simulation_table(effort: dict[str, float]) -> Table:
     The bare cost of a step is one `aba` per field evaluation and one `forwardKinematics` per
     sample of the gaps; that of an event is an impact and the choice of what stays closed.
     """
-    plant, parameters, bare = rrr_door.system(), rrr_door.Parameters(), Bare()
+    plant, parameters, bare = rrr_door.system(), rrr_door.DoorParameters(), BareDoor()
     reference = build(plant, parameters, Design())
     policy = ReferenceSpreading(reference, schedule(Config(), reference))
     x0 = reference.nominal(0.0) + np.array(Config().perturbation)

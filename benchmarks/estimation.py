@@ -33,7 +33,7 @@ COLUMNS = [
 ]
 
 
-class Log(NamedTuple):
+class FilterLog(NamedTuple):
     """A log and what filters it."""
 
     model: FilterModel
@@ -63,7 +63,7 @@ def table_of_filters(effort: dict[str, float]) -> Table:
     return table(title, COLUMNS, rows)
 
 
-def prepared(name: str, duration: float) -> Log:
+def prepared(name: str, duration: float) -> FilterLog:
     """A synthetic log of a body, and the first estimate from it."""
     chosen = [f"rate={RATE}", f"duration={duration}", f"particles={PARTICLES}"]
     source = find_model(name)
@@ -71,23 +71,23 @@ def prepared(name: str, duration: float) -> Log:
     model = source.make(settings)
     start, record = first_estimate(model, settings, synthetic(model, settings)[0])
     samples = sum(len(series.times) for series in record.channels.values())
-    return Log(model, settings, record, start, samples)
+    return FilterLog(model, settings, record, start, samples)
 
 
-def per_sample(name: str, log: Log, effort: dict[str, float]) -> Timing:
+def per_sample(name: str, log: FilterLog, effort: dict[str, float]) -> Timing:
     """Microseconds per sample of runs over the whole log."""
     kept = make_filter(name, log.model, log.settings)
     timing = measure(lambda: kept.run(log.record, log.start), **effort)
     return Timing(timing.best / log.samples, timing.spread)
 
 
-def others(log: Log) -> list[float]:
+def others(log: FilterLog) -> list[float]:
     """Microseconds per sample: unscented, few particles and many."""
     many = log._replace(settings=replace(log.settings, particles=MANY))
     return [once("unscented", log), once("particle", log), once("particle", many)]
 
 
-def once(name: str, log: Log) -> float:
+def once(name: str, log: FilterLog) -> float:
     """Microseconds per sample of one run over the whole log."""
     result = make_filter(name, log.model, log.settings).run(log.record, log.start)
     return 1e6 * result.seconds / log.samples

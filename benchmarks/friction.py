@@ -21,7 +21,7 @@ from hybridctl.mechanics.system import ContactSystem
 NONE, STANDING = np.zeros(0), 2000.0
 
 
-class Bare:
+class BareFriction:
     """The Pinocchio calls that contact dynamics need, on a body of their own."""
 
     def __init__(self, planar: bool) -> None:
@@ -52,7 +52,7 @@ class Case(NamedTuple):
 
 def cases() -> dict[str, Case]:
     """Bodies that lie on the ground and slide or stick, with all their corners."""
-    plane, space = block.Parameters(), cube.Parameters(restitution=0.0)
+    plane, space = block.BlockParameters(), cube.CubeParameters(restitution=0.0)
     planar = contact_system(block.robot(plane), block.contacts(plane))
     spatial = contact_system(cube.robot(space), cube.contacts(space)[::2])
     flat, q = np.array([0.0, 0.5 * plane.height, 0.0]), spatial.robot.neutral()
@@ -76,7 +76,7 @@ def calls_table(effort: dict[str, float]) -> Table:
     for name, case in cases().items():
         mode, dynamics = case.system.mode(case.mode), case.system.dynamics
         q, at = case.state[: dynamics.robot.nq], tuple(range(len(case.mode)))
-        bare, result = Bare(len(case.fall) == 3), impact(dynamics, q, case.fall, at)
+        bare, result = BareFriction(len(case.fall) == 3), impact(dynamics, q, case.fall, at)
         for what, ours, theirs in (
             ("field", partial(mode.field, 0.0, case.state, NONE), bare.contact),
             ("derivatives", partial(mode.jacobian, 0.0, case.state, NONE), bare.derivatives),
@@ -93,7 +93,7 @@ def calls_table(effort: dict[str, float]) -> Table:
 
 def simulators_table(effort: dict[str, float]) -> Table:
     """A cube thrown on the table, by events and by time stepping."""
-    p = cube.Parameters()
+    p = cube.CubeParameters()
     robot, contacts = cube.robot(p), cube.contacts(p)
     x0 = np.array([0, 0, 0.2, 0.22, 0.18, 0.05, 0.957, 1.0, 0.2, 0.0, 2.0, 6.0, -1.0])
     x0[3:7] /= np.linalg.norm(x0[3:7])

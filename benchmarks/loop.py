@@ -37,7 +37,7 @@ DEADLINES = (math.inf, 1e-3)  # s
 def steps_table(quick: bool) -> Table:
     """Steps of all laws of the door."""
     plant = rrr_door.system()
-    reference = build(plant, rrr_door.Parameters(), Design(), rtol=1e-9, atol=1e-9)
+    reference = build(plant, rrr_door.DoorParameters(), Design(), rtol=1e-9, atol=1e-9)
     gains, arm = schedule(Config(), reference), (0, 1, 2)
     window = Interim(0.027, 0.007, 0.025, velocities=arm)
     policies = {

@@ -22,7 +22,7 @@ STIFFNESS, DAMPING = 13.0, 0.39  # N m/rad and N m s/rad, of PD control of each 
 PERIOD, END = 1e-3, 0.5  # s
 
 
-class Bare:
+class BareQuadruped:
     """The robot in Pinocchio itself, with its four feet held on the ground."""
 
     def __init__(self, system: ContactSystem) -> None:
@@ -65,7 +65,7 @@ class Bare:
 def calls_table(effort: dict[str, float]) -> Table:
     """Acceleration, and it with its derivatives; feet are held."""
     system = _system()
-    mode, bare = system.mode(STICK), Bare(system)
+    mode, bare = system.mode(STICK), BareQuadruped(system)
     x = mode.project(public.start(NAME, height=0.0))
     u, nq = np.zeros(system.robot.nu), system.robot.nq
     q, v = x[:nq], x[nq:]

@@ -42,7 +42,7 @@ from hybridctl.mechanics.generated import Constants
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.mode_expressions import cholesky, tangents_of
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.symbolic import Mode, Transition, hybrid_system
+from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 OPEN, STRIP = "open", "strip"
 _WEIGHT = 9.81  # m/s^2
@@ -100,7 +100,7 @@ def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed | RelaxedConta
             )
             other = STRIP if key[i] == OPEN else OPEN
             after = (*key[:i], other, *key[i + 1 :])
-            transitions.append(Transition(key, f"{contact.name} {event}", guard, after))
+            transitions.append(SymbolicTransition(key, f"{contact.name} {event}", guard, after))
     return RelaxedContacts(hybrid_system(modes, transitions), width)
 
 
@@ -166,7 +166,7 @@ class _Ground:
         self.over = gaps + delay * ca.fmax(normal, 0.0)
         self._stiffness, self._slow = _WEIGHT / width, _WEIGHT * width
 
-    def mode(self, key: tuple[str, ...]) -> Mode:
+    def mode(self, key: tuple[str, ...]) -> SymbolicMode:
         """The mode in which these contacts are in their strips."""
         forces = ca.SX.zeros(self._jacobian.shape[0], 1)
         for i in (i for i, state in enumerate(key) if state == STRIP):
@@ -180,4 +180,4 @@ class _Ground:
         acceleration = self._by_mass(self._drive + self._jacobian.T @ forces)
         field = ca.vertcat(self._v, acceleration)
         outputs = {"normal_force": forces[: len(key)]}
-        return Mode(key, self.x, field, self.u, outputs=outputs)
+        return SymbolicMode(key, self.x, field, self.u, outputs=outputs)

@@ -43,7 +43,13 @@ from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.return_map import PeriodicOrbit
 from hybridctl.sensitivity.stability import stability
 from hybridctl.sensitivity.symmetry import carried
-from hybridctl.symbolic import Joint, Mode, Transition, parametric_system, variational
+from hybridctl.symbolic import (
+    Joint,
+    SymbolicMode,
+    SymbolicTransition,
+    parametric_system,
+    variational,
+)
 
 _LATE = 1e-3  # of the period: within this the event at its end comes again
 _TOGETHER = 1e-6  # of 1 + their size: how far starts of different orders may be apart
@@ -83,8 +89,8 @@ class OrbitDerivatives:
 
 
 def orbit_derivatives(
-    modes: Iterable[Mode],
-    transitions: Iterable[Transition],
+    modes: Iterable[SymbolicMode],
+    transitions: Iterable[SymbolicTransition],
     parameters: Mapping[str, tuple[Any, float]],
     orbit: PeriodicOrbit,
     *,
@@ -129,8 +135,8 @@ class OrbitBounds:
 
 
 def bound_derivatives(
-    modes: Iterable[Mode],
-    transitions: Iterable[Transition | Joint],
+    modes: Iterable[SymbolicMode],
+    transitions: Iterable[SymbolicTransition | Joint],
     parameters: Mapping[str, tuple[Any, float]],
     orbit: PeriodicOrbit,
     *,
@@ -183,8 +189,8 @@ def _flow(orbit: PeriodicOrbit) -> Array | None:
 
 
 def _orders(
-    ways: list[Transition | Joint], orbit: PeriodicOrbit
-) -> Iterator[list[Transition | Joint]]:
+    ways: list[SymbolicTransition | Joint], orbit: PeriodicOrbit
+) -> Iterator[list[SymbolicTransition | Joint]]:
     """The transitions of each order of the guards that fire together on an orbit."""
     kinked = [
         (event, jump.pieces(accuracy=EVENT_ACCURACY))
@@ -202,7 +208,7 @@ def _orders(
                     for way in chosen
                     if way.source != key
                     or (
-                        isinstance(way, Transition)
+                        isinstance(way, SymbolicTransition)
                         and (way.name == name or way.name not in event.guards)
                     )
                 ]
@@ -210,10 +216,10 @@ def _orders(
         yield chosen
 
 
-def _target(ways: list[Transition | Joint], source: ModeKey, name: str) -> ModeKey:
+def _target(ways: list[SymbolicTransition | Joint], source: ModeKey, name: str) -> ModeKey:
     """The mode to which a guard leads alone."""
     for way in ways:
-        if isinstance(way, Transition) and (way.source, way.name) == (source, name):
+        if isinstance(way, SymbolicTransition) and (way.source, way.name) == (source, name):
             return way.target
     raise InputError(f"transitions must have one of guard {name!r} alone from mode {source!r}")
 
@@ -229,8 +235,8 @@ class _Period:
 
 
 def _period(
-    modes: Iterable[Mode],
-    transitions: Iterable[Transition | Joint],
+    modes: Iterable[SymbolicMode],
+    transitions: Iterable[SymbolicTransition | Joint],
     parameters: Mapping[str, tuple[Any, float]],
     orbit: PeriodicOrbit,
     input: Callable[[float], ArrayLike] | None,

@@ -4,8 +4,8 @@ A bouncing ball with restitution 0.8, as expressions in its own symbols::
 
     y, v = casadi.SX.sym("y"), casadi.SX.sym("v")
     system = symbolic.hybrid_system(
-        [symbolic.Mode("air", state=[y, v], field=[v, -9.81])],
-        [symbolic.Transition("air", "hits", guard=y, target="air", reset=[y, -0.8 * v])],
+        [symbolic.SymbolicMode("air", state=[y, v], field=[v, -9.81])],
+        [symbolic.SymbolicTransition("air", "hits", guard=y, target="air", reset=[y, -0.8 * v])],
     )
 
 Expressions are SX or MX columns, numbers, or lists of them. A call evaluates one compiled
@@ -46,7 +46,7 @@ Function: TypeAlias = Any
 
 
 @dataclass(frozen=True, eq=False)
-class Mode:
+class SymbolicMode:
     r"""A mode with state x (nx,) in R^nx and vector field :math:`\dot x = f(t, x, u)`.
 
     `state`, `input` and `time` are the symbols in which `field` (nx,), `outputs`, and the guards
@@ -62,7 +62,7 @@ class Mode:
 
 
 @dataclass(frozen=True, eq=False)
-class Transition:
+class SymbolicTransition:
     """When `guard` falls through zero in mode `source`: x+ = `reset`, and mode `target` follows.
 
     `guard` is a scalar, positive inside the mode; `name` names it. `reset` has the size of the
@@ -86,27 +86,31 @@ class Joint:
     reset: Expression = None
 
 
-def hybrid_system(modes: Iterable[Mode], transitions: Iterable[Transition | Joint]) -> HybridSystem:
+def hybrid_system(
+    modes: Iterable[SymbolicMode], transitions: Iterable[SymbolicTransition | Joint]
+) -> HybridSystem:
     """The hybrid system of these expressions; fields, guards and resets have exact Jacobians.
 
     Raises `SystemDefinitionError` for sizes that do not fit, for symbols that a mode does not
     declare and for a graph that is none, `UnknownNameError` for a joint transition of guards
     that its mode does not have.
     """
-    modes = listed_parts("modes", modes, (Mode,), "a symbolic Mode")
-    kinds = "a symbolic Transition or a Joint"
-    transitions = listed_parts("transitions", transitions, (Transition, Joint), kinds)
+    modes = listed_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
+    kinds = "a SymbolicTransition or a Joint"
+    transitions = listed_parts("transitions", transitions, (SymbolicTransition, Joint), kinds)
     symbols = {m.key: _Symbols.of(m) for m in modes}
     nodes = {}
     for mode in modes:
-        leaving = [e for e in transitions if isinstance(e, Transition) and e.source == mode.key]
+        leaving = [
+            e for e in transitions if isinstance(e, SymbolicTransition) and e.source == mode.key
+        ]
         nodes[mode.key] = ExpressionMode(mode, symbols[mode.key], leaving)
     return HybridSystem([nodes[mode.key] for mode in modes], _edges(transitions, symbols, nodes))
 
 
 def parametric_system(
-    modes: Iterable[Mode],
-    transitions: Iterable[Transition | Joint],
+    modes: Iterable[SymbolicMode],
+    transitions: Iterable[SymbolicTransition | Joint],
     parameters: Mapping[str, tuple[Expression, float]],
 ) -> tuple[HybridSystem, ParameterDerivatives]:
     """The hybrid system of expressions in further symbols, and its derivatives by these.
@@ -123,8 +127,8 @@ def parametric_system(
 
 
 def variational(
-    modes: Iterable[Mode], transitions: Iterable[Transition | Joint]
-) -> tuple[list[Mode], list[Transition]]:
+    modes: Iterable[SymbolicMode], transitions: Iterable[SymbolicTransition | Joint]
+) -> tuple[list[SymbolicMode], list[SymbolicTransition]]:
     r"""The system in (x, Phi), with the state transition Phi (n, n) beside the state.
 
     Columns of Phi stand below x one after the other. They follow :math:`\dot\Phi = D_x f\, \Phi`
@@ -134,9 +138,9 @@ def variational(
     Raises `SystemDefinitionError` for joint transitions, for guards and resets that see the input,
     whose rate is not known here, and for modes of different dimension.
     """
-    given = listed_parts("modes", modes, (Mode,), "a symbolic Mode")
+    given = listed_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
     by_key = {mode.key: mode for mode in given}
-    ways = listed_parts("transitions", transitions, (Transition,), "a symbolic Transition")
+    ways = listed_parts("transitions", transitions, (SymbolicTransition,), "a SymbolicTransition")
     symbols = {mode.key: _Symbols.of(mode) for mode in given}
     sizes = {s.x.numel() for s in symbols.values()}
     if len(sizes) > 1:
@@ -186,7 +190,7 @@ class _Symbols:
     u: Expression
 
     @staticmethod
-    def of(mode: Mode) -> _Symbols:
+    def of(mode: SymbolicMode) -> _Symbols:
         parts = [mode.time, mode.state, mode.input]
         kind = ca.MX if any(isinstance(p, ca.MX) for p in parts) else ca.SX
         time = kind.sym("t") if mode.time is None else mode.time
@@ -265,7 +269,9 @@ class _CopyingFunction:
 class ExpressionMode(CompiledMode):
     """A mode of expressions in a vector space; its guards are those of the ways that leave it."""
 
-    def __init__(self, mode: Mode, symbols: _Symbols, leaving: Sequence[Transition]) -> None:
+    def __init__(
+        self, mode: SymbolicMode, symbols: _Symbols, leaving: Sequence[SymbolicTransition]
+    ) -> None:
         nx, nu = symbols.x.numel(), symbols.u.numel()
         self.key, self.space, self.nu = mode.key, VectorSpace(nx), nu
         self.guard_names = tuple(edge.name for edge in leaving)
@@ -360,7 +366,7 @@ def _derivatives(
     )
 
 
-def _guard_column(symbols: _Symbols, transitions: Sequence[Transition]) -> Expression:
+def _guard_column(symbols: _Symbols, transitions: Sequence[SymbolicTransition]) -> Expression:
     """The guards of a mode as a column."""
     rows = [symbols.column(f"guard {e.name!r}", e.guard, 1) for e in transitions]
     for row, edge in zip(rows, transitions, strict=True):
@@ -369,7 +375,7 @@ def _guard_column(symbols: _Symbols, transitions: Sequence[Transition]) -> Expre
 
 
 def _edges(
-    transitions: Sequence[Transition | Joint],
+    transitions: Sequence[SymbolicTransition | Joint],
     symbols: Mapping[ModeKey, _Symbols],
     modes: Mapping[ModeKey, ExpressionMode],
 ) -> list[hybrid.Transition]:
@@ -387,12 +393,12 @@ def _edges(
     edges = []
     for edge in transitions:
         source, own, known = modes[edge.source], symbols[edge.source], guards[edge.source]
-        names = (edge.name,) if isinstance(edge, Transition) else tuple(edge.names)
+        names = (edge.name,) if isinstance(edge, SymbolicTransition) else tuple(edge.names)
         chosen = [known[member(f"guard of mode {edge.source!r}", name, known)] for name in names]
         what, size = f"reset of {', '.join(map(repr, names))}", symbols[edge.target].x.numel()
         column = own.column(what, own.x if edge.reset is None else edge.reset, size)
         reset = ExpressionReset(what, own, column)
-        if isinstance(edge, Transition):
+        if isinstance(edge, SymbolicTransition):
             expression = ca.Function("reset", [own.t, own.x, own.u], [column])
             source.leaves_by(source.guard_names.index(edge.name), reset, expression)
         edges.append(hybrid.Transition(edge.source, chosen, reset, edge.target))

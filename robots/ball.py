@@ -21,7 +21,7 @@ CONTACT = "slope"
 
 
 @dataclass(frozen=True)
-class Parameters(Settings):
+class BallParameters(Settings):
     """Mass in kg, slope in rad (downwards along +x), gravity in m/s^2."""
 
     mass: Positive = 1.0
@@ -31,9 +31,9 @@ class Parameters(Settings):
     restitution: float = 0.0
 
 
-def urdf(parameters: Parameters | None = None) -> str:
+def urdf(parameters: BallParameters | None = None) -> str:
     """Two prismatic joints, x and z."""
-    p = parameters or Parameters()
+    p = parameters or BallParameters()
     inertia = '<inertia ixx="1e-3" iyy="1e-3" izz="1e-3" ixy="0" ixz="0" iyz="0"/>'
     limit = '<limit lower="-1000" upper="1000" effort="1000" velocity="1000"/>'
     return f"""<?xml version="1.0"?>
@@ -49,21 +49,21 @@ def urdf(parameters: Parameters | None = None) -> str:
 """
 
 
-def robot(parameters: Parameters | None = None) -> Robot:
+def robot(parameters: BallParameters | None = None) -> Robot:
     """The Pinocchio model."""
-    p = parameters or Parameters()
+    p = parameters or BallParameters()
     return Robot.from_urdf(urdf(p), gravity=(0.0, 0.0, -p.gravity))
 
 
-def contacts(parameters: Parameters | None = None) -> tuple[Contact]:
+def contacts(parameters: BallParameters | None = None) -> tuple[Contact]:
     """The ball against the slope."""
-    p = parameters or Parameters()
+    p = parameters or BallParameters()
     normal = (np.sin(p.slope), 0.0, np.cos(p.slope))
     slope = Plane(point=(0.0, 0.0, 0.0), normal=normal)
     touch = Contact(CONTACT, "ball", slope, friction=p.friction, restitution=p.restitution)
     return (touch,)
 
 
-def system(parameters: Parameters | None = None) -> HybridSystem:
+def system(parameters: BallParameters | None = None) -> HybridSystem:
     """The hybrid system; its modes are tuples of one contact mode."""
     return contact_system(robot(parameters), contacts(parameters))

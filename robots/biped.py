@@ -38,8 +38,7 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Terrain
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.settings import NotNegative, Positive, Settings
-from hybridctl.symbolic import Mode as SymbolicMode
-from hybridctl.symbolic import Transition, hybrid_system
+from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 FEET = ("left", "right")
 AIR = ("open", "open")
@@ -53,7 +52,7 @@ _UNCOUPLED = 1e-5  # of the inertia: clearly beside the border of contacts that 
 
 
 @dataclass(frozen=True)
-class Parameters(Settings):
+class BipedParameters(Settings):
     """The numbers of the authors of [Bder]: kg, kg m^2, rad, m, 1/m, N/m, N s/m, m/s^2, m.
 
     spread: psi, of the limbs below the horizontal. curvature: c of the ground -c x^2; 0 is flat.
@@ -92,26 +91,26 @@ class Parameters(Settings):
         return np.array([self.mass, self.mass, self.inertia])
 
 
-def start(parameters: Parameters | None = None) -> Array:
+def start(parameters: BipedParameters | None = None) -> Array:
     """Level and at rest at `height`: both feet will touch at once."""
-    p = parameters or Parameters()
+    p = parameters or BipedParameters()
     return np.array([0.0, p.height, 0.0, 0.0, 0.0, 0.0])
 
 
-def touchdown(parameters: Parameters | None = None) -> tuple[float, Array]:
+def touchdown(parameters: BipedParameters | None = None) -> tuple[float, Array]:
     """When both feet touch after `start`, in s, and the state just then."""
-    p = parameters or Parameters()
+    p = parameters or BipedParameters()
     time = float(np.sqrt(2.0 * (p.height - p.landing_height) / p.gravity))
     return time, np.array([0.0, p.landing_height, 0.0, 0.0, -p.gravity * time, 0.0])
 
 
-def uncoupled(parameters: Parameters | None = None) -> Parameters:
+def uncoupled(parameters: BipedParameters | None = None) -> BipedParameters:
     r"""The biped with the inertia for which no foot feels the other one's push as it lands level.
 
     :math:`Da_{left} M^{-1} Da_{right}^T = 0`, but for 1e-5 to the side where impacts commute.
     Raises `InputError` where the ground is too curved for one.
     """
-    p = parameters or Parameters()
+    p = parameters or BipedParameters()
     reach = p.length * np.cos(p.spread)
     arm = reach * (1.0 + 2.0 * p.curvature * p.length * np.sin(p.spread))
     rest = 1.0 - (2.0 * p.curvature * reach) ** 2
@@ -120,9 +119,9 @@ def uncoupled(parameters: Parameters | None = None) -> Parameters:
     return replace(p, inertia=float(p.mass * arm**2 / rest * (1.0 - _UNCOUPLED)))
 
 
-def gaps(q: ArrayLike, parameters: Parameters | None = None) -> Array:
+def gaps(q: ArrayLike, parameters: BipedParameters | None = None) -> Array:
     """The gaps (2,) of the left and the right foot at q (3,), m."""
-    value = _gaps(ca.DM(vector("q", q, 3)), parameters or Parameters())
+    value = _gaps(ca.DM(vector("q", q, 3)), parameters or BipedParameters())
     return np.array(value, dtype=np.float64).ravel()
 
 
@@ -140,7 +139,7 @@ class Throw:
 
 
 def soft(
-    parameters: Parameters | None = None,
+    parameters: BipedParameters | None = None,
     *,
     damping: Damping = "linear",
     throw: Throw | None = None,
@@ -154,7 +153,7 @@ def soft(
     acts until its gap is zero again, so just before that it pulls. throw: by a hand, at
     guard "catch" in the air.
     """
-    p = parameters or Parameters()
+    p = parameters or BipedParameters()
     member("damping", damping, get_args(Damping))
     made = _BipedExpressions.of(p)
     modes, transitions = [], []
@@ -167,23 +166,23 @@ def soft(
         modes.append(made.mode(key, forces, stored))
         for j, foot in enumerate(FEET):
             event, guard = ("opens", -made.gap[j]) if j in closed else ("closes", made.gap[j])
-            transitions.append(Transition(key, f"{foot} {event}", guard, _flipped(key, j)))
+            transitions.append(SymbolicTransition(key, f"{foot} {event}", guard, _flipped(key, j)))
     if throw is not None:
         caught = vector("caught", throw.caught, 6)
         off = ca.DM(array("gain", throw.gain, (6, 6))) @ (made.state - ca.DM(caught))
         anew = ca.DM(vector("start", throw.start, 6)) + off
-        transitions.append(Transition(AIR, "catch", caught[0] - made.state[0], AIR, anew))
+        transitions.append(SymbolicTransition(AIR, "catch", caught[0] - made.state[0], AIR, anew))
     return hybrid_system(modes, transitions)
 
 
-def rigid(parameters: Parameters | None = None) -> ContactSystem:
+def rigid(parameters: BipedParameters | None = None) -> ContactSystem:
     r"""The biped on rigid frictionless ground, with plastic impacts.
 
     Where :math:`Da_{left} M^{-1} Da_{right}^T > 0`, as with the default numbers, the impact of one
     foot makes the other one let go, so that impacts of single feet do not lead to the same state in
     either order. Feet that take turns ever faster come to rest on both, see `simulate`.
     """
-    p = parameters or Parameters()
+    p = parameters or BipedParameters()
     hill = Terrain(lambda x, y: -p.curvature * x**2)
     across, below = p.length * float(np.cos(p.spread)), p.length * float(np.sin(p.spread))
     sides = zip(FEET, (-across, across), strict=True)
@@ -192,7 +191,7 @@ def rigid(parameters: Parameters | None = None) -> ContactSystem:
     return contact_system(robot, feet)
 
 
-def _urdf(p: Parameters) -> str:
+def _urdf(p: BipedParameters) -> str:
     """The body on joints along x and y, which is z there, and for the pitch."""
     joints = (
         ("x", "prismatic", "1 0 0"),
@@ -222,7 +221,7 @@ class _BipedExpressions:
     energy: Any
 
     @staticmethod
-    def of(p: Parameters) -> _BipedExpressions:
+    def of(p: BipedParameters) -> _BipedExpressions:
         q, v = ca.SX.sym("q", 3), ca.SX.sym("v", 3)
         masses = ca.SX(p.masses)
         gap = _gaps(q, p)
@@ -247,7 +246,7 @@ class _BipedExpressions:
         )
 
 
-def _gaps(q: Any, p: Parameters) -> Any:
+def _gaps(q: Any, p: BipedParameters) -> Any:
     rows = []
     for side, tilt in ((-1.0, q[2] + p.spread), (1.0, q[2] - p.spread)):
         across = q[0] + side * p.length * ca.cos(tilt)

@@ -21,7 +21,7 @@ CORNERS = ("left", "right")
 
 
 @dataclass(frozen=True)
-class Parameters(Settings):
+class BlockParameters(Settings):
     """Sides in m, mass in kg, friction of both corners; a solid block."""
 
     width: Positive = 0.2
@@ -38,15 +38,15 @@ class Parameters(Settings):
         return float(cuboid_inertia(self.mass, (self.width, self.width, self.height))[1])
 
 
-ROCKING = Parameters(width=0.1, height=0.4, friction=5.0)
+ROCKING = BlockParameters(width=0.1, height=0.4, friction=5.0)
 
 
-def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Robot:
+def robot(parameters: BlockParameters | None = None, *, actuated: bool = False) -> Robot:
     """The Pinocchio model, on a base that slides along x and z and turns about y.
 
     With `actuated` the input is a force along x and z at the centre and a torque about y.
     """
-    p = parameters or Parameters()
+    p = parameters or BlockParameters()
     inertia = cuboid_inertia(p.mass, (p.width, p.width, p.height))
     return Robot.from_urdf(
         free_body("block", p.mass, inertia),
@@ -56,9 +56,9 @@ def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Ro
     )
 
 
-def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
+def contacts(parameters: BlockParameters | None = None) -> tuple[Contact, ...]:
     """The lower corners against the surface z = 0."""
-    p = parameters or Parameters()
+    p = parameters or BlockParameters()
     surface = Plane(point=(0.0, 0.0, 0.0), normal=(0.0, 0.0, 1.0))
     return tuple(
         Contact(
@@ -74,6 +74,6 @@ def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
     )
 
 
-def system(parameters: Parameters | None = None, *, actuated: bool = False) -> HybridSystem:
+def system(parameters: BlockParameters | None = None, *, actuated: bool = False) -> HybridSystem:
     """The hybrid system; modes are tuples of "open", "stick", "slip+", "slip-" per corner."""
     return contact_system(robot(parameters, actuated=actuated), contacts(parameters))

@@ -31,14 +31,14 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.symmetry import Symmetry
 from hybridctl.settings import NotNegative, Positive, Settings
-from hybridctl.symbolic import Mode, Transition, hybrid_system
+from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 LEGS = ("left", "right")
 START = ("left", "before")
 
 
 @dataclass(frozen=True)
-class Parameters(Settings):
+class CompassParameters(Settings):
     """Goswami's numbers: slope in rad, kg, kg, m, m, m/s^2; `GARCIA` are those of Garcia.
 
     leg, hip: masses m and m_H. lower: a, from the foot to the mass of a leg. upper: b. ahead: the
@@ -60,25 +60,25 @@ class Parameters(Settings):
         return self.lower + self.upper
 
 
-GARCIA = Parameters(slope=0.009, leg=0.0, hip=1.0, lower=0.0, upper=1.0, gravity=1.0)
+GARCIA = CompassParameters(slope=0.009, leg=0.0, hip=1.0, lower=0.0, upper=1.0, gravity=1.0)
 
 
-def system(parameters: Parameters | None = None) -> HybridSystem:
+def system(parameters: CompassParameters | None = None) -> HybridSystem:
     """The walker, with a mode for each half of a step of each leg."""
-    p = parameters or Parameters()
+    p = parameters or CompassParameters()
     angles, rates = ca.SX.sym("angles", 2), ca.SX.sym("rates", 2)
     state = ca.vertcat(angles, rates)
     modes, transitions = [], []
     for stance, leg in enumerate(LEGS):
         swing = 1 - stance
         field = ca.vertcat(rates, _accelerations(p, angles, rates, stance))
-        modes += [Mode((leg, half), state, field) for half in ("before", "after")]
+        modes += [SymbolicMode((leg, half), state, field) for half in ("before", "after")]
         apart = angles[stance] - angles[swing] + p.ahead
         high = angles[0] + angles[1] + 2.0 * p.slope
         landed = ca.vertcat(angles, _rates_after(p, angles, rates, swing))
         transitions += [
-            Transition((leg, "before"), "passes", apart, (leg, "after")),
-            Transition((leg, "after"), "touches", high, (LEGS[swing], "before"), landed),
+            SymbolicTransition((leg, "before"), "passes", apart, (leg, "after")),
+            SymbolicTransition((leg, "after"), "touches", high, (LEGS[swing], "before"), landed),
         ]
     return hybrid_system(modes, transitions)
 
@@ -98,13 +98,13 @@ def _along(angle: Any) -> Any:
     return ca.vertcat(-ca.sin(angle), ca.cos(angle))
 
 
-def _places(p: Parameters, angles: Any, stance: int) -> tuple[Any, Any, Any]:
+def _places(p: CompassParameters, angles: Any, stance: int) -> tuple[Any, Any, Any]:
     """Hip, mass of the standing and mass of the other leg, from the standing foot, (2, 1) each."""
     hip = p.length * _along(angles[stance])
     return hip, p.lower * _along(angles[stance]), hip - p.upper * _along(angles[1 - stance])
 
 
-def _accelerations(p: Parameters, angles: Any, rates: Any, stance: int) -> Any:
+def _accelerations(p: CompassParameters, angles: Any, rates: Any, stance: int) -> Any:
     """The accelerations of the angles (2, 1), from Lagrange's equations."""
     masses, places = (p.hip, p.leg, p.leg), _places(p, angles, stance)
     energies = [_energy(p, place, angles, rates) for place in places]
@@ -116,7 +116,7 @@ def _accelerations(p: Parameters, angles: Any, rates: Any, stance: int) -> Any:
     return _solved(ca.vertcat(*rows), _ACCELERATION)
 
 
-def _energy(p: Parameters, place: Any, angles: Any, rates: Any) -> Any:
+def _energy(p: CompassParameters, place: Any, angles: Any, rates: Any) -> Any:
     """Kinetic minus potential energy of a unit mass."""
     velocity = ca.jacobian(place, angles) @ rates
     return 0.5 * ca.sumsqr(velocity) - p.gravity * place[1]
@@ -132,7 +132,7 @@ def _lagrange(energy: Any, angles: Any, rates: Any) -> Any:
     return change - ca.gradient(energy, angles)
 
 
-def _rates_after(p: Parameters, angles: Any, rates: Any, swing: int) -> Any:
+def _rates_after(p: CompassParameters, angles: Any, rates: Any, swing: int) -> Any:
     """Rates (2, 1) after the foot of leg `swing` has landed."""
     masses, after = (p.hip, p.leg, p.leg), ca.SX.sym("after", 2)
     standing, landing = _places(p, angles, 1 - swing), _places(p, angles, swing)

@@ -26,7 +26,7 @@ CORNERS = tuple("-".join(names) for names in product(*SIDES))
 
 
 @dataclass(frozen=True)
-class Parameters(Settings):
+class CubeParameters(Settings):
     """Half width in m, mass in kg, moment of inertia about each axis in kg m^2.
 
     Corners that hit more slowly than `restitution_threshold` (m/s) do not rebound. They are balls
@@ -49,12 +49,12 @@ class Parameters(Settings):
         number("rounding", self.rounding, at_most=0.9 * self.half_width)
 
 
-def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Robot:
+def robot(parameters: CubeParameters | None = None, *, actuated: bool = False) -> Robot:
     """The Pinocchio model, on a floating base.
 
     With `actuated` the input is a force at the centre and a torque, in the frame of the cube.
     """
-    p = parameters or Parameters()
+    p = parameters or CubeParameters()
     return Robot.from_urdf(
         free_body("cube", p.mass, (p.inertia,) * 3),
         root="floating",
@@ -63,9 +63,9 @@ def robot(parameters: Parameters | None = None, *, actuated: bool = False) -> Ro
     )
 
 
-def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
+def contacts(parameters: CubeParameters | None = None) -> tuple[Contact, ...]:
     """The centres of the corners, named by the faces they are at, above the table."""
-    p = parameters or Parameters()
+    p = parameters or CubeParameters()
     table = Plane(point=(0.0, 0.0, p.table + p.rounding), normal=(0.0, 0.0, 1.0))
     reach = p.half_width - p.rounding
     return tuple(
@@ -82,6 +82,6 @@ def contacts(parameters: Parameters | None = None) -> tuple[Contact, ...]:
     )
 
 
-def system(parameters: Parameters | None = None, *, actuated: bool = False) -> HybridSystem:
+def system(parameters: CubeParameters | None = None, *, actuated: bool = False) -> HybridSystem:
     """The hybrid system; modes are tuples of "open", "stick", "slip" per corner."""
     return contact_system(robot(parameters, actuated=actuated), contacts(parameters))

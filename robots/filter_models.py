@@ -63,9 +63,9 @@ class BallSettings(FilterSettings):
         super().__post_init__()
         self.parameters()
 
-    def parameters(self) -> ball.Parameters:
+    def parameters(self) -> ball.BallParameters:
         """The parameters of the body."""
-        return _named(ball.Parameters, self)
+        return _named(ball.BallParameters, self)
 
 
 def ball_model(settings: BallSettings) -> FilterModel:
@@ -116,9 +116,9 @@ class BlockSettings(FilterSettings):
         super().__post_init__()
         self.parameters()
 
-    def parameters(self) -> block.Parameters:
+    def parameters(self) -> block.BlockParameters:
         """The parameters of the body."""
-        return _named(block.Parameters, self)
+        return _named(block.BlockParameters, self)
 
 
 def block_model(settings: BlockSettings) -> FilterModel:
@@ -157,7 +157,8 @@ class CubeSettings(FilterSettings):
 
     Noise as for the block, with guard_noise that of the table's height: the recorded corners are
     up to 5 mm below it. Corners that hit more slowly than restitution_threshold, m/s, do not
-    rebound. rounding: the radius of the corners, m; table: its height, m, see `cube.Parameters`.
+    rebound. rounding: the radius of the corners, m; table: its height, m, see
+    `cube.CubeParameters`.
     """
 
     duration: float = 0.5
@@ -183,9 +184,9 @@ class CubeSettings(FilterSettings):
         super().__post_init__()
         self.parameters()
 
-    def parameters(self) -> cube.Parameters:
+    def parameters(self) -> cube.CubeParameters:
         """The parameters of the body."""
-        return _named(cube.Parameters, self)
+        return _named(cube.CubeParameters, self)
 
 
 def cube_model(settings: CubeSettings) -> FilterModel:

@@ -26,14 +26,14 @@ from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.settings import NotNegative, Positive, Settings, UnitInterval
-from hybridctl.symbolic import Mode, Transition, hybrid_system
+from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 AIR = "air"
 BOUNCE = "bounce"
 
 
 @dataclass(frozen=True)
-class Parameters(Settings):
+class PaddleParameters(Settings):
     """Restitution e, spring k in 1/s^2, damping c in 1/s; period in s and amplitude in m."""
 
     restitution: UnitInterval = 0.8
@@ -72,28 +72,28 @@ class Parameters(Settings):
         return float(-np.arccos(self.hit / (self.amplitude * self.frequency)))
 
 
-def system(parameters: Parameters | None = None) -> HybridSystem:
+def system(parameters: PaddleParameters | None = None) -> HybridSystem:
     """The hybrid system, of the one mode `AIR` and the guard `BOUNCE`."""
-    p = parameters or Parameters()
+    p = parameters or PaddleParameters()
     x, u = ca.SX.sym("x", 4), ca.SX.sym("u")
     z, s, v, w = ca.vertsplit(x)
     field = [v, w, -p.gravity, u - p.stiffness * s - p.damping * w]
     e = p.restitution
-    hit = Transition(AIR, BOUNCE, z - s, AIR, [z, s, (1.0 + e) * w - e * v, w])
-    return hybrid_system([Mode(AIR, state=x, field=field, input=u)], [hit])
+    hit = SymbolicTransition(AIR, BOUNCE, z - s, AIR, [z, s, (1.0 + e) * w - e * v, w])
+    return hybrid_system([SymbolicMode(AIR, state=x, field=field, input=u)], [hit])
 
 
-def drive(t: float, parameters: Parameters | None = None) -> Array:
+def drive(t: float, parameters: PaddleParameters | None = None) -> Array:
     """The input (1,) that keeps the paddle at A sin(theta); the ball is at its apex at t = 0."""
-    p = parameters or Parameters()
+    p = parameters or PaddleParameters()
     a, f = p.amplitude, p.frequency
     theta = p.phase + f * (t - 0.5 * p.period)
     return np.array([a * (p.stiffness - f**2) * np.sin(theta) + a * p.damping * f * np.cos(theta)])
 
 
-def apex(parameters: Parameters | None = None) -> Array:
+def apex(parameters: PaddleParameters | None = None) -> Array:
     """The state (4,) of the orbit at t = 0, half a period before the ball meets the paddle."""
-    p = parameters or Parameters()
+    p = parameters or PaddleParameters()
     a, f = p.amplitude, p.frequency
     theta = p.phase - np.pi
     height = a * np.sin(p.phase) + 0.5 * p.rise**2 / p.gravity

@@ -21,8 +21,10 @@ class Scene:
 
     def __init__(self):
         x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-        self.air = hc.symbolic.Mode("air", x, [x[1], u - 9.81], u)
-        self.bounce = hc.symbolic.Transition("air", "floor", x[0], "air", [x[0], -0.8 * x[1]])
+        self.air = hc.symbolic.SymbolicMode("air", x, [x[1], u - 9.81], u)
+        self.bounce = hc.symbolic.SymbolicTransition(
+            "air", "floor", x[0], "air", [x[0], -0.8 * x[1]]
+        )
         self.ball = hc.symbolic.hybrid_system([self.air], [self.bounce])
         self.run = hc.simulate(self.ball, "air", [1.0, 0.0], (0.0, 0.8))
         self.lin = hc.linearize(self.ball, self.run)

@@ -28,17 +28,19 @@ U = np.array([0.3])
 def pendulum(kind=ca.SX):
     """A driven pendulum (angle, rate) between a wall that moves and a stop of its rate."""
     t, x, u = kind.sym("t"), kind.sym("x", 2), kind.sym("u")
-    swing = symbolic.Mode(
+    swing = symbolic.SymbolicMode(
         "swing",
         x,
         [x[1], -9.81 * ca.sin(x[0]) - 0.1 * x[1] + u + ca.cos(2.0 * t)],
         input=u,
         time=t,
     )
-    wall = symbolic.Transition(
+    wall = symbolic.SymbolicTransition(
         "swing", "wall", ca.sin(x[0]) + 0.4 - 0.1 * ca.sin(t), "swing", [x[0], -0.8 * x[1]]
     )
-    fast = symbolic.Transition("swing", "fast", 9.0 - x[1] ** 2 - u, "swing", [x[0], 0.5 * x[1]])
+    fast = symbolic.SymbolicTransition(
+        "swing", "fast", 9.0 - x[1] ** 2 - u, "swing", [x[0], 0.5 * x[1]]
+    )
     return symbolic.hybrid_system([swing], [wall, fast])
 
 
@@ -177,7 +179,7 @@ def test_a_linear_flow_has_the_matrix_exponential():
     """Also where the steps of the state, which does not move, are far too long for the matrix."""
     a = np.array([[0.0, 1.0], [-100.0, -0.2]])
     x = ca.SX.sym("x", 2)
-    system = symbolic.hybrid_system([symbolic.Mode("m", x, ca.mtimes(ca.DM(a), x))], [])
+    system = symbolic.hybrid_system([symbolic.SymbolicMode("m", x, ca.mtimes(ca.DM(a), x))], [])
     run = hc.simulate(system, "m", [0.0, 0.0], (0.0, 3.0))
     assert len(run.arcs[0].breaks) < 12
     matrix = hc.linearize(system, run).state_transition
@@ -217,7 +219,7 @@ def test_what_is_too_large_has_no_compiled_step():
     x = ca.SX.sym("x", 2)
     for count, compiled in ((5000, False), (5, True)):
         field = ca.vertcat(x[1], sum(ca.sin(k * x[0]) for k in range(count)))
-        mode = symbolic.hybrid_system([symbolic.Mode("m", x, field)], []).mode("m")
+        mode = symbolic.hybrid_system([symbolic.SymbolicMode("m", x, field)], []).mode("m")
         assert mode.compiled == compiled
         step = mode.step(StepAhead(0.0, np.zeros(2), 1e-3, 1e-9, 1e-9), HeldInput(np.zeros(0)))
         assert (step is not None) == compiled
@@ -238,8 +240,8 @@ def test_systems_of_expressions_pickle():
 
 def test_threads_do_not_disturb_each_others_steps():
     x = ca.SX.sym("x", 2)
-    air = symbolic.Mode("air", x, [x[1], -9.81])
-    hit = symbolic.Transition("air", "floor", x[0], "air", [x[0], -0.9 * x[1]])
+    air = symbolic.SymbolicMode("air", x, [x[1], -9.81])
+    hit = symbolic.SymbolicTransition("air", "floor", x[0], "air", [x[0], -0.9 * x[1]])
     system = symbolic.hybrid_system([air], [hit])
     wrong = []
 

@@ -22,7 +22,7 @@ def logs(tmp_path, monkeypatch):
     (tmp_path / "robot.yaml").write_text(ROBOT)
     (tmp_path / "ball.urdf").write_text(ball.urdf())
     (tmp_path / "map.yaml").write_text(COLUMNS.format(name="rails", fields="[across, up]"))
-    system = ball.system(ball.Parameters(slope=0.0, restitution=0.7))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.7))
     for name, height in (("a.csv", 0.3), ("b.csv", 0.4)):
         run = hc.simulate(system, ("open",), [0.0, height, 0.4, 0.0], (0.0, 0.45))
         write_csv(tmp_path / name, ["across", "up"], run, [0, 1])

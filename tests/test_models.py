@@ -32,9 +32,9 @@ class Settings(FilterSettings):
 
 def make(settings: Settings) -> FilterModel:
     x = ca.SX.sym("x", 2)
-    air = hc.symbolic.Mode("air", state=x, field=[x[1], -9.81])
+    air = hc.symbolic.SymbolicMode("air", state=x, field=[x[1], -9.81])
     up = [x[0], -settings.restitution * x[1]]
-    floor = hc.symbolic.Transition("air", "floor", guard=x[0], target="air", reset=up)
+    floor = hc.symbolic.SymbolicTransition("air", "floor", guard=x[0], target="air", reset=up)
     height = coordinates("height", [0], 4e-6 * np.eye(1))
     return FilterModel(
         system=hc.symbolic.hybrid_system([air], [floor]),
@@ -83,7 +83,7 @@ def test_a_log_is_filtered_by_a_function_in_a_file(folder):
 
 
 def test_a_log_is_filtered_by_a_robot_in_yaml(folder):
-    system = ball.system(ball.Parameters(slope=0.0, restitution=0.7))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.7))
     run = hc.simulate(system, ("open",), [0.0, 0.5, 0.4, 0.0], (0.0, 0.6))
     write_csv(folder / "log.csv", ["across", "up"], run, [0, 1])
     summary, states = filtered(folder, "robot.yaml", "rails", "[across, up]")

@@ -19,19 +19,19 @@ Q, R = np.eye(2), 0.1 * np.eye(1)
 def ball():
     """A ball with an input and outputs, bouncing."""
     x, u, t = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("t")
-    air = hc.symbolic.Mode(
+    air = hc.symbolic.SymbolicMode(
         "air", x, [x[1], u - 9.81 + 0.1 * ca.sin(t)], u, t, {"energy": 9.81 * x[0] + x[1] ** 2 / 2}
     )
-    bounce = hc.symbolic.Transition("air", "floor", x[0], "air", [x[0], -0.8 * x[1]])
-    roof = hc.symbolic.Transition("air", "roof", 3.0 - x[0], "air")
+    bounce = hc.symbolic.SymbolicTransition("air", "floor", x[0], "air", [x[0], -0.8 * x[1]])
+    roof = hc.symbolic.SymbolicTransition("air", "roof", 3.0 - x[0], "air")
     both = hc.symbolic.Joint("air", ["floor", "roof"], "air")
     return hc.symbolic.hybrid_system([air], [bounce, roof, both])
 
 
 def parametric_ball():
     x, e = ca.SX.sym("x", 2), ca.SX.sym("e")
-    air = hc.symbolic.Mode("air", x, [x[1], -9.81])
-    bounce = hc.symbolic.Transition("air", "floor", x[0], "air", [x[0], -e * x[1]])
+    air = hc.symbolic.SymbolicMode("air", x, [x[1], -9.81])
+    bounce = hc.symbolic.SymbolicTransition("air", "floor", x[0], "air", [x[0], -e * x[1]])
     return hc.symbolic.parametric_system([air], [bounce], {"restitution": (e, 0.8)})
 
 
@@ -162,13 +162,13 @@ def soft_feet():
         "right": [-0.6, -0.5 + u],
         "both": [-0.3 + u, -0.2 + x[1]],
     }
-    modes = [hc.symbolic.Mode(name, x, field, u) for name, field in fields.items()]
+    modes = [hc.symbolic.SymbolicMode(name, x, field, u) for name, field in fields.items()]
     left, right = ("left lands", x[0]), ("right lands", x[1])
     transitions = [
-        hc.symbolic.Transition("air", *left, "left"),
-        hc.symbolic.Transition("air", *right, "right"),
-        hc.symbolic.Transition("left", *right, "both"),
-        hc.symbolic.Transition("right", *left, "both"),
+        hc.symbolic.SymbolicTransition("air", *left, "left"),
+        hc.symbolic.SymbolicTransition("air", *right, "right"),
+        hc.symbolic.SymbolicTransition("left", *right, "both"),
+        hc.symbolic.SymbolicTransition("right", *left, "both"),
     ]
     return hc.symbolic.hybrid_system(modes, transitions)
 

@@ -43,7 +43,7 @@ def test_states_are_drawn_with_their_names_and_modes(landing, tmp_path):
 @pytest.fixture(scope="module")
 def sampled():
     """A ball on rails under an input that is held for 5 ms, which meets the floor once."""
-    level = ball.Parameters(slope=0.0)
+    level = ball.BallParameters(slope=0.0)
     robot = hc.mechanics.Robot.from_urdf(ball.urdf(level), actuated=["x"])
     system = hc.mechanics.contact_system(robot, ball.contacts(level))
     policy = hc.SampledPolicy(lambda t, x: np.array([-x[2]]), 5e-3)
@@ -130,7 +130,7 @@ def test_runs_without_contacts_have_no_figures_of_contacts(landing):
 
 @pytest.fixture(scope="module")
 def filtered():
-    system = ball.system(ball.Parameters(slope=0.0, restitution=0.8))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.8))
     truth = hc.simulate(system, ("open",), [0.0, 1.0, 0.5, 0.0], (0.0, 0.8))
     times = np.linspace(0.02, 0.8, 40)
     noise = np.random.default_rng(0).normal(scale=0.01, size=(40, 2))

@@ -16,8 +16,8 @@ from hybridctl.shaping import orbit_derivatives
 from hybridctl.spaces import VectorSpace
 from hybridctl.symbolic import (
     Joint,
-    Mode,
-    Transition,
+    SymbolicMode,
+    SymbolicTransition,
     hybrid_system,
     parametric_system,
     variational,
@@ -32,10 +32,10 @@ def table_ball():
     """A ball (y, v) on a table at height a sin(w t): modes, transitions, the amplitude's symbol."""
     y, v, t, a = (ca.SX.sym(name) for name in ("y", "v", "t", "a"))
     rate = a * FREQUENCY * ca.cos(FREQUENCY * t)
-    hit = Transition(
+    hit = SymbolicTransition(
         "air", "table", y - a * ca.sin(FREQUENCY * t), "air", [y, (1 + E) * rate - E * v]
     )
-    return [Mode("air", [y, v], [v, -G], time=t)], [hit], a
+    return [SymbolicMode("air", [y, v], [v, -G], time=t)], [hit], a
 
 
 def table_orbit(amplitude):
@@ -86,8 +86,8 @@ def wheel(alpha, slope):
     """A rimless wheel of half angle `alpha` on a slope, symbols or numbers."""
     x = ca.SX.sym("x", 2)
     reset = [x[0] - 2.0 * alpha, ca.cos(2.0 * alpha) * x[1]]
-    spoke = Transition("roll", "spoke", slope + alpha - x[0], "roll", reset)
-    return [Mode("roll", x, [x[1], G * ca.sin(x[0])])], [spoke]
+    spoke = SymbolicTransition("roll", "spoke", slope + alpha - x[0], "roll", reset)
+    return [SymbolicMode("roll", x, [x[1], G * ca.sin(x[0])])], [spoke]
 
 
 def wheel_orbit(alpha, slope):
@@ -133,10 +133,10 @@ def test_the_state_transition_is_that_of_the_linearization():
     x, t, u = ca.SX.sym("x", 2), ca.SX.sym("t"), ca.SX.sym("u")
     parts = (
         [
-            Mode("one", x, [x[1] + t, ca.sin(x[0]) - 2.0 + u], u, t),
-            Mode("two", x, [x[1], x[0] * x[1]], u),
+            SymbolicMode("one", x, [x[1] + t, ca.sin(x[0]) - 2.0 + u], u, t),
+            SymbolicMode("two", x, [x[1], x[0] * x[1]], u),
         ],
-        [Transition("one", "gate", x[0] - 0.3 * t, "two", [x[0] + t * x[1], -0.5 * x[1]])],
+        [SymbolicTransition("one", "gate", x[0] - 0.3 * t, "two", [x[0] + t * x[1], -0.5 * x[1]])],
     )
     x0, span = np.array([0.5, 0.1]), (0.0, 1.5)
     law = lambda t, x: np.array([0.3 * np.cos(t)])  # noqa: E731
@@ -150,22 +150,22 @@ def test_the_state_transition_is_that_of_the_linearization():
 
 def test_what_has_no_saltation_matrix_by_itself_is_refused():
     x, u = ca.SX.sym("x"), ca.SX.sym("u")
-    mode = Mode("a", x, -1.0 + 0.0 * x, u)
+    mode = SymbolicMode("a", x, -1.0 + 0.0 * x, u)
     with pytest.raises(SystemDefinitionError, match="input's rate"):
-        variational([mode], [Transition("a", "g", x - u, "a")])
+        variational([mode], [SymbolicTransition("a", "g", x - u, "a")])
     with pytest.raises(SystemDefinitionError):
         variational([mode], [Joint("a", ["g"], "a")])
     y = ca.SX.sym("y", 2)
     with pytest.raises(SystemDefinitionError, match="one dimension"):
-        variational([mode, Mode("b", y, y)], [])
+        variational([mode, SymbolicMode("b", y, y)], [])
 
 
 def paddle():
     """A ball (z, v) over a paddle (s, w) that is accelerated by u; restitution E."""
     x, u = ca.SX.sym("x", 4), ca.SX.sym("u")
     after = ca.vertcat(x[:2], (1.0 + E) * x[3] - E * x[2], x[3])
-    hit = Transition("air", "hit", x[0] - x[1], "air", after)
-    return [Mode("air", x, [x[2], x[3], -G, u], u)], [hit]
+    hit = SymbolicTransition("air", "hit", x[0] - x[1], "air", after)
+    return [SymbolicMode("air", x, [x[2], x[3], -G, u], u)], [hit]
 
 
 @pytest.mark.parametrize(("grid", "weight"), [(2, 1.0), (3, 5.0)])
@@ -196,14 +196,14 @@ def test_ilqr_shapes_an_event_until_no_input_spreads_deviations_less(grid, weigh
 
 def driven_paddle(coefficients):
     """The paddle of `robots.paddle` under c0 + c1 cos(f t) + c2 sin(f t); its orbit."""
-    p, t, c = robot.Parameters(), ca.SX.sym("t"), ca.SX.sym("c", 3)
+    p, t, c = robot.PaddleParameters(), ca.SX.sym("t"), ca.SX.sym("c", 3)
     x = ca.SX.sym("x", 4)
     drive = c[0] + c[1] * ca.cos(p.frequency * t) + c[2] * ca.sin(p.frequency * t)
     rise = drive - p.stiffness * x[1] - p.damping * x[3]
     e = p.restitution
     after = ca.vertcat(x[:2], (1.0 + e) * x[3] - e * x[2], x[3])
-    modes = [Mode("air", x, [x[2], x[3], -p.gravity, rise], time=t)]
-    hit = [Transition("air", "hit", x[0] - x[1], "air", after)]
+    modes = [SymbolicMode("air", x, [x[2], x[3], -p.gravity, rise], time=t)]
+    hit = [SymbolicTransition("air", "hit", x[0] - x[1], "air", after)]
     names = ("rest", "cosine", "sine")
     values = {n: (c[k], coefficients[k]) for k, n in enumerate(names)}
     system, _ = parametric_system(modes, hit, values)
@@ -214,7 +214,7 @@ def driven_paddle(coefficients):
 def test_multipliers_and_norm_move_with_the_coefficients_of_the_input():
     """An input that is an expression of time has parameters: differences of orbits found anew. A
     constant moves all of the motion; orbits are found to 1e-12, so that differences err by 1e-7."""
-    p = robot.Parameters()
+    p = robot.PaddleParameters()
     quarter = 0.25 * p.period
     drives = [robot.drive(t, p)[0] for t in (0.0, quarter)]
     coefficients, step = np.array([0.0, *drives]), 1e-5

@@ -12,14 +12,14 @@ import hybridctl as hc
 from hybridctl import errors
 from hybridctl.hybrid.mode import GuardJacobian, GuardSet
 from hybridctl.sensitivity.gains import Side, crossing, gains_between
-from hybridctl.symbolic import Joint, Mode, Transition, hybrid_system
+from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, hybrid_system
 
 
 def symbolic_ball(kind=ca.SX, restitution=0.9):
     x = kind.sym("x", 2)
     return hybrid_system(
-        [Mode("air", state=x, field=[x[1], -9.81])],
-        [Transition("air", "floor", x[0], "air", [x[0], -restitution * x[1]])],
+        [SymbolicMode("air", state=x, field=[x[1], -9.81])],
+        [SymbolicTransition("air", "floor", x[0], "air", [x[0], -restitution * x[1]])],
     )
 
 
@@ -27,7 +27,7 @@ def rich(kind):
     """A system that uses everything: input, time, outputs, two guards, change of dimension."""
     x, u, t = kind.sym("x", 3), kind.sym("u", 2), kind.sym("t")
     y = kind.sym("y", 2)
-    fly = Mode(
+    fly = SymbolicMode(
         "fly",
         state=x,
         field=[ca.sin(x[1]) * u[0], x[0] * x[2] + t**2, ca.exp(-x[2]) * u[1] * u[0]],
@@ -35,16 +35,16 @@ def rich(kind):
         time=t,
         outputs={"power": u[0] * x[2], "state": x},
     )
-    slide = Mode("slide", state=y, field=ca.vertcat(y[1], -y[0]))
+    slide = SymbolicMode("slide", state=y, field=ca.vertcat(y[1], -y[0]))
     return hybrid_system(
         [fly, slide],
         [
-            Transition(
+            SymbolicTransition(
                 "fly", "down", x[0] - ca.cos(t) * x[1] + u[1], "slide", [x[0] * t, x[1] * u[0]]
             ),
-            Transition("fly", "side", x[2] ** 2, "fly"),
+            SymbolicTransition("fly", "side", x[2] ** 2, "fly"),
             Joint("fly", ["side", "down"], "slide", x[:2]),
-            Transition("slide", "up", y[0], "fly", [y[0], y[1], y[0] * y[1]]),
+            SymbolicTransition("slide", "up", y[0], "fly", [y[0], y[1], y[0] * y[1]]),
         ],
     )
 
@@ -158,7 +158,8 @@ def test_the_trajectory_is_that_of_the_hand_written_system(kind):
 def test_a_state_may_be_a_list_of_symbols():
     y, v = ca.SX.sym("y"), ca.SX.sym("v")
     system = hybrid_system(
-        [Mode("air", [y, v], [v, -9.81])], [Transition("air", "hits", y, "air", [y, -v])]
+        [SymbolicMode("air", [y, v], [v, -9.81])],
+        [SymbolicTransition("air", "hits", y, "air", [y, -v])],
     )
     np.testing.assert_array_equal(
         system.mode("air").field(0.0, np.array([1.0, 2.0]), np.zeros(0)), [2.0, -9.81]
@@ -189,7 +190,7 @@ def test_results_are_new_arrays(kind):
 
 def test_threads_do_not_disturb_each_other():
     x = ca.SX.sym("x", 50)
-    system = hybrid_system([Mode("m", x, ca.sin(x))], [])
+    system = hybrid_system([SymbolicMode("m", x, ca.sin(x))], [])
     field, wrong = system.mode("m").field, []
 
     def work(number):
@@ -215,14 +216,14 @@ def test_arguments_of_the_wrong_size_are_errors_not_broadcast(sizes):
 
 def test_a_mode_without_guards_flows_on():
     x = ca.SX.sym("x")
-    traj = hc.simulate(hybrid_system([Mode("m", x, -x)], []), "m", [1.0], (0.0, 1.0))
+    traj = hc.simulate(hybrid_system([SymbolicMode("m", x, -x)], []), "m", [1.0], (0.0, 1.0))
     assert traj.final_state[0] == pytest.approx(np.exp(-1.0), abs=1e-8)  # tolerance 1e-9, 10 steps
 
 
 X, V, W = ca.SX.sym("x"), ca.SX.sym("v"), ca.SX.sym("wind")
 M = ca.MX.sym("m", 2)
-GOOD = Mode("m", [X, V], [V, -1.0])
-HIT = Transition("m", "hit", X, "m")
+GOOD = SymbolicMode("m", [X, V], [V, -1.0])
+HIT = SymbolicTransition("m", "hit", X, "m")
 
 
 @pytest.mark.parametrize(
@@ -230,27 +231,47 @@ HIT = Transition("m", "hit", X, "m")
     [
         ([], [], "at least one mode"),
         ([GOOD, GOOD], [], "mode keys must differ"),
-        ([Mode("m", [X, V], [V])], [], "field of mode 'm' must have size 2, got 1"),
-        ([Mode("m", [X, V], [V, W])], [], "field of mode 'm' depends on wind"),
-        ([Mode("m", [X, V], [V, X], outputs={"a": W})], [], "output of mode 'm' depends on wind"),
-        ([Mode("m", [X, 2 * V], [V, X])], [], "state of mode 'm' must be symbols"),
-        ([Mode("m", [X, V], [V, X], input=W + 1)], [], "input of mode 'm' must be symbols"),
-        ([Mode("m", X, X, time=[V, W])], [], "time of mode 'm' must be one symbol"),
-        ([Mode("m", [X, V], [V, X], input=V)], [], "declares a symbol twice"),
-        ([Mode("m", [X, X], [V, X])], [], "declares a symbol twice"),
-        ([Mode("m", M, M, input=M)], [], "declares a symbol twice"),
-        ([Mode("m", ca.SX.sym("S", 2, 2), [V, X])], [], "must be a column"),
-        ([Mode("m", M, [V, X])], [], "no MX expression"),
-        ([Mode("m", [X, V], ["fast", X])], [], "no SX expression"),
-        ([Mode("m", [X, V], None)], [], "no SX expression"),
-        ([GOOD], [Transition("m", "hit", W - X, "m")], "guard 'hit' of mode 'm' depends on wind"),
-        ([GOOD], [Transition("m", "hit", [X, V], "m")], "guard 'hit' of mode 'm' must have size 1"),
-        ([GOOD], [Transition("m", "hit", X, "m", [X])], "reset of 'hit' .* size 2, got 1"),
-        ([GOOD], [Transition("m", "hit", X, "m", [X, W])], "reset of 'hit' .* depends on wind"),
-        ([GOOD], [Transition("m", "hit", X, "sea")], "'sea'.*no mode"),
-        ([GOOD], [Transition("sea", "hit", X, "m")], "'sea'.*no mode"),
+        ([SymbolicMode("m", [X, V], [V])], [], "field of mode 'm' must have size 2, got 1"),
+        ([SymbolicMode("m", [X, V], [V, W])], [], "field of mode 'm' depends on wind"),
+        (
+            [SymbolicMode("m", [X, V], [V, X], outputs={"a": W})],
+            [],
+            "output of mode 'm' depends on wind",
+        ),
+        ([SymbolicMode("m", [X, 2 * V], [V, X])], [], "state of mode 'm' must be symbols"),
+        ([SymbolicMode("m", [X, V], [V, X], input=W + 1)], [], "input of mode 'm' must be symbols"),
+        ([SymbolicMode("m", X, X, time=[V, W])], [], "time of mode 'm' must be one symbol"),
+        ([SymbolicMode("m", [X, V], [V, X], input=V)], [], "declares a symbol twice"),
+        ([SymbolicMode("m", [X, X], [V, X])], [], "declares a symbol twice"),
+        ([SymbolicMode("m", M, M, input=M)], [], "declares a symbol twice"),
+        ([SymbolicMode("m", ca.SX.sym("S", 2, 2), [V, X])], [], "must be a column"),
+        ([SymbolicMode("m", M, [V, X])], [], "no MX expression"),
+        ([SymbolicMode("m", [X, V], ["fast", X])], [], "no SX expression"),
+        ([SymbolicMode("m", [X, V], None)], [], "no SX expression"),
+        (
+            [GOOD],
+            [SymbolicTransition("m", "hit", W - X, "m")],
+            "guard 'hit' of mode 'm' depends on wind",
+        ),
+        (
+            [GOOD],
+            [SymbolicTransition("m", "hit", [X, V], "m")],
+            "guard 'hit' of mode 'm' must have size 1",
+        ),
+        ([GOOD], [SymbolicTransition("m", "hit", X, "m", [X])], "reset of 'hit' .* size 2, got 1"),
+        (
+            [GOOD],
+            [SymbolicTransition("m", "hit", X, "m", [X, W])],
+            "reset of 'hit' .* depends on wind",
+        ),
+        ([GOOD], [SymbolicTransition("m", "hit", X, "sea")], "'sea'.*no mode"),
+        ([GOOD], [SymbolicTransition("sea", "hit", X, "m")], "'sea'.*no mode"),
         ([GOOD], [HIT, HIT], "differ"),
-        ([GOOD, Mode("n", X, 1)], [Transition("m", "hit", X, "n")], "must have size 1, got 2"),
+        (
+            [GOOD, SymbolicMode("n", X, 1)],
+            [SymbolicTransition("m", "hit", X, "n")],
+            "must have size 1, got 2",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(modes, transitions, message):
@@ -273,10 +294,11 @@ def test_an_unknown_mode_is_an_error():
 @KINDS
 def test_a_joint_transition_is_taken_when_both_guards_fire(kind):
     x = kind.sym("x", 2)
-    single = [Transition("go", name, x[i], "stop") for i, name in enumerate("ab")]
+    single = [SymbolicTransition("go", name, x[i], "stop") for i, name in enumerate("ab")]
     joint = Joint("go", ["b", "a"], "stop", [7.0, 8.0])
     system = hybrid_system(
-        [Mode("go", x, [-1.0, -1.0]), Mode("stop", kind.sym("y", 2), [0, 0])], [*single, joint]
+        [SymbolicMode("go", x, [-1.0, -1.0]), SymbolicMode("stop", kind.sym("y", 2), [0, 0])],
+        [*single, joint],
     )
     (event,) = hc.simulate(system, "go", [0.5, 0.5], (0.0, 1.0)).events
     np.testing.assert_array_equal(event.state_after, [7.0, 8.0])

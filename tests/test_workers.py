@@ -34,7 +34,7 @@ def logs(tmp_path_factory):
     (folder / "robot.yaml").write_text(ROBOT)
     (folder / "ball.urdf").write_text(ball.urdf())
     (folder / "map.yaml").write_text(COLUMNS.format(name="rails", fields="[across, up]"))
-    system = ball.system(ball.Parameters(slope=0.0, restitution=0.7))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.7))
     for name, height in (("a.csv", 0.3), ("b.csv", 0.4)):
         run = hc.simulate(system, ("open",), [0.0, height, 0.4, 0.0], (0.0, 0.45))
         write_csv(folder / name, ["across", "up"], run, [0, 1])

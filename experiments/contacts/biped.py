@@ -41,7 +41,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from hybridctl.robots import biped
-from hybridctl.robots.biped import AIR, Parameters
+from hybridctl.robots.biped import AIR, BipedParameters
 from rich.console import Console
 from rich.table import Table
 
@@ -73,7 +73,7 @@ class Config(Settings):
     damping_time (s) times the stiffness. settled: from the landing to its end, s.
     """
 
-    robot: Parameters = field(default_factory=Parameters)
+    robot: BipedParameters = field(default_factory=BipedParameters)
     long_length: float = 1.0
     long_height: float = 2.0
     after: Positive = 0.04
@@ -92,7 +92,7 @@ class Config(Settings):
             number(f"steps[{k}]", step, at_most=self.reach)
         self.long()
 
-    def long(self) -> Parameters:
+    def long(self) -> BipedParameters:
         """The robot with long limbs."""
         return replace(self.robot, length=self.long_length, height=self.long_height)
 
@@ -101,7 +101,7 @@ class Config(Settings):
 class Variant:
     """A biped on one kind of ground; printed: whether (19) is said of it."""
 
-    parameters: Parameters
+    parameters: BipedParameters
     system: HybridSystem
     printed: bool = False
 
@@ -183,7 +183,7 @@ def run(config: Config, console: Console) -> Findings:
     )
 
 
-def shown(config: Config) -> dict[str, tuple[Parameters, HybridTrajectory]]:
+def shown(config: Config) -> dict[str, tuple[BipedParameters, HybridTrajectory]]:
     """Drops to look at, by what they show: until a while after the landing."""
     longer = replace(config, after=0.3)
     rigid = variants(config)["rigid"]
@@ -215,7 +215,7 @@ class RigidLimit(NamedTuple):
 Damping = Callable[[float], float]
 
 
-def stiffened(config: Config) -> dict[str, tuple[Parameters, Damping]]:
+def stiffened(config: Config) -> dict[str, tuple[BipedParameters, Damping]]:
     """Bipeds and the damping of a stiffness, in N s/m and N/m.
 
     Coupled feet press each other down, uncoupled ones do not feel each other.
@@ -235,7 +235,7 @@ def stiffened(config: Config) -> dict[str, tuple[Parameters, Damping]]:
     }
 
 
-def limit(config: Config, robot: Parameters, damping: Damping) -> RigidLimit:
+def limit(config: Config, robot: BipedParameters, damping: Damping) -> RigidLimit:
     """The errors of ground of each stiffness, for one biped."""
     later = replace(config, after=config.settled)
 
@@ -286,7 +286,7 @@ def study(config: Config, variant: Variant, tick: Callable[[float], None]) -> Dr
     )
 
 
-def difference_of_orders(p: Parameters) -> Array:
+def difference_of_orders(p: BipedParameters) -> Array:
     """[Bder] (19) (6, 6): left foot first minus right foot first, with l, m and c."""
     across, beta = np.cos(p.spread), p.damping / p.mass
     found = np.zeros((6, 6))
@@ -397,7 +397,7 @@ TANGENT = 0.6  # of the reach, on either side
 
 
 def write_drops(
-    folder: RunFolder, drops: Mapping[str, tuple[Parameters, HybridTrajectory]]
+    folder: RunFolder, drops: Mapping[str, tuple[BipedParameters, HybridTrajectory]]
 ) -> None:
     """The motion of drops, each a scene by its title, for the page."""
     scenes = []
@@ -408,7 +408,7 @@ def write_drops(
     write_motion(folder, scenes)
 
 
-def _outline(p: Parameters, x: Array) -> list[Array]:
+def _outline(p: BipedParameters, x: Array) -> list[Array]:
     """Both limbs, from the body to their feet."""
     sides = ((-1.0, x[2] + p.spread), (1.0, x[2] - p.spread))
     feet = [x[:2] + s * p.length * np.array([np.cos(a), np.sin(a)]) for s, a in sides]

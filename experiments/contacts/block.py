@@ -80,9 +80,9 @@ class Config(Settings):
         number("landing_duration", self.landing_duration, above=self.lift_time)
 
     @property
-    def model(self) -> block.Parameters:
+    def model(self) -> block.BlockParameters:
         """The block that lands and that slides."""
-        return block.Parameters(friction=self.friction)
+        return block.BlockParameters(friction=self.friction)
 
 
 def quick(config: Config) -> Config:
@@ -137,7 +137,7 @@ def motions(config: Config) -> dict[str, KnownMotion]:
     }
 
 
-def corner(model: block.Parameters, pitch: float, side: float) -> Array:
+def corner(model: block.BlockParameters, pitch: float, side: float) -> Array:
     """The vector (X, Z) from the centre to the lower left (side -1) or right (side 1) corner."""
     half, below = 0.5 * side * model.width, -0.5 * model.height
     c, s = np.cos(pitch), np.sin(pitch)
@@ -237,14 +237,16 @@ def event_table(run: HybridTrajectory) -> Table:
     return table("A block lands, slides, stops and is lifted", columns, rows)
 
 
-def scene(title: str, model: block.Parameters, run: HybridTrajectory) -> Scene:
+def scene(title: str, model: block.BlockParameters, run: HybridTrajectory) -> Scene:
     """A block that moves above the ground."""
     ground = ground_below(model, [run.start, *(event.time for event in run.events), run.end], run)
     mover = Mover("block", run, lambda x: [outline(model, x)], system=run.system)
     return Scene(title, [mover], [ground], ("x", "z"))
 
 
-def ground_below(model: block.Parameters, times: Sequence[float], run: HybridTrajectory) -> Array:
+def ground_below(
+    model: block.BlockParameters, times: Sequence[float], run: HybridTrajectory
+) -> Array:
     """The ground (2, 2), as far as the block gets at these times."""
     centres = [run(t)[0] for t in times]
     return np.array([[min(centres) - model.width, 0.0], [max(centres) + model.width, 0.0]])
@@ -266,7 +268,7 @@ def draw_snapshots(config: Config, run: HybridTrajectory, folder: RunFolder) -> 
     snapshots(folder / "figures/landing_snapshots.png", scenes, title="The block", vertical="z")
 
 
-def outline(model: block.Parameters, x: Array) -> Array:
+def outline(model: block.BlockParameters, x: Array) -> Array:
     """The sides of the block (5, 2) in the world."""
     left, right = (corner(model, x[2], side) for side in (-1.0, 1.0))
     return np.array([x[:2] + part for part in (left, right, -left, -right, left)])

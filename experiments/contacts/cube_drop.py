@@ -87,7 +87,7 @@ class Config(Settings):
 class Drop:
     """The model, the state at the start, the times at which poses are compared, the recording."""
 
-    model: cube.Parameters
+    model: cube.CubeParameters
     start: Array
     times: Array
     recorded: Array | None
@@ -146,7 +146,7 @@ def run(config: Config, console: Console) -> Findings:
 
 def prepare(config: Config) -> Drop:
     """Where the run starts."""
-    model = cube.Parameters(friction=config.friction, restitution=config.restitution)
+    model = cube.CubeParameters(friction=config.friction, restitution=config.restitution)
     if config.data is None:
         turn = Rotation.from_euler("xyz", config.attitude)
         velocity = turn.inv().apply(config.velocity)
@@ -159,7 +159,7 @@ def prepare(config: Config) -> Drop:
     return Drop(model, np.concatenate((toss.poses[0], toss.velocity)), toss.times, toss.poses)
 
 
-def check_clear(model: cube.Parameters, start: Array) -> None:
+def check_clear(model: cube.CubeParameters, start: Array) -> None:
     """Raise `InputError` if a corner is below the table."""
     gaps = corner_gaps(model, start)
     if gaps.min() < 0.0:
@@ -169,7 +169,7 @@ def check_clear(model: cube.Parameters, start: Array) -> None:
         )
 
 
-def corner_gaps(model: cube.Parameters, x: Array) -> Array:
+def corner_gaps(model: cube.CubeParameters, x: Array) -> Array:
     """Heights of the eight corners above the table."""
     return ContactDynamics(cube.robot(model), cube.contacts(model)).gaps(x[:7])
 
@@ -234,7 +234,7 @@ def difference(one: Array, other: Array) -> Difference:
     return Difference(1e3 * distance, np.degrees(turn.magnitude()))
 
 
-def rest_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, Any]:
+def rest_of(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, Any]:
     """How flat the cube lies at the end, and how fast it still is."""
     x = run.final_state
     lowest = np.sort(corner_gaps(model, x))[:4]
@@ -258,7 +258,7 @@ def mode_counts(run: HybridTrajectory) -> dict[str, Any]:
     }
 
 
-def energy_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, float]:
+def energy_of(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, float]:
     """Energy in J at both ends, and the most it grows at an event and on an arc."""
     robot = cube.robot(model)
 
@@ -277,7 +277,7 @@ def energy_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, float]
     }
 
 
-def contact_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, float]:
+def contact_of(model: cube.CubeParameters, run: HybridTrajectory) -> dict[str, float]:
     """The lowest gap, the least normal force, and friction beyond its cone at most."""
     gaps, pushes, beyond = [np.inf], [np.inf], [-np.inf]
     for arc, _, inside in run.sampled_outputs(PERIOD):
@@ -294,7 +294,7 @@ def contact_of(model: cube.Parameters, run: HybridTrajectory) -> dict[str, float
     }
 
 
-def checks(contact: Mapping[str, float], model: cube.Parameters) -> list[Check]:
+def checks(contact: Mapping[str, float], model: cube.CubeParameters) -> list[Check]:
     """What holds of contacts on the whole way; a table that pulled would do so by its weight."""
     slack = 1e-6 * model.mass * model.gravity
     return [
@@ -365,7 +365,7 @@ SCENES = 6
 
 
 def draw_all(
-    model: cube.Parameters,
+    model: cube.CubeParameters,
     times: Array,
     poses: Mapping[str, Array],
     run: HybridTrajectory,
@@ -414,7 +414,7 @@ def _continuous(poses: Array) -> Array:
 
 
 def draw_snapshots(
-    model: cube.Parameters, times: Array, poses: Mapping[str, Array], folder: RunFolder
+    model: cube.CubeParameters, times: Array, poses: Mapping[str, Array], folder: RunFolder
 ) -> None:
     """The cube seen along y: by events, and as recorded or else by time stepping."""
     other, color = ("recorded", "orange") if "recorded" in poses else ("stepping", "red")
@@ -444,7 +444,7 @@ def _instants(times: Array) -> list[int]:
     return [round(k) for k in np.linspace(0, len(times) - 1, SCENES).tolist()]
 
 
-def _edges(model: cube.Parameters, pose: Array) -> list[Array]:
+def _edges(model: cube.CubeParameters, pose: Array) -> list[Array]:
     """The twelve edges in the world, (2, 3) each."""
     offsets = np.array([contact.offset for contact in cube.contacts(model)])
     corners = pose[:3] + Rotation.from_quat(pose[3:]).apply(offsets)
@@ -457,7 +457,7 @@ def _differ(a: int, b: int) -> int:
     return sum(s != t for s, t in zip(cube.SIGNS[a], cube.SIGNS[b], strict=True))
 
 
-def write_scene(model: cube.Parameters, run: HybridTrajectory, folder: RunFolder) -> None:
+def write_scene(model: cube.CubeParameters, run: HybridTrajectory, folder: RunFolder) -> None:
     """Write the motion of the cube above a part of the table, for the page."""
     centres = np.array([arc(arc.end)[:2] for arc in run.arcs] + [run(run.start)[:2]])
     margin = 4.0 * model.half_width

@@ -180,13 +180,13 @@ def body(dimension: int) -> Robot:
     """The cube, moving in the vertical plane or in space."""
     if dimension == 3:
         return cube.robot()
-    p = cube.Parameters()
+    p = cube.CubeParameters()
     return Robot.from_urdf(free_body("cube", p.mass, (p.inertia,) * 3), root="sagittal")
 
 
 def corner_contacts(dimension: int, friction: float) -> list[Contact]:
     """The corners; in the plane those on one side, seen along y."""
-    contacts = cube.contacts(cube.Parameters(friction=friction))
+    contacts = cube.contacts(cube.CubeParameters(friction=friction))
     return [c for c in contacts if dimension == 3 or c.offset[1] < 0.0]
 
 
@@ -197,7 +197,7 @@ def draw_case(robot: Robot, dimension: int, points: int, rng: np.random.Generato
     contacts = corner_contacts(dimension, friction=0.0)
     normals = ContactSet(robot, [contacts[i] for i in corners]).jacobian(q)
     scale = np.ones(robot.nv)
-    scale[dimension:] = 1.0 / cube.Parameters().half_width
+    scale[dimension:] = 1.0 / cube.CubeParameters().half_width
     while True:
         v = scale * rng.normal(size=robot.nv)
         if (normals @ v < 0.0).all():

@@ -41,7 +41,7 @@ class Toss:
     times: Array
     poses: Array
     velocity: Array
-    cube: cube.Parameters
+    cube: cube.CubeParameters
 
 
 def load_toss(path: str, index: int) -> Toss:
@@ -56,7 +56,9 @@ def load_toss(path: str, index: int) -> Toss:
     fields = raw.tables[""].fields
     try:
         sizes = (number(name, fields[name], above=0.0) for name in SIZES)
-        model = cube.Parameters(**dict(zip(("half_width", "mass", "inertia"), sizes, strict=True)))
+        model = cube.CubeParameters(
+            **dict(zip(("half_width", "mass", "inertia"), sizes, strict=True))
+        )
     except (KeyError, InputError) as error:
         raise FileFormatError(f"{path} does not hold recorded tosses: {error}") from error
     poses = np.hstack((log["position"].values, log["orientation"].values))
@@ -72,7 +74,7 @@ def load_toss(path: str, index: int) -> Toss:
     )
 
 
-def last_row_in_the_air(poses: Array, model: cube.Parameters, index: int) -> int:
+def last_row_in_the_air(poses: Array, model: cube.CubeParameters, index: int) -> int:
     """The row before the lowest corner first comes nearer to the table than `CLEARANCE`."""
     dynamics = ContactDynamics(cube.robot(model), cube.contacts(model))
     low = np.flatnonzero([dynamics.gaps(pose).min() < CLEARANCE for pose in poses])

@@ -171,9 +171,9 @@ def _after_impact(tangential: float, normal: float, case: BallCase) -> float:
     return max(tangential - case.friction * (1.0 + case.restitution) * normal, 0.0)
 
 
-def parameters(config: Config, case: BallCase) -> ball.Parameters:
+def parameters(config: Config, case: BallCase) -> ball.BallParameters:
     """The model of one case."""
-    return ball.Parameters(
+    return ball.BallParameters(
         slope=config.slope,
         gravity=GRAVITY,
         friction=case.friction,

@@ -72,7 +72,7 @@ def simulated(number: int, settings: CubeSettings) -> Record:
     return synthetic(thrown, replace(settings, seed=number))[0]
 
 
-def corner_heights(toss: Record, p: cube.Parameters) -> Array:
+def corner_heights(toss: Record, p: cube.CubeParameters) -> Array:
     """Heights (n, 8) of the sharp corners above z = 0."""
     poses = toss.channels["pose"].values
     corners = p.half_width * np.array(cube.SIGNS)
@@ -80,7 +80,7 @@ def corner_heights(toss: Record, p: cube.Parameters) -> Array:
     return np.asarray(poses[:, 2:3] + turned[:, 2, :])
 
 
-def calibrate(tosses: Sequence[Record], p: cube.Parameters) -> Calibration:
+def calibrate(tosses: Sequence[Record], p: cube.CubeParameters) -> Calibration:
     """What free flights say, and the last rows of the tosses that end at rest on a face.
 
     The scale is the median of flights' accelerations over gravity, 1 without flights. The level is
@@ -101,7 +101,7 @@ def calibrate(tosses: Sequence[Record], p: cube.Parameters) -> Calibration:
     return Calibration(level, 2.0 * spread, scale)
 
 
-def _fall(toss: Record, p: cube.Parameters) -> float:
+def _fall(toss: Record, p: cube.CubeParameters) -> float:
     """Downward acceleration over gravity, before the table is near; nan for too short a flight."""
     poses = toss.channels["pose"]
     near = np.flatnonzero(corner_heights(toss, p).min(axis=1) < CLEARANCE)
@@ -112,7 +112,7 @@ def _fall(toss: Record, p: cube.Parameters) -> float:
     return float(-2.0 * curve[0] / p.gravity)
 
 
-def _rests(toss: Record, p: cube.Parameters) -> bool:
+def _rests(toss: Record, p: cube.CubeParameters) -> bool:
     poses = toss.channels["pose"]
     speed = np.linalg.norm(np.diff(poses.values[-RESTING - 1 :, :3], axis=0), axis=1) * poses.rate
     lowest = np.sort(corner_heights(toss, p)[-1])[:4]
@@ -126,7 +126,9 @@ def moved(toss: Record, factor: float, rise: float = 0.0) -> Record:
     return Record({"pose": replace(poses, values=values)})
 
 
-def levelled(toss: Record, p: cube.Parameters, calibration: Calibration, after: float) -> Record:
+def levelled(
+    toss: Record, p: cube.CubeParameters, calibration: Calibration, after: float
+) -> Record:
     """The toss in true m above a table at zero, up to `after` s from its first touch on."""
     found = moved(toss, 1.0 / calibration.scale, -calibration.level)
     touching = np.flatnonzero(in_contact(corner_heights(found, p), calibration.tolerance))

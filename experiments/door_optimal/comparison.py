@@ -89,7 +89,7 @@ class StageTrial:
 
     def __call__(self, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
         """Simulate a member; which controller is used is the trial's own choice."""
-        drawn = draw(self.perturbations, rrr_door.Parameters(), self.seed, member)
+        drawn = draw(self.perturbations, rrr_door.DoorParameters(), self.seed, member)
         run = self.stage.run(self.name, gains, drawn)
         return outcome(self.stage.reference, run)
 

@@ -142,7 +142,7 @@ def run(config: Config, console: Console) -> Findings:
     def draw(folder: RunFolder) -> None:
         path = folder / "figures/comparison.png"
         typical = typical_member(next(iter(results.values())))
-        drawn = perturbed(config.perturbations, rrr_door.Parameters(), config.seed, typical)
+        drawn = perturbed(config.perturbations, rrr_door.DoorParameters(), config.seed, typical)
         figures.draw_comparison(path, stages, results, drawn, config.peak_input)
 
     return Findings(

@@ -97,7 +97,7 @@ class Found:
 
 def published() -> tuple[HybridSystem, Reference]:
     """The plant without friction, and its published reference."""
-    parameters = rrr_door.Parameters()
+    parameters = rrr_door.DoorParameters()
     plant = rrr_door.system(parameters)
     return plant, build(plant, parameters, Design(), rtol=1e-9, atol=1e-9)
 
@@ -179,7 +179,7 @@ def find(
     `optimise_over_spread` raise.
     """
     friction = wanted.friction if "friction" in variant else 0.0
-    parameters = rrr_door.Parameters(friction=friction)
+    parameters = rrr_door.DoorParameters(friction=friction)
     plant = contact_system(rrr_door.robot(parameters), rrr_door.contacts(parameters))
     ends = guessed_ends(variant, wanted, known) + noise
 

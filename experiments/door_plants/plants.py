@@ -65,7 +65,7 @@ class Setting:
             door_stiffness=self.stiffness,
             delay=self.delay,
         )
-        return draw(p, rrr_door.Parameters(), seed, member)
+        return draw(p, rrr_door.DoorParameters(), seed, member)
 
     def plant(self, drawn: Draw, member: int) -> MujocoPlant:
         """The plant of a member."""
@@ -78,7 +78,7 @@ class Setting:
 
 
 @lru_cache(maxsize=600)
-def _plant(parameters: rrr_door.Parameters, constant: float) -> MujocoPlant:
+def _plant(parameters: rrr_door.DoorParameters, constant: float) -> MujocoPlant:
     """Built once in each process."""
     robot, contacts = rrr_door.robot(parameters), rrr_door.contacts(parameters)
     return MujocoPlant(MujocoModel(robot, contacts, Compliance(constant)), PERIOD)

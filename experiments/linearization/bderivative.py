@@ -137,11 +137,11 @@ class Instance:
         """The field as four modes, whose guards -x_i fall through zero at the surfaces."""
         x = ca.SX.sym("x", 2)
         turned = self.turning * ca.vertcat(-x[1], x[0])
-        modes = [symbolic.Mode(b, x, self.limits[b] + turned) for b in SIGNS]
+        modes = [symbolic.SymbolicMode(b, x, self.limits[b] + turned) for b in SIGNS]
         return symbolic.hybrid_system(
             modes,
             [
-                symbolic.Transition(b, f"x{i + 1}", -x[i], (*b[:i], 1, *b[i + 1 :]))
+                symbolic.SymbolicTransition(b, f"x{i + 1}", -x[i], (*b[:i], 1, *b[i + 1 :]))
                 for b, i in product(SIGNS, range(2))
                 if b[i] < 0
             ],

@@ -96,8 +96,11 @@ def constant_flow(config: Config) -> Example:
     normal = np.array(config.flow_normal) / np.linalg.norm(config.flow_normal)
     x = ca.SX.sym("x", 2)
     system = symbolic.hybrid_system(
-        [symbolic.Mode("I", state=x, field=before), symbolic.Mode("J", state=x, field=after)],
-        [symbolic.Transition("I", "line", guard=-ca.dot(normal, x), target="J")],
+        [
+            symbolic.SymbolicMode("I", state=x, field=before),
+            symbolic.SymbolicMode("J", state=x, field=after),
+        ],
+        [symbolic.SymbolicTransition("I", "line", guard=-ca.dot(normal, x), target="J")],
     )
     matrix = np.eye(2) + np.outer(after - before, normal) / (normal @ before)
     return Example(
@@ -128,9 +131,9 @@ def ball(config: Config, impact: str) -> Example:
         "sticks": (np.zeros(2), np.zeros(2)),
         "bounces": (weight, v - (1.0 + config.restitution) * away * normal_speed),
     }[impact]
-    air = symbolic.Mode("air", state=[q, v], field=[v, *weight])
-    slope = symbolic.Mode("slope", state=[q, v], field=[v, *held])
-    hits = symbolic.Transition(
+    air = symbolic.SymbolicMode("air", state=[q, v], field=[v, *weight])
+    slope = symbolic.SymbolicMode("slope", state=[q, v], field=[v, *held])
+    hits = symbolic.SymbolicTransition(
         "air",
         "slope",
         guard=ca.dot(away, q),

@@ -98,7 +98,7 @@ def friction(tolerance: float, *, release: bool) -> ValidationCase:
 
 def landing(damping: biped.Damping, tilt: float, tolerance: float) -> ValidationCase:
     """The biped, with speed and spin, on soft ground; its feet touch at once without a tilt."""
-    p = biped.Parameters(stiffness=STIFFNESS, damping=DAMPING)
+    p = biped.BipedParameters(stiffness=STIFFNESS, damping=DAMPING)
     time = -FALL
     velocity = np.array([SPEED, -0.5 * p.gravity, SPIN])
     body = np.array([0.0, p.landing_height, 0.0]) + time * velocity

@@ -147,8 +147,8 @@ def flights() -> dict[str, tuple[float, float, str]]:
 def ball() -> HybridSystem:
     """A ball with a force of its own on a floor, of 1 kg."""
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-    air = symbolic.Mode("air", state=x, field=[x[1], u - GRAVITY], input=u)
-    bounce = symbolic.Transition(
+    air = symbolic.SymbolicMode("air", state=x, field=[x[1], u - GRAVITY], input=u)
+    bounce = symbolic.SymbolicTransition(
         "air", "floor", guard=x[0], target="air", reset=[x[0], -RESTITUTION * x[1]]
     )
     return symbolic.hybrid_system([air], [bounce])
@@ -183,7 +183,7 @@ def reset_only(system: HybridSystem, motion: HybridTrajectory) -> Linearization:
 def slide(config: Config, iterations: int) -> OptimalMotion:
     """The block; the first guess is a throw without any force."""
     system, n = block.system(actuated=True), config.block_intervals
-    p = block.Parameters()
+    p = block.BlockParameters()
     cost = QuadraticCost(
         system.mode(OPEN).space,
         [config.block_target, 0.5 * p.height, 0.0, 0.0, 0.0, 0.0],
@@ -205,7 +205,7 @@ def slide(config: Config, iterations: int) -> OptimalMotion:
 
 def push(config: Config, iterations: int) -> OptimalMotion:
     """The arm, from the feedforward of the reference, whose wrist is turned at the start."""
-    p = rrr_door.Parameters()
+    p = rrr_door.DoorParameters()
     system = rrr_door.system(p)
     nominal = build(system, p, Design()).nominal
     times = np.linspace(config.door_start, config.door_end, config.door_intervals + 1)

@@ -331,7 +331,7 @@ class LqrCase:
 
 def on_the_paddle(tolerance: float) -> LqrCase:
     """A ball that bounces on a driven paddle, from apex to apex, where it would not stay."""
-    plant, p = paddle.system(), paddle.Parameters()
+    plant, p = paddle.system(), paddle.PaddleParameters()
     orbit = periodic_orbit(plant, paddle.AIR, paddle.apex(), p.period, input=paddle.drive)
     q, r = np.diag([100.0, 10.0, 1.0, 0.1]), 1e-3 * np.eye(1)
     nominal, _ = periodic_lqr(orbit.linearization, q, r).repeated(PERIODS)
@@ -364,7 +364,7 @@ def of_the_block(tolerance: float) -> LqrCase:
 
 def at_the_door(tolerance: float) -> LqrCase:
     """The reference of the thesis, which hits the door with both corners at once."""
-    parameters = rrr_door.Parameters()
+    parameters = rrr_door.DoorParameters()
     plant = rrr_door.system(parameters)
     reference = build(plant, parameters, Design(), rtol=tolerance, atol=tolerance)
     q, r = np.diag([100.0] * 4 + [1.0] * 4), 0.01 * np.eye(3)

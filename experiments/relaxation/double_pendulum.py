@@ -104,13 +104,13 @@ def pendulum(c: float) -> HybridSystem:
     free = accelerations(x)
     lying = ca.substitute(free, x[2:], ca.DM.zeros(2))
     modes = [
-        symbolic.Mode("free", x, [x[1], free[0], x[3], free[1]]),
-        symbolic.Mode("locked", x, [x[1], lying[0] + KICK * lying[1], 0.0, 0.0]),
+        symbolic.SymbolicMode("free", x, [x[1], free[0], x[3], free[1]]),
+        symbolic.SymbolicMode("locked", x, [x[1], lying[0] + KICK * lying[1], 0.0, 0.0]),
     ]
     after = [x[0], x[1] + KICK * (1.0 + c) * x[3], x[2], -c * x[3]]
     edges = [
-        symbolic.Transition("free", "stop", x[2], "free", after),
-        symbolic.Transition("locked", "force", -lying[1], "free"),
+        symbolic.SymbolicTransition("free", "stop", x[2], "free", after),
+        symbolic.SymbolicTransition("locked", "force", -lying[1], "free"),
     ]
     made = symbolic.hybrid_system(modes, edges)
     lie = Edge(Reset(lambda t, x, u: np.array([x[0], x[1] + KICK * x[3], 0.0, 0.0])), "locked")

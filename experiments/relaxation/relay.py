@@ -102,11 +102,13 @@ def system(config: Config, surface: Surface) -> HybridSystem:
     level = config.relay if surface == "relay" else config.friction * GRAVITY
     value = x[0] + x[1] if surface == "relay" else x[1]
     modes = [
-        symbolic.Mode(name, x, [x[1], amplitude * x[2] - sign * level, rate * x[3], -rate * x[2]])
+        symbolic.SymbolicMode(
+            name, x, [x[1], amplitude * x[2] - sign * level, rate * x[3], -rate * x[2]]
+        )
         for name, sign in (("plus", 1.0), ("minus", -1.0))
     ]
-    down = symbolic.Transition("plus", "down", value, "minus")
-    up = symbolic.Transition("minus", "up", -value, "plus")
+    down = symbolic.SymbolicTransition("plus", "down", value, "minus")
+    up = symbolic.SymbolicTransition("minus", "up", -value, "plus")
     return symbolic.hybrid_system(modes, [down, up])
 
 
@@ -129,7 +131,7 @@ def study(config: Config, surface: Surface) -> RelayFindings:
 def stuck(config: Config) -> tuple[list[tuple[float, float]], Array]:
     """When the body sticks, by `mechanics`, s, and its position at the sample times (m,)."""
     amplitude, rate = config.friction_forcing
-    body = ball.system(ball.Parameters(slope=0.0, friction=config.friction, gravity=GRAVITY))
+    body = ball.system(ball.BallParameters(slope=0.0, friction=config.friction, gravity=GRAVITY))
 
     def force(t: float, x: Array) -> Array:
         return np.array([amplitude * np.sin(rate * t), 0.0])

@@ -25,7 +25,7 @@ from hybridctl.experiments.rrr_door.reference import (
     quintic,
     slide_motion,
 )
-from hybridctl.robots.rrr_door import Parameters, contacts, robot
+from hybridctl.robots.rrr_door import DoorParameters, contacts, robot
 
 from hybridctl.checks import Array, number
 from hybridctl.control.reference import Feedforward, Phase, Reference
@@ -72,7 +72,7 @@ class ManoeuvrePlan:
     """Torques of the manoeuvre, planned from the state in which each arc begins."""
 
     dynamics: ContactDynamics
-    parameters: Parameters
+    parameters: DoorParameters
     design: Design
     manoeuvre: Manoeuvre
     release: bool
@@ -154,7 +154,7 @@ def contact_modes(mode: ModeKey) -> tuple[str, ...]:
 
 def build_manoeuvre(
     system: HybridSystem,
-    parameters: Parameters,
+    parameters: DoorParameters,
     design: Design,
     manoeuvre: Manoeuvre,
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import draw_contacts
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, foot_motion, slide_motion
-from hybridctl.robots.rrr_door import Parameters
+from hybridctl.robots.rrr_door import DoorParameters
 
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
@@ -36,7 +36,7 @@ NAMES = ("shoulder", "elbow", "wrist", "hinge")
 PERIOD = 2e-3
 
 
-def draw_all(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
+def draw_all(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
     """Save every figure of the experiment."""
     if len(runs.reference.arcs) == 2:
         draw_task_space(parameters, runs, folder)
@@ -50,7 +50,7 @@ def draw_all(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
     write_scene(parameters, runs.plant, runs.reference.nominal, runs.tracking, folder)
 
 
-def draw_task_space(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
+def draw_task_space(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
     """Foot in the world before the event, along the door after it (Fig. 5.4)."""
     ante, post = (_motions(runs.plant, arc) for arc in runs.reference.arcs)
     foot = [foot_motion(parameters, *motion) for motion in ante[1]]
@@ -178,7 +178,7 @@ def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:
     series(folder / "figures/errors.png", [[panel]], title=title, bands=bands)
 
 
-def draw_snapshots(parameters: Parameters, runs: DoorRuns, folder: RunFolder) -> None:
+def draw_snapshots(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
     """Arm and door of reference and tracking at start, events and end (Fig. 5.9)."""
     planned = [event.time for event in runs.reference.events]
     last, end = planned[-1], runs.reference.nominal.end
@@ -192,7 +192,7 @@ def draw_snapshots(parameters: Parameters, runs: DoorRuns, folder: RunFolder) ->
 
 
 def write_scene(
-    parameters: Parameters,
+    parameters: DoorParameters,
     plant: HybridSystem,
     reference: HybridTrajectory,
     tracking: HybridTrajectory,
@@ -210,7 +210,7 @@ def write_scene(
     write_motion(folder, [Scene("Arm and door, seen from above", movers)])
 
 
-def _poses(parameters: Parameters, runs: DoorRuns, t: float) -> list[Pose]:
+def _poses(parameters: DoorParameters, runs: DoorRuns, t: float) -> list[Pose]:
     return [
         Pose(outline(parameters, run(t)[:4]), color, alpha)
         for run, color, alpha in (
@@ -220,7 +220,7 @@ def _poses(parameters: Parameters, runs: DoorRuns, t: float) -> list[Pose]:
     ]
 
 
-def outline(p: Parameters, q: Array) -> list[Array]:
+def outline(p: DoorParameters, q: Array) -> list[Array]:
     """Polylines (n, 2) of arm, foot and door in the world."""
     turns = np.exp(1j * np.cumsum(q[:3]))
     elbow = p.upper_arm_length * turns[0]

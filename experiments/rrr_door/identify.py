@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build, impact_state
 from hybridctl.experiments.rrr_door.tracking import PERTURBATION, Config, least_force, schedule
-from hybridctl.robots.rrr_door import Parameters, contacts, robot, system
+from hybridctl.robots.rrr_door import DoorParameters, contacts, robot, system
 from rich.console import Console
 from scipy.optimize import differential_evolution, least_squares, minimize
 
@@ -78,9 +78,9 @@ class CandidateRun:
     split: bool
 
 
-def complete(free: dict[str, float]) -> Parameters:
+def complete(free: dict[str, float]) -> DoorParameters:
     """Parameters with the two solved ones, and links of evenly spread mass."""
-    base = Parameters()
+    base = DoorParameters()
     lengths = free["upper_arm_length"], free["forearm_length"]
     masses = free["upper_arm_mass"], free["forearm_mass"]
     links = {
@@ -90,7 +90,7 @@ def complete(free: dict[str, float]) -> Parameters:
     }
     partial = replace(base, **free, **links)
 
-    def with_solved(z: Array) -> Parameters:
+    def with_solved(z: Array) -> DoorParameters:
         return replace(partial, door_inertia=float(np.exp(z[0])), foot_center_right=float(z[1]))
 
     def residual(z: Array) -> Array:
@@ -102,7 +102,7 @@ def complete(free: dict[str, float]) -> Parameters:
     return with_solved(solution.x)
 
 
-def impulses(parameters: Parameters) -> Array:
+def impulses(parameters: DoorParameters) -> Array:
     """Impulses of the nominal impact, both corners acting, from the state (5.26)."""
     dynamics = ContactDynamics(robot(parameters), contacts(parameters))
     q, v = impact_state(parameters, Design())
@@ -110,7 +110,7 @@ def impulses(parameters: Parameters) -> Array:
     return np.asarray(np.linalg.solve(rows @ np.linalg.solve(mass, rows.T), -rows @ v))
 
 
-def track(parameters: Parameters, design: Design, rtol: float = 1e-6) -> CandidateRun:
+def track(parameters: DoorParameters, design: Design, rtol: float = 1e-6) -> CandidateRun:
     """The perturbed run (5.29)-(5.31) of the experiment's own controller."""
     plant = system(parameters)
     reference = build(plant, parameters, design, rtol=1e-8, atol=1e-8)
@@ -151,7 +151,7 @@ def cost(free: dict[str, float], error_weight: float = 2.0) -> float:
 
 def identify(
     seed: int, generations: int, polish: int, error_weight: float, console: Console
-) -> Parameters:
+) -> DoorParameters:
     """The best parameters found, by so many generations or, from those in use, evaluations."""
     names = list(BOUNDS)
 
@@ -162,7 +162,7 @@ def identify(
         console.print(f"cost {getattr(intermediate_result, 'fun', np.nan):.4f}")
 
     if polish:
-        start = [getattr(Parameters(), name) for name in names]
+        start = [getattr(DoorParameters(), name) for name in names]
         found = minimize(objective, start, method="Nelder-Mead", bounds=list(BOUNDS.values()),
                          callback=report, options={"maxfev": polish, "adaptive": True})  # fmt: skip
         return rounded(names, found.x)
@@ -181,10 +181,10 @@ def identify(
     return rounded(names, result.x)
 
 
-def rounded(names: list[str], values: Array) -> Parameters:
+def rounded(names: list[str], values: Array) -> DoorParameters:
     """The parameters of a candidate, to four or five digits."""
     exact = complete({name: float(f"{x:.4g}") for name, x in zip(names, values, strict=True)})
-    return Parameters(**{k: float(f"{v:.5g}") for k, v in asdict(exact).items()})
+    return DoorParameters(**{k: float(f"{v:.5g}") for k, v in asdict(exact).items()})
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
-from hybridctl.robots.rrr_door import Parameters, contacts, robot
+from hybridctl.robots.rrr_door import DoorParameters, contacts, robot
 from scipy.interpolate import BPoly
 
 from hybridctl.checks import Array
@@ -87,7 +87,7 @@ class ImpactPlan:
     """Torques up to the impact, and from there on with both corners on the door."""
 
     dynamics: ContactDynamics
-    parameters: Parameters
+    parameters: DoorParameters
     design: Design
 
     def __call__(self, history: History) -> Feedforward:
@@ -111,7 +111,7 @@ class ImpactPlan:
 
 def build(
     system: HybridSystem,
-    parameters: Parameters,
+    parameters: DoorParameters,
     design: Design,
     *,
     phantom: Phase = "pushing",
@@ -138,7 +138,7 @@ def build(
 
 def planned(
     system: HybridSystem,
-    parameters: Parameters,
+    parameters: DoorParameters,
     design: Design,
     plan: Plan,
     end: float,
@@ -175,7 +175,7 @@ def planned(
     )
 
 
-def impact_state(parameters: Parameters, design: Design) -> tuple[Array, Array]:
+def impact_state(parameters: DoorParameters, design: Design) -> tuple[Array, Array]:
     """Configuration and velocity (4,) with which the design reaches the door, [RS] (5.26)."""
     q, v, _ = in_joints(parameters, approach_motion(design))(IMPACT_TIME)
     return q, v
@@ -206,7 +206,7 @@ def approach_motion(d: Design) -> TaskMotion:
     return motion
 
 
-def on_the_door(p: Parameters, slide: BPoly, door: BPoly) -> TaskMotion:
+def on_the_door(p: DoorParameters, slide: BPoly, door: BPoly) -> TaskMotion:
     """The foot flat on the door: s along it, q4 its angle; complex numbers rotate the plane."""
     hinge = complex(*p.hinge)
 
@@ -235,7 +235,7 @@ class PlaneMotion(NamedTuple):
     acceleration: complex
 
 
-def foot_motion(p: Parameters, q: Array, v: Array, a: Array) -> PlaneMotion:
+def foot_motion(p: DoorParameters, q: Array, v: Array, a: Array) -> PlaneMotion:
     """The end of the foot in the world, [RS] (5.9)."""
     links = np.array([p.upper_arm_length, p.forearm_length, p.foot_length])
     links = links * np.exp(1j * np.cumsum(q[:3]))
@@ -245,7 +245,7 @@ def foot_motion(p: Parameters, q: Array, v: Array, a: Array) -> PlaneMotion:
     )
 
 
-def slide_motion(p: Parameters, q: Array, v: Array, a: Array) -> tuple[float, float, float]:
+def slide_motion(p: DoorParameters, q: Array, v: Array, a: Array) -> tuple[float, float, float]:
     """The end of the foot along the door, in the door's frame: s and its derivatives."""
     foot = foot_motion(p, q, v, a)
     back = np.exp(-1j * q[3])
@@ -255,7 +255,7 @@ def slide_motion(p: Parameters, q: Array, v: Array, a: Array) -> tuple[float, fl
     return float(z.real), float(dz.real), float(ddz.real)
 
 
-def in_joints(p: Parameters, task: TaskMotion, door: BPoly | None = None) -> JointMotion:
+def in_joints(p: DoorParameters, task: TaskMotion, door: BPoly | None = None) -> JointMotion:
     """Joint motion of a task-space motion with the elbow at q2 > 0; the door rests without one."""
     l1, l2, l3 = p.upper_arm_length, p.forearm_length, p.foot_length
 

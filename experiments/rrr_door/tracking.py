@@ -18,7 +18,7 @@ import numpy as np
 from hybridctl.experiments.rrr_door import figures
 from hybridctl.experiments.rrr_door.contact import Manoeuvre, build_manoeuvre, contact_modes
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN, Design, build
-from hybridctl.robots.rrr_door import Parameters, system, urdf
+from hybridctl.robots.rrr_door import DoorParameters, system, urdf
 from rich.console import Console
 from rich.table import Table
 
@@ -80,7 +80,7 @@ class Config(Settings):
     phantom_feedback: str = "ante"
     rtol: float = 1e-9
     atol: float = 1e-9
-    robot: Parameters = field(default_factory=Parameters)
+    robot: DoorParameters = field(default_factory=DoorParameters)
     design: Design = field(default_factory=Design)
     manoeuvre: Manoeuvre = field(default_factory=Manoeuvre)
 
@@ -139,7 +139,7 @@ def run(config: Config, console: Console) -> Findings:
     )
 
 
-def checks(config: Config, parameters: Parameters, summary: Mapping[str, Any]) -> list[Check]:
+def checks(config: Config, parameters: DoorParameters, summary: Mapping[str, Any]) -> list[Check]:
     """What spreading is worth, and that contacts push, stay closed and keep to their cones."""
     spread, clock = summary["tracking"]["peak_error"], summary["conventional"]["peak_error"]
     runs = [summary[name] for name in ("reference", "tracking")]
@@ -161,7 +161,7 @@ def checks(config: Config, parameters: Parameters, summary: Mapping[str, Any]) -
 
 def scene(
     config: Config, progress: Callable[[float], None] | None = None, tolerance: float = 1e-11
-) -> tuple[Parameters, HybridSystem, Reference]:
+) -> tuple[DoorParameters, HybridSystem, Reference]:
     """The robot's parameters, the plant, and the reference that the settings ask for."""
     mu = config.friction_coefficient if config.friction else config.robot.friction
     parameters = replace(config.robot, friction=mu)
@@ -181,7 +181,7 @@ def scene(
     return parameters, plant, reference
 
 
-def simulate_all(config: Config, begin: Any) -> tuple[Parameters, DoorRuns]:
+def simulate_all(config: Config, begin: Any) -> tuple[DoorParameters, DoorRuns]:
     """The reference, and the run from the perturbed start with either error."""
     from_file = tuned(config)  # before the work: it may not be there
     parameters, plant, reference = scene(config, begin("reference"))

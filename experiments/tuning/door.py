@@ -8,7 +8,7 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.rrr_door import tracking as rrr_door
-from hybridctl.robots.rrr_door import Parameters, system
+from hybridctl.robots.rrr_door import DoorParameters, system
 
 from hybridctl import GainSchedule, HybridSystem, Reference, ReferenceSpreading, simulate
 from hybridctl.checks import Array
@@ -47,13 +47,13 @@ class Perturbations(Settings):
 class Draw:
     """One member: robot, initial deviation (8,), error of the input (3,), delay of detection."""
 
-    parameters: Parameters
+    parameters: DoorParameters
     start: Array
     bias: Array
     delay: float
 
 
-def draw(p: Perturbations, nominal: Parameters, seed: int, member: int) -> Draw:
+def draw(p: Perturbations, nominal: DoorParameters, seed: int, member: int) -> Draw:
     """The perturbations of a member, the same whatever the others are."""
     rng = np.random.default_rng((seed, member))
     normal = np.clip(rng.standard_normal(16), -CUT, CUT)
@@ -124,14 +124,14 @@ def run_beside(
 
 
 @lru_cache(maxsize=2)
-def _scene(door: rrr_door.Config) -> tuple[Parameters, Reference]:
+def _scene(door: rrr_door.Config) -> tuple[DoorParameters, Reference]:
     """Built once in each process."""
     parameters, _, reference = rrr_door.scene(door)
     return parameters, reference
 
 
 @lru_cache(maxsize=512)
-def _plant(parameters: Parameters) -> HybridSystem:
+def _plant(parameters: DoorParameters) -> HybridSystem:
     """Built once in each process, for all candidates that meet this member."""
     plant: HybridSystem = system(parameters)
     return plant

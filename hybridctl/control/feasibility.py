@@ -22,7 +22,7 @@ from hybridctl.tables import mode_text
 
 
 @dataclass(frozen=True)
-class Margin:
+class GuardMargin:
     """The least value of a guard along an arc, and when; it must be positive."""
 
     arc: int
@@ -56,7 +56,7 @@ class EventFeasibility:
 class Feasibility:
     """The report; `failures` says in words what does not hold, and is empty if all does."""
 
-    margins: tuple[Margin, ...]
+    margins: tuple[GuardMargin, ...]
     events: tuple[EventFeasibility, ...]
     failures: tuple[str, ...]
 
@@ -103,7 +103,7 @@ def feasibility(
 
 def _margins(
     system: HybridSystem, nominal: HybridTrajectory, arc: Arc, period: float
-) -> list[Margin]:
+) -> list[GuardMargin]:
     """Least guard values inside an arc; a guard that begins or ends it is left out there."""
     guards = system.outgoing(arc.mode).guards
     n = max(int(np.ceil((arc.end - arc.start) / period)), 2)
@@ -111,7 +111,7 @@ def _margins(
     values = np.array([guards.values(float(t), arc(t), arc.input(t)) for t in times])
     lowest = values.argmin(axis=0) if guards.names else []
     return [
-        Margin(arc.index, name, float(values[k, i]), float(times[k]))
+        GuardMargin(arc.index, name, float(values[k, i]), float(times[k]))
         for i, (name, k) in enumerate(zip(guards.names, lowest, strict=True))
     ]
 

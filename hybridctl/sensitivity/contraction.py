@@ -88,7 +88,7 @@ def _cell(cones: Sequence[Array], x: Array) -> int:
     return int(np.argmax([(cone @ x).min(initial=np.inf) for cone in cones]))
 
 
-class Margin(NamedTuple):
+class ContractionMargin(NamedTuple):
     """A margin, and its derivatives.
 
     by_rate: by the rate. by_matrix (n, n): by the first piece of each move. by_cone (r, n): by the
@@ -142,7 +142,7 @@ class FormSearch:
         z[margin] *= 0.5
         return self._form(z, rate) if programme.holds(z) else None
 
-    def margin(self, rate: float) -> Margin:
+    def margin(self, rate: float) -> ContractionMargin:
         """The margin by which forms of trace 1 grow by less than `rate` a step: see `growth`."""
         size, eye = len(self._basis), np.eye(self._n)
         programme = _SemidefiniteProgramme(len(self.cones) * size)
@@ -175,7 +175,7 @@ class FormSearch:
             -2.0 * forms[after] @ matrix @ y
             for (_, after, matrix, _), y in zip(self._moves, by_move, strict=True)
         ]
-        return Margin(float(z[less[0]]), by_rate, by_matrix, [-rows for rows in by_cone])
+        return ContractionMargin(float(z[less[0]]), by_rate, by_matrix, [-rows for rows in by_cone])
 
     def _shrinking(self, rate: float, floor: float) -> _SemidefiniteProgramme:
         programme, eye = _SemidefiniteProgramme(len(self.cones) * len(self._basis)), np.eye(self._n)

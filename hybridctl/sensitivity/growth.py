@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array, array, sequence
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.sensitivity.conewise import ConewiseMap, LinearPiece
-from hybridctl.sensitivity.contraction import FormSearch, Margin, Route, routes
+from hybridctl.sensitivity.contraction import ContractionMargin, FormSearch, Route, routes
 from hybridctl.sensitivity.stability import Stability, balanced
 
 _RANK = 1e-6  # of the difference of two pieces: how far it may be from rank one
@@ -128,7 +128,7 @@ def _form(map: ConewiseMap, changes: list[Array], cells: int, start: float) -> t
     return rate, -change / margin.by_rate
 
 
-def _tight(search: FormSearch, start: float) -> tuple[float, Margin]:
+def _tight(search: FormSearch, start: float) -> tuple[float, ContractionMargin]:
     """The rate at which the margin vanishes, by Newton's steps between rates of either sign."""
     below, above, rate = 0.0, np.inf, start
     for _ in range(_STEPS):

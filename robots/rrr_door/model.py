@@ -18,7 +18,7 @@ CORNERS = ("corner_1", "corner_2")
 
 
 @dataclass(frozen=True)
-class Parameters(Settings):
+class DoorParameters(Settings):
     """Geometry in m, masses in kg, moments of inertia in kg m^2 about z; thesis symbols beside.
 
     The moment of inertia of each arm link is about its own centre of mass, that of the door
@@ -59,9 +59,9 @@ class Parameters(Settings):
         return self.corner_1_offset, self.corner_1_offset - self.foot_width
 
 
-def robot(parameters: Parameters | None = None) -> Robot:
+def robot(parameters: DoorParameters | None = None) -> Robot:
     """The Pinocchio model, without gravity."""
-    p = parameters or Parameters()
+    p = parameters or DoorParameters()
     return Robot.from_urdf(
         urdf(p),
         actuated=JOINTS[:3],
@@ -71,9 +71,9 @@ def robot(parameters: Parameters | None = None) -> Robot:
     )
 
 
-def contacts(parameters: Parameters | None = None) -> tuple[Contact, Contact]:
+def contacts(parameters: DoorParameters | None = None) -> tuple[Contact, Contact]:
     """The two corners of the foot against the face of the door, [RS] (5.10)-(5.13)."""
-    p = parameters or Parameters()
+    p = parameters or DoorParameters()
     face = Plane(point=(0.0, -0.5 * p.door_thickness, 0.0), normal=(0.0, -1.0, 0.0))
     return tuple(  # type: ignore[return-value]
         Contact(
@@ -88,7 +88,7 @@ def contacts(parameters: Parameters | None = None) -> tuple[Contact, Contact]:
     )
 
 
-def system(parameters: Parameters | None = None) -> HybridSystem:
+def system(parameters: DoorParameters | None = None) -> HybridSystem:
     """The hybrid system; its modes are tuples of "open" or "closed" per corner.
 
     With friction "stick", "slip+" and "slip-" stand for "closed".
@@ -96,9 +96,9 @@ def system(parameters: Parameters | None = None) -> HybridSystem:
     return contact_system(robot(parameters), contacts(parameters))
 
 
-def urdf(parameters: Parameters | None = None) -> str:
+def urdf(parameters: DoorParameters | None = None) -> str:
     """The model as URDF text; spring and restitution are not part of that format."""
-    p = parameters or Parameters()
+    p = parameters or DoorParameters()
     lengths = (p.upper_arm_length, p.forearm_length, p.foot_length)
     links = [
         _link("upper_arm", p.upper_arm_mass, (0.5 * lengths[0], 0.0), p.upper_arm_inertia),

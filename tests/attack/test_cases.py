@@ -146,7 +146,7 @@ def test_a_box_that_falls_on_two_spheres_rests_on_both(root, apart, mu):
 
 @pytest.mark.parametrize("height", [0.005, 0.01, 0.02])
 def test_a_block_above_the_floor_cannot_start_closed(height):
-    p = block.Parameters()
+    p = block.BlockParameters()
     start = [0.0, 0.5 * p.height + height, 0.0, 0.0, 0.0, 0.0]
     with pytest.raises(InputError, match="project"):
         hc.simulate(block.system(p), ("stick", "stick"), start, (0.0, 0.1))
@@ -162,14 +162,14 @@ def test_a_block_above_the_floor_cannot_start_closed(height):
     ],
 )
 def test_closed_contacts_cannot_start_with_a_velocity_that_their_mode_forbids(mode, velocity):
-    p = block.Parameters()
+    p = block.BlockParameters()
     start = [0.0, 0.5 * p.height, 0.0, *velocity]
     with pytest.raises(InputError, match="project"):
         hc.simulate(block.system(p), mode, start, (0.0, 0.1))
 
 
 def test_a_cube_above_the_table_cannot_start_closed_and_its_projection_can():
-    p = cube.Parameters()
+    p = cube.CubeParameters()
     system, mode = cube.system(p), ("stick", "open") * 4
     start = np.zeros(13)
     start[2], start[6] = p.half_width + 0.01, 1.0
@@ -324,7 +324,7 @@ def test_the_response_of_a_rod_changes_sign_as_it_leans():
 @pytest.mark.parametrize("turn", [0.0, 3.0, 30.0])
 def test_a_cube_that_breaks_away_slides_with_few_steps(turn):
     """A force that grows through mu m g while its direction turns."""
-    p = cube.Parameters(restitution=0.0, friction=0.3)
+    p = cube.CubeParameters(restitution=0.0, friction=0.3)
     system, mode = cube.system(p, actuated=True), ("stick", "open") * 4
 
     def push(t, x):

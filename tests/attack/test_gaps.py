@@ -24,7 +24,7 @@ QUIET = np.zeros((4, 4))
 
 
 def rough(kind, restitution=0.8):
-    system = ball.system(ball.Parameters(slope=0.0, restitution=restitution))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=restitution))
     return kind(system, QUIET, coordinates("position", [0, 1], 1e-4 * np.eye(2)))
 
 

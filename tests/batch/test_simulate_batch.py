@@ -34,8 +34,8 @@ GRAVITY = 9.81
 def ball(restitution=0.8, drag=0.0):
     """A ball (height, velocity) with drag -d v."""
     x = ca.SX.sym("x", 2)
-    air = symbolic.Mode("air", x, [x[1], -GRAVITY - drag * x[1]])
-    floor = symbolic.Transition("air", "floor", x[0], "air", [x[0], -restitution * x[1]])
+    air = symbolic.SymbolicMode("air", x, [x[1], -GRAVITY - drag * x[1]])
+    floor = symbolic.SymbolicTransition("air", "floor", x[0], "air", [x[0], -restitution * x[1]])
     return symbolic.hybrid_system([air], [floor])
 
 
@@ -43,14 +43,14 @@ def pendulum():
     """A driven pendulum between a wall that moves and a stop of its rate."""
     t, x, u = ca.SX.sym("t"), ca.SX.sym("x", 2), ca.SX.sym("u")
     rate = [x[1], -GRAVITY * ca.sin(x[0]) - 0.1 * x[1] + u + ca.cos(2.0 * t)]
-    swing = symbolic.Mode("swing", x, rate, input=u, time=t)
+    swing = symbolic.SymbolicMode("swing", x, rate, input=u, time=t)
     wall = ca.sin(x[0]) + 0.4 - 0.1 * ca.sin(t)
     fast = 9.0 - x[1] ** 2 - u
     return symbolic.hybrid_system(
         [swing],
         [
-            symbolic.Transition("swing", "wall", wall, "swing", [x[0], -0.8 * x[1]]),
-            symbolic.Transition("swing", "fast", fast, "swing", [x[0], 0.5 * x[1]]),
+            symbolic.SymbolicTransition("swing", "wall", wall, "swing", [x[0], -0.8 * x[1]]),
+            symbolic.SymbolicTransition("swing", "fast", fast, "swing", [x[0], 0.5 * x[1]]),
         ],
     )
 
@@ -59,10 +59,13 @@ def sticky():
     """A ball that sticks to the floor, as a state of size 1 that decays, and is thrown again."""
     x, z = ca.SX.sym("x", 2), ca.SX.sym("z")
     return symbolic.hybrid_system(
-        [symbolic.Mode("air", x, [x[1], -GRAVITY]), symbolic.Mode("floor", z, [-z])],
         [
-            symbolic.Transition("air", "lands", x[0], "floor", x[1] ** 2),
-            symbolic.Transition("floor", "throws", z - 1.0, "air", [0.0, 2.0 + z]),
+            symbolic.SymbolicMode("air", x, [x[1], -GRAVITY]),
+            symbolic.SymbolicMode("floor", z, [-z]),
+        ],
+        [
+            symbolic.SymbolicTransition("air", "lands", x[0], "floor", x[1] ** 2),
+            symbolic.SymbolicTransition("floor", "throws", z - 1.0, "air", [0.0, 2.0 + z]),
         ],
     )
 
@@ -70,12 +73,16 @@ def sticky():
 def box():
     """A ball (x, y, vx, vy) in a corner."""
     x = ca.SX.sym("x", 4)
-    air = symbolic.Mode("air", x, [x[2], x[3], 0.0, -GRAVITY])
+    air = symbolic.SymbolicMode("air", x, [x[2], x[3], 0.0, -GRAVITY])
     return symbolic.hybrid_system(
         [air],
         [
-            symbolic.Transition("air", "left", x[0], "air", [x[0], x[1], -0.7 * x[2], x[3]]),
-            symbolic.Transition("air", "floor", x[1], "air", [x[0], x[1], x[2], -0.7 * x[3]]),
+            symbolic.SymbolicTransition(
+                "air", "left", x[0], "air", [x[0], x[1], -0.7 * x[2], x[3]]
+            ),
+            symbolic.SymbolicTransition(
+                "air", "floor", x[1], "air", [x[0], x[1], x[2], -0.7 * x[3]]
+            ),
         ],
     )
 
@@ -216,7 +223,7 @@ def test_robots_drop_as_in_single_runs():
 
 
 def test_robots_in_contact_slide_and_let_go_as_in_single_runs():
-    plant = robot_ball.system(robot_ball.Parameters(friction=0.4))
+    plant = robot_ball.system(robot_ball.BallParameters(friction=0.4))
     rng = np.random.default_rng(3)
     nx = plant.space.nx
     x0 = np.zeros((5, nx))
@@ -235,8 +242,8 @@ def test_doors_close_as_in_single_runs():
 
 def test_members_that_fail_do_not_lose_the_others():
     x = ca.SX.sym("x", 2)
-    burst = symbolic.Mode("burst", x, [x[0] ** 2, 1.0])
-    hits = symbolic.Transition("burst", "top", 1.5 - x[1], "burst", [0.1, 0.0])
+    burst = symbolic.SymbolicMode("burst", x, [x[0] ** 2, 1.0])
+    hits = symbolic.SymbolicTransition("burst", "top", 1.5 - x[1], "burst", [0.1, 0.0])
     system = symbolic.hybrid_system([burst], [hits])
     batch = agreeing(system, "burst", [[0.1, 0.0], [1.0, 0.0], [0.2, 2.0]], (0.0, 4.0))
     assert set(batch.errors) == {1, 2}
@@ -248,9 +255,9 @@ def test_members_that_fail_do_not_lose_the_others():
 
 def test_an_input_that_does_not_fit_a_later_mode_fails_those_who_enter_it():
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-    driven = symbolic.Mode("driven", x, [x[1], u], input=u)
-    free = symbolic.Mode("free", x, [x[1], 0.0])
-    lets_go = symbolic.Transition("driven", "lets go", 1.0 - x[0], "free")
+    driven = symbolic.SymbolicMode("driven", x, [x[1], u], input=u)
+    free = symbolic.SymbolicMode("free", x, [x[1], 0.0])
+    lets_go = symbolic.SymbolicTransition("driven", "lets go", 1.0 - x[0], "free")
     system = symbolic.hybrid_system([driven, free], [lets_go])
     law = HeldInput(np.array([0.1]))
     batch = agreeing(system, "driven", [[0.0, 1.0], [0.0, -1.0]], (0.0, 2.0), law)
@@ -283,9 +290,9 @@ def test_limits_are_those_of_each_member():
 def test_a_member_that_grazes_has_a_state_but_no_matrix():
     """Of g = x + y, g' = -3 (1 - t)^2 stops where the first member has g = (1 - t)^3 = 0."""
     t, x = ca.SX.sym("t"), ca.SX.sym("x", 2)
-    slide = symbolic.Mode("slide", x, [1.0, -1.0 - 3.0 * (1.0 - t) ** 2], time=t)
-    rest = symbolic.Mode("rest", x, [0.0, 0.0])
-    edge = symbolic.Transition("slide", "edge", x[0] + x[1], "rest")
+    slide = symbolic.SymbolicMode("slide", x, [1.0, -1.0 - 3.0 * (1.0 - t) ** 2], time=t)
+    rest = symbolic.SymbolicMode("rest", x, [0.0, 0.0])
+    edge = symbolic.SymbolicTransition("slide", "edge", x[0] + x[1], "rest")
     system = symbolic.hybrid_system([slide, rest], [edge])
     batch = agreeing(system, "slide", [[0.0, 1.0], [0.0, 0.5]], (0.0, 2.0), tolerance=1e-5)
     assert {i: type(e) for i, e in batch.errors.items()} == {0: GrazingError}

@@ -20,8 +20,8 @@ P0 = np.diag([0.03**2, 0.1**2])
 def scene():
     """A ball that falls, held back a little by its force, and bounces once."""
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u", 1)
-    air = hc.symbolic.Mode("air", state=x, input=u, field=[x[1], u[0] - 9.81])
-    bounce = hc.symbolic.Transition(
+    air = hc.symbolic.SymbolicMode("air", state=x, input=u, field=[x[1], u[0] - 9.81])
+    bounce = hc.symbolic.SymbolicTransition(
         "air", "floor", guard=x[0], target="air", reset=[x[0], -0.8 * x[1]]
     )
     system = hc.symbolic.hybrid_system([air], [bounce])

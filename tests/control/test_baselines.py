@@ -151,14 +151,16 @@ def test_the_projector_of_a_ball_leaves_no_velocity(system):
 @pytest.fixture(scope="module")
 def at_the_door():
     plant = door.system()
-    return plant, build(plant, door.Parameters(), Design())
+    return plant, build(plant, door.DoorParameters(), Design())
 
 
 def test_the_projector_of_the_door_is_that_of_its_contacts(at_the_door):
     """P = I - M^-1 J^T (J M^-1 J^T)^+ J of both corners; it maps the jump of velocity to zero."""
     plant, reference = at_the_door
     event = reference.events[0]
-    dynamics = ContactDynamics(door.robot(door.Parameters()), door.contacts(door.Parameters()))
+    dynamics = ContactDynamics(
+        door.robot(door.DoorParameters()), door.contacts(door.DoorParameters())
+    )
     q = event.state_before[:4]
     jacobian, mass = dynamics.gap_jacobian(q), dynamics.robot.mass_matrix(q)
     columns = np.linalg.solve(mass, jacobian.T)
@@ -182,7 +184,9 @@ def test_some_velocities_are_projected_by_themselves(at_the_door):
     np.testing.assert_allclose(p @ p, p, atol=1e-12)
     jump = event.state_after - event.state_before
     np.testing.assert_allclose(p @ jump, 0.0, atol=1e-9)
-    dynamics = ContactDynamics(door.robot(door.Parameters()), door.contacts(door.Parameters()))
+    dynamics = ContactDynamics(
+        door.robot(door.DoorParameters()), door.contacts(door.DoorParameters())
+    )
     mass = dynamics.robot.mass_matrix(event.state_before[:4])[:3, :3]
     np.testing.assert_allclose(mass @ p[4:7, 4:7], p[4:7, 4:7].T @ mass, atol=1e-9)
 

@@ -271,7 +271,7 @@ def test_the_door_reference_extends_by_any_rule(rule):
     Over one and a half standard deviations of the event time.
     """
     plant = rrr_door.system()
-    reference = build(plant, rrr_door.Parameters(), Design())
+    reference = build(plant, rrr_door.DoorParameters(), Design())
     lin = hc.linearize(plant, reference.nominal, rtol=1e-4, atol=1e-4)
     covariance = np.diag([0.01**2] * 3 + [0.0] + [0.01**2] * 3 + [0.0])
     found = extend_by_rule(lin, covariance, rule=rule, spread=1.5, rtol=1e-8, atol=1e-8)

@@ -31,10 +31,10 @@ X0 = np.array([4.0, 0.0])
 def ball(drag=0.0):
     """A ball with a force on a floor, with quadratic drag (1/m)."""
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-    air = hc.symbolic.Mode(
+    air = hc.symbolic.SymbolicMode(
         "air", state=x, field=[x[1], u - G - drag * x[1] * ca.fabs(x[1])], input=u
     )
-    bounce = hc.symbolic.Transition(
+    bounce = hc.symbolic.SymbolicTransition(
         "air", "floor", guard=x[0], target="air", reset=[x[0], -E * x[1]]
     )
     return hc.symbolic.hybrid_system([air], [bounce])

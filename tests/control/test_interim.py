@@ -72,7 +72,7 @@ def test_the_projector_takes_off_what_impulses_do_and_no_more(seed):
 @pytest.fixture(scope="module")
 def at_the_door():
     plant = door.system()
-    return plant, build(plant, door.Parameters(), Design(), rtol=1e-9, atol=1e-9)
+    return plant, build(plant, door.DoorParameters(), Design(), rtol=1e-9, atol=1e-9)
 
 
 def test_the_planned_impulses_explain_the_whole_impact_of_the_door(at_the_door):
@@ -91,7 +91,7 @@ def test_the_planned_impulses_explain_the_whole_impact_of_the_door(at_the_door):
 
 
 def test_friction_bounds_tangential_impulses(at_the_door):
-    parameters = door.Parameters(friction=0.2)
+    parameters = door.DoorParameters(friction=0.2)
     plant = door.system(parameters)
     _, smooth = at_the_door
     touch = smooth.events[0]

@@ -30,9 +30,9 @@ def bouncing(reset_input=0.0, guard_input=0.0, end=0.8):
     """A pushed ball in a damped medium that bounces once; reset and guard may see the push."""
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
     field = [x[1], -9.81 - 0.3 * x[1] + u]
-    modes = [hc.symbolic.Mode(key, state=x, field=field, input=u) for key in ("air", "up")]
+    modes = [hc.symbolic.SymbolicMode(key, state=x, field=field, input=u) for key in ("air", "up")]
     reset = [x[0], -0.7 * x[1] + reset_input * u]
-    hit = hc.symbolic.Transition("air", "floor", x[0] + guard_input * u, "up", reset)
+    hit = hc.symbolic.SymbolicTransition("air", "floor", x[0] + guard_input * u, "up", reset)
     system = hc.symbolic.hybrid_system(modes, [hit])
 
     run = hc.simulate(
@@ -61,7 +61,7 @@ def test_the_residual_vanishes_along_arcs_that_depend_on_time():
     u, t = ca.SX.sym("u"), ca.SX.sym("t")
     field = [x[1] + 0.1 * ca.sin(x[0]), -ca.sin(x[0]) * (2.0 + ca.cos(5.0 * t)) + u * (1.0 + x[0])]
     system = hc.symbolic.hybrid_system(
-        [hc.symbolic.Mode("swing", state=x, field=field, input=u, time=t)], []
+        [hc.symbolic.SymbolicMode("swing", state=x, field=field, input=u, time=t)], []
     )
     run = hc.simulate(system, "swing", [0.4, 0.0], (0.0, 2.0), rtol=1e-12, atol=1e-12)
     lin = hc.linearize(system, run)
@@ -84,7 +84,7 @@ def test_the_residual_vanishes_along_arcs_that_depend_on_time():
 def test_a_long_arc_begins_with_the_algebraic_solution():
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
     system = hc.symbolic.hybrid_system(
-        [hc.symbolic.Mode("free", state=x, field=[x[1], x[0] + u], input=u)], []
+        [hc.symbolic.SymbolicMode("free", state=x, field=[x[1], x[0] + u], input=u)], []
     )
     run = hc.simulate(system, "free", [0.0, 0.0], (0.0, 15.0))
     result = hybrid_lqr(hc.linearize(system, run), Q, R, np.zeros((2, 2)))

@@ -13,7 +13,7 @@ from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.errors import InputError, SimulationError
 
 Q, R = np.diag([100.0, 10.0, 1.0, 0.1]), np.array([[1e-2]])
-P = paddle.Parameters()
+P = paddle.PaddleParameters()
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_the_orbit_is_that_of_the_closed_form(orbit):
 def test_a_constant_system_has_the_algebraic_solution():
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
     plant = hc.symbolic.hybrid_system(
-        [hc.symbolic.Mode("free", state=x, field=[x[1], x[0] + u], input=u)], []
+        [hc.symbolic.SymbolicMode("free", state=x, field=[x[1], x[0] + u], input=u)], []
     )
     run = hc.simulate(plant, "free", [0.0, 0.0], (0.0, 0.7))
     q = np.diag([3.0, 1.0])
@@ -130,13 +130,13 @@ def test_an_input_at_the_event_is_found_by_sweeps():
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
     t = ca.SX.sym("t")
     modes = [
-        hc.symbolic.Mode(key, state=x, field=[x[1], -4.0 * x[0] + u], input=u, time=t)
+        hc.symbolic.SymbolicMode(key, state=x, field=[x[1], -4.0 * x[0] + u], input=u, time=t)
         for key in ("a", "b")
     ]
     rung = [x[0], -0.5 * x[1] + 0.05 * u]
     edges = [
-        hc.symbolic.Transition("a", "rings", ca.cos(2.0 * np.pi * (t - 0.05)), "b", rung),
-        hc.symbolic.Transition("b", "ends", ca.cos(2.0 * np.pi * (t - 0.55)), "a"),
+        hc.symbolic.SymbolicTransition("a", "rings", ca.cos(2.0 * np.pi * (t - 0.05)), "b", rung),
+        hc.symbolic.SymbolicTransition("b", "ends", ca.cos(2.0 * np.pi * (t - 0.55)), "a"),
     ]
     plant = hc.symbolic.hybrid_system(modes, edges)
     run = hc.simulate(plant, "a", [0.0, 0.0], (0.0, 1.0))
@@ -151,7 +151,7 @@ def test_an_input_at_the_event_is_found_by_sweeps():
 def test_an_unstable_direction_out_of_reach_is_an_error():
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
     plant = hc.symbolic.hybrid_system(
-        [hc.symbolic.Mode("free", state=x, field=[x[0], -x[1] + u], input=u)], []
+        [hc.symbolic.SymbolicMode("free", state=x, field=[x[0], -x[1] + u], input=u)], []
     )
     run = hc.simulate(plant, "free", [0.0, 0.0], (0.0, 1.0))
     with pytest.raises(SimulationError, match="no periodic solution"):
@@ -175,15 +175,17 @@ def test_a_trajectory_that_does_not_close_is_refused():
 )
 def test_paddles_that_cannot_be_are_refused(setting, message):
     with pytest.raises(InputError, match=message):
-        paddle.Parameters(**setting)
+        paddle.PaddleParameters(**setting)
 
 
 def test_an_orbit_that_begins_at_its_event_has_the_same_multipliers():
     """A ball with thrust on a floor that gives all back: the last arc is as long as rounding."""
     g, v = 9.81, np.sqrt(2.0 * 9.81)
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-    air = hc.symbolic.Mode("air", state=x, input=u, field=[x[1], u - g])
-    floor = hc.symbolic.Transition("air", "floor", guard=x[0], target="air", reset=[x[0], -x[1]])
+    air = hc.symbolic.SymbolicMode("air", state=x, input=u, field=[x[1], u - g])
+    floor = hc.symbolic.SymbolicTransition(
+        "air", "floor", guard=x[0], target="air", reset=[x[0], -x[1]]
+    )
     system = hc.symbolic.hybrid_system([air], [floor])
     found = []
     for start in ([1.0, 0.0], [0.0, v]):

@@ -20,11 +20,11 @@ def driven(events):
     field = [x[1], u[0] - 0.3 * x[1]]
     passed = list(range(events + 1))
     modes = [
-        hc.symbolic.Mode(str(k), state=x, input=u, field=[field[0], field[1] + 0.5 * k])
+        hc.symbolic.SymbolicMode(str(k), state=x, input=u, field=[field[0], field[1] + 0.5 * k])
         for k in passed
     ]
     transitions = [
-        hc.symbolic.Transition(
+        hc.symbolic.SymbolicTransition(
             str(k), "wall", guard=1.0 - x[0] - 0.1 * u[0] + k, target=str(k + 1),
             reset=[x[0] + 0.05 * u[0], 0.6 * x[1]],
         )
@@ -41,14 +41,14 @@ def paired(weight=0.4):
     x, u = ca.SX.sym("x", 4), ca.SX.sym("u", 2)
 
     def mode(name, a, b):
-        return hc.symbolic.Mode(
+        return hc.symbolic.SymbolicMode(
             name, state=x, input=u, field=[x[2], x[3], u[0] - a + 0.2 * (x[1] - x[0]), u[1] - b]
         )
 
     x_wall, y_wall = 1.0 - x[0] - 0.05 * u[0], 1.0 - x[1] - 0.05 * u[1]
     hit_x, hit_y = [x[0], x[1], 0.5 * x[2], x[3]], [x[0], x[1], x[2], 0.5 * x[3]]
     modes = [mode("00", 0, 0), mode("10", weight, 0), mode("01", 0, 0.3), mode("11", weight, 0.3)]
-    transition = hc.symbolic.Transition
+    transition = hc.symbolic.SymbolicTransition
     system = hc.symbolic.hybrid_system(
         modes,
         [

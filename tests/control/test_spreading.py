@@ -196,7 +196,7 @@ def test_resets_whose_order_matters_are_reported():
 def test_a_pulling_contact_is_reported():
     """With the withdrawing feedforward the phantom arc of corner 1 begins with a pulling force."""
     plant = rrr_door.system()
-    reference = build(plant, rrr_door.Parameters(), Design(), phantom="withdrawing")
+    reference = build(plant, rrr_door.DoorParameters(), Design(), phantom="withdrawing")
     failures = feasibility(plant, reference).failures
     assert len(failures) >= 1
     assert all("phantom mode" in failure for failure in failures)
@@ -243,7 +243,7 @@ def test_tracking_laws_known_ahead_are_those_asked_at_every_stage():
     What 1e-10 of each of some thousand steps leaves is damped by the feedback.
     """
     plant = rrr_door.system()
-    reference = build(plant, rrr_door.Parameters(), Design())
+    reference = build(plant, rrr_door.DoorParameters(), Design())
     gains = [np.hstack([400.0 * np.eye(3, 4), 40.0 * np.eye(3, 4)])] * len(reference.arcs)
     policy = hc.ReferenceSpreading(reference, gains, limits=[6.0, 4.0, 2.0])
     start = reference.nominal(0.0) + np.r_[0.05, -0.05, 0.1, np.zeros(5)]

@@ -16,7 +16,7 @@ FORCE = 4.0  # N, what each corner presses at least
 
 @pytest.fixture(scope="module")
 def published():
-    parameters = rrr_door.Parameters()
+    parameters = rrr_door.DoorParameters()
     plant = rrr_door.system(parameters)
     return plant, build(plant, parameters, Design(), rtol=1e-9, atol=1e-9).nominal
 

@@ -16,16 +16,16 @@ def affine(a, c, nu=0, b=None):
     field = ca.DM(a) @ x + ca.DM(np.asarray(c, dtype=float))
     if nu:
         field = field + ca.DM(np.asarray(b, dtype=float)) @ u
-    mode = symbolic.Mode("flow", state=x, field=field, input=u if nu else None)
+    mode = symbolic.SymbolicMode("flow", state=x, field=field, input=u if nu else None)
     return symbolic.hybrid_system([mode], [])
 
 
 def bouncing_ball(restitution=0.8, floor_speed=0.0):
     """Height and velocity above a floor at height floor_speed * t."""
     x, t = ca.SX.sym("x", 2), ca.SX.sym("t")
-    air = symbolic.Mode("air", state=x, field=[x[1], -GRAVITY], time=t)
+    air = symbolic.SymbolicMode("air", state=x, field=[x[1], -GRAVITY], time=t)
     relative = x[1] - floor_speed
-    bounce = symbolic.Transition(
+    bounce = symbolic.SymbolicTransition(
         "air",
         "floor",
         guard=x[0] - floor_speed * t,
@@ -54,10 +54,10 @@ def two_flows(before=(1.0, 0.3), after=(0.5, 1.2), normal=(1.0, 0.4)):
     x = ca.SX.sym("x", 2)
     system = symbolic.hybrid_system(
         [
-            symbolic.Mode("I", state=x, field=np.array(before)),
-            symbolic.Mode("J", state=x, field=np.array(after)),
+            symbolic.SymbolicMode("I", state=x, field=np.array(before)),
+            symbolic.SymbolicMode("J", state=x, field=np.array(after)),
         ],
-        [symbolic.Transition("I", "line", guard=-ca.dot(ca.DM(n), x), target="J")],
+        [symbolic.SymbolicTransition("I", "line", guard=-ca.dot(ca.DM(n), x), target="J")],
     )
     matrix = np.eye(2) + np.outer(np.subtract(after, before), n) / (n @ np.array(before))
     return system, matrix, n

@@ -27,7 +27,7 @@ P = 1e-4 * (ROOT @ ROOT.T + np.eye(4))
 
 
 def ball_filter(slope=0.0, signal=FORCE, **options):
-    system = ball.system(ball.Parameters(slope=slope))
+    system = ball.system(ball.BallParameters(slope=slope))
     z = coordinates("position", [0, 1], 1e-6 * np.eye(2))
     return SaltedKalmanFilter(system, np.zeros((4, 4)), z, signals=[signal], **options)
 

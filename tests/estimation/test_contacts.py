@@ -46,7 +46,7 @@ def test_blocks_that_land_and_stop_are_followed_through_rank_deficient_modes():
 
 
 def test_a_ball_that_comes_to_rest_has_no_gap_and_no_speed_across():
-    p = ball.Parameters(slope=0.0, restitution=0.3)
+    p = ball.BallParameters(slope=0.0, restitution=0.3)
     kf = SaltedKalmanFilter(
         ball.system(p), np.zeros((4, 4)), coordinates("position", [0, 1], np.eye(2))
     )
@@ -66,7 +66,7 @@ def test_a_block_whose_corners_bounce_in_turn_has_no_gap_at_either(restitution, 
 
     The rows of the gaps and of their rates are those of the level block.
     """
-    p = block.Parameters(restitution=restitution, friction=0.0)
+    p = block.BlockParameters(restitution=restitution, friction=0.0)
     kf = SaltedKalmanFilter(
         block.system(p), np.zeros((6, 6)), coordinates("pose", [0, 1, 2], np.eye(3))
     )
@@ -86,7 +86,7 @@ def test_a_block_whose_corners_bounce_in_turn_has_no_gap_at_either(restitution, 
 def test_a_contact_that_would_pull_and_cannot_be_corrected_lets_go():
     """Held means: the covariance is zero, so only the event is left."""
     kf = SaltedKalmanFilter(
-        ball.system(ball.Parameters(slope=0.0)),
+        ball.system(ball.BallParameters(slope=0.0)),
         np.zeros((4, 4)),
         coordinates("position", [0, 1], np.eye(2)),
     )
@@ -99,7 +99,7 @@ def test_a_contact_that_would_pull_and_cannot_be_corrected_lets_go():
 
 def test_a_certain_mean_below_the_ground_lands_on_it():
     """Too far below to be overdue, and sure of its height: it lands, and its gap is closed."""
-    system = ball.system(ball.Parameters(slope=0.0, restitution=0.0))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.0))
     kf = SaltedKalmanFilter(
         system, np.zeros((4, 4)), coordinates("position", [0, 1], np.eye(2)), rewind=1e-3
     )
@@ -112,7 +112,7 @@ def test_a_certain_mean_below_the_ground_lands_on_it():
 @pytest.mark.parametrize("compliance", [0.0, 0.5, 1.0])
 def test_a_closed_contact_moves_within_noise_of_its_velocity(compliance):
     """A ball on the level: forces of density W move it along, and across as far as it gives way."""
-    system, density, mass, length = ball.system(ball.Parameters(slope=0.0)), 0.04, 1.0, 0.3
+    system, density, mass, length = ball.system(ball.BallParameters(slope=0.0)), 0.04, 1.0, 0.3
     noise = Noise(density * np.eye(2), through_input=True, compliance=compliance)
     kf = SaltedKalmanFilter(system, noise, coordinates("position", [0, 1], np.eye(2)))
     start = Estimate(("closed",), 0.0, np.zeros(4), np.zeros((4, 4)))
@@ -134,7 +134,7 @@ def test_what_gives_way_moves_as_in_the_air():
 
 @pytest.mark.parametrize("compliance", [0.0, 0.5, 1.0])
 def test_an_impulse_moves_what_it_closes_as_far_as_that_gives_way(compliance):
-    p = ball.Parameters(slope=0.0, restitution=0.0)
+    p = ball.BallParameters(slope=0.0, restitution=0.0)
     kick = Noise(0.09 * np.eye(2), through_input=True, compliance=compliance)
     measured = coordinates("position", [0, 1], np.eye(2))
     kf = SaltedKalmanFilter(ball.system(p), np.zeros((4, 4)), measured, kick)
@@ -146,7 +146,7 @@ def test_an_impulse_moves_what_it_closes_as_far_as_that_gives_way(compliance):
 
 def test_a_correction_reaches_what_a_contact_holds_and_the_mean_stays_on_it():
     """A soft floor: the ball is seen 3 mm below, which a rigid contact calls impossible."""
-    system = ball.system(ball.Parameters(slope=0.0))
+    system = ball.system(ball.BallParameters(slope=0.0))
     seen = coordinates("position", [0, 1], 1e-6 * np.eye(2))
     sizes = []
     for compliance in (0.0, 1.0):
@@ -163,7 +163,7 @@ def test_a_correction_reaches_what_a_contact_holds_and_the_mean_stays_on_it():
 
 def test_a_mean_that_an_event_moves_stays_on_what_its_mode_holds(monkeypatch):
     """Moments of a map of pieces may lie off the mode: it was no state that a flow begins at."""
-    system = block.system(block.Parameters(restitution=0.0), actuated=True)
+    system = block.system(block.BlockParameters(restitution=0.0), actuated=True)
     kf = SaltedKalmanFilter(
         system, np.zeros((6, 6)), coordinates("pose", [0, 1, 2], 1e-6 * np.eye(3))
     )
@@ -197,7 +197,7 @@ def test_on_a_soft_floor_a_filter_of_rigid_contacts_knows_how_wrong_it_is(durati
     The height of the floor is known to 1 mm, as much as the ball sinks in.
     """
     times, rng, mode = np.arange(1, 75) / 148.0, np.random.default_rng(0), ("open",)
-    system = ball.system(ball.Parameters(slope=0.0, restitution=0.0))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.0))
     force, kick = (Noise(level**2 * np.eye(2), through_input=True) for level in (0.3, 0.03))
     camera = coordinates("position", [0, 1], 1e-6 * np.eye(2))
     kf, found = SaltedKalmanFilter(system, force, camera, kick, 1e-6), []

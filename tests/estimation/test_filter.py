@@ -165,10 +165,10 @@ def landing_ball():
     air, ground = ca.SX.sym("air", 4), ca.SX.sym("ground", 2)
     return symbolic.hybrid_system(
         [
-            symbolic.Mode("air", state=air, field=[air[2], air[3], 0.0, -GRAVITY]),
-            symbolic.Mode("ground", state=ground, field=[ground[1], 0.0]),
+            symbolic.SymbolicMode("air", state=air, field=[air[2], air[3], 0.0, -GRAVITY]),
+            symbolic.SymbolicMode("ground", state=ground, field=[ground[1], 0.0]),
         ],
-        [symbolic.Transition("air", "lands", air[1], "ground", [air[0], air[2]])],
+        [symbolic.SymbolicTransition("air", "lands", air[1], "ground", [air[0], air[2]])],
     )
 
 
@@ -204,7 +204,7 @@ def test_a_late_event_may_change_the_dimension_of_the_state(above):
 
 
 def test_a_contact_signal_closes_and_opens_with_hysteresis():
-    p = ball.Parameters(slope=0.0)
+    p = ball.BallParameters(slope=0.0)
     signal = ContactSignal("force", 5.0, 2.0, f"{ball.CONTACT} closes", f"{ball.CONTACT} opens")
     kf = SaltedKalmanFilter(
         ball.system(p),

@@ -103,10 +103,11 @@ def test_another_order_is_as_probable_as_the_times_say(noise):
     normal, of variance sum (P_ii + sigma_i^2) / rate_i^2 less the covariance of both."""
     x = ca.SX.sym("x", 2)
     keys = ["", "a", "b", "ab"]
-    modes = [symbolic.Mode(key, state=x, field=[-1.0, -3.0]) for key in keys]
+    modes = [symbolic.SymbolicMode(key, state=x, field=[-1.0, -3.0]) for key in keys]
     ways = [("", "a", "a"), ("", "b", "b"), ("a", "b", "ab"), ("b", "a", "ab")]
     system = symbolic.hybrid_system(
-        modes, [symbolic.Transition(k, name, x["ab".index(name)], to) for k, name, to in ways]
+        modes,
+        [symbolic.SymbolicTransition(k, name, x["ab".index(name)], to) for k, name, to in ways],
     )
     rates, p = np.array([-1.0, -3.0]), np.array([[9e-6, 3e-6], [3e-6, 1e-5]])
     times = np.array([0.1, 0.104])

@@ -95,7 +95,7 @@ def test_an_ensemble_of_balls_on_a_floor_at_rest_or_moving(speed):
 @pytest.mark.parametrize("friction", [0.0, 5.0])
 def test_balls_on_a_slope_slide_or_stick(friction):
     """[Salt] Fig. 1; in closed form: fall to the slope, then along it, or nowhere."""
-    p = ball.Parameters(slope=0.35, friction=friction)
+    p = ball.BallParameters(slope=0.35, friction=friction)
     normal, along = np.array([np.sin(0.35), np.cos(0.35)]), np.array([np.cos(0.35), -np.sin(0.35)])
     x0 = np.concatenate([0.5 * normal, [0.6, 0.0]])
     p0 = np.diag([0.005, 0.005, 0.02, 0.02]) ** 2
@@ -317,7 +317,7 @@ def test_measurements_of_robots_need_the_space_of_one(make):
 def test_a_contact_that_sticks_has_no_reset_noise():
     """What the state is put back by is rounding; noise is that of an impulse, and there is none."""
     system = block.system()
-    start = [0.0, 0.5 * block.Parameters().height, 0.0, 0.5, 0.0, 0.0]
+    start = [0.0, 0.5 * block.BlockParameters().height, 0.0, 0.5, 0.0, 0.0]
     run = hc.simulate(system, ("slip+", "slip+"), start, (0.0, 1.0))
     event = run.guard_events[0]
     assert "stick" in event.mode_after
@@ -408,8 +408,8 @@ def test_an_event_is_not_less_certain_than_its_sign_for_a_guard_that_turns():
     """
     length, a, w = 1.0, 0.3, -4.0
     x = ca.SX.sym("x", 2)
-    turn = symbolic.Mode("turn", x, [x[1], 0.0])
-    stop = symbolic.Transition("turn", "stop", length * ca.sin(x[0]), "turn", [x[0], -x[1]])
+    turn = symbolic.SymbolicMode("turn", x, [x[1], 0.0])
+    stop = symbolic.SymbolicTransition("turn", "stop", length * ca.sin(x[0]), "turn", [x[0], -x[1]])
     system = symbolic.hybrid_system([turn], [stop])
     event = hc.simulate(system, "turn", [a, w], (0.0, 0.2)).events[0]
     event = replace(event, state_before=np.array([a, w]), state_after=np.array([a, -w]))

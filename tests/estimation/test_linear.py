@@ -140,7 +140,7 @@ def test_a_flow_that_varies_in_time_agrees_with_the_integrated_riccati_equation(
     from hybridctl import symbolic
 
     x = ca.SX.sym("x", 2)
-    swing = symbolic.Mode("flow", state=x, field=[x[1], -40.0 * ca.sin(x[0])])
+    swing = symbolic.SymbolicMode("flow", state=x, field=[x[1], -40.0 * ca.sin(x[0])])
     kf = SaltedKalmanFilter(
         symbolic.hybrid_system([swing], []),
         np.diag([0.01, 0.3]),

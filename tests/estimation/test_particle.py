@@ -133,7 +133,7 @@ def test_noise_of_resets_and_guards_is_drawn():
 
 
 def test_cubes_turn_on_their_manifold():
-    p = cube.Parameters()
+    p = cube.CubeParameters()
     space = RobotStateSpace(cube.robot(p, actuated=True))
     x0 = np.concatenate([[0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 1.0], np.zeros(3), [1.0, 2.0, -1.0]])
     measured = configuration("pose", space, 1e-4 * np.eye(6))
@@ -150,7 +150,7 @@ def test_cubes_turn_on_their_manifold():
 
 
 def test_a_contact_signal_takes_the_weight_of_particles_that_contradict_it():
-    parameters = ball.Parameters(slope=0.0)
+    parameters = ball.BallParameters(slope=0.0)
     signal = ContactSignal("force", 2.0, 0.5, "slope closes", "slope opens")
     system = ball.system(parameters)
     names = system.outgoing(("open",)).guards.names

@@ -154,7 +154,7 @@ def test_noise_of_a_reset_that_a_correction_brought_about_comes_after_its_value(
 
 def test_a_ball_that_sticks_tells_where_it_came_from():
     """After a plastic impact the covariance has rank one, along the slope."""
-    p = ball.Parameters(slope=0.35, friction=5.0)
+    p = ball.BallParameters(slope=0.35, friction=5.0)
     normal, along = np.array([np.sin(0.35), np.cos(0.35)]), np.array([np.cos(0.35), -np.sin(0.35)])
     x0 = np.concatenate([0.5 * normal, [0.6, 0.0]])
     p0 = np.diag([1e-3, 1e-3, 1e-3, 1e-3]) ** 2

@@ -26,7 +26,7 @@ def start(space, height, turned):
 
 def weightless(level=None):
     """A cube that nothing acts on; where its height passes a level its mode has another name."""
-    air = cube.system(cube.Parameters(gravity=0.0)).mode(AIR)
+    air = cube.system(cube.CubeParameters(gravity=0.0)).mode(AIR)
     above, below = (
         hc.Mode(name, air.space, air.field, air.nu, air.jacobian) for name in ("above", "below")
     )
@@ -124,7 +124,7 @@ def first_order(system, run, times, q):
     return maps, noises
 
 
-PARAMETERS = cube.Parameters(restitution=0.6)
+PARAMETERS = cube.CubeParameters(restitution=0.6)
 Q = np.diag([0.01, 0.01, 0.01, 0.1, 0.1, 0.1, 0.2, 0.2, 0.2, 1.0, 1.0, 1.0]) ** 2
 P0 = np.diag([*np.full(3, 0.02), *np.full(3, 0.2), *np.full(3, 0.2), *np.full(3, 1.0)]) ** 2
 R = np.diag([*np.full(3, 0.02), *np.full(3, 0.1)]) ** 2

@@ -26,7 +26,7 @@ def pushed(h, mass, w):
 
 
 def test_a_compiled_step_gathers_the_noise_of_a_force_in_closed_form():
-    p, w = ball.Parameters(slope=0.0), 0.04
+    p, w = ball.BallParameters(slope=0.0), 0.04
     system = ball.system(p)
     noise = Noise(w * np.eye(2), through_input=True)
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0, 1], np.eye(2)))
@@ -59,7 +59,7 @@ def test_compiled_and_by_panels_a_step_is_the_same(density):
 
 
 def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():
-    system = ball.system(ball.Parameters(slope=0.0))
+    system = ball.system(ball.BallParameters(slope=0.0))
     noise = Noise(0.04 * np.eye(2), through_input=True)
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0, 1], np.eye(2)))
     start = Estimate(("open",), 0.0, np.array([0.0, 0.01, 0.5, -2.0]), np.eye(4))
@@ -90,7 +90,9 @@ def test_a_rate_of_growth_that_swings_is_integrated_however_long_the_prediction(
     """One coordinate commutes with itself at all times: nothing but its integral counts."""
     x, t = ca.SX.sym("x"), ca.SX.sym("t")
     field = size * ca.cos(rate * t) * x
-    system = symbolic.hybrid_system([symbolic.Mode("flow", state=x, field=field, time=t)], [])
+    system = symbolic.hybrid_system(
+        [symbolic.SymbolicMode("flow", state=x, field=field, time=t)], []
+    )
     kf = SaltedKalmanFilter(
         system, np.zeros((1, 1)), coordinates("z", [0], np.eye(1)), rtol=1e-9, atol=1e-9
     )

@@ -132,7 +132,7 @@ def test_a_point_still_under_the_ground_after_a_bounce_does_not_stop_a_run_throu
 
 
 def test_on_a_manifold_it_turns_with_the_cube():
-    p = cube.Parameters()
+    p = cube.CubeParameters()
     space = RobotStateSpace(cube.robot(p, actuated=True))
     x0 = np.concatenate([[0.0, 0.0, 0.5], [0.0, 0.0, 0.0, 1.0], np.zeros(3), [1.0, 2.0, -1.0]])
     measured = configuration("pose", space, 1e-6 * np.eye(6))
@@ -150,7 +150,7 @@ def test_on_a_manifold_it_turns_with_the_cube():
 
 
 def test_sliding_and_sticking_balls_stay_on_their_slope():
-    p = ball.Parameters(slope=0.35, friction=5.0)
+    p = ball.BallParameters(slope=0.35, friction=5.0)
     normal = np.array([np.sin(0.35), np.cos(0.35)])
     x0 = np.concatenate([0.5 * normal, [0.6, 0.0]])
     start = Estimate(("open",), 0.0, x0, np.diag([0.005, 0.005, 0.02, 0.02]) ** 2)

@@ -64,7 +64,7 @@ def test_only_rigid_short_limbs_jump_and_have_no_cascade(result):
 
 def test_the_closed_form_is_the_printed_one_for_unit_length_and_mass():
     psi, beta = 0.4, 1.7
-    p = biped.Parameters(length=1.0, height=2.0, spread=psi, damping=beta)
+    p = biped.BipedParameters(length=1.0, height=2.0, spread=psi, damping=beta)
     found = biped.difference_of_orders(p)
     assert found[4, 0] == pytest.approx(-4 * beta * np.cos(psi))
     assert found[4, 2] == pytest.approx(-2 * beta * (np.sin(2 * psi) + np.cos(psi)))
@@ -82,7 +82,9 @@ def test_stiffer_ground_tends_to_rigid_ground(result):
     Derivatives, which see how long a touch takes, by its root, where the feet are coupled not at
     all, and by 1 / stiffness where dampers are in proportion to it."""
     limits = result[1]["rigid limit"]
-    sag = [0.5 * robot.Parameters().mass * robot.Parameters().gravity / k for k in (1e4, 1e6)]
+    sag = [
+        0.5 * robot.BipedParameters().mass * robot.BipedParameters().gravity / k for k in (1e4, 1e6)
+    ]
     for name in ("coupled", "uncoupled"):
         np.testing.assert_allclose(limits[name]["states"], sag, rtol=0.01)
     ratio = {
@@ -98,14 +100,14 @@ def test_stiffer_ground_tends_to_rigid_ground(result):
 
 
 def test_uncoupled_feet_do_not_feel_each_other():
-    p = robot.uncoupled(robot.Parameters(spread=0.6, mass=1.3))
+    p = robot.uncoupled(robot.BipedParameters(spread=0.6, mass=1.3))
     q, step = np.array([0.0, p.landing_height, 0.0]), 1e-5
     rows = [(robot.gaps(q + step * e, p) - robot.gaps(q - step * e, p)) / step for e in np.eye(3)]
     left, right = np.transpose(rows)
     # of terms up to 1 / mass, beside the border by 1e-5 of the inertia
     assert -2e-5 < left @ (right / p.masses) < 0.0
     with pytest.raises(InputError, match="curvature must be less"):
-        robot.uncoupled(robot.Parameters(curvature=2.0, height=3.0))
+        robot.uncoupled(robot.BipedParameters(curvature=2.0, height=3.0))
 
 
 @pytest.mark.parametrize(

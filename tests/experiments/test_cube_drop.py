@@ -21,7 +21,7 @@ from hybridctl.mechanics.tolerances import STANDSTILL
 GUARD_TOLERANCE = 1e-8  # m, of `simulate`
 RATE = 148.0
 POSE_CELLS = 11  # of a row: time, name, seven numbers, and nothing on either side
-MODEL = cube.Parameters(half_width=0.05, mass=0.4, inertia=0.0009)
+MODEL = cube.CubeParameters(half_width=0.05, mass=0.4, inertia=0.0009)
 
 
 def execute(config, path):
@@ -43,7 +43,7 @@ def drop(quick, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def motions(drop):
-    system = cube.system(cube.Parameters())
+    system = cube.system(cube.CubeParameters())
     return [
         HybridTrajectory.load(drop[0] / f"{name}.npz", system)
         for name in ("events", "time_stepping")
@@ -96,7 +96,7 @@ def recording(arrays, tmp_path):
 
 
 def test_the_cube_comes_to_rest_flat(drop):
-    summary, p = drop[1], cube.Parameters()
+    summary, p = drop[1], cube.CubeParameters()
     rest = summary["rest"]
     assert rest["flat"]
     assert np.abs(rest["lowest_four_gaps_m"]).max() <= GUARD_TOLERANCE
@@ -110,7 +110,7 @@ def test_the_cube_comes_to_rest_flat(drop):
 
 
 def test_contact_laws_hold_along_the_run(drop):
-    contact, p = drop[1]["contact"], cube.Parameters()
+    contact, p = drop[1]["contact"], cube.CubeParameters()
     assert contact["lowest_gap_m"] >= -GUARD_TOLERANCE
     assert contact["least_normal_force_N"] >= 0.0
     assert contact["friction_beyond_cone_N"] <= CERTIFIED * p.mass * p.gravity
@@ -140,7 +140,7 @@ def test_both_simulators_agree_until_they_hit(quick, motions):
     hit, step_hit = events.events[0], steps.events[0]
     assert hit.guards == step_hit.guards
     end = min(hit.time, step_hit.time)
-    g, w = cube.Parameters().gravity, np.linalg.norm(quick.spin)
+    g, w = cube.CubeParameters().gravity, np.linalg.norm(quick.spin)
     fastest = np.linalg.norm(quick.velocity) + g * end
     bound = 0.5 * end**2 * 0.5 * quick.step * (w**2 * fastest + 2.0 * w * g)
     times = np.linspace(0.0, end, 20)
@@ -151,7 +151,7 @@ def test_both_simulators_agree_until_they_hit(quick, motions):
     # A step takes part in a contact from its midpoint on.
     corner = cube.CORNERS.index(hit.guards[0].split()[0])
     heights = [
-        cube_drop.corner_gaps(cube.Parameters(), events(t))[corner]
+        cube_drop.corner_gaps(cube.CubeParameters(), events(t))[corner]
         for t in (hit.time - 1e-4, hit.time)
     ]
     speed = (heights[0] - heights[1]) / 1e-4

@@ -41,7 +41,7 @@ from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.record import Record, Series
 
 RECORDINGS = Path(__file__).parents[3] / "shared/data/cube_tosses/cube_tosses.npz"
-MODEL = cube.Parameters()
+MODEL = cube.CubeParameters()
 SETTINGS = CubeSettings(
     position_noise=5e-4,
     angle_noise=5e-3,

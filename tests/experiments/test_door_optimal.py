@@ -14,7 +14,7 @@ from hybridctl.experiments.door_optimal.comparison import (
 )
 from hybridctl.experiments.door_optimal.reference import CLOSE, LET_GO, Wanted, find, published
 from hybridctl.experiments.tuning.door import CUT, Draw
-from hybridctl.robots.rrr_door import Parameters
+from hybridctl.robots.rrr_door import DoorParameters
 from rich.console import Console
 
 import hybridctl as hc
@@ -29,7 +29,7 @@ START = np.log((5.0, 1.0, 5.0, 1.0))
 
 def member(start):
     """One that is off its start by so much, and nowhere else."""
-    return Draw(Parameters(), start, np.zeros(3), 0.0)
+    return Draw(DoorParameters(), start, np.zeros(3), 0.0)
 
 
 @pytest.fixture(scope="module")

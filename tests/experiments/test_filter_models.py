@@ -141,7 +141,7 @@ def test_every_setting_is_checked(kind):
 
 def test_the_ball_model_is_that_of_the_robot():
     model, settings = made("ball", "slope=0.1", "mass=3")
-    other = ball.system(ball.Parameters(slope=0.1, mass=3.0, restitution=settings.restitution))
+    other = ball.system(ball.BallParameters(slope=0.1, mass=3.0, restitution=settings.restitution))
     x, u = np.array([0.1, 0.5, 0.2, -1.0]), np.array([1.0, 2.0])
     for system in (model.system, other):
         rate = system.mode(("open",)).field(0.0, x, u)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from hybridctl.experiments.rrr_door import identify
 from hybridctl.experiments.rrr_door.reference import Design
-from hybridctl.robots.rrr_door import Parameters
+from hybridctl.robots.rrr_door import DoorParameters
 
 
 @pytest.fixture(scope="module")
 def free():
-    return {name: getattr(Parameters(), name) for name in identify.BOUNDS}
+    return {name: getattr(DoorParameters(), name) for name in identify.BOUNDS}
 
 
 def test_the_solved_parameters_meet_the_published_impulses(free):
@@ -20,7 +20,7 @@ def test_the_solved_parameters_meet_the_published_impulses(free):
     np.testing.assert_allclose(identify.impulses(solved), identify.PUBLISHED_IMPULSES, rtol=1e-6)
     # The defaults are rounded to five digits.
     for name, value in asdict(solved).items():
-        assert getattr(Parameters(), name) == pytest.approx(value, rel=1e-4), name
+        assert getattr(DoorParameters(), name) == pytest.approx(value, rel=1e-4), name
 
 
 def test_the_defaults_beat_the_start_and_lie_within_the_bounds(free):
@@ -35,6 +35,6 @@ def test_candidates_that_cannot_reach_are_costly_not_errors(free):
 
 
 def test_a_tracked_candidate_reports_the_split():
-    outcome = identify.track(Parameters(), Design())
+    outcome = identify.track(DoorParameters(), Design())
     assert outcome.split
     assert outcome.least_force > 4.0

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build
-from hybridctl.robots.rrr_door import Parameters, system
+from hybridctl.robots.rrr_door import DoorParameters, system
 from rich.console import Console
 
 from hybridctl.app.cli import cli
@@ -80,7 +80,7 @@ def test_the_folder_holds_configuration_and_data(result):
 def test_events_converge_with_the_tolerance():
     """The error of event times and final state falls with the tolerance of the flow."""
     plant = system()
-    reference = build(plant, Parameters(), Design(), rtol=1e-12, atol=1e-12)
+    reference = build(plant, DoorParameters(), Design(), rtol=1e-12, atol=1e-12)
     policy = ReferenceSpreading(reference, rrr_door.schedule(rrr_door.Config(), reference))
     x0 = reference.nominal(0.0) + np.array(rrr_door.PERTURBATION)
 
@@ -104,7 +104,9 @@ def test_events_converge_with_the_tolerance():
 def perturbed(scale, **settings):
     plant = system()
     config = rrr_door.Config(**settings)
-    reference = build(plant, Parameters(), Design(), phantom=config.phantom, rtol=1e-9, atol=1e-9)
+    reference = build(
+        plant, DoorParameters(), Design(), phantom=config.phantom, rtol=1e-9, atol=1e-9
+    )
     policy = ReferenceSpreading(reference, rrr_door.schedule(config, reference))
     x0 = reference.nominal(0.0) + scale * np.array(config.perturbation)
     run = simulate(plant, OPEN, x0, (0.0, 2.0), policy, rtol=1e-7, atol=1e-7)
@@ -136,9 +138,9 @@ def test_the_opposite_perturbation_hits_with_the_other_corner_first():
 def test_impossible_references_are_refused():
     plant = system()
     with pytest.raises(InfeasibleReferenceError, match="out of reach"):
-        build(plant, Parameters(), Design(start_x=(1.5, 0.0, 0.0)))
+        build(plant, DoorParameters(), Design(start_x=(1.5, 0.0, 0.0)))
     with pytest.raises(InfeasibleReferenceError, match="must go from"):
-        build(plant, Parameters(), Design(impact_angle=(1.4, 0.0, 0.0)))
+        build(plant, DoorParameters(), Design(impact_angle=(1.4, 0.0, 0.0)))
 
 
 def test_an_event_outside_the_extended_reference_is_an_error():

@@ -135,7 +135,7 @@ def test_rocking_loses_what_housner_says(blocks):
 
 def test_the_folders_are_complete(balls, blocks):
     for (folder, summary), name, system in (
-        (balls, "bounces", ball.system(ball.Parameters(friction=0.1))),
+        (balls, "bounces", ball.system(ball.BallParameters(friction=0.1))),
         (blocks, "rocking", block_robot.system()),
     ):
         stored = json.loads((folder / "summary.json").read_text())

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.tuning import tune
 from hybridctl.experiments.tuning.door import DoorTrial, Perturbations, draw
-from hybridctl.robots.rrr_door import Parameters
+from hybridctl.robots.rrr_door import DoorParameters
 from rich.console import Console
 from scipy.stats import spearmanr
 
@@ -108,7 +108,7 @@ def test_looser_simulations_are_as_good_as_tight_ones():
 
 
 def test_members_are_drawn_one_by_one_and_within_their_bounds():
-    p, nominal = Perturbations(), Parameters(friction=0.2)
+    p, nominal = Perturbations(), DoorParameters(friction=0.2)
     draws = [draw(p, nominal, 1, member) for member in range(400)]
     starts = np.array([d.start for d in draws])
     np.testing.assert_array_equal(starts[7], draw(p, nominal, 1, 7).start)

@@ -10,7 +10,7 @@ import hybridctl as hc
 from hybridctl.errors import InputError
 from hybridctl.hybrid.model import FieldJacobian
 
-SYSTEM = ball.system(ball.Parameters(slope=0.0, restitution=0.5))
+SYSTEM = ball.system(ball.BallParameters(slope=0.0, restitution=0.5))
 RUN = hc.simulate(SYSTEM, ("open",), [0.0, 0.5, 0.3, 0.0], (0.0, 0.5))
 
 

@@ -82,7 +82,7 @@ def functions():
 def expressions():
     """A driven pendulum of a damping that is an input, between a wall that moves and a stop."""
     t, x, u = ca.SX.sym("t"), ca.SX.sym("x", 2), ca.SX.sym("u", 2)
-    swing = hc.symbolic.Mode(
+    swing = hc.symbolic.SymbolicMode(
         "m",
         x,
         [x[1], -9.81 * ca.sin(x[0]) - u[1] * x[1] + u[0] + ca.cos(2.0 * t)],
@@ -90,8 +90,12 @@ def expressions():
         t,
         {"power": u[0] * x[1]},
     )
-    wall = hc.symbolic.Transition("m", "wall", x[0] + 0.4 - 0.1 * ca.sin(t), "m", [x[0], -x[1]])
-    fast = hc.symbolic.Transition("m", "fast", 9.0 - x[1] ** 2 - u[0], "m", [x[0], 0.5 * x[1]])
+    wall = hc.symbolic.SymbolicTransition(
+        "m", "wall", x[0] + 0.4 - 0.1 * ca.sin(t), "m", [x[0], -x[1]]
+    )
+    fast = hc.symbolic.SymbolicTransition(
+        "m", "fast", 9.0 - x[1] ** 2 - u[0], "m", [x[0], 0.5 * x[1]]
+    )
     system = hc.symbolic.hybrid_system([swing], [wall, fast])
     return system, "m", np.array([0.7, -0.3]), np.array([0.3, 0.2])
 

@@ -22,8 +22,12 @@ def ball(gravity=9.81, floor=0.0, restitution=0.8, drag=0.0, mode="air", guard="
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u", nu)
     field = [x[1], u[0] - gravity - drag * x[1]]
     return symbolic.hybrid_system(
-        [symbolic.Mode(mode, state=x, field=field, input=u)],
-        [symbolic.Transition(mode, guard, x[0] - floor, mode, [floor, -restitution * x[1]])],
+        [symbolic.SymbolicMode(mode, state=x, field=field, input=u)],
+        [
+            symbolic.SymbolicTransition(
+                mode, guard, x[0] - floor, mode, [floor, -restitution * x[1]]
+            )
+        ],
     )
 
 

@@ -26,15 +26,15 @@ def landing():
 def switching():
     """A point that flows with an energy in one mode, and without outputs in the other."""
     x = ca.SX.sym("x", 1)
-    first = hc.symbolic.Mode("first", x, [-1.0], outputs={"square": x**2})
-    second = hc.symbolic.Mode("second", x, [-2.0])
-    to = hc.symbolic.Transition("first", "gate", x[0], "second", [x[0]])
+    first = hc.symbolic.SymbolicMode("first", x, [-1.0], outputs={"square": x**2})
+    second = hc.symbolic.SymbolicMode("second", x, [-2.0])
+    to = hc.symbolic.SymbolicTransition("first", "gate", x[0], "second", [x[0]])
     return hc.simulate(hc.symbolic.hybrid_system([first, second], [to]), "first", [1.0], (0, 2.0))
 
 
 def test_outputs_are_those_of_mechanics(landing):
     """At rest both corners carry half of the weight; in the air energy is that of the fall."""
-    p = block.Parameters()
+    p = block.BlockParameters()
     forces = landing.outputs("normal_force", [0.1, 0.45])
     np.testing.assert_allclose(forces, [[0.0, 0.0], [0.5 * p.mass * p.gravity] * 2], atol=1e-9)
     energy = landing.outputs("energy", [0.0, 0.1])
@@ -48,7 +48,7 @@ def test_outputs_are_those_of_mechanics(landing):
 
 def test_momentum_is_that_of_free_fall_and_of_impulses(landing):
     """In the air only gravity changes it; at an impact it jumps by mass times velocity."""
-    p, impact = block.Parameters(), landing.events[0]
+    p, impact = block.BlockParameters(), landing.events[0]
     first, last = landing.outputs("momentum", [0.0, impact.time], "left")
     fallen = np.array([0.0, 0.0, -p.mass * p.gravity * impact.time, 0.0, 0.0, 0.0])
     np.testing.assert_allclose(last - first, fallen, atol=1e-8)
@@ -62,7 +62,7 @@ def test_outputs_have_both_limits_at_events(landing):
     before, after = (landing.outputs("energy", impact.time, side)[0] for side in ("left", "right"))
     assert after < before
     assert before == pytest.approx(
-        0.5 * block.Parameters().mass * (1.0 + impact.state_before[4] ** 2)
+        0.5 * block.BlockParameters().mass * (1.0 + impact.state_before[4] ** 2)
     )
 
 

@@ -9,8 +9,8 @@ from hybridctl.errors import InputError
 
 def ball():
     x = ca.SX.sym("x", 2)
-    air = hc.symbolic.Mode("air", state=x, field=[x[1], -9.81])
-    bounce = hc.symbolic.Transition("air", "floor", x[0], "air", [x[0], -0.8 * x[1]])
+    air = hc.symbolic.SymbolicMode("air", state=x, field=[x[1], -9.81])
+    bounce = hc.symbolic.SymbolicTransition("air", "floor", x[0], "air", [x[0], -0.8 * x[1]])
     return hc.symbolic.hybrid_system([air], [bounce])
 
 

@@ -100,7 +100,7 @@ def test_a_ball_of_hardly_any_loss_comes_to_rest_too(e):
     They take 2 sqrt(2e-8 m / g) / (1 - e). Of e = 0.99 no single interval shrinks enough, but five
     together do.
     """
-    p = ball.Parameters(slope=0.0, restitution=e)
+    p = ball.BallParameters(slope=0.0, restitution=e)
     fall, start = 0.01, [0.0, 0.5 * G * 0.01**2, 0.0, 0.0]
     end = fall * (1.0 + 2.0 * e / (1.0 - e))
     run = hc.simulate(
@@ -114,7 +114,7 @@ def test_a_ball_of_hardly_any_loss_comes_to_rest_too(e):
 @pytest.mark.parametrize("e", [0.1, 0.5, 0.8])
 def test_a_ball_comes_to_rest_at_the_predicted_time(e):
     """t = v/g (1 + 2 e / (1 - e)) after a fall of v/g; flight is exact, so rounding is left."""
-    p = ball.Parameters(slope=0.0, restitution=e)
+    p = ball.BallParameters(slope=0.0, restitution=e)
     run = hc.simulate(ball.system(p), ("open",), [0, 1.0, 0, 0], (0.0, 6.0), on_zeno="rest")
     fall = np.sqrt(2.0 / G)
     (rest,) = [event for event in run.events if event.accumulation is not None]
@@ -126,7 +126,7 @@ def test_a_ball_comes_to_rest_at_the_predicted_time(e):
 
 def test_bounces_that_accumulate_are_an_error_unless_told_to_rest():
     """At e = 0.8 ten bounces in a row are closer than 1e-9 s while they still part at 5e-9 m/s."""
-    p = ball.Parameters(slope=0.0, restitution=0.8)
+    p = ball.BallParameters(slope=0.0, restitution=0.8)
     with pytest.raises(ZenoError, match='accumulate there; with on_zeno="rest" they may come'):
         hc.simulate(ball.system(p), ("open",), [0, 1.0, 0, 0], (0.0, 6.0))
 
@@ -168,7 +168,7 @@ def test_a_listed_system_says_where_it_rests():
 @pytest.mark.parametrize("c", [0.5, 0.9, 0.95])
 def test_the_last_bounce_is_that_of_the_series_when_the_horizon_is_short(c):
     """At (1 + c) / (1 - c) of the first fall. Ten bounces fit into the horizon before it ends."""
-    system, first = ball.system(ball.Parameters(slope=0.0, restitution=c)), np.sqrt(2.0 / G)
+    system, first = ball.system(ball.BallParameters(slope=0.0, restitution=c)), np.sqrt(2.0 / G)
     last = (1.0 + c) / (1.0 - c) * first
     options = {"on_zeno": "rest", "zeno_horizon": 1e-7}
     run = hc.simulate(system, ("open",), [0, 1.0, 0, 0], (0.0, last + 0.1), **options)
@@ -178,7 +178,7 @@ def test_the_last_bounce_is_that_of_the_series_when_the_horizon_is_short(c):
 
 
 def test_the_accumulation_survives_saving(tmp_path):
-    p = ball.Parameters(slope=0.0, restitution=0.3)
+    p = ball.BallParameters(slope=0.0, restitution=0.3)
     system = ball.system(p)
     run = hc.simulate(system, ("open",), [0, 1.0, 0, 0], (0.0, 2.0), on_zeno="rest")
     run.save(tmp_path / "run.npz")

@@ -123,7 +123,7 @@ def test_a_block_falls_as_on_the_rigid_simulator():
 
     Contacts rebound with less than 1 % and give way by v T = 0.05 mm at 0.5 m/s.
     """
-    parameters = block.Parameters(friction=0.0)
+    parameters = block.BlockParameters(friction=0.0)
     give = Compliance.of(2e-4, 0.005)
     model = MujocoModel(block.robot(parameters), block.contacts(parameters), give)
     start = [0.0, 0.075, 0.1, 0.2, 0.0, 0.0]

@@ -50,7 +50,7 @@ def frictions(draw):
 @st.composite
 def blocks(draw):
     restitution, kinetic, static = draw(frictions())
-    parameters = block.Parameters(
+    parameters = block.BlockParameters(
         width=draw(st.floats(0.05, 0.4)),
         height=draw(st.floats(0.05, 0.4)),
         friction=kinetic,
@@ -67,7 +67,7 @@ def blocks(draw):
 @st.composite
 def balls(draw):
     restitution, kinetic, static = draw(frictions())
-    parameters = ball.Parameters(
+    parameters = ball.BallParameters(
         slope=draw(numbers(-0.6, 0.6)), friction=kinetic, restitution=restitution
     )
     contacts = tuple(replace(c, static_friction=static) for c in ball.contacts(parameters))
@@ -78,7 +78,7 @@ def balls(draw):
 
 @st.composite
 def cubes(draw):
-    parameters = cube.Parameters(
+    parameters = cube.CubeParameters(
         friction=draw(numbers(0.0, 0.3)),
         restitution=draw(st.one_of(st.just(0.0), numbers(0.0, 0.5))),
     )
@@ -171,7 +171,7 @@ def test_a_cube_tumbles(case):
 
 def test_a_corner_that_moves_off_slowly_is_not_held_by_the_impact_of_another():
     """Two corners bounce in turn, closer than events are told apart, at less than 0.1 mm/s."""
-    p = cube.Parameters(friction=0.1484375, restitution=0.4375)
+    p = cube.CubeParameters(friction=0.1484375, restitution=0.4375)
     robot, contacts = cube.robot(p), cube.contacts(p)
     x0 = [0.0, 0.0, 0.08365, 0.0, 0.0, 0.0, 1.0, 0.0, 0.4140625, 0.0, 2.0, 0.0, 3.5]
     run = drop(robot, contacts, np.array(x0))
@@ -184,7 +184,7 @@ def test_a_corner_that_moves_off_slowly_is_not_held_by_the_impact_of_another():
 @pytest.mark.parametrize("sideways", [0.0, 1.0])
 def test_a_block_that_falls_flat(restitution, friction, sideways):
     """Both corners at once, and exactly so: the drop that random numbers do not find."""
-    p = block.Parameters(friction=friction, restitution=restitution)
+    p = block.BlockParameters(friction=friction, restitution=restitution)
     robot, contacts = block.robot(p), block.contacts(p)
     x0 = [0.0, 0.5 * p.height + 0.01, 0.0, sideways, 0.0, 0.0]
     run = drop(robot, contacts, x0)

@@ -60,7 +60,7 @@ def test_contacts_that_begin_to_slide(modes, friction, u):
     At zero velocity a perturbed configuration moves nothing, so that the directions stay those of
     the accelerations.
     """
-    system = cube.system(cube.Parameters(friction=friction), actuated=True)
+    system = cube.system(cube.CubeParameters(friction=friction), actuated=True)
     dynamics, robot = system.dynamics, system.robot
     key = tuple(modes.get(contact.name, "open") for contact in system.contacts)
     q, v = robot.integrate(robot.neutral(), np.array([0.0, 0.0, 0.0, 0.1, 0.5, 0.3])), np.zeros(6)

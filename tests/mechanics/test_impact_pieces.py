@@ -198,7 +198,7 @@ def touching_block(slide, friction, restitution, height=0.1):
     The impulse is 1 N s. In a frictionless impact the block does not turn if h^2 = 2 w^2: then
     the left corner touches at zero speed before the impact, too.
     """
-    p = block.Parameters(height=height, friction=friction, restitution=restitution)
+    p = block.BlockParameters(height=height, friction=friction, restitution=restitution)
     dynamics = ContactDynamics(block.robot(p), block.contacts(p))
     q = np.array([0.0, 0.5 * height, 0.0])
     along = [slide, slide] if friction else []
@@ -208,7 +208,7 @@ def touching_block(slide, friction, restitution, height=0.1):
 
 def touching_cube(restitution):
     """The same in space: a cube with two corners in line slides aslant."""
-    p = cube.Parameters(restitution=restitution)
+    p = cube.CubeParameters(restitution=restitution)
     dynamics = ContactDynamics(cube.robot(p), cube.contacts(p)[0:5:4])
     q = dynamics.robot.neutral()
     q[2] = p.half_width
@@ -274,7 +274,7 @@ def test_a_contact_that_only_just_touches(name):
 @pytest.mark.parametrize("share", [0.0, 0.6])
 def test_a_redundant_corner_that_only_just_touches_has_one_velocity(share):
     """Both corners of a block stick: who carries the friction is open, the velocity is not."""
-    p = block.Parameters(friction=0.5)
+    p = block.BlockParameters(friction=0.5)
     dynamics = ContactDynamics(block.robot(p), block.contacts(p))
     q = np.array([0.0, 0.5 * p.height, 0.0])
     v = before(dynamics, q, np.array([0.0, 1.0, 0.0, share * p.friction]), np.zeros(4))
@@ -299,7 +299,7 @@ def test_a_redundant_corner_that_only_just_touches_has_one_velocity(share):
 
 
 def test_in_a_surface_standing_without_an_impulse_is_not_piecewise_linear():
-    p = cube.Parameters()
+    p = cube.CubeParameters()
     dynamics = ContactDynamics(cube.robot(p), cube.contacts(p)[0:5:4])
     q = dynamics.robot.neutral()
     q[2] = p.half_width

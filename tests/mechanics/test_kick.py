@@ -146,6 +146,6 @@ def test_bad_arguments_are_named():
 
 @pytest.mark.parametrize(("rate", "mode"), [(1.0, "open"), (1e-9, "closed")])
 def test_a_ball_that_leaves_the_floor_by_rounding_below_it_is_in_the_air(rate, mode):
-    system = ball.system(ball.Parameters(slope=0.0))
+    system = ball.system(ball.BallParameters(slope=0.0))
     run = hc.simulate(system, None, [0.0, -1e-9, 0.0, rate], (0.0, 0.01))
     assert run.arcs[0].mode == (mode,)

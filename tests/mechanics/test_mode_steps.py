@@ -55,7 +55,7 @@ def moving(system, seed: int):
 ONE = ("open",) * 7
 CASES = [
     ("ball", ball.system, ("open",)),
-    ("ball", lambda: ball.system(ball.Parameters(friction=0.4)), ("slip-",)),
+    ("ball", lambda: ball.system(ball.BallParameters(friction=0.4)), ("slip-",)),
     ("door", rrr_door.system, ("open", "open")),
     ("door", rrr_door.system, ("closed", "open")),
     ("block", lambda: block.system(actuated=True), ("stick", "open")),
@@ -72,7 +72,7 @@ NAMED = [pytest.param(make, key, id=f"{name} {key[0]}") for name, make, key in C
 def test_a_perturbed_robot_takes_its_own_steps_with_the_functions_of_another(tmp_path, monkeypatch):
     """Made for one door, held at the numbers of another: the step, and Pinocchio's field."""
     monkeypatch.setenv("HYBRIDCTL_CACHE", str(tmp_path))
-    nominal = rrr_door.Parameters(friction=0.1)
+    nominal = rrr_door.DoorParameters(friction=0.1)
     other = replace(
         nominal,
         friction=0.2,
@@ -137,7 +137,13 @@ def test_a_transition_is_that_of_the_variational_flow(make, key):
 
 
 RUNS = [
-    ("ball", lambda: ball.system(ball.Parameters(restitution=0.7)), ("open",), [0, 1, 0, 0], 1.2),
+    (
+        "ball",
+        lambda: ball.system(ball.BallParameters(restitution=0.7)),
+        ("open",),
+        [0, 1, 0, 0],
+        1.2,
+    ),
     ("door", rrr_door.system, ("open", "open"), DOOR, 1.0),
     ("rocking", lambda: block.system(block.ROCKING), ("open",) * 2, [0, 0.3, 0.05, 0, 0, 0], 0.4),
     ("dropped", block.system, ("open",) * 2, [0, 0.3, 0.3, 0.4, 0, 0.5], 0.5),

@@ -35,8 +35,8 @@ def gathered(mode, arc, noise, steps):
 def test_that_of_a_mass_pushed_by_noise():
     """Densities W of the velocity, V of the force: (W + V / m^2) (h^3 / 3, h^2 / 2, h)."""
     x, u, m, w, v = ca.SX.sym("x", 2), ca.SX.sym("u"), 2.0, 0.3, 0.8
-    free = hc.symbolic.Mode("free", x, [x[1], u / m], u)
-    never = hc.symbolic.Transition("free", "never", 1.0, "free")
+    free = hc.symbolic.SymbolicMode("free", x, [x[1], u / m], u)
+    never = hc.symbolic.SymbolicTransition("free", "never", 1.0, "free")
     system = hc.symbolic.hybrid_system([free], [never])
     arc = hc.simulate(system, "free", [0.0, 1.0], (0.0, 3.0)).arcs[0]
     noise = Diffusion(np.diag([0.0, w]), np.array([[v]]))

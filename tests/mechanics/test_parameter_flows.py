@@ -37,7 +37,7 @@ def one_sided(f, direction, h):
 
 def test_height_of_a_ball_after_bounces_as_its_closed_form_says():
     e, g, bounces, span = 0.8, 9.81, 3, 1.9
-    p = ball.Parameters(slope=0.0, restitution=e, gravity=g)
+    p = ball.BallParameters(slope=0.0, restitution=e, gravity=g)
     system = ball.system(p)
     run = hc.simulate(system, ("open",), [0.0, 1.0, 0.3, 0.0], (0.0, span), **RUN)
     names = ("restitution:slope", "mass:ball")
@@ -63,11 +63,11 @@ BLOCK = ("friction", "static_friction", "mass")
 
 
 def block_parts(dp, **options):
-    p = block.Parameters(**options)
+    p = block.BlockParameters(**options)
     static = p.friction if p.static_friction is None else p.static_friction
     kinetic, static, mass = np.array([p.friction, static, p.mass]) + dp
     robot = block.robot(replace(p, mass=mass), actuated=True)
-    # the mass alone changes, not the inertia that `Parameters` makes of it
+    # the mass alone changes, not the inertia that `BlockParameters` makes of it
     robot._model.inertias[3] = pin.Inertia(mass, np.zeros(3), block_inertia(p))
     return robot, block.contacts(replace(p, friction=kinetic, static_friction=static))
 
@@ -110,7 +110,7 @@ def test_friction_at_the_border_of_stick_and_slip(sign):
     system, x0 = ball_on_the_cone(0.5, 1.0)
     run = hc.simulate(system, ("open",), x0, (0.0, 0.3), **RUN)
     assert run.events[0].report.border
-    p = ball.Parameters(friction=0.5, slope=0.3, restitution=0.0)
+    p = ball.BallParameters(friction=0.5, slope=0.3, restitution=0.0)
     d = parameter_derivatives(ball.robot(p), ball.contacts(p), ("friction:slope",))
     change, x = np.array([sign]), np.array([0.0, 0.0, 0.3, 0.1])
     expected = parameter_sensitivity(system, run, d, **MAP).derivative(change, x)
@@ -178,13 +178,13 @@ class Door:
     """The door from 0.03 s before the impact of its reference, under the input of that."""
 
     def __init__(self, offset, after, contacts=(), **options):
-        self.base = rrr_door.Parameters(**options)
+        self.base = rrr_door.DoorParameters(**options)
         self.of_contacts = contacts
         self.names = (*DOOR, *(f"{kind}:{c}" for kind in contacts for c in rrr_door.CORNERS))
         # changes of a few per cent at the largest step
         self.scale = np.array([getattr(self.base, name) for name in DOOR.values()])
         self.scale = np.append(self.scale, np.full(len(self.names) - len(DOOR), 0.3))
-        reference = build(rrr_door.system(), rrr_door.Parameters(), Design())
+        reference = build(rrr_door.system(), rrr_door.DoorParameters(), Design())
         event, arc = reference.events[0], reference.arcs[0]
         begin, self.span = event.time - 0.03, (event.time - 0.03, event.time + after)
         self.start = arc(begin) + np.append([0.0, 0.0, offset], np.zeros(5))

@@ -17,7 +17,7 @@ from hybridctl.mechanics.coulomb import enumerate_solutions
 from hybridctl.mechanics.impact import impact, impact_derivatives
 from mechanics.impacts import GROUND, impact_problem, violation
 
-P = cube.Parameters()
+P = cube.CubeParameters()
 HALF, MASS = P.half_width, P.mass
 CORNERS = HALF * np.array([(-1, -1, -1), (-1, 1, -1), (1, -1, -1), (1, 1, -1)])
 EDGES = HALF * np.array([(-1, 0, -1), (1, 0, -1), (0, -1, -1), (0, 1, -1)])

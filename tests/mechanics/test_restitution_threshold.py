@@ -14,7 +14,7 @@ from hybridctl.mechanics.system import contact_system
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 
 G, HEIGHT, E = 9.81, 0.5, 0.4
-PARAMETERS = ball.Parameters(slope=0.0, restitution=E)
+PARAMETERS = ball.BallParameters(slope=0.0, restitution=E)
 START = [0.0, HEIGHT, 0.3, 0.0]
 
 
@@ -57,7 +57,7 @@ def test_what_remains_of_the_start_and_of_restitution_after_rest():
 
 def test_derivatives_where_one_corner_rebounds_and_the_next_does_not():
     """A tilted block: against differences of the whole flow through both impacts."""
-    p = block.Parameters(restitution=0.5, friction=0.2)
+    p = block.BlockParameters(restitution=0.5, friction=0.2)
     one, two = block.contacts(p)
     slow = (one, replace(two, restitution_threshold=100.0))
     for touching in ((one, two), slow, slow[::-1]):

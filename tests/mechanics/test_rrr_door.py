@@ -13,10 +13,10 @@ from hybridctl.mechanics import ContactDynamics
 @pytest.mark.parametrize("seed", range(20))
 def test_dynamics_and_kinematics_equal_the_closed_forms(seed):
     rng = np.random.default_rng(seed)
-    base = rrr_door.Parameters()
+    base = rrr_door.DoorParameters()
     factors = rng.uniform(0.7, 1.3, size=18)
     names = [n for n in vars(base) if n not in ("restitution", "door_length")]
-    parameters = rrr_door.Parameters(
+    parameters = rrr_door.DoorParameters(
         **{n: getattr(base, n) * f for n, f in zip(names, factors, strict=False)}
     )
     q, v = rng.normal(size=(2, 4))

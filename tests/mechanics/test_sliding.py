@@ -174,7 +174,7 @@ def test_a_contact_about_to_stop_slides_as_a_faster_one_does(friction):
     else changes the acceleration. It is compared where friction slows the corner down the way it
     goes: of one that speeds up at 1e-8 m/s the direction is that of its acceleration.
     """
-    system = cube.system(cube.Parameters(friction=friction))
+    system = cube.system(cube.CubeParameters(friction=friction))
     dynamics, robot = system.dynamics, system.robot
     modes = ("slip",) + ("open",) * 7
     q = robot.integrate(robot.neutral(), np.array([0.0, 0.0, 0.0, 0.1, 0.5, 0.3]))

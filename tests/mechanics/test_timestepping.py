@@ -26,17 +26,17 @@ def cube_start():
 
 
 def block_case():
-    p = block.Parameters()
+    p = block.BlockParameters()
     return block.robot(p), block.contacts(p), [0.0, 0.3, 0.2, 1.0, 0.0, 0.0], 0.3, None
 
 
 def cube_case():
-    p = cube.Parameters(restitution=0.0)
+    p = cube.CubeParameters(restitution=0.0)
     return cube.robot(p), cube.contacts(p), cube_start(), 0.3, None
 
 
 def door_case():
-    p = rrr_door.Parameters(friction=0.2)
+    p = rrr_door.DoorParameters(friction=0.2)
     push = np.array([25.0, 15.0, 2.0])
     x0 = np.array([-0.53, 1.9, 0.2, 0.0, 0.2, 0.3, 0.0, 0.0])
     return rrr_door.robot(p), rrr_door.contacts(p), x0, 0.35, lambda t, x: push - 4.0 * x[4:7]
@@ -69,7 +69,7 @@ def test_both_simulators_agree_to_first_order_in_the_step(name):
 
 
 def test_a_bouncing_ball_goes_on_past_the_end_of_its_bounces():
-    p = ball.Parameters(slope=0.0, restitution=0.5)
+    p = ball.BallParameters(slope=0.0, restitution=0.5)
     run = time_stepping(
         ball.robot(p), ball.contacts(p), [0.0, 0.2, 0.0, 0.0], (0.0, 1.0), step=1e-3
     )
@@ -80,7 +80,7 @@ def test_a_bouncing_ball_goes_on_past_the_end_of_its_bounces():
 
 
 def test_impulses_of_a_resting_cube_carry_its_weight():
-    p = cube.Parameters()
+    p = cube.CubeParameters()
     x0 = cube_start()
     x0[2], x0[7:9] = 0.0524, 0.0
     run = time_stepping(cube.robot(p), cube.contacts(p), x0, (0.0, 0.05), step=1e-3)
@@ -115,7 +115,7 @@ class Pushes:
 
 
 def test_a_policy_that_changes_its_law_between_steps_is_asked_again():
-    p = ball.Parameters(slope=0.0)
+    p = ball.BallParameters(slope=0.0)
     times, pushes = [0.105, 0.2, 0.25], [0.0, 2.0, -1.0, 0.5]
     run = time_stepping(
         ball.robot(p),
@@ -135,7 +135,7 @@ def test_a_policy_that_changes_its_law_between_steps_is_asked_again():
 
 
 def test_both_simulators_hold_the_same_samples():
-    p = ball.Parameters(slope=0.0)
+    p = ball.BallParameters(slope=0.0)
     policy = hc.SampledPolicy(lambda t, x: np.array([1.0 - 3.0 * x[2], 0.0]), 0.03)
     x0, span = [0.0, 1.0, 0.4, 0.0], (0.0, 0.2)
     run = time_stepping(ball.robot(p), ball.contacts(p), x0, span, policy, step=7e-3)
@@ -157,7 +157,7 @@ def test_bad_arguments_are_named():
 
 def test_a_cube_that_slides_on_four_corners_loses_speed_to_friction_alone():
     """All corners touch, and none turns the cube: mu g t, until it stands."""
-    p = cube.Parameters()
+    p = cube.CubeParameters()
     x0 = cube_start()
     x0[2], x0[7:9] = p.half_width - 1e-9, (0.3, 0.4)
     stop = 0.5 / (p.friction * G)

@@ -20,7 +20,7 @@ TILTED = (0.15, 0.1, 1.0)
 
 
 def slope(**changes):
-    parameters = ball.Parameters(**changes)
+    parameters = ball.BallParameters(**changes)
     return ball.robot(parameters), ball.contacts(parameters)
 
 

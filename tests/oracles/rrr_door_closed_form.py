@@ -5,13 +5,13 @@ qdot_1^2, and c_3y is positive towards -y of link 3. Written from the paper, not
 """
 
 import numpy as np
-from hybridctl.robots.rrr_door import Parameters
+from hybridctl.robots.rrr_door import DoorParameters
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
 
-def mass_matrix(p: Parameters, q: Array) -> Array:
+def mass_matrix(p: DoorParameters, q: Array) -> Array:
     l1, l2 = p.upper_arm_length, p.forearm_length
     m1, m2, m3 = p.upper_arm_mass, p.forearm_mass, p.foot_mass
     r, c3y = p.foot_length - p.foot_center_behind, p.foot_center_right
@@ -33,7 +33,7 @@ def mass_matrix(p: Parameters, q: Array) -> Array:
     return m
 
 
-def bias(p: Parameters, q: Array, v: Array) -> Array:
+def bias(p: DoorParameters, q: Array, v: Array) -> Array:
     l1, l2 = p.upper_arm_length, p.forearm_length
     r, c3y = p.foot_length - p.foot_center_behind, p.foot_center_right
     _, q2, q3, q4 = q
@@ -54,7 +54,7 @@ def bias(p: Parameters, q: Array, v: Array) -> Array:
     )
 
 
-def gaps(p: Parameters, q: Array) -> Array:
+def gaps(p: DoorParameters, q: Array) -> Array:
     q4 = q[3]
     s1, s2, s3 = np.cumsum(q[:3]) - q4
     common = (
@@ -69,7 +69,7 @@ def gaps(p: Parameters, q: Array) -> Array:
     return np.array([common, common + p.foot_width * np.cos(s3)])
 
 
-def gap_jacobian(p: Parameters, q: Array) -> Array:
+def gap_jacobian(p: DoorParameters, q: Array) -> Array:
     q4 = q[3]
     s1, s2, s3 = np.cumsum(q[:3]) - q4
     a = -p.upper_arm_length * np.cos(s1)

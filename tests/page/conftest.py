@@ -15,7 +15,7 @@ from hybridctl.app.plots import Band, Line, Panel, save_figure, series
 from hybridctl.app.report import RunFolder, table
 from hybridctl.hybrid.simulate import simulate
 
-MODEL = ball.Parameters(mass=2.0, slope=0.2, friction=0.5)
+MODEL = ball.BallParameters(mass=2.0, slope=0.2, friction=0.5)
 CIRCLE = 0.02 * np.array([(1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0), (1.0, 0.0)])
 
 

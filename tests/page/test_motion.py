@@ -64,7 +64,7 @@ def test_the_impulse_changes_the_momentum(ball, run):
 
 def test_forces_in_the_world_are_those_of_the_equations():
     """On a free body they add up to what J' lambda is along its base, turned into the world."""
-    model = cube.Parameters()
+    model = cube.CubeParameters()
     dynamics = ContactDynamics(cube.robot(model), cube.contacts(model))
     rng = np.random.default_rng(4)
     q = dynamics.robot.integrate(dynamics.robot.neutral(), rng.normal(size=6))

@@ -11,8 +11,8 @@ GRAVITY = 1.0
 def ball(c, gravity=GRAVITY):
     """A ball (height, velocity) with an upward input, on a floor."""
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-    air = hc.symbolic.Mode("air", x, [x[1], u - gravity], u)
-    floor = hc.symbolic.Transition("air", "floor", x[0], "air", [x[0], -c * x[1]])
+    air = hc.symbolic.SymbolicMode("air", x, [x[1], u - gravity], u)
+    floor = hc.symbolic.SymbolicTransition("air", "floor", x[0], "air", [x[0], -c * x[1]])
     return hc.symbolic.hybrid_system([air], [floor])
 
 
@@ -24,10 +24,10 @@ def accumulation(c, height=1.0, gravity=GRAVITY):
 def carrier(c):
     """A ball (height, velocity, load) whose impacts kick what it carries."""
     x = ca.SX.sym("x", 3)
-    air = hc.symbolic.Mode("air", x, [x[1], -1.0 - 0.2 * x[2], -0.5 * x[2] + 0.3 * x[0]])
+    air = hc.symbolic.SymbolicMode("air", x, [x[1], -1.0 - 0.2 * x[2], -0.5 * x[2] + 0.3 * x[0]])
     reset = [x[0], -c * x[1] + 0.05 * x[2], x[2] - 0.4 * x[1] + 0.1]
     return hc.symbolic.hybrid_system(
-        [air], [hc.symbolic.Transition("air", "floor", x[0], "air", reset)]
+        [air], [hc.symbolic.SymbolicTransition("air", "floor", x[0], "air", reset)]
     )
 
 
@@ -36,9 +36,9 @@ def bowl(c):
     s = ca.SX.sym("s", 4)
     p, v = s[:2], s[2:]
     normal = p / ca.norm_2(p)
-    flight = hc.symbolic.Mode("flight", s, ca.vertcat(v, 0.1, -1.0))
+    flight = hc.symbolic.SymbolicMode("flight", s, ca.vertcat(v, 0.1, -1.0))
     after = v - (1.0 + c) * normal * ca.dot(normal, v)
-    wall = hc.symbolic.Transition(
+    wall = hc.symbolic.SymbolicTransition(
         "flight", "wall", 1.0 - ca.sumsqr(p), "flight", ca.vertcat(p, after)
     )
     return hc.symbolic.hybrid_system([flight], [wall])
@@ -47,13 +47,17 @@ def bowl(c):
 def slimmed(c):
     """A ball that loses its third state in its first impact, and gains another in the second."""
     x, y = ca.SX.sym("x", 3), ca.SX.sym("y", 2)
-    heavy = hc.symbolic.Mode("heavy", x, [x[1], -1.0, -x[2]])
-    light = hc.symbolic.Mode("light", y, [y[1], -1.5])
+    heavy = hc.symbolic.SymbolicMode("heavy", x, [x[1], -1.0, -x[2]])
+    light = hc.symbolic.SymbolicMode("light", y, [y[1], -1.5])
     return hc.symbolic.hybrid_system(
         [heavy, light],
         [
-            hc.symbolic.Transition("heavy", "sheds", x[0], "light", [x[0], -c * x[1] + 0.3 * x[2]]),
-            hc.symbolic.Transition("light", "loads", y[0], "heavy", [y[0], -c * y[1], 0.5 * y[1]]),
+            hc.symbolic.SymbolicTransition(
+                "heavy", "sheds", x[0], "light", [x[0], -c * x[1] + 0.3 * x[2]]
+            ),
+            hc.symbolic.SymbolicTransition(
+                "light", "loads", y[0], "heavy", [y[0], -c * y[1], 0.5 * y[1]]
+            ),
         ],
     )
 

@@ -87,14 +87,14 @@ def a_block(parameters):
 
 CASES = {  # robot and contacts, start, end, logarithms of widths, step of time stepping
     "corner by corner": (
-        a_block(block.Parameters()),
+        a_block(block.BlockParameters()),
         [0.0, 0.3, 0.2, 1.0, 0.0, 0.0],
         0.5,
         (-3.0, -4.0, -5.0),
         5e-5,
     ),
     "chattering corners": (
-        a_block(block.Parameters(friction=0.0, restitution=0.3)),
+        a_block(block.BlockParameters(friction=0.0, restitution=0.3)),
         [0.0, 0.1, 0.05, 0.3, 0.0, 0.0],
         0.6,
         (-5.0, -5.5, -6.0),
@@ -147,7 +147,7 @@ def test_a_block_that_slides_and_stops_tends_to_the_rigid_one():
 def test_it_sinks_by_the_width_under_the_weight_of_its_effective_mass():
     """Half of the block's weight stands on each corner, whose effective mass is a fourth of the
     block's, over which a corner's arm counts as well: 1 / (1 / m + a^2 / J)."""
-    p, width = block.Parameters(), 1e-4
+    p, width = block.BlockParameters(), 1e-4
     x0 = [0.0, 0.5 * p.height, 0.0, 0.0, 0.0, 0.0]
     run = hc.simulate(relax(block.system(p), width), OPEN, x0, (0.0, 1.0))
     effective = 1.0 / (1.0 / p.mass + (0.5 * p.width) ** 2 / p.pitch_inertia)
@@ -163,7 +163,7 @@ def bounced(restitution, amplitude, period=0.5):
     after, leaves = period - phase / rate, 0.5 * G * period
     height = amplitude / rate**2 * np.sin(phase) + leaves * after - 0.5 * G * after**2
     x0 = np.array([0.0, height, 0.0, leaves - G * after - amplitude / rate])
-    system = ball.system(ball.Parameters(slope=0.0, restitution=restitution))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=restitution))
     return system, x0, lambda t: np.array([0.0, amplitude * np.sin(rate * t)]), period
 
 

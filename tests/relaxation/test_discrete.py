@@ -49,19 +49,19 @@ def test_a_load_that_lies_on_the_floor_is_held_and_lifted():
 
 def test_steps_that_miss_a_guard_or_hit_two_are_refused():
     x = ca.SX.sym("x", 2)
-    mode = hc.symbolic.Mode("gap", x, [x[1], 0.0])
+    mode = hc.symbolic.SymbolicMode("gap", x, [x[1], 0.0])
     edges = [
-        hc.symbolic.Transition("gap", "low", x[0], "gap", [x[0], -x[1]]),
-        hc.symbolic.Transition("gap", "high", 1.0 - x[0], "gap", [x[0], -x[1]]),
+        hc.symbolic.SymbolicTransition("gap", "low", x[0], "gap", [x[0], -x[1]]),
+        hc.symbolic.SymbolicTransition("gap", "high", 1.0 - x[0], "gap", [x[0], -x[1]]),
     ]
     relaxed = hc.relax(hc.symbolic.hybrid_system([mode], edges), 0.01)
     with pytest.raises(InputError, match="misses guard 'high'"):
         discretize_relaxed(relaxed, "gap", [0.2, -20.0], (0.0, 1.0), 0.1)
     y = ca.SX.sym("y", 4)
-    corner = hc.symbolic.Mode("air", y, [y[2], y[3], 0.0, 0.0])
+    corner = hc.symbolic.SymbolicMode("air", y, [y[2], y[3], 0.0, 0.0])
     walls = [
-        hc.symbolic.Transition("air", "left", y[0], "air", [y[0], y[1], -y[2], y[3]]),
-        hc.symbolic.Transition("air", "right", y[1], "air", [y[0], y[1], y[2], -y[3]]),
+        hc.symbolic.SymbolicTransition("air", "left", y[0], "air", [y[0], y[1], -y[2], y[3]]),
+        hc.symbolic.SymbolicTransition("air", "right", y[1], "air", [y[0], y[1], y[2], -y[3]]),
     ]
     relaxed = hc.relax(hc.symbolic.hybrid_system([corner], walls), 0.01)
     with pytest.raises(OverlappingStripsError, match=r"\['left', 'right'\]"):

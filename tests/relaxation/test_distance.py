@@ -35,8 +35,8 @@ def test_it_is_symmetric_and_obeys_the_triangle_inequality():
 
 def test_it_does_not_depend_on_where_the_floor_is():
     x, c, level = ca.SX.sym("x", 2), 0.5, 3.0
-    air = hc.symbolic.Mode("air", x, [x[1], -1.0])
-    floor = hc.symbolic.Transition("air", "floor", x[0] - level, "air", [x[0], -c * x[1]])
+    air = hc.symbolic.SymbolicMode("air", x, [x[1], -1.0])
+    floor = hc.symbolic.SymbolicTransition("air", "floor", x[0] - level, "air", [x[0], -c * x[1]])
     raised = GluedSpace(hc.symbolic.hybrid_system([air], [floor]), ["air"])
     plain, up = GluedSpace(ball(c), ["air"]), np.array([level, 0.0])
     for a, b in random_states(20, seed=3).reshape(10, 2, 2):
@@ -120,8 +120,8 @@ def test_it_is_continuous_through_jumps_and_falls_with_the_tolerance():
 def test_several_modes():
     """A guard between two modes without a jump: the distance is that of the plane."""
     x = ca.SX.sym("x", 2)
-    modes = [hc.symbolic.Mode(k, x, [1.0, 0.0]) for k in ("left", "right")]
-    edge = hc.symbolic.Transition("left", "wall", -x[0], "right")
+    modes = [hc.symbolic.SymbolicMode(k, x, [1.0, 0.0]) for k in ("left", "right")]
+    edge = hc.symbolic.SymbolicTransition("left", "wall", -x[0], "right")
     space = GluedSpace(hc.symbolic.hybrid_system(modes, [edge]), ["left"])
     a, b = np.array([-0.7, 0.2]), np.array([0.4, 1.1])
     assert space.distance("left", a, "right", b) == pytest.approx(

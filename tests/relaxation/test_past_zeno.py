@@ -79,9 +79,9 @@ def test_rest_stays_at_rest(system, mode, name, x):
 
 def test_guards_that_meet_have_no_rest():
     x = ca.SX.sym("x", 3)
-    mode = hc.symbolic.Mode("air", x, [x[1], -1.0, 0.0])
+    mode = hc.symbolic.SymbolicMode("air", x, [x[1], -1.0, 0.0])
     edges = [
-        hc.symbolic.Transition("air", name, x[0], "air", [x[0], -0.5 * x[1], x[2]])
+        hc.symbolic.SymbolicTransition("air", name, x[0], "air", [x[0], -0.5 * x[1], x[2]])
         for name in ("one", "two")
     ]
     joint = hc.symbolic.Joint("air", ("one", "two"), "air", [x[0], -0.5 * x[1], x[2]])

@@ -66,8 +66,10 @@ def test_a_state_dimension_that_changes():
 def test_a_reset_into_the_inside_of_a_mode():
     """A walker's step: the image of the guard is no border, the strip is just crossed."""
     x = ca.SX.sym("x", 2)
-    mode = hc.symbolic.Mode("swing", x, [x[1], 0.3 * x[0]])
-    step = hc.symbolic.Transition("swing", "step", 0.5 - x[0], "swing", [x[0] - 1.0, 0.9 * x[1]])
+    mode = hc.symbolic.SymbolicMode("swing", x, [x[1], 0.3 * x[0]])
+    step = hc.symbolic.SymbolicTransition(
+        "swing", "step", 0.5 - x[0], "swing", [x[0] - 1.0, 0.9 * x[1]]
+    )
     system = hc.symbolic.hybrid_system([mode], [step])
     exact = hc.simulate(system, "swing", [-0.5, 0.8], (0.0, 5.0))
     errors = [
@@ -173,10 +175,12 @@ def test_a_filter_runs_on_a_relaxed_system():
 def corner():
     """A point between two walls that meet."""
     x = ca.SX.sym("x", 4)
-    air = hc.symbolic.Mode("air", x, [x[2], x[3], 0.0, 0.0])
+    air = hc.symbolic.SymbolicMode("air", x, [x[2], x[3], 0.0, 0.0])
     walls = [
-        hc.symbolic.Transition("air", "left", x[0], "air", [x[0], x[1], -0.5 * x[2], x[3]]),
-        hc.symbolic.Transition("air", "right", x[1], "air", [x[0], x[1], x[2], -0.5 * x[3]]),
+        hc.symbolic.SymbolicTransition("air", "left", x[0], "air", [x[0], x[1], -0.5 * x[2], x[3]]),
+        hc.symbolic.SymbolicTransition(
+            "air", "right", x[1], "air", [x[0], x[1], x[2], -0.5 * x[3]]
+        ),
     ]
     return hc.symbolic.hybrid_system([air], walls)
 
@@ -192,8 +196,8 @@ def test_overlapping_strips_are_named():
 def refused(guard, reset):
     """The relaxation of a mode with this transition into itself."""
     x = ca.SX.sym("x", 3)
-    mode = hc.symbolic.Mode("a", x, [x[1], -1.0, x[1]])
-    edge = hc.symbolic.Transition("a", "g", guard(x), "a", reset(x))
+    mode = hc.symbolic.SymbolicMode("a", x, [x[1], -1.0, x[1]])
+    edge = hc.symbolic.SymbolicTransition("a", "g", guard(x), "a", reset(x))
     return hc.relax(hc.symbolic.hybrid_system([mode], [edge]), 0.1)
 
 
@@ -216,9 +220,9 @@ def test_what_cannot_be_relaxed_is_refused():
 
 def corner_twice():
     x = ca.SX.sym("x", 2)
-    mode = hc.symbolic.Mode("a", x, [x[1], -1.0])
+    mode = hc.symbolic.SymbolicMode("a", x, [x[1], -1.0])
     edges = [
-        hc.symbolic.Transition("a", name, k * x[0], "a", [x[0], -x[1]])
+        hc.symbolic.SymbolicTransition("a", name, k * x[0], "a", [x[0], -x[1]])
         for k, name in ((1.0, "one"), (2.0, "two"))
     ]
     return hc.symbolic.hybrid_system([mode], edges)
@@ -226,8 +230,8 @@ def corner_twice():
 
 def test_a_reset_must_not_see_the_input():
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
-    mode = hc.symbolic.Mode("a", x, [x[1], u], u)
-    edge = hc.symbolic.Transition("a", "g", x[0], "a", [x[0], u - x[1]])
+    mode = hc.symbolic.SymbolicMode("a", x, [x[1], u], u)
+    edge = hc.symbolic.SymbolicTransition("a", "g", x[0], "a", [x[0], u - x[1]])
     relaxed = hc.relax(hc.symbolic.hybrid_system([mode], [edge]), 0.1)
     with pytest.raises(SystemDefinitionError, match=r"reset of guard 'g' .* depends on the input"):
         relaxed.mode("a")

@@ -16,12 +16,12 @@ from hybridctl.hybrid.relaxation.strip import Strips
 def switched(fields, value, x):
     """A field for value > 0 and one for value < 0, as modes plus and minus."""
     modes = [
-        hc.symbolic.Mode(name, x, field)
+        hc.symbolic.SymbolicMode(name, x, field)
         for name, field in zip(("plus", "minus"), fields, strict=True)
     ]
-    down = hc.symbolic.Transition("plus", "down", value, "minus")
+    down = hc.symbolic.SymbolicTransition("plus", "down", value, "minus")
     return hc.symbolic.hybrid_system(
-        modes, [down, hc.symbolic.Transition("minus", "up", -value, "plus")]
+        modes, [down, hc.symbolic.SymbolicTransition("minus", "up", -value, "plus")]
     )
 
 
@@ -121,13 +121,13 @@ def quadrants(fields):
     x = ca.SX.sym("x", 2)
     modes, edges = [], []
     for signs, f in fields.items():
-        modes.append(hc.symbolic.Mode(signs, x, f))
+        modes.append(hc.symbolic.SymbolicMode(signs, x, f))
         for i in range(2):
             other = "".join(
                 ("-" if s == "+" else "+") if k == i else s for k, s in enumerate(signs)
             )
             value = x[i] if signs[i] == "+" else -x[i]
-            edges.append(hc.symbolic.Transition(signs, f"x{i + 1}", value, other))
+            edges.append(hc.symbolic.SymbolicTransition(signs, f"x{i + 1}", value, other))
     return hc.symbolic.hybrid_system(modes, edges)
 
 
@@ -161,14 +161,14 @@ def test_the_weights_of_two_guards_that_depend_on_each_other():
 def test_a_guard_with_one_side_is_crossed(kept):
     """Its reset leads inside the mode, forgets, or leaves a coordinate out: nothing pushes back."""
     x = ca.SX.sym("x", 2)
-    air = hc.symbolic.Mode("air", x, [x[1], -1.0])
+    air = hc.symbolic.SymbolicMode("air", x, [x[1], -1.0])
     if kept == "speed":
         v = ca.SX.sym("v")
-        after, reset = hc.symbolic.Mode("up", v, [1.0 + v]), [-x[1]]
+        after, reset = hc.symbolic.SymbolicMode("up", v, [1.0 + v]), [-x[1]]
     else:
-        after = hc.symbolic.Mode("up", x, [1.0 + x[0], 0.5])
+        after = hc.symbolic.SymbolicMode("up", x, [1.0 + x[0], 0.5])
         reset = [x[0] + 0.2, -x[1]] if kept == "inside" else [x[0], 0.0]
-    floor = hc.symbolic.Transition("air", "floor", x[0], "up", reset)
+    floor = hc.symbolic.SymbolicTransition("air", "floor", x[0], "up", reset)
     system = hc.symbolic.hybrid_system([air, after], [floor])
     plain = hc.simulate(system, "air", [0.5, 0.0], (0.0, 2.0))
     found = hc.simulate(hc.hybrid.filippov(system), "air", [0.5, 0.0], (0.0, 2.0))
@@ -191,12 +191,12 @@ def leaving():
     for signs in ("++", "+-", "-+", "--"):
         down = -1.0 if signs[1] == "+" else 1.0 - x[2]
         across = -1.0 if signs[0] == "+" else 1.0
-        modes.append(hc.symbolic.Mode(signs, x, [across, down, 1.0]))
+        modes.append(hc.symbolic.SymbolicMode(signs, x, [across, down, 1.0]))
         for i in range(2):
             turned = "-" if signs[i] == "+" else "+"
             other = signs[:i] + turned + signs[i + 1 :]
             value = x[i] if signs[i] == "+" else -x[i]
-            edges.append(hc.symbolic.Transition(signs, f"x{i + 1}", value, other))
+            edges.append(hc.symbolic.SymbolicTransition(signs, f"x{i + 1}", value, other))
     return hc.symbolic.hybrid_system(modes, edges)
 
 

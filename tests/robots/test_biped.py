@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from differences import assert_derivative, central
 from hybridctl.robots import biped
-from hybridctl.robots.biped import AIR, MODES, STANCE, Parameters
+from hybridctl.robots.biped import AIR, MODES, STANCE, BipedParameters
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ from hybridctl import errors
 LEFT, RIGHT = "left closes", "right closes"
 ONLY_LEFT, ONLY_RIGHT = ("closed", "open"), ("open", "closed")
 NO_INPUT = np.zeros(0)
-UNEQUAL = Parameters(
+UNEQUAL = BipedParameters(
     mass=2.0, inertia=0.3, spread=0.9, length=0.7, curvature=0.4, stiffness=80.0, damping=3.0
 )
 SYSTEMS = {name: partial(biped.soft, damping=name) for name in ("none", "linear", "by_feet")}
@@ -70,14 +70,14 @@ def on_ground(p, x=0.0):
     length=st.floats(0.1, 2.0), c=st.floats(-0.3, 1.0),
 )  # fmt: skip
 def test_the_gap_is_the_height_of_a_foot_above_the_hill(x, y, pitch, psi, length, c):
-    p = Parameters(spread=psi, length=length, curvature=c, height=100.0)
+    p = BipedParameters(spread=psi, length=length, curvature=c, height=100.0)
     body, turn = x + 1j * y, np.exp(1j * pitch)
     feet = [body + length * turn * np.exp(1j * angle) for angle in (np.pi + psi, -psi)]
     expected = [foot.imag + c * foot.real**2 for foot in feet]
     np.testing.assert_allclose(biped.gaps([x, y, pitch], p), expected, atol=1e-13)
 
 
-@pytest.mark.parametrize("p", [Parameters(), UNEQUAL])
+@pytest.mark.parametrize("p", [BipedParameters(), UNEQUAL])
 def test_at_the_start_both_gaps_are_positive_and_equal(p):
     expected = p.height - p.length * np.sin(p.spread)
     expected += p.curvature * (p.length * np.cos(p.spread)) ** 2
@@ -104,7 +104,7 @@ def test_free_fall(name):
         np.testing.assert_allclose(traj.arcs[0](float(t)), exact, atol=1e-13)  # rounding
 
 
-@pytest.mark.parametrize("p", [Parameters(), UNEQUAL])
+@pytest.mark.parametrize("p", [BipedParameters(), UNEQUAL])
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_both_feet_touch_at_once_and_when_free_fall_says(name, p):
     time, state = biped.touchdown(p)
@@ -168,7 +168,7 @@ def test_dampers_take_what_their_power_says(damping):
 
 @pytest.mark.parametrize(("key", "share"), [(ONLY_LEFT, 0.5), (ONLY_RIGHT, 0.5), (STANCE, 1.0)])
 def test_damping_by_feet_is_linear_damping_with_a_share_of_beta(key, share):
-    other = Parameters(**{**vars(UNEQUAL), "damping": share * UNEQUAL.damping})
+    other = BipedParameters(**{**vars(UNEQUAL), "damping": share * UNEQUAL.damping})
     x = np.array([0.1, 0.2, -0.3, 0.4, -2.0, 0.6])
     np.testing.assert_allclose(
         field(biped.soft(UNEQUAL, damping="by_feet"), key, x),
@@ -221,7 +221,7 @@ def difference_of_orders(p):
     return row
 
 
-@pytest.mark.parametrize("p", [Parameters(), UNEQUAL, Parameters(length=1.0, spread=0.5)])
+@pytest.mark.parametrize("p", [BipedParameters(), UNEQUAL, BipedParameters(length=1.0, spread=0.5)])
 def test_orders_with_damping_by_feet_differ_by_the_closed_form(p):
     left_first, right_first = two_orders(biped.soft(p, damping="by_feet"), biped.touchdown(p)[1])
     expected = difference_of_orders(p)
@@ -234,12 +234,12 @@ def test_the_closed_form_is_the_printed_one_for_unit_length_and_mass():
     printed = np.zeros((6, 6))
     printed[4, 0] = -4 * beta * np.cos(psi)
     printed[4, 2] = -2 * beta * (np.sin(2 * psi) + np.cos(psi))
-    p = Parameters(length=1.0, spread=psi, damping=beta)
+    p = BipedParameters(length=1.0, spread=psi, damping=beta)
     left_first, right_first = two_orders(biped.soft(p, damping="by_feet"), biped.touchdown(p)[1])
     np.testing.assert_allclose(left_first - right_first, printed, atol=1e-13)
 
 
-@pytest.mark.parametrize("p", [Parameters(), UNEQUAL])
+@pytest.mark.parametrize("p", [BipedParameters(), UNEQUAL])
 @pytest.mark.parametrize("damping", ["none", "linear"])
 def test_orders_agree_with_linear_damping_and_are_trivial_without(p, damping):
     """[Bder] (17): the product is I - beta M^-1 sum Da^T Da in the lower left block."""
@@ -264,7 +264,7 @@ def coupling(p, q):
     return (n[0] / masses(p)) @ n[1]
 
 
-LONG = Parameters(length=1.0, height=2.0)
+LONG = BipedParameters(length=1.0, height=2.0)
 CASES = [
     (AIR, (LEFT,)),
     (AIR, (RIGHT,)),
@@ -274,7 +274,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("p", [Parameters(), UNEQUAL, LONG])
+@pytest.mark.parametrize("p", [BipedParameters(), UNEQUAL, LONG])
 @pytest.mark.parametrize(("key", "fired"), CASES)
 def test_impacts_are_plastic_push_and_take_energy(p, key, fired):
     rng, system = np.random.default_rng(1), biped.rigid(p)
@@ -305,7 +305,7 @@ def test_impacts_are_plastic_push_and_take_energy(p, key, fired):
 
 
 def test_level_landing_stops_both_feet():
-    p = Parameters()
+    p = BipedParameters()
     x = biped.touchdown(p)[1]
     jump = landing(biped.rigid(p), AIR, (LEFT, RIGHT), x)
     assert jump.mode == STANCE
@@ -335,7 +335,7 @@ def test_single_impacts_commute_where_the_feet_push_each_other_down():
 
 
 def test_single_impacts_do_not_commute_where_the_second_lifts_the_first_foot():
-    p = Parameters()
+    p = BipedParameters()
     system, x = biped.rigid(p), biped.touchdown(p)[1]
     a = coupling(p, x[:3])
     n = normals(x[:3], p)
@@ -352,7 +352,7 @@ def test_single_impacts_do_not_commute_where_the_second_lifts_the_first_foot():
         assert (n @ state[3:])[lifted] == pytest.approx(rise, abs=1e-8)
 
 
-@pytest.mark.parametrize("p", [Parameters(), LONG])
+@pytest.mark.parametrize("p", [BipedParameters(), LONG])
 def test_a_nearly_level_drop_comes_to_rest_on_both_feet(p):
     x = biped.start(p) + 1e-3 * np.eye(6)[2]
     end = biped.touchdown(p)[0] + 0.2
@@ -362,7 +362,7 @@ def test_a_nearly_level_drop_comes_to_rest_on_both_feet(p):
     assert np.abs(traj.final_state - level).max() < 10 * 1e-3  # of the size of the deviation
 
 
-@pytest.mark.parametrize("p", [Parameters(), UNEQUAL])
+@pytest.mark.parametrize("p", [BipedParameters(), UNEQUAL])
 @pytest.mark.parametrize("key", MODES[1:])
 def test_closed_feet_follow_the_ground_without_friction(p, key):
     """A frictionless constraint does no work; N v = 0 keeps the gap."""
@@ -393,7 +393,7 @@ def test_closed_feet_follow_the_ground_without_friction(p, key):
 
 def test_a_closed_foot_opens_where_its_force_falls_through_zero():
     """Sliding ever faster down the flank of the hill, the biped leaves the ground."""
-    p = Parameters()
+    p = BipedParameters()
     q = on_ground(p)
     v = np.array([0.9, 0.0, 0.0])
     n = normals(q, p)
@@ -423,7 +423,7 @@ def test_fields_and_guards_have_the_derivatives_of_differences(name, key):
         np.testing.assert_array_equal(derivative.time, 0.0)
 
 
-@pytest.mark.parametrize("p", [Parameters(), LONG])
+@pytest.mark.parametrize("p", [BipedParameters(), LONG])
 @pytest.mark.parametrize(("key", "fired"), [case for case in CASES if len(case[1]) == 1])
 def test_impacts_have_the_derivatives_of_differences(p, key, fired):
     reset = biped.rigid(p).outgoing(key).edge(fired).reset
@@ -436,7 +436,7 @@ def test_impacts_have_the_derivatives_of_differences(p, key, fired):
     assert jacobian.input.shape == (6, 0)
 
 
-@pytest.mark.parametrize("p", [Parameters(), LONG])
+@pytest.mark.parametrize("p", [BipedParameters(), LONG])
 def test_an_impact_of_both_feet_puts_them_on_the_ground(p):
     """By differences to where a foot is above it: second order in steps, which are extrapolated."""
     system = biped.rigid(p)
@@ -472,7 +472,7 @@ def test_an_impact_of_both_feet_puts_them_on_the_ground(p):
 )
 def test_parameters_are_checked(changes, message):
     with pytest.raises(errors.InputError, match=message):
-        Parameters(**changes)
+        BipedParameters(**changes)
 
 
 def test_unknown_names_are_errors():
@@ -480,4 +480,4 @@ def test_unknown_names_are_errors():
         biped.soft(damping="by_foot")
     for make in SYSTEMS.values():
         with pytest.raises(errors.UnknownNameError, match="flying"):
-            hc.simulate(make(Parameters()), "flying", biped.start(), (0.0, 1.0))
+            hc.simulate(make(BipedParameters()), "flying", biped.start(), (0.0, 1.0))

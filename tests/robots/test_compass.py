@@ -12,7 +12,7 @@ from hybridctl.robots import compass
 import hybridctl as hc
 
 TIGHT = {"rtol": 1e-13, "atol": 1e-13, "tolerance": 1e-12}
-GOSWAMI, GARCIA = compass.Parameters(), compass.GARCIA
+GOSWAMI, GARCIA = compass.CompassParameters(), compass.GARCIA
 GUESSES = {
     "goswami": (GOSWAMI, 0.2187, -1.0918, -0.3772, 1.2),
     "long": (GARCIA, 0.2003 - 0.009, -0.1998, -0.1840, 6.0),
@@ -98,7 +98,7 @@ def test_it_walks_on_to_the_orbit():
     assert touched[-1] - touched[-2] == pytest.approx(orbit.period, abs=1e-6)
 
 
-def _return_map(p: compass.Parameters, start, period):
+def _return_map(p: compass.CompassParameters, start, period):
     """The state after touchdown, seen by the new standing leg (4,), and its derivative (4, 4)."""
     x = np.repeat(start[:, None], 4, axis=1) + 1e-30j * np.eye(4)
     steps = 3000

@@ -39,13 +39,13 @@ class CloseGuards:
             field = ca.vertcat(
                 across + 0.1 * ca.sin(ca.DM(turn) @ x), ca.DM(level) + ca.sin(ca.DM(spin) @ x)
             )
-            modes.append(symbolic.Mode(key, x, field))
+            modes.append(symbolic.SymbolicMode(key, x, field))
             for j in (j for j in range(n) if not key[j]):
                 target = tuple(1 if i == j else k for i, k in enumerate(key))
                 after = [w[i] for i in range(n)]
                 after[j] = float(keep[j]) * w[j] + float(kick[j]) * ca.cos(y[j])
                 reset = ca.vertcat(y, *after) if resets else x
-                move = symbolic.Transition(key, f"guard {j}", guards[j], target, reset)
+                move = symbolic.SymbolicTransition(key, f"guard {j}", guards[j], target, reset)
                 transitions.append(move)
         self.system = symbolic.hybrid_system(modes, transitions)
         self._guards = ca.Function("guards", [x], [ca.vertcat(*guards)])

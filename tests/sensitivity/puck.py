@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.settings import Positive, Settings, UnitInterval
-from hybridctl.symbolic import Joint, Mode, Transition, hybrid_system
+from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, hybrid_system
 
 Touched = tuple[int, ...]
 FREE: Touched = (0, 0)
@@ -32,7 +32,7 @@ CATCH = "catch"
 
 
 @dataclass(frozen=True)
-class Parameters(Settings):
+class PuckParameters(Settings):
     """The velocity (2,) at the corner in m/s, restitution, distance of the hand in m.
 
     thrust: the acceleration (2,) for each tuple of walls touched, m/s^2. throw: M (4, 4).
@@ -64,22 +64,22 @@ class Parameters(Settings):
         return t, np.concatenate([v * t + 0.5 * a * t**2, v + a * t])
 
 
-def system(parameters: Parameters | None = None) -> HybridSystem:
+def system(parameters: PuckParameters | None = None) -> HybridSystem:
     """The hybrid system, with guards `WALLS` and `CATCH`."""
-    p = parameters or Parameters()
+    p = parameters or PuckParameters()
     x = ca.SX.sym("x", 4)
     modes = [
-        Mode(key, x, [x[2], x[3], *np.asarray(thrust, dtype=np.float64)])
+        SymbolicMode(key, x, [x[2], x[3], *np.asarray(thrust, dtype=np.float64)])
         for key, thrust in p.thrust.items()
     ]
     bounce = [ca.vertcat(x[:2], -p.restitution * x[2], x[3]),
               ca.vertcat(x[:3], -p.restitution * x[3])]  # fmt: skip
-    ways: list[Transition | Joint] = []
+    ways: list[SymbolicTransition | Joint] = []
     for key in product((0, 1), repeat=2):
         for wall in (j for j in range(2) if not key[j]):
             after = tuple(1 if j == wall else touched for j, touched in enumerate(key))
-            ways.append(Transition(key, WALLS[wall], x[wall], after, bounce[wall]))
+            ways.append(SymbolicTransition(key, WALLS[wall], x[wall], after, bounce[wall]))
     ways.append(Joint(FREE, list(WALLS), (1, 1), ca.vertcat(x[:2], -p.restitution * x[2:])))
     again = ca.DM(p.thrown) + ca.DM(np.asarray(p.throw)) @ (x - ca.DM(p.caught[1]))
-    ways.append(Transition((1, 1), CATCH, p.distance - x[0] - x[1], FREE, again))
+    ways.append(SymbolicTransition((1, 1), CATCH, p.distance - x[0] - x[1], FREE, again))
     return hybrid_system(modes, ways)

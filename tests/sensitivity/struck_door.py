@@ -8,7 +8,7 @@ from scipy.integrate import solve_ivp
 def struck_door():
     """System, start (8,), and constant torques (3,) that end in the impact at 0.05 s."""
     system = rrr_door.system()
-    event = build(system, rrr_door.Parameters(), Design()).events[0]
+    event = build(system, rrr_door.DoorParameters(), Design()).events[0]
     u, mode = event.input_before, system.mode(OPEN)
     back = solve_ivp(
         lambda t, x: mode.field(t, x, u),

@@ -163,7 +163,7 @@ def test_corners_that_land_together_at_the_border_stick_in_the_end():
 
 def test_corners_at_the_border_that_bounce_are_refused():
     friction, e = 0.3, 0.4
-    p = block.Parameters(width=0.5, height=0.05, friction=friction, restitution=e)
+    p = block.BlockParameters(width=0.5, height=0.05, friction=friction, restitution=e)
     speed = np.sqrt(1.0 + 2.0 * 9.81 * 0.025)
     x0 = np.array([0.0, 0.05, 0.0, friction * (1.0 + e) * speed, -1.0, 0.0])
     system = block.system(p)
@@ -175,7 +175,7 @@ def test_corners_at_the_border_that_bounce_are_refused():
 
 def test_friction_of_a_block_that_lands_sliding_by_hand():
     """v_x+ = v_x - mu V, and so slows down by mu g: also by parameters."""
-    p = block.Parameters(width=0.1, height=0.3, friction=0.3)
+    p = block.BlockParameters(width=0.1, height=0.3, friction=0.3)
     system, end = block.system(p), 0.04
     x0 = np.array([0.0, 0.175, 0.0, 3.0, -1.0, 0.0])
     run = hc.simulate(system, OPEN, x0, (0.0, end), **TIGHT)
@@ -190,7 +190,7 @@ def test_friction_of_a_block_that_lands_sliding_by_hand():
 
 
 def test_feedback_that_made_the_run_and_feedback_closed_afterwards_agree():
-    p = block.Parameters(width=0.1, height=0.3, friction=0.3)
+    p = block.BlockParameters(width=0.1, height=0.3, friction=0.3)
     system = contact_system(block.robot(p, actuated=True), block.contacts(p))
     gain = 0.1 * np.random.default_rng(4).normal(size=(3, 6))
     law = DifferentiableLaw(
@@ -211,7 +211,7 @@ def test_the_orbit_of_a_block_that_bounces_on_both_corners_at_once():
     the level start itself, as at h = 1e-6 the orbit's own tilt of 1e-9 would show.
     """
     e, amplitude, period = 0.7, 6.0, 0.5
-    p = block.Parameters(width=0.1, height=0.3, friction=0.5, restitution=e)
+    p = block.BlockParameters(width=0.1, height=0.3, friction=0.5, restitution=e)
     system, rate = block.system(p, actuated=True), 2.0 * np.pi / period
     speed = (1.0 - e) / (1.0 + e) * 0.5 * p.gravity * period
     phase, leaves = np.arccos(speed * rate / amplitude), 0.5 * p.gravity * period

@@ -68,7 +68,7 @@ def check(system, mode, x0, end, count=6, floor=1e-10, linear=False):
 
 def ball_on_the_cone(friction, sign, theta=0.3, fall=1.5, restitution=0.0):
     """A ball that hits a slope with v_t = sign mu (1 + e) |v_n|, downhill or uphill."""
-    parameters = ball.Parameters(friction=friction, slope=theta, restitution=restitution)
+    parameters = ball.BallParameters(friction=friction, slope=theta, restitution=restitution)
     system = ball.system(parameters)
     c, s = np.cos(theta), np.sin(theta)
     along, normal = np.array([c, -s]), np.array([s, c])
@@ -122,7 +122,7 @@ def test_the_bounce_by_hand():
 
 def test_a_corner_of_a_block_that_the_impact_only_just_stops():
     """It goes on turning about that corner, whether that slips briefly or not."""
-    p = block.Parameters(friction=0.5)
+    p = block.BlockParameters(friction=0.5)
     system, dynamics = block.system(p), ContactDynamics(block.robot(p), block.contacts(p))
     q = np.array([0.0, 0.0, -0.9])  # on the left corner
     q[1] = -dynamics.gaps(q).min()
@@ -137,7 +137,7 @@ def test_a_corner_of_a_block_that_the_impact_only_just_stops():
 
 def test_a_corner_that_turns_fast_and_is_not_held_slips_back_at_once():
     """What slows its slip is friction and, with 6 rad/s, 2.3 m/s^2 of its way round."""
-    p = block.Parameters(friction=0.2)
+    p = block.BlockParameters(friction=0.2)
     system, dynamics = block.system(p), ContactDynamics(block.robot(p), block.contacts(p))
     q = np.array([0.0, 0.0, -0.5])
     q[1] = -dynamics.gaps(q).min()
@@ -151,7 +151,7 @@ def test_a_corner_that_turns_fast_and_is_not_held_slips_back_at_once():
 
 def test_two_corners_that_stop_together():
     """A block slides on its left corner while the right one comes down, and both only just stop."""
-    p = block.Parameters(friction=0.3)
+    p = block.BlockParameters(friction=0.3)
     system, dynamics = block.system(p), ContactDynamics(block.robot(p), block.contacts(p))
     q = np.array([0.0, 0.5 * p.height, 0.0])
     rows, left = dynamics.all.jacobian(q), 11.0 / 19.0  # leaves the left corner its zero speed
@@ -206,7 +206,7 @@ def test_a_slip_in_a_surface_that_friction_does_not_stop_is_refused():
 
 def landing_level(width, height, friction, slide):
     """A plank that falls level from rest at 1 m/s, sliding at `slide` m/s."""
-    system = block.system(block.Parameters(width=width, height=height, friction=friction))
+    system = block.system(block.BlockParameters(width=width, height=height, friction=friction))
     return system, np.array([0.0, 0.5 * height + 0.025, 0.0, slide, -1.0, 0.0])
 
 
@@ -258,7 +258,7 @@ def test_level_landings_that_are_refused_end_elsewhere_beside_it():
 
 def test_corners_that_land_together_at_the_border_are_refused():
     """A block falls flat, sideways at mu |v_n|."""
-    p = block.Parameters(friction=0.3)
+    p = block.BlockParameters(friction=0.3)
     system = block.system(p)
     x0 = backwards(system, ("open", "open"), np.array([0.0, 0.05, 0.0, 0.3, -1.0, 0.0]), 0.05)
     event = only_event(system, ("open", "open"), x0, 0.1)
@@ -280,7 +280,7 @@ def test_a_contact_that_only_just_takes_part_is_refused():
 def test_static_friction_that_only_just_holds_is_refused(side):
     """Sticking or sliding off: no derivative. Friction a little above or below has one."""
     theta = 0.3
-    p = ball.Parameters(friction=0.2, slope=theta)
+    p = ball.BallParameters(friction=0.2, slope=theta)
     system = ball.system(p)
 
     def landing(static):

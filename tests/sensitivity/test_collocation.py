@@ -92,7 +92,7 @@ def test_coefficients_that_are_not_finite_are_an_error():
 def test_a_stiff_loop_is_followed_in_few_steps(rate):
     """A mass under feedback of two decays, one at `rate`: the matrix exponential, [e^(-2 t)]."""
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u", 1)
-    system = symbolic.hybrid_system([symbolic.Mode("free", x, [x[1], u[0]], input=u)], [])
+    system = symbolic.hybrid_system([symbolic.SymbolicMode("free", x, [x[1], u[0]], input=u)], [])
     run = hc.simulate(system, "free", [1.0, 0.0], (0.0, 1.0), lambda t, x: np.array([np.sin(t)]))
     gain = np.array([[2.0 * rate, 2.0 + rate]])
     lin = hc.linearize(system, run).closed_loop([gain])

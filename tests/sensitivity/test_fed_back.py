@@ -25,9 +25,13 @@ def throw(guard_input, reset_input):
     """A pushed ball that bounces once; guard and reset see the push."""
     x, u, t = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("t")
     field = [x[1], -9.81 - 0.3 * x[1] * ca.fabs(x[1]) + u]
-    modes = [hc.symbolic.Mode(k, state=x, field=field, input=u, time=t) for k in ("air", "up")]
+    modes = [
+        hc.symbolic.SymbolicMode(k, state=x, field=field, input=u, time=t) for k in ("air", "up")
+    ]
     reset = [x[0], -0.7 * x[1] + reset_input * u * (1.0 - x[1])]
-    edge = hc.symbolic.Transition("air", "floor", x[0] + guard_input * u - 0.1 * t, "up", reset)
+    edge = hc.symbolic.SymbolicTransition(
+        "air", "floor", x[0] + guard_input * u - 0.1 * t, "up", reset
+    )
     system = hc.symbolic.hybrid_system(modes, [edge])
     run = hc.simulate(system, "air", START, SPAN, lambda t, x: push(t), rtol=1e-12, atol=1e-13)
     assert len(run.events) == 1

@@ -14,11 +14,13 @@ def two_walls(factor):
     modes, transitions = [], []
     for fired in ((), (0,), (1,), (0, 1)):
         x = ca.SX.sym("x", 2)
-        modes.append(hc.symbolic.Mode(fired, state=x, field=[1.0, 1.0]))
+        modes.append(hc.symbolic.SymbolicMode(fired, state=x, field=[1.0, 1.0]))
         for j in {0, 1} - set(fired):
             after = tuple(sorted({*fired, j}))
             reset = [x[0], factor * x[1]] if j == 0 else None
-            transitions.append(hc.symbolic.Transition(fired, f"wall {j}", -x[j], after, reset))
+            transitions.append(
+                hc.symbolic.SymbolicTransition(fired, f"wall {j}", -x[j], after, reset)
+            )
     return hc.symbolic.hybrid_system(modes, transitions)
 
 

@@ -13,7 +13,7 @@ from hybridctl.sensitivity.growth import _form, growth_derivatives
 from hybridctl.sensitivity.return_map import periodic_orbit
 from hybridctl.sensitivity.stability import balanced, judge, stability
 from hybridctl.shaping import bound_derivatives
-from hybridctl.symbolic import Joint, Mode, Transition, parametric_system
+from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, parametric_system
 
 MAPS = [(0, 2), (3, 2), (1, 3), (2, 3), (14, 3), (17, 3), (5, 4)]
 
@@ -63,29 +63,30 @@ def thrown(values):
     thrust = {key: 4.0 * rng.normal(size=2) for key in product((0, 1), repeat=2)}
     thrust[0, 0], thrust[1, 1] = np.zeros(2), np.abs(thrust[1, 1])
     gain = rng.uniform(0.2, 0.5) * rng.normal(size=(4, 4))
-    p = puck.Parameters(thrust=thrust, throw=gain)
+    p = puck.PuckParameters(thrust=thrust, throw=gain)
     x, (hard, pushed, corner, wall) = ca.SX.sym("x", 4), (ca.SX.sym(n) for n in "abcd")
     modes = []
     for key, force in thrust.items():
         fx, fy = (float(f) for f in force)
-        modes.append(Mode(key, x, [x[2], x[3], fx + pushed * (sum(key) == 1), fy]))
+        modes.append(SymbolicMode(key, x, [x[2], x[3], fx + pushed * (sum(key) == 1), fy]))
     e, places = p.restitution, (x[0] - corner, x[1] - corner - wall)
     bounce = [ca.vertcat(x[:2], -e * x[2], x[3]), ca.vertcat(x[:3], -e * x[3])]
     ways = []
     for key in product((0, 1), repeat=2):
         for j in (j for j in range(2) if not key[j]):
             after = tuple(1 if i == j else done for i, done in enumerate(key))
-            ways.append(Transition(key, puck.WALLS[j], places[j], after, bounce[j]))
+            ways.append(SymbolicTransition(key, puck.WALLS[j], places[j], after, bounce[j]))
     ways.append(Joint((0, 0), list(puck.WALLS), (1, 1), ca.vertcat(x[:2], -e * x[2:])))
     moved = ca.vertcat(corner, corner, 0.0, 0.0)
     again = ca.DM(p.thrown) + moved + hard * ca.DM(gain) @ (x - ca.DM(p.caught[1]) - moved)
     catch = p.distance - x[0] - x[1] + 2.0 * corner
-    ways.append(Transition((1, 1), puck.CATCH, catch, (0, 0), again))
+    ways.append(SymbolicTransition((1, 1), puck.CATCH, catch, (0, 0), again))
     names = ("hard", "pushed", "corner", "wall")
     symbols = dict(zip(names, (hard, pushed, corner, wall), strict=True))
     parameters = {name: (symbols[name], value) for name, value in values.items()}
-    modes = [Mode(m.key, m.state, [ca.substitute(ca.vertcat(*m.field), *fixed(symbols, values))])
-             for m in modes]  # fmt: skip
+    known = fixed(symbols, values)
+    fields = [[ca.substitute(ca.vertcat(*m.field), *known)] for m in modes]
+    modes = [SymbolicMode(m.key, m.state, f) for m, f in zip(modes, fields, strict=True)]
     return modes, [without(way, symbols, values) for way in ways], parameters, p.thrown
 
 
@@ -99,7 +100,7 @@ def without(way, symbols, values):
     put = lambda e: None if e is None else ca.substitute(e, *fixed(symbols, values))  # noqa: E731
     if isinstance(way, Joint):
         return Joint(way.source, way.names, way.target, put(way.reset))
-    return Transition(way.source, way.name, put(way.guard), way.target, put(way.reset))
+    return SymbolicTransition(way.source, way.name, put(way.guard), way.target, put(way.reset))
 
 
 def found_anew(values):

@@ -17,8 +17,8 @@ def driven():
     field = [v, -G + u[0] - 0.3 * v + ca.sin(3.0 * t)]
     reset = [y, -0.8 * v + u[1]]
     return symbolic.hybrid_system(
-        [symbolic.Mode("air", [y, v], field, input=u, time=t)],
-        [symbolic.Transition("air", "hits", y - 0.05 * u[2], "air", reset)],
+        [symbolic.SymbolicMode("air", [y, v], field, input=u, time=t)],
+        [symbolic.SymbolicTransition("air", "hits", y - 0.05 * u[2], "air", reset)],
     )
 
 

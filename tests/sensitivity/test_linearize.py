@@ -65,7 +65,7 @@ def flow_errors(lin, policy=None, *, steps=STEPS, along=None, fourth=False, **op
 
 @pytest.mark.parametrize("end", [0.5, 1.1, 1.75, 2.0])
 def test_a_ball_that_bounces(end):
-    system = ball.system(ball.Parameters(slope=0.0, restitution=0.8))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.8))
     lin = linearized(system, ("open",), [0.0, 1.0, 0.3, 0.0], (0.0, end))
     assert_v(flow_errors(lin))
 
@@ -76,7 +76,10 @@ def test_the_map_of_a_bouncing_ball_by_hand():
     e, height = 0.8, 1.0
     fall = np.sqrt(2.0 * height / G)
     lin = linearized(
-        ball.system(ball.Parameters(slope=0.0, restitution=e)), ("open",), [0, 1.0, 0, 0], (0, 1.0)
+        ball.system(ball.BallParameters(slope=0.0, restitution=e)),
+        ("open",),
+        [0, 1.0, 0, 0],
+        (0, 1.0),
     )
     v = -G * fall
 
@@ -91,7 +94,7 @@ def test_the_map_of_a_bouncing_ball_by_hand():
 
 @pytest.mark.parametrize(("friction", "mode"), [(0.1, "slip+"), (0.9, "stick")])
 def test_a_ball_that_lands_on_a_slope(friction, mode):
-    system = ball.system(ball.Parameters(slope=0.3, friction=friction))
+    system = ball.system(ball.BallParameters(slope=0.3, friction=friction))
     lin = linearized(system, ("open",), [0.0, 1.0, 0.3, 0.0], (0.0, 1.0))
     assert lin.trajectory.final_mode == (mode,)
     assert_v(flow_errors(lin))
@@ -102,8 +105,8 @@ def paddle():
     y, v, t = ca.SX.sym("y"), ca.SX.sym("v"), ca.SX.sym("t")
     height, rate = 0.1 * ca.sin(5.0 * t), 0.5 * ca.cos(5.0 * t)
     return symbolic.hybrid_system(
-        [symbolic.Mode("air", state=[y, v], field=[v, -G - 0.1 * v], time=t)],
-        [symbolic.Transition("air", "hits", y - height, "air", [y, 1.8 * rate - 0.8 * v])],
+        [symbolic.SymbolicMode("air", state=[y, v], field=[v, -G - 0.1 * v], time=t)],
+        [symbolic.SymbolicTransition("air", "hits", y - height, "air", [y, 1.8 * rate - 0.8 * v])],
     )
 
 
@@ -124,7 +127,7 @@ BLOCKS = {
 def test_a_block_with_friction(name):
     """After every impact and every change of friction; both corners stop at once at the end."""
     x0, friction, ends = BLOCKS[name]
-    system = block.system(block.Parameters(friction=friction))
+    system = block.system(block.BlockParameters(friction=friction))
     for end in ends:
         lin = linearized(system, ("open", "open"), x0, (0.0, end))
         # the corners hit within 0.2 ms of each other, so that only small steps keep their order
@@ -156,7 +159,7 @@ def test_a_cube_lands_on_a_corner_that_sticks_and_then_slips():
     at the instant itself, where the run keeps about the root of its tolerance."""
     x0 = np.array([0, 0, 0.12, 0.22, 0.18, 0.05, 0.957, 0.5, 0.1, 0, 1, 3, -1.0])
     x0[3:7] /= np.linalg.norm(x0[3:7])
-    system = cube.system(cube.Parameters(restitution=0.0))
+    system = cube.system(cube.CubeParameters(restitution=0.0))
     run = hc.simulate(system, ("open",) * 8, x0, (0.0, 0.11), rtol=1e-11, atol=1e-11)
     assert [e.guards for e in run.events] == [
         ("front-right-bottom closes",),
@@ -171,7 +174,7 @@ def test_a_cube_lands_on_a_corner_that_sticks_and_then_slips():
 def test_a_cube_on_its_corner_that_sticks():
     x0 = np.array([0, 0, 0.12, 0.22, 0.18, 0.05, 0.957, 0.5, 0.1, 0, 1, 3, -1.0])
     x0[3:7] /= np.linalg.norm(x0[3:7])
-    system = cube.system(cube.Parameters(restitution=0.0))
+    system = cube.system(cube.CubeParameters(restitution=0.0))
     lin = linearized(system, ("open",) * 8, x0, (0.0, 0.09))
     assert lin.trajectory.final_mode[4] == "stick"
     assert_v(flow_errors(lin, steps=STEPS[1:]))
@@ -228,7 +231,7 @@ def test_directions_that_do_not_fit_are_refused(dx):
 
 
 def test_what_is_piecewise_linear_has_no_matrix():
-    p = biped.Parameters()
+    p = biped.BipedParameters()
     ground = biped.soft(p, damping="by_feet")
     lin = linearized(ground, biped.AIR, biped.start(p), (0.0, 0.5))
     assert not lin.is_linear
@@ -270,7 +273,7 @@ def test_a_missing_jacobian_is_named(missing):
 
 
 def test_an_event_that_ends_infinitely_many_is_refused():
-    system = ball.system(ball.Parameters(slope=0.0, restitution=0.5))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.5))
     run = hc.simulate(system, ("open",), [0.0, 0.5, 0.0, 0.0], (0.0, 2.0), on_zeno="rest")
     assert run.events[-1].accumulation is not None
     message = r"event \d+ at t = [\d.]+ s \(slope closes\): .*ends infinitely many"

@@ -12,14 +12,14 @@ TIGHT = {"rtol": 1e-11, "atol": 1e-11}
 
 
 def bounced():
-    p = ball.Parameters(slope=0.0, restitution=0.8)
+    p = ball.BallParameters(slope=0.0, restitution=0.8)
     system = ball.system(p)
     run = hc.simulate(system, ("open",), [0.0, 1.0, 0.3, 0.0], (0.0, 1.2), **TIGHT)
     return hc.linearize(system, run)
 
 
 def soft():
-    p = biped.Parameters()
+    p = biped.BipedParameters()
     system = biped.soft(p, damping="by_feet")
     return hc.linearize(system, hc.simulate(system, biped.AIR, biped.start(p), (0.0, 0.5), **TIGHT))
 

@@ -21,8 +21,12 @@ def system(acceleration, wall):
     """A point that meets a wall above it, and is thrown back."""
     x = ca.SX.sym("x", 2)
     return symbolic.hybrid_system(
-        [symbolic.Mode("below", state=x, field=[x[1], acceleration(x[0])])],
-        [symbolic.Transition("below", "wall", wall - x[0], "below", [x[0], -RESTITUTION * x[1]])],
+        [symbolic.SymbolicMode("below", state=x, field=[x[1], acceleration(x[0])])],
+        [
+            symbolic.SymbolicTransition(
+                "below", "wall", wall - x[0], "below", [x[0], -RESTITUTION * x[1]]
+            )
+        ],
     )
 
 
@@ -80,8 +84,8 @@ def test_parameters_that_are_large_numbers_do_not_blur_a_guard():
     """A state of 1e6 that the guard does not see: its tolerance is no uncertainty of the event."""
     x = ca.SX.sym("x", 3)
     hybrid = symbolic.hybrid_system(
-        [symbolic.Mode("air", state=x, field=[x[1], -GRAVITY, 0.0])],
-        [symbolic.Transition("air", "floor", x[0], "air", [x[0], -x[1], x[2]])],
+        [symbolic.SymbolicMode("air", state=x, field=[x[1], -GRAVITY, 0.0])],
+        [symbolic.SymbolicTransition("air", "floor", x[0], "air", [x[0], -x[1], x[2]])],
     )
     run = hc.simulate(hybrid, "air", [1e-2, 0.0, 1e6], (0.0, 0.1))
     hc.linearize(hybrid, run)  # warnings are errors
@@ -91,8 +95,10 @@ def test_parameters_that_are_large_numbers_do_not_blur_a_guard():
 def test_a_rate_that_its_terms_leave_as_rounding_is_grazing(rate, grazes):
     """x falls at 1e6 under a guard x + u, and u rises as fast: 1e-9 of both is no rate."""
     x, u = ca.SX.sym("x"), ca.SX.sym("u")
-    modes = [symbolic.Mode(key, x, [-1e6], u) for key in ("above", "below")]
-    system = symbolic.hybrid_system(modes, [symbolic.Transition("above", "g", x + u, "below")])
+    modes = [symbolic.SymbolicMode(key, x, [-1e6], u) for key in ("above", "below")]
+    system = symbolic.hybrid_system(
+        modes, [symbolic.SymbolicTransition("above", "g", x + u, "below")]
+    )
     zero = np.zeros(1)
     event = Event(0, 0.0, "above", "below", ("g",), zero, zero, zero, zero, zero + 1e6 + rate, zero)
     event = replace(event, accuracy=None)

@@ -141,11 +141,11 @@ def test_an_order_that_no_deviation_changes_is_the_only_piece():
     """Two walls in one direction: the farther one is met last, from wherever it starts."""
     x, lag = ca.SX.sym("x", 2), 1e-4
     modes = [
-        hc.symbolic.Mode((i, j), x, [-1.0 - 0.2 * i - 0.1 * j, 0.1 * x[0] + i - 0.5 * j])
+        hc.symbolic.SymbolicMode((i, j), x, [-1.0 - 0.2 * i - 0.1 * j, 0.1 * x[0] + i - 0.5 * j])
         for i, j in product((0, 1), repeat=2)
     ]
-    walls = [hc.symbolic.Transition((0, j), "near", x[0], (1, j)) for j in (0, 1)]
-    walls += [hc.symbolic.Transition((i, 0), "far", x[0] + lag, (i, 1)) for i in (0, 1)]
+    walls = [hc.symbolic.SymbolicTransition((0, j), "near", x[0], (1, j)) for j in (0, 1)]
+    walls += [hc.symbolic.SymbolicTransition((i, 0), "far", x[0] + lag, (i, 1)) for i in (0, 1)]
     system = hc.symbolic.hybrid_system(modes, walls)
     run = hc.simulate(system, (0, 0), [0.1, 0.0], (0.0, 0.3), **TIGHT)
     merged = hc.linearize(system, run, merge=1e-2, **TIGHT)

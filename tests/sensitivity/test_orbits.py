@@ -41,8 +41,8 @@ def table_ball(amplitude):
     rate = amplitude * FREQUENCY * ca.cos(FREQUENCY * t)
     reset = [y, (1.0 + RESTITUTION) * rate - RESTITUTION * v]
     return symbolic.hybrid_system(
-        [symbolic.Mode("air", state=[y, v], field=[v, -G], time=t)],
-        [symbolic.Transition("air", "table", y - height, "air", reset)],
+        [symbolic.SymbolicMode("air", state=[y, v], field=[v, -G], time=t)],
+        [symbolic.SymbolicTransition("air", "table", y - height, "air", reset)],
     )
 
 
@@ -116,9 +116,9 @@ def wheel():
     """A rimless wheel (angle, rate) of spokes 2 ALPHA apart on a slope; length 1 m."""
     angle, rate = ca.SX.sym("angle"), ca.SX.sym("rate")
     return symbolic.hybrid_system(
-        [symbolic.Mode("roll", state=[angle, rate], field=[rate, G * ca.sin(angle)])],
+        [symbolic.SymbolicMode("roll", state=[angle, rate], field=[rate, G * ca.sin(angle)])],
         [
-            symbolic.Transition(
+            symbolic.SymbolicTransition(
                 "roll",
                 "spoke",
                 SLOPE + ALPHA - angle,
@@ -212,9 +212,9 @@ def oscillator():
     """(z, clock): z' = MATRIX z, and z is MIXING z + KICK whenever the clock has reached LAPSE."""
     z, c = ca.SX.sym("z", 2), ca.SX.sym("c")
     return symbolic.hybrid_system(
-        [symbolic.Mode("go", ca.vertcat(z, c), ca.vertcat(ca.DM(MATRIX) @ z, 1.0))],
+        [symbolic.SymbolicMode("go", ca.vertcat(z, c), ca.vertcat(ca.DM(MATRIX) @ z, 1.0))],
         [
-            symbolic.Transition(
+            symbolic.SymbolicTransition(
                 "go", "tick", LAPSE - c, "go", ca.vertcat(ca.DM(MIXING) @ z + ca.DM(KICK), 0.0)
             )
         ],
@@ -269,8 +269,8 @@ def test_lyapunov_exponents_sum_to_the_mean_growth_of_volume():
 def test_a_direction_that_a_jump_destroys_has_minus_infinity():
     y, v = ca.SX.sym("y"), ca.SX.sym("v")
     system = symbolic.hybrid_system(
-        [symbolic.Mode("air", [y, v], [v, -G])],
-        [symbolic.Transition("air", "floor", y, "air", [y, 3.0])],
+        [symbolic.SymbolicMode("air", [y, v], [v, -G])],
+        [symbolic.SymbolicTransition("air", "floor", y, "air", [y, 3.0])],
     )
     lin = linearized(system, "air", [1.0, 0.0], 2.0)
     assert len(lin.jumps) > 1
@@ -283,7 +283,7 @@ def test_a_direction_that_a_jump_destroys_has_minus_infinity():
 def test_of_a_family_of_orbits_the_nearest_is_found():
     """A harmonic oscillator: all orbits close, and both multipliers are 1."""
     x, v = ca.SX.sym("x"), ca.SX.sym("v")
-    system = symbolic.hybrid_system([symbolic.Mode("swing", [x, v], [v, -x])], [])
+    system = symbolic.hybrid_system([symbolic.SymbolicMode("swing", [x, v], [v, -x])], [])
     orbit = periodic_orbit(
         system, "swing", [0.0, 1.5], PoincareSection("swing", [0.0, 0.0], [1.0, 0.0]), horizon=7.0
     )
@@ -346,7 +346,9 @@ def test_bad_arguments_of_the_exponents_are_refused():
 def test_an_orbit_under_a_periodic_input_is_the_driven_one():
     x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
     field = [x[1], -4.0 * x[0] - 0.6 * x[1] + u]
-    system = symbolic.hybrid_system([symbolic.Mode("on", state=x, field=field, input=u)], [])
+    system = symbolic.hybrid_system(
+        [symbolic.SymbolicMode("on", state=x, field=field, input=u)], []
+    )
     response = 1.0 / (4.0 - FREQUENCY**2 + 0.6j * FREQUENCY)  # to exp(i w t)
     found = periodic_orbit(
         system, "on", [0.1, 0.0], PERIOD, input=lambda t: [np.cos(FREQUENCY * t)]
@@ -361,7 +363,7 @@ def driven(frequency=2.0):
     """x'' = -x - 0.2 x' + cos(w t)."""
     x, t = ca.SX.sym("x", 2), ca.SX.sym("t")
     force = ca.cos(frequency * t)
-    mode = symbolic.Mode("go", x, [x[1], -x[0] - 0.2 * x[1] + force], time=t)
+    mode = symbolic.SymbolicMode("go", x, [x[1], -x[0] - 0.2 * x[1] + force], time=t)
     return symbolic.hybrid_system([mode], [])
 
 
@@ -374,7 +376,7 @@ def test_a_flow_that_closes_in_another_phase_of_what_drives_it_is_no_orbit():
     with pytest.raises(InputError, match="section must be a period of what depends on time"):
         periodic_orbit(driven(), "go", [0.0, 0.0], 1.0)
     x, u = ca.SX.sym("x"), ca.SX.sym("u")
-    steady = symbolic.Mode("go", x, [u - x], u)
+    steady = symbolic.SymbolicMode("go", x, [u - x], u)
     push = lambda t: [np.sin(2.0 * t)]  # noqa: E731
     pushed = symbolic.hybrid_system([steady], [])
     assert periodic_orbit(pushed, "go", [0.0], np.pi, input=push).period == np.pi
@@ -386,7 +388,7 @@ def test_a_flow_that_closes_in_another_phase_of_what_drives_it_is_no_orbit():
 def test_returns_that_tend_to_rest_are_no_orbit():
     """A ball that loses half its speed with each bounce comes back ever sooner."""
     y, v = ca.SX.sym("y"), ca.SX.sym("v")
-    air = symbolic.Mode("air", [y, v], [v, -G])
-    floor = symbolic.Transition("air", "floor", y, "air", [y, -0.5 * v])
+    air = symbolic.SymbolicMode("air", [y, v], [v, -G])
+    floor = symbolic.SymbolicTransition("air", "floor", y, "air", [y, -0.5 * v])
     with pytest.raises(SimulationError, match="tend to rest"):
         periodic_orbit(symbolic.hybrid_system([air], [floor]), "air", [0, 2.0], "floor", horizon=3)

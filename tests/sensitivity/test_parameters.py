@@ -25,16 +25,16 @@ def ball_of_states():
     """Height, speed, and as states the restitution and the weight per mass."""
     x = ca.SX.sym("x", 4)
     y, v, e, g = ca.vertsplit(x)
-    air = hc.symbolic.Mode("air", state=x, field=[v, -g, 0.0, 0.0])
-    bounce = hc.symbolic.Transition("air", "floor", y, "air", [y, -e * v, e, g])
+    air = hc.symbolic.SymbolicMode("air", state=x, field=[v, -g, 0.0, 0.0])
+    bounce = hc.symbolic.SymbolicTransition("air", "floor", y, "air", [y, -e * v, e, g])
     return hc.symbolic.hybrid_system([air], [bounce])
 
 
 def ball(restitution=E, weight=G, floor=0.0):
     """The same with these as parameters, a push up as input, and the height of the floor."""
     y, v, u, e, g, h = (ca.SX.sym(name) for name in ("y", "v", "u", "e", "g", "h"))
-    air = hc.symbolic.Mode("air", state=[y, v], field=[v, u - g], input=u)
-    bounce = hc.symbolic.Transition("air", "floor", y - h, "air", [y, -e * v])
+    air = hc.symbolic.SymbolicMode("air", state=[y, v], field=[v, u - g], input=u)
+    bounce = hc.symbolic.SymbolicTransition("air", "floor", y - h, "air", [y, -e * v])
     parameters = {"restitution": (e, restitution), "weight": (g, weight), "floor": (h, floor)}
     return hc.symbolic.parametric_system([air], [bounce], parameters)
 
@@ -133,18 +133,18 @@ def test_moments_are_those_of_state_and_parameters_together():
 def test_simultaneous_guards_of_parameters():
     """A point in a corner whose walls move with p: the order is that in which they are met."""
     x, p, q = ca.SX.sym("x", 2), ca.SX.sym("p"), ca.SX.sym("q")
-    free = hc.symbolic.Mode("free", state=x, field=[1.0, 1.0])
-    right = hc.symbolic.Mode("right", state=x, field=[0.0, 1.0])
-    top = hc.symbolic.Mode("top", state=x, field=[1.0, 0.0])
-    corner = hc.symbolic.Mode("corner", state=x, field=[0.0, 0.0])
+    free = hc.symbolic.SymbolicMode("free", state=x, field=[1.0, 1.0])
+    right = hc.symbolic.SymbolicMode("right", state=x, field=[0.0, 1.0])
+    top = hc.symbolic.SymbolicMode("top", state=x, field=[1.0, 0.0])
+    corner = hc.symbolic.SymbolicMode("corner", state=x, field=[0.0, 0.0])
     wall, ceiling = 1.0 + p - x[0], 1.0 + q - x[1]
     system, derivatives = hc.symbolic.parametric_system(
         [free, right, top, corner],
         [
-            hc.symbolic.Transition("free", "wall", wall, "right"),
-            hc.symbolic.Transition("free", "ceiling", ceiling, "top"),
-            hc.symbolic.Transition("right", "ceiling", ceiling, "corner"),
-            hc.symbolic.Transition("top", "wall", wall, "corner"),
+            hc.symbolic.SymbolicTransition("free", "wall", wall, "right"),
+            hc.symbolic.SymbolicTransition("free", "ceiling", ceiling, "top"),
+            hc.symbolic.SymbolicTransition("right", "ceiling", ceiling, "corner"),
+            hc.symbolic.SymbolicTransition("top", "wall", wall, "corner"),
         ],
         {"wall": (p, 0.0), "ceiling": (q, 0.0)},
     )
@@ -160,10 +160,14 @@ def test_feedback_in_phantom_modes_is_that_of_the_system_alone():
     """Two balls that hit at once, thrown back by the input besides: between the impacts it is that
     of gains of its own. Without parameters and beside them deviations of the start do the same."""
     x, u, p = ca.SX.sym("x", 4), ca.SX.sym("u"), ca.SX.sym("p")
-    air = hc.symbolic.Mode("air", x, [x[2], x[3], -1.0 - p, -1.0], u)
+    air = hc.symbolic.SymbolicMode("air", x, [x[2], x[3], -1.0 - p, -1.0], u)
     thrown = lambda v: -0.5 * v + 0.3 * u  # noqa: E731
-    one = hc.symbolic.Transition("air", "one", x[0], "air", [x[0], x[1], thrown(x[2]), x[3]])
-    two = hc.symbolic.Transition("air", "two", x[1], "air", [x[0], x[1], x[2], thrown(x[3])])
+    one = hc.symbolic.SymbolicTransition(
+        "air", "one", x[0], "air", [x[0], x[1], thrown(x[2]), x[3]]
+    )
+    two = hc.symbolic.SymbolicTransition(
+        "air", "two", x[1], "air", [x[0], x[1], x[2], thrown(x[3])]
+    )
     system, by = hc.symbolic.parametric_system([air], [one, two], {"weight": (p, 0.0)})
     run = hc.simulate(system, "air", [1.0, 1.0, 0.0, 0.0], (0.0, 2.0), lambda t, x: [1.0], **RUN)
     gain = np.array([[0.3, -0.5, 0.2, 0.4]])
@@ -242,6 +246,6 @@ def test_what_does_not_fit():
 
 def test_a_symbol_that_is_no_parameter_is_named():
     y, v, e = ca.SX.sym("y"), ca.SX.sym("v"), ca.SX.sym("e")
-    air = hc.symbolic.Mode("air", state=[y, v], field=[v, -e * y])
+    air = hc.symbolic.SymbolicMode("air", state=[y, v], field=[v, -e * y])
     with pytest.raises(SystemDefinitionError, match="depends on e"):
         hc.symbolic.parametric_system([air], [], {"g": (ca.SX.sym("g"), 1.0)})

@@ -6,7 +6,7 @@ import pytest
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN, Design, build
 from hybridctl.robots import cube
-from hybridctl.robots.rrr_door import Parameters
+from hybridctl.robots.rrr_door import DoorParameters
 from hybridctl.robots.rrr_door import system as door
 
 import hybridctl as hc
@@ -32,9 +32,13 @@ def thrown(seen=1.0):
     """A pushed ball that bounces once; guard and reset see this much of the push."""
     x, u, t = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("t")
     field = [x[1], -9.81 - 0.3 * x[1] * ca.sqrt(0.1 + x[1] ** 2) + u]
-    modes = [hc.symbolic.Mode(k, state=x, field=field, input=u, time=t) for k in ("air", "up")]
+    modes = [
+        hc.symbolic.SymbolicMode(k, state=x, field=field, input=u, time=t) for k in ("air", "up")
+    ]
     reset = [x[0], -0.7 * x[1] + 0.05 * seen * u * (1.0 - x[1])]
-    edge = hc.symbolic.Transition("air", "floor", x[0] - 0.03 * seen * u - 0.1 * t, "up", reset)
+    edge = hc.symbolic.SymbolicTransition(
+        "air", "floor", x[0] - 0.03 * seen * u - 0.1 * t, "up", reset
+    )
     system = hc.symbolic.hybrid_system(modes, [edge])
     run = hc.simulate(system, "air", START, SPAN, lambda t, x: push(t), **FINE)
     return system, run, extend(system, run, before=0.15, after=0.15, feedforward=[push, push])
@@ -127,8 +131,8 @@ def test_an_input_at_its_limits_and_one_on_the_clock(limited):
 def spread_door(phantom="pushing", **settings):
     """The plant, reference and spreading of the door experiment."""
     config = rrr_door.Config()
-    plant = door(Parameters())
-    reference = build(plant, Parameters(), Design(), phantom=phantom, rtol=1e-11, atol=1e-11)
+    plant = door(DoorParameters())
+    reference = build(plant, DoorParameters(), Design(), phantom=phantom, rtol=1e-11, atol=1e-11)
     gains = rrr_door.schedule(config, reference)
     return plant, reference, ReferenceSpreading(reference, gains, **settings), config
 

@@ -75,7 +75,7 @@ def test_a_falling_ball_by_hand():
     At a fixed time its height afterwards is that of the time since: curved by the square roots.
     """
     e, g, height, end = 0.8, 9.81, 1.0, 0.6
-    parameters = ball.Parameters(restitution=e, friction=0.0, slope=0.0, gravity=g)
+    parameters = ball.BallParameters(restitution=e, friction=0.0, slope=0.0, gravity=g)
     system = ball.system(parameters)
     x0 = np.array([0.0, height, 0.0, 0.0])
 
@@ -113,11 +113,11 @@ def test_a_kink_and_a_curvature_add_up(bend):
     modes, edges = [], []
     for key in ("", "p", "q", "pq"):
         curved = bend / end * (x[1] - x[0]) ** 2
-        modes.append(hc.symbolic.Mode(key, x, [1.0, 1.0, curved + rise * (len(key) == 1)]))
+        modes.append(hc.symbolic.SymbolicMode(key, x, [1.0, 1.0, curved + rise * (len(key) == 1)]))
         for k, name in enumerate("pq"):
             if name not in key:
                 after = "".join(sorted(key + name))
-                edges.append(hc.symbolic.Transition(key, name, -x[k], after))
+                edges.append(hc.symbolic.SymbolicTransition(key, name, -x[k], after))
     system = hc.symbolic.hybrid_system(modes, edges)
     run = hc.simulate(system, "", [-1.0, -1.0 - lag, 0.0], (0.0, end), **TIGHT)
     radius = hc.linearize(system, run, **TIGHT).radius([0.0, 1.0, 0.0])
@@ -160,7 +160,9 @@ def test_inputs_are_replayed_or_made_by_the_policy(fed_back):
 
 
 def test_a_linear_flow_has_a_radius_beyond_all_that_is_tried():
-    system = hc.symbolic.hybrid_system([hc.symbolic.Mode("go", X, ca.vertcat(X[1], -X[0]))], [])
+    system = hc.symbolic.hybrid_system(
+        [hc.symbolic.SymbolicMode("go", X, ca.vertcat(X[1], -X[0]))], []
+    )
     run = hc.simulate(system, "go", [1.0, 0.0], (0.0, 2.0), **TIGHT)
     radius = hc.linearize(system, run, **TIGHT).radius([0.6, 0.8])
     assert radius.size > 1e4

@@ -99,13 +99,13 @@ def actuated_ball(angle, mass, sticks):
     held = [0.0, 0.0] if sticks else down * ca.dot(down, free)
     return symbolic.hybrid_system(
         [
-            symbolic.Mode("U", state=[q, v], field=ca.vertcat(v, free), input=u),
-            symbolic.Mode(
+            symbolic.SymbolicMode("U", state=[q, v], field=ca.vertcat(v, free), input=u),
+            symbolic.SymbolicMode(
                 "S", state=[q, v], field=ca.vertcat(v, *ca.vertsplit(ca.SX(held))), input=u
             ),
         ],
         [
-            symbolic.Transition(
+            symbolic.SymbolicTransition(
                 "U",
                 "lands",
                 guard=ca.dot(n, q),
@@ -164,8 +164,11 @@ def test_the_map_through_a_change_of_a_constant_flow_is_exact(seed, n):
     )
     x = ca.SX.sym("x", n)
     system = symbolic.hybrid_system(
-        [symbolic.Mode("I", state=x, field=before), symbolic.Mode("J", state=x, field=after)],
-        [symbolic.Transition("I", "line", guard=-ca.dot(normal, x), target="J")],
+        [
+            symbolic.SymbolicMode("I", state=x, field=before),
+            symbolic.SymbolicMode("J", state=x, field=after),
+        ],
+        [symbolic.SymbolicTransition("I", "line", guard=-ca.dot(normal, x), target="J")],
     )
     run = hc.simulate(system, "I", -before, (0.0, 2.0))
     matrix = saltation_matrix(system, run.events[0])
@@ -191,8 +194,8 @@ def juggler():
     e = PADDLE["restitution"]
     reset = [y, (1.0 + e) * ca.jacobian(height, t) - e * v]
     return symbolic.hybrid_system(
-        [symbolic.Mode("air", state=[y, v], field=[v, -GRAVITY], time=t)],
-        [symbolic.Transition("air", "paddle", guard=y - height, target="air", reset=reset)],
+        [symbolic.SymbolicMode("air", state=[y, v], field=[v, -GRAVITY], time=t)],
+        [symbolic.SymbolicTransition("air", "paddle", guard=y - height, target="air", reset=reset)],
     )
 
 
@@ -218,8 +221,8 @@ def driven():
     y, v, u = ca.SX.sym("y"), ca.SX.sym("v"), ca.SX.sym("u")
     reset = [y + 0.3 * u, -PADDLE["restitution"] * v + 2.0 * u]
     return symbolic.hybrid_system(
-        [symbolic.Mode("air", state=[y, v], field=[v, -GRAVITY], input=u)],
-        [symbolic.Transition("air", "paddle", guard=y - u, target="air", reset=reset)],
+        [symbolic.SymbolicMode("air", state=[y, v], field=[v, -GRAVITY], input=u)],
+        [symbolic.SymbolicTransition("air", "paddle", guard=y - u, target="air", reset=reset)],
     )
 
 
@@ -278,18 +281,18 @@ def coupling():
     masses = np.array([2.0, 0.5])
     return symbolic.hybrid_system(
         [
-            symbolic.Mode("two", state=[x, v], field=[v, -3.0 * x[0], -1.0]),
-            symbolic.Mode("one", state=[y, w], field=[w, -2.0 * y - w]),
+            symbolic.SymbolicMode("two", state=[x, v], field=[v, -3.0 * x[0], -1.0]),
+            symbolic.SymbolicMode("one", state=[y, w], field=[w, -2.0 * y - w]),
         ],
         [
-            symbolic.Transition(
+            symbolic.SymbolicTransition(
                 "two",
                 "meet",
                 guard=x[1] - x[0],
                 target="one",
                 reset=[x[0], ca.dot(masses / masses.sum(), v)],
             ),
-            symbolic.Transition(
+            symbolic.SymbolicTransition(
                 "one", "part", guard=0.2 - y, target="two", reset=[y, y + 0.1, w, 2.0 * w + y]
             ),
         ],
@@ -309,7 +312,7 @@ def test_modes_of_different_dimension():
 @pytest.mark.parametrize("friction", [0.0, 0.18])
 def test_a_corner_of_a_cube_hits_a_table(friction):
     """A state on a manifold: its 13 coordinates have 12 perturbations."""
-    system = cube.system(cube.Parameters(friction=friction, restitution=0.5))
+    system = cube.system(cube.CubeParameters(friction=friction, restitution=0.5))
     turn = np.array([0.21, 0.34, 0.11])
     half = 0.5 * np.linalg.norm(turn)
     quaternion = [*(np.sin(half) * turn / np.linalg.norm(turn)), np.cos(half)]
@@ -327,14 +330,14 @@ def hopping_mass(stiffness=200.0):
     flight = [v, -GRAVITY]
     return symbolic.hybrid_system(
         [
-            symbolic.Mode("stance", state=[y, v], field=[v, -GRAVITY - stiffness * y]),
-            symbolic.Mode("rise", state=[y, v], field=flight),
-            symbolic.Mode("fall", state=[y, v], field=flight),
+            symbolic.SymbolicMode("stance", state=[y, v], field=[v, -GRAVITY - stiffness * y]),
+            symbolic.SymbolicMode("rise", state=[y, v], field=flight),
+            symbolic.SymbolicMode("fall", state=[y, v], field=flight),
         ],
         [
-            symbolic.Transition("stance", "lifts", guard=-stiffness * y, target="rise"),
-            symbolic.Transition("rise", "apex", guard=v, target="fall"),
-            symbolic.Transition("fall", "lands", guard=y, target="stance"),
+            symbolic.SymbolicTransition("stance", "lifts", guard=-stiffness * y, target="rise"),
+            symbolic.SymbolicTransition("rise", "apex", guard=v, target="fall"),
+            symbolic.SymbolicTransition("fall", "lands", guard=y, target="stance"),
         ],
     )
 
@@ -435,14 +438,17 @@ def daggers(robot, contacts, q):
     return inverse[:n, :n], inverse[n:, :n], j
 
 
-BODIES = {"ball": (ball, ["open"], [0.0, 0.3]), "block": (block, ["open"] * 2, [0.0, 0.2, -0.4])}
+BODIES = {
+    "ball": (ball, ball.BallParameters, ["open"], [0.0, 0.3]),
+    "block": (block, block.BlockParameters, ["open"] * 2, [0.0, 0.2, -0.4]),
+}
 FALL = {"ball": [0.5, -1.0], "block": [0.1, -0.5, 0.2]}
 
 
 def landing(name, **parameters):
     """An impact of one contact of a ball or a tilted block, and the parts it takes place in."""
-    module, mode, q = BODIES[name]
-    p = module.Parameters(**parameters)
+    module, kind, mode, q = BODIES[name]
+    p = kind(**parameters)
     robot, contact = module.robot(p), module.contacts(p)
     system, mode = module.system(p), tuple(mode)
     run = hc.simulate(system, mode, [*q, *FALL[name]], (0.0, 0.2), **OPTIONS)

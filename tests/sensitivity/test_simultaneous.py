@@ -93,7 +93,7 @@ def test_constant_fields_of_more_surfaces(n):
 
 
 def soft(damping):
-    p = biped.Parameters()
+    p = biped.BipedParameters()
     return biped.soft(p, damping=damping), biped.start(p), (0.0, 0.6)
 
 
@@ -123,7 +123,7 @@ def test_whether_one_map_serves_both_orders(damping, smooth):
 
 def test_a_biped_on_rigid_ground_whose_impacts_commute():
     """At length 1 no impact lifts the other foot: Da_l M^-1 Da_r^T < 0."""
-    p = biped.Parameters(length=1.0)
+    p = biped.BipedParameters(length=1.0)
     system, x0 = biped.rigid(p), biped.start(p)
     span = (0.0, biped.touchdown(p)[0] + 0.1)
     run, lin = nominal(system, biped.AIR, x0, span)
@@ -135,7 +135,7 @@ def test_a_biped_on_rigid_ground_whose_impacts_commute():
 
 
 def test_impacts_that_do_not_commute_are_refused_by_name():
-    p = biped.Parameters()
+    p = biped.BipedParameters()
     system = biped.rigid(p)
     run = hc.simulate(system, biped.AIR, biped.start(p), (0.0, 0.45), **TIGHT)
     with pytest.raises(
@@ -230,13 +230,13 @@ def pushed(carts=2, wall=0.0):
         gain = ca.DM([1.0 + k for k in key])
         mixed = ca.DM([1.0 + 0.5 * sum(key)] * carts)
         field = ca.vertcat(v, gain * mixed * u - 5.0 * ca.DM(key) * depth)
-        modes.append(symbolic.Mode(key, ca.vertcat(y, v), field, input=u))
+        modes.append(symbolic.SymbolicMode(key, ca.vertcat(y, v), field, input=u))
         for j in range(carts):
             if not key[j]:
                 target = tuple(1 if i == j else k for i, k in enumerate(key))
                 reset = ca.vertcat(y, v * ca.DM([0.5 if i == j else 1.0 for i in range(carts)]))
                 transitions.append(
-                    symbolic.Transition(key, f"cart {j} hits", depth[j], target, reset)
+                    symbolic.SymbolicTransition(key, f"cart {j} hits", depth[j], target, reset)
                 )
     return symbolic.hybrid_system(modes, transitions)
 
@@ -312,7 +312,7 @@ def test_an_unknown_phantom_input_is_refused():
 
 def sliding_block():
     """A block on both corners that slides to a stop: both of them stop at once, always."""
-    system = block.system(block.Parameters())
+    system = block.system(block.BlockParameters())
     x0 = np.array([0.0, 0.05, 0.0, 0.6, 0.0, 0.0])
     return system, ("slip+", "slip+"), x0, (0.0, 0.4)
 
@@ -369,14 +369,16 @@ def test_a_phantom_mode_that_is_not_crossed_is_named():
     y, v = ca.SX.sym("y", 2), ca.SX.sym("v", 2)
     state = ca.vertcat(y, v)
     stop = ca.vertcat(y, 0.0, 0.0)
-    modes = [symbolic.Mode(k, state, ca.vertcat(v, 0.0, 0.0)) for k in ("ab", "a", "b", "none")]
+    modes = [
+        symbolic.SymbolicMode(k, state, ca.vertcat(v, 0.0, 0.0)) for k in ("ab", "a", "b", "none")
+    ]
     system = symbolic.hybrid_system(
         modes,
         [
-            symbolic.Transition("ab", "a", y[0], "b", stop),
-            symbolic.Transition("ab", "b", y[1], "a", stop),
-            symbolic.Transition("a", "a", y[0], "none", stop),
-            symbolic.Transition("b", "b", y[1], "none", stop),
+            symbolic.SymbolicTransition("ab", "a", y[0], "b", stop),
+            symbolic.SymbolicTransition("ab", "b", y[1], "a", stop),
+            symbolic.SymbolicTransition("a", "a", y[0], "none", stop),
+            symbolic.SymbolicTransition("b", "b", y[1], "none", stop),
         ],
     )
     run = hc.simulate(system, "ab", [1.0, 1.0, -1.0, -1.0], (0.0, 1.5), **TIGHT)

@@ -107,14 +107,14 @@ def thrown_puck(seed, gain=None):
     thrust = {key: 4.0 * rng.normal(size=2) for key in product((0, 1), repeat=2)}
     thrust[0, 0], thrust[1, 1] = np.zeros(2), np.abs(thrust[1, 1])
     gain = rng.uniform(0.2, 0.5) * rng.normal(size=(4, 4)) if gain is None else gain
-    p = puck.Parameters(thrust=thrust, throw=gain)
+    p = puck.PuckParameters(thrust=thrust, throw=gain)
     return puck.system(p), puck.FREE, p.thrown, puck.CATCH
 
 
 def thrown_biped(seed):
     """The biped on soft ground whose dampers act by feet, thrown so that it lands level."""
     rng = np.random.default_rng(seed)
-    p = biped.Parameters(stiffness=400.0, damping=4.0, curvature=0.3)
+    p = biped.BipedParameters(stiffness=400.0, damping=4.0, curvature=0.3)
     speed, time = rng.uniform(0.5, 1.5), biped.touchdown(p)[0]
     x0 = np.array([-speed * time, p.height, 0.0, speed, 0.0, 0.0])
     hand = biped.Throw(x0, [0.5 * speed, *[0.0] * 5], np.zeros((6, 6)))
@@ -236,8 +236,12 @@ def test_a_linear_orbit_has_one_piece_and_its_multipliers():
     x, c = ca.SX.sym("x", 2), ca.SX.sym("c")
     matrix = turned(0.7, 0.9)
     system = symbolic.hybrid_system(
-        [symbolic.Mode("go", ca.vertcat(x, c), ca.vertcat(ca.DM.zeros(2), 1.0))],
-        [symbolic.Transition("go", "tick", 1.0 - c, "go", ca.vertcat(ca.DM(matrix) @ x, 0.0))],
+        [symbolic.SymbolicMode("go", ca.vertcat(x, c), ca.vertcat(ca.DM.zeros(2), 1.0))],
+        [
+            symbolic.SymbolicTransition(
+                "go", "tick", 1.0 - c, "go", ca.vertcat(ca.DM(matrix) @ x, 0.0)
+            )
+        ],
     )
     orbit = periodic_orbit(system, "go", [0.1, 0.0, 0.0], "tick", horizon=2.0)
     found = stability(orbit)

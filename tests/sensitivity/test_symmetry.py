@@ -19,7 +19,7 @@ def drift(rate: float = 0.7):
     """(p, y): p drifts with 1 + y, y forgets at `rate` and is driven with period 1."""
     x, t = ca.SX.sym("x", 2), ca.SX.sym("t")
     field = [1.0 + x[1], -rate * x[1] + ca.cos(2.0 * np.pi * t)]
-    return hc.symbolic.hybrid_system([hc.symbolic.Mode("go", x, field, time=t)], [])
+    return hc.symbolic.hybrid_system([hc.symbolic.SymbolicMode("go", x, field, time=t)], [])
 
 
 def test_an_orbit_that_moves_on_closes_along_its_free_direction():
@@ -54,7 +54,7 @@ def pendulum():
     """(p, y, y'): y'' = -sin y, or its image -y, while p drifts."""
     x, u = ca.SX.sym("x", 3), ca.SX.sym("u")
     return hc.symbolic.hybrid_system(
-        [hc.symbolic.Mode("go", x, [0.3, x[2], -ca.sin(x[1]) + u], input=u)], []
+        [hc.symbolic.SymbolicMode("go", x, [0.3, x[2], -ca.sin(x[1]) + u], input=u)], []
     )
 
 

@@ -152,7 +152,7 @@ def test_playing_ends_at_the_end(shown, falling):
 
 def test_a_robot_without_shapes_has_bones_and_an_estimate_has_ellipsoids():
     """A ball known to 0.01 and 0.02 m: half axes of three times that."""
-    system = ball.system(ball.Parameters(slope=0.0, restitution=0.8))
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.8))
     run = hc.simulate(system, ("open",), [0.0, 1.0, 0.5, 0.0], (0.0, 0.6))
     seen = hc.Series([0.1, 0.2], [run(0.1)[:2], run(0.2)[:2]])
     exact = hc.SaltedKalmanFilter(

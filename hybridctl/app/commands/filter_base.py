@@ -66,7 +66,7 @@ class FootEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     force: str | None = None
 
 
-class StartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class BaseStartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where a log begins, see `BaseModel` and `BaseSettings`."""
 
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -82,7 +82,7 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     imu: ImuEntry
     encoders: Annotated[dict[str, AnglesEntry], msgspec.Meta(min_length=1, max_length=1)]
     contacts: Annotated[dict[str, FootEntry], msgspec.Meta(min_length=1)]
-    start: StartEntry = StartEntry()
+    start: BaseStartEntry = BaseStartEntry()
     noise: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     mapping: Any = None
