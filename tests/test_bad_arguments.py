@@ -154,7 +154,7 @@ CASES = {
     "symbolic: edges": (lambda s: hc.symbolic.hybrid_system([s.air], None), "transitions must be"),
     "symbolic: part": (
         lambda s: hc.symbolic.hybrid_system([3], []),
-        r"modes\[0\] must be a symbol",
+        r"modes\[0\] must be a SymbolicMode",
     ),
     "progress": (
         lambda s: hc.simulate(s.ball, "air", [1.0, 0.0], (0.0, 1.0), progress=3),
