@@ -7,7 +7,6 @@ from hybridctl.robots import rrr_door
 
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
-from hybridctl.errors import SimulationError
 
 OPEN, CLOSED = ("open", "open"), ("closed", "closed")
 CORNERS = ("corner_1 closes", "corner_2 closes")
@@ -40,10 +39,10 @@ def task(plant, nominal) -> Task:
     )
 
 
-def found(plant, nominal, noise):
-    """From straight ways between the published states, moved by noise (4, 8)."""
+def found(plant, nominal):
+    """From straight ways between the published states."""
     before, after = nominal(1.0, side="left"), nominal(1.0)
-    ends = np.array([nominal(0.0), before, after, nominal.final_state]) + noise
+    ends = [nominal(0.0), before, after, nominal.final_state]
     return optimise(
         task(plant, nominal), lambda k, s: (1.0 - s) * ends[2 * k] + s * ends[2 * k + 1]
     )
@@ -51,7 +50,7 @@ def found(plant, nominal, noise):
 
 def test_both_corners_touch_at_once_and_press(published):
     plant, nominal = published
-    result = found(plant, nominal, np.zeros((4, 8)))
+    result = found(plant, nominal)
     assert result.mismatch < 1e-6
     assert [event.guards for event in result.run.events] == [CORNERS]
     assert (result.run.events[0].impulses > 0.0).all()
@@ -62,21 +61,3 @@ def test_both_corners_touch_at_once_and_press(published):
     for t in np.linspace(arc.start, arc.end, 41).tolist():
         force = mode.outputs(t, *arc.state_and_input(t))["normal_force"]
         assert (force >= FORCE - 0.05).all(), "between points of collocation it may be less"
-
-
-@pytest.mark.slow
-def test_random_guesses_reach_one_optimum(published):
-    """Noise of standard deviation 0.1 rad and rad/s: at least 4 of 5, all to one cost.
-
-    Others end at a worse optimum, or at one whose corners touch between points of collocation,
-    which the simulation shows.
-    """
-    plant, nominal = published
-    random, costs = np.random.default_rng(0), []
-    for _ in range(5):
-        try:
-            costs.append(found(plant, nominal, 0.1 * random.normal(size=(4, 8))).cost)
-        except SimulationError:
-            costs.append(np.inf)
-    best = min(costs)
-    assert sum(cost < best * (1.0 + 1e-6) for cost in costs) >= 4, costs

@@ -15,22 +15,23 @@ from hybridctl.hybrid.mode import FieldJacobian
 TIGHT = {"rtol": 1e-10, "atol": 1e-11}
 X = ca.SX.sym("x", 2)
 SPAN = (0.0, 3.0 * BEFORE)
-FINE = np.geomspace(1.0 / 8.0, 8.0, 61)
+STEP = 1.15
+FINE = STEP ** (np.arange(-15, 15) + 0.5)
 
 
 def first_wrong(system, mode, x0, run, lin, direction, radius, span, policy=None, error=0.1):
-    """The first of a fine series of sizes at which the measured error is that of the radius."""
+    """Where the measured error is that of the radius: between two sizes of a fine series."""
     for size in radius * FINE:
         try:
             moved = hc.simulate(
                 system, mode, x0 + size * direction, span, policy, event_window=0.0, **TIGHT
             )
         except GuardViolatedError:  # the start is behind a guard, after its event
-            return size
+            return size / np.sqrt(STEP)
         predicted = lin.follow(size * direction).state
         off = np.linalg.norm(moved.final_state - run.final_state - predicted)
         if off >= error * np.linalg.norm(predicted):
-            return size
+            return size / np.sqrt(STEP)
     return np.inf
 
 
