@@ -105,7 +105,9 @@ class FlatTerms:
         velocity = _at(now.accelerations[self._joints], points)
         across = (self._turn @ velocity.ravel()).reshape(-1, 3)
         rates = self._wrenches(points) @ now.acceleration_q + across @ now.columns[3:]
-        momentum = now.bias_q - self._turning(now.columns, points, forces)
+        momentum = now.bias_q
+        if forces.any():
+            momentum = momentum - self._turning(now.columns, points, forces)
         return ImpulseDerivatives(momentum, rates * self._mask)
 
     def _points(self, rotations: Array, positions: Array) -> Array:

@@ -10,28 +10,30 @@ of sliding contacts in them,
 p is 1 without friction and, for one contact that slides along d, :math:`n^T M^{-1} (n - \mu d) /
 n^T M^{-1} n`. Forces grow as 1/p. At p = 0 there are none, and for p < 0 none or several
 (Genot and Brogliato 1999), so that a mode ends where p falls to `JAMMED`. Of redundant contacts
-both determinants vanish; p is then the ratio of the products of as many singular values as G has,
-which is zero where friction takes away one more of the motions that forces can make.
+both determinants vanish; p is then the ratio of the products of as many singular values as
+:math:`G = C M^{-1} C^T` has, which is zero where friction takes away one more of the motions that
+forces can make.
 
-Where R is regular p = 1 / det K follows from its factors alone, with
+The friction :math:`\Delta` (r, s) of the s sliding contacts for normal forces of one makes motions
+that forces X (m, s) of G hold, G X = C M^-1 J^T Delta, so that :math:`R = G (I + X E^T)`, with E
+(m, s) picking the normal forces of these contacts. Only the range of G matters, with projector P:
 
-.. math:: K = I - E^T X, \qquad R X = C M^{-1} J^T \Delta,
-
-:math:`\Delta` (r, s) the friction of the s sliding contacts for normal forces of one, and E (m, s)
-picking these. X are the multipliers of the motion y that this friction alone would make, C y = 0.
+.. math::
+    p^2 = \det T, \quad T = \begin{bmatrix} I + E^T X & E^T P E - I \\
+    X^T X & I + X^T E \end{bmatrix}, \qquad p = \det(I + E^T X) \text{ where } P = I.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from scipy.linalg import svd
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.equations import Solution
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.multibody_terms import Terms
 from hybridctl.mechanics.phase import ContactPhase
-from hybridctl.mechanics.tolerances import REGULAR_RESPONSE
 
 
 def can_jam(phase: ContactPhase) -> bool:
@@ -39,86 +41,87 @@ def can_jam(phase: ContactPhase) -> bool:
     return any(slide.friction > 0.0 for slide in phase.sliding)
 
 
+class _Response(NamedTuple):
+    """The equations without sliding friction, X (m, s), its motions (nv, s), all forces (r, s).
+
+    picks: E (m, s); lost: (I - P) E (m, s); ratio: p; matrix: T (2 s, 2 s).
+    """
+
+    even: KKT
+    held: Array
+    motions: Array
+    forces: Array
+    picks: Array
+    lost: Array
+    ratio: float
+    matrix: Array
+
+
 def response_ratio(now: Solution) -> float:
-    """p of a mode in which contacts can jam."""
-    if now.kkt.regularity >= REGULAR_RESPONSE:
-        return 1.0 / float(np.linalg.det(_share(now)[0]))
-    return _ratio(now.kkt, _without_friction(now))
+    """p of a mode in which contacts can jam.
+
+    Where R is regular it is 1 / det(I - E^T R^-1 B), with B = C M^-1 J^T Delta, by its own factors.
+    """
+    if now.kkt.redundant:
+        return _response(now).ratio
+    friction, sliding = _friction(now)
+    none = np.zeros((len(now.multipliers), len(sliding)))
+    x = now.kkt.solve(-now.rows.jacobian.T @ friction, none)[1]
+    return 1.0 / float(np.linalg.det(np.eye(len(sliding)) - x[sliding]))
 
 
 def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
-    """D p (2 nv,) by (q, v); rates_z (r, 2 nv): derivatives of the rates of all contacts."""
-    if now.kkt.regularity < REGULAR_RESPONSE:
-        return _ratio_derivative(terms, q, now, rates_z)
-    phase, (left, motion, forces) = now.phase, _share(now)
-    sliding = [slide.contact for slide in phase.sliding]
+    r"""D p (2 nv,) by (q, v); rates_z (r, 2 nv): derivatives of the rates of all contacts.
+
+    With the blocks U of T^-1 it is p / 2 tr(W^T D X + ...), W = E (U_11^T + U_22) + X (U_12 +
+    U_12^T), where forces of least norm turn with the range of G,
+
+    .. math:: D X = G^+ (D B - D G\, X) + (I - P)\, D C\, M^{-1} C^T G^+ X,
+
+    and :math:`E^T D P E` is :math:`E^T (I - P)\, D C\, M^{-1} C^T G^+ E` and its transpose.
+    """
+    at, phase = _response(now), now.phase
+    even, x, s, nv = at.even, at.held, at.held.shape[1], len(at.motions)
+    inverse = np.linalg.inv(at.matrix)
+    by_own = inverse[:s, :s].T + inverse[s:, s:]
+    across, turning = inverse[:s, s:], inverse[s:, :s]
+    adjoint = even.forces(at.picks @ by_own + x @ (across + across.T))
+    moved = even.push @ adjoint
     turns = now.turning(np.ones(len(phase.constrained))) @ rates_z[phase.all_rows]
-    inverse, change = np.linalg.inv(left), np.zeros(rates_z.shape[1])
-    for j, (y, f) in enumerate(zip(motion.T, forces.T, strict=True)):
-        d = terms.impulse_derivatives(q, y, phase.scattered(f, len(rates_z)))
-        turned = np.zeros_like(turns)
-        for s, slide in enumerate(phase.sliding):
-            turned[slide.rows] = left[s, j] * turns[slide.rows]
-        upper = now.rows.jacobian.T @ turned
-        upper[:, : len(y)] -= d.momentum
-        lower = np.zeros((len(phase.constrained), rates_z.shape[1]))
-        lower[:, : len(y)] = -d.rates[phase.held_rows]
-        change += inverse[j] @ now.kkt.solve(upper, lower)[1][sliding]
-    return np.asarray(change / np.linalg.det(left))
-
-
-def _share(now: Solution) -> tuple[Array, Array, Array]:
-    """K (s, s), the motions y (nv, s) of friction alone, and all their forces (r, s)."""
-    phase = now.phase
-    sliding = [slide.contact for slide in phase.sliding]
-    friction = now.mix[:, sliding].copy()
-    friction[sliding, np.arange(len(sliding))] = 0.0
-    none = np.zeros((len(phase.constrained), len(sliding)))
-    y, x = now.kkt.solve(-now.rows.jacobian.T @ friction, none)
-    return np.eye(len(sliding)) - x[sliding], y, now.mix @ x - friction
-
-
-def _ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
-    """The derivative D p = p tr(R^+ D R - G^+ D G), with G = C M^-1 C^T."""
-    phase, even = now.phase, _without_friction(now)
-    held, rank = np.eye(len(phase.owner))[:, phase.constrained], _rank(even)
     change = np.zeros(rates_z.shape[1])
-    for kkt, mix, sign in ((now.kkt, now.mix, 1.0), (even, held, -1.0)):
-        inverse = _inverse(kkt.response, rank)
-        for z, forces, row in zip(kkt.push.T, mix.T, inverse, strict=True):
-            d = terms.impulse_derivatives(q, z, phase.scattered(forces, len(rates_z)))
-            rates_q = d.rates[phase.all_rows][phase.constrained]
-            change[: len(z)] += sign * row @ (rates_q - even.push.T @ d.momentum)
-    turning = now.turning(np.ones(len(phase.constrained)))
-    turned = _inverse(now.kkt.response, rank) @ even.push.T @ now.rows.jacobian.T @ turning
-    own = rates_z[phase.all_rows]
-    for slide in phase.spatial:
-        change -= turned[slide.contact, slide.rows] @ own[slide.rows]
-    return np.asarray(_ratio(now.kkt, even) * change)
+    for j, slide in enumerate(phase.sliding):
+        along = phase.scattered(at.forces[:, j], len(rates_z))
+        d = terms.impulse_derivatives(q, at.motions[:, j], along)
+        change[:nv] += moved[:, j] @ d.momentum - adjoint[:, j] @ d.rates[phase.held_rows]
+        change -= (now.rows.jacobian[slide.rows] @ moved[:, j]) @ turns[slide.rows]
+    if even.redundant:
+        pull = even.push @ even.forces(x @ by_own.T + at.picks @ (turning + turning.T))
+        for z, lost in zip(pull.T, at.lost.T, strict=True):
+            d = terms.impulse_derivatives(q, z, np.zeros(len(rates_z)))
+            change[:nv] += lost @ d.rates[phase.held_rows]
+    return np.asarray(0.5 * at.ratio * change)
 
 
-def _ratio(kkt: KKT, even: KKT) -> float:
-    rank = _rank(even)
-    if rank == len(even.response):
-        return kkt.determinant / even.determinant
-    left, whole = (svd(k.response, compute_uv=False)[:rank] for k in (kkt, even))
-    return float(np.prod(left / whole))
+def _friction(now: Solution) -> tuple[Array, list[int]]:
+    """Delta (r, s), and the s contacts that slide."""
+    sliding = [slide.contact for slide in now.phase.sliding]
+    friction = now.mix[:, sliding].copy()
+    friction[sliding, range(len(sliding))] = 0.0
+    return friction, sliding
 
 
-def _rank(even: KKT) -> int:
-    """How many rows of all that are held are independent."""
-    if even.regularity >= REGULAR_RESPONSE:
-        return len(even.response)
-    values = svd(even.response, compute_uv=False)
-    return int((values > REGULAR_RESPONSE * values[0]).sum())
-
-
-def _inverse(response: Array, rank: int) -> Array:
-    """The pseudo-inverse of a response of this rank."""
-    u, values, v = svd(response)
-    return np.asarray((v[:rank].T / values[:rank]) @ u[:, :rank].T)
-
-
-def _without_friction(now: Solution) -> KKT:
-    held = now.rows.jacobian[now.phase.constrained]
-    return KKT(now.rows.mass, held.T, held)
+def _response(now: Solution) -> _Response:
+    phase, (friction, sliding) = now.phase, _friction(now)
+    constraint = now.rows.jacobian[phase.constrained]
+    even = KKT(now.rows.mass, constraint.T, constraint)
+    picks = np.eye(len(constraint))[:, sliding]
+    motions, x = even.solve(-now.rows.jacobian.T @ friction, np.zeros_like(picks))
+    own, one = x[sliding], np.eye(len(sliding))
+    lost = np.zeros_like(picks)
+    if even.redundant:
+        lost = picks - even.forces(even.response[:, sliding])
+    matrix = np.block([[one + own, -lost[sliding]], [x.T @ x, one + own.T]])
+    det = np.linalg.det
+    ratio = np.sqrt(max(det(matrix), 0.0)) if even.redundant else det(one + own)
+    forces = phase.along_rows(x) - friction
+    return _Response(even, x, motions, forces, picks, lost, float(ratio), matrix)

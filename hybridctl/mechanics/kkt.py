@@ -34,10 +34,10 @@ from hybridctl.mechanics.tolerances import RANK
 class KKT:
     """The factorised equations for M (nv, nv), symmetric and positive, F (nv, k), C (k, nv).
 
-    F = C^T without sliding friction; otherwise G is not symmetric. `regularity` is the inverse of
-    its condition number, as LAPACK estimates it. Where contacts are `redundant` G is singular.
-    Forces are then those that satisfy G lambda = c with the least sum of lambda_i^2 / weights_i,
-    where `weights` (k,) are positive, by default one.
+    F = C^T without sliding friction; otherwise G is not symmetric. Where contacts are `redundant`
+    it is singular, by its condition number as LAPACK estimates it. Forces are then those with
+    G lambda = c and the least sum of lambda_i^2 / weights_i, where `weights` (k,) are positive, by
+    default one.
     """
 
     def __init__(
@@ -49,16 +49,9 @@ class KKT:
         self.response: Array = constraint @ self.push
         self._factors, self._pivots, _ = dgetrf(self.response)
         size = dlange("1", self.response)
-        self.regularity = float(dgecon(self._factors, size)[0])
-        self.redundant = self.regularity <= RANK
+        self.redundant = bool(dgecon(self._factors, size)[0] <= RANK)
         self._equal = weights is None
         self.weights: Array = np.ones(len(self.response)) if weights is None else weights
-
-    @property
-    def determinant(self) -> float:
-        """The determinant of G."""
-        swaps = int((self._pivots != np.arange(len(self._pivots))).sum())
-        return float((-1.0) ** swaps * self._factors.diagonal().prod())
 
     def weighted(self, weights: Array) -> KKT:
         """The equations with other weights."""

@@ -59,8 +59,6 @@ without the last row, the last pivot is as much larger than the singular value."
 LEAST_PIVOT = 1e-6
 """Pivots of compiled modes relative to the largest: divisions go wrong by rounding over this,
 1e-10."""
-REGULAR_RESPONSE = 1e-7
-"""Regularity (see `KKT`) below which determinants are those of redundant contacts."""
 JAMMED = 1e-6
 """Sliding contacts jam where friction leaves this part of their normal response: a flow right to
 1e-9 knows that part and the forces to 1e-3."""
