@@ -58,7 +58,7 @@ from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
 
 TermsChoice = Literal["auto", "generated", "pinocchio"]
 OnSeveral = Literal["raise", "dissipation"]
-_GENERATED = 24  # velocities of a robot up to which its terms are generated in half a second
+MOST_EXPRESSED = 24  # velocities of a robot up to which its terms are generated in half a second
 _COMPILED = 7  # velocities of a robot up to which those of each mode are, whole steps included
 
 STABILIZATION = 0.0  # 1/s
@@ -128,7 +128,7 @@ class ContactDynamics:
     def has_expressions(self) -> bool:
         """Whether the equations can be written as expressions, see `mode_expressions`."""
         known = all(isinstance(contact.surface, ExpressedSurface) for contact in self.contacts)
-        return known and self.robot.nv <= _GENERATED
+        return known and self.robot.nv <= MOST_EXPRESSED
 
     @property
     def compiles_modes(self) -> bool:
@@ -482,7 +482,7 @@ def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:
     """The terms asked for; "auto" generates those of small robots, and what sweeps are slow at."""
     ground = rows.on_ground() if robot.nv > 1 else None
     by_sweeps = ground is not None and robot.nv > _COMPILED
-    if choice == "generated" or (choice == "auto" and robot.nv <= _GENERATED and not by_sweeps):
+    if choice == "generated" or (choice == "auto" and robot.nv <= MOST_EXPRESSED and not by_sweeps):
         try:
             return GeneratedTerms(robot, rows)
         except InputError:

@@ -25,6 +25,7 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contact_states import CLOSED, STICK
 from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.dynamics import MOST_EXPRESSED
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.surfaces import Surface
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
@@ -183,7 +184,10 @@ class Task:
     def __post_init__(self) -> None:
         instance("system", self.system, ContactSystem)
         if not self.system.dynamics.has_expressions:
-            raise InputError("system must have expressions: few joints, surfaces that have them")
+            raise InputError(
+                f"system must have expressions: at most {MOST_EXPRESSED} velocities (it has "
+                f"{self.system.robot.nv}), and surfaces that have an expression"
+            )
         phases = sequence("phases", self.phases)
         if not phases:
             raise InputError("phases must have at least one phase")
