@@ -167,10 +167,10 @@ def _weighed(now: Solution) -> Solution:
     phase = now.phase
     if not now.kkt.redundant or now.even is not None or not len(phase.sticking):
         return now
-    kkt = now.kkt.weighted(friction_weights(phase, now.multipliers))
-    target = now.rows.target[phase.constrained]
-    a, m = kkt.solve(now.rows.drive, target)
-    left = target - now.rows.jacobian[phase.constrained] @ a
+    kkt, before = now.kkt.weighted(friction_weights(phase, now.multipliers)), now.multipliers
+    m = kkt.forces(now.residual + kkt.response @ before)
+    a = now.acceleration + kkt.push @ (m - before)
+    left = now.residual - kkt.response @ (m - before)
     return now._replace(kkt=kkt, acceleration=a, multipliers=m, residual=left, even=now)
 
 

@@ -16,6 +16,8 @@ and K[j, i] where i carries j, with :math:`K = \sum J_p^T [f]_\times J_\omega`.
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from hybridctl.checks import Array, Indices
@@ -23,13 +25,14 @@ from hybridctl.mechanics.geometry import PointsOnPlanes
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.multibody_terms import ImpulseDerivatives, TermDerivatives, TermValues
 from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.sweeps import Sweeps
 
 
 class FlatTerms:
     """The terms of a robot whose contacts are points against planes of the world."""
 
     def __init__(self, robot: Robot, ground: PointsOnPlanes, owner: Indices) -> None:
-        self._made_of = robot, ground, owner
+        self._made_of, self._known = (robot, ground, owner), threading.local()
         self._robot, self._heights = robot, ground.heights
         self._local, self._directions = ground.points, ground.directions
         joints, count, rows = sorted(set(ground.joints)), len(ground.joints), np.arange(len(owner))
@@ -56,12 +59,12 @@ class FlatTerms:
         """All terms at a point."""
         robot, now, at = self._robot, self._falling.fall(q, v), self._joints
         turns = now.rotations[at]
-        points = self._points(now.rotations, now.positions)
+        points, wrenches = self._placed(q, now.rotations, now.positions)
         motions = now.motions[at]
         local = motions @ self._arms  # velocity, and acceleration but for the turn of velocity
         local[:, 1] += (skew(motions[:, 0, 3:]) @ local[:, 0, :, None])[:, :, 0]
         velocity, acceleration = (local @ turns.transpose(0, 2, 1)).transpose(1, 0, 2)
-        jacobian = (self._wrenches(points) @ now.columns) * self._mask
+        jacobian = (wrenches @ now.columns) * self._mask
         drift = self._along @ (acceleration + self._gravity).ravel()
         drive = robot.actuation @ u - now.bias
         if robot.resists:
@@ -72,13 +75,13 @@ class FlatTerms:
     def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
         """Derivatives at given acceleration (nv,) and row forces (r,)."""
         now = self._falling.slopes(q, v, a)
-        nv, points = len(v), self._points(now.rotations, now.positions)
+        nv, (points, wrench) = len(v), self._known_at(q, self._falling)
         speed, pull = now.velocities[self._joints], now.accelerations[self._joints]
         velocity, acceleration = _at(speed, points), _at(pull, points)
         acceleration += (skew(speed[:, 3:]) @ velocity[:, :, None])[:, :, 0]
         across = self._turn @ np.array((velocity.ravel(), acceleration.ravel())).T
         across_v, across_a = across.reshape(-1, 3, 2).transpose(2, 0, 1)
-        wrench, spin, mask = self._wrenches(points), now.columns[3:], self._mask
+        spin, mask = now.columns[3:], self._mask
         velocity_q, slip = now.acceleration_v - now.columns_rate, across_v @ spin
         equations, accelerations, rates = (np.empty((n, 2 * nv)) for n in (nv, *2 * (len(mask),)))
         np.subtract(now.bias_q, self._turning(now.columns, points, forces), out=equations[:, :nv])
@@ -97,29 +100,34 @@ class FlatTerms:
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
         if not z.any():
-            columns, *places = self._weightless.axes(q)
-            turned = self._turning(columns, self._points(*places), forces)
+            columns = self._weightless.axes(q)
+            turned = self._turning(columns, self._known_at(q, self._weightless)[0], forces)
             return ImpulseDerivatives(-turned, np.zeros_like(self._mask))
         now = self._weightless.slopes(q, None, z)
-        points = self._points(now.rotations, now.positions)
+        points, wrenches = self._known_at(q, self._weightless)
         velocity = _at(now.accelerations[self._joints], points)
         across = (self._turn @ velocity.ravel()).reshape(-1, 3)
-        rates = self._wrenches(points) @ now.acceleration_q + across @ now.columns[3:]
+        rates = wrenches @ now.acceleration_q + across @ now.columns[3:]
         momentum = now.bias_q
         if forces.any():
             momentum = momentum - self._turning(now.columns, points, forces)
         return ImpulseDerivatives(momentum, rates * self._mask)
 
-    def _points(self, rotations: Array, positions: Array) -> Array:
-        """Contact points (c, 3) in the world."""
-        at = self._joints
-        turned = (rotations[at] @ self._local[:, :, None])[:, :, 0]
-        return np.asarray(turned + positions[at])
+    def _known_at(self, q: Array, sweeps: Sweeps) -> tuple[Array, Array]:
+        """Those of `_placed`, as they are where this thread asked for them at q last."""
+        known = self._known
+        if getattr(known, "q", None) != q.tobytes():
+            return self._placed(q, *sweeps.places())
+        return known.points, known.wrenches
 
-    def _wrenches(self, points: Array) -> Array:
-        """w (r, 6) of all rows."""
+    def _placed(self, q: Array, rotations: Array, positions: Array) -> tuple[Array, Array]:
+        """Contact points (c, 3) in the world, and w (r, 6) of all rows."""
+        at, known = self._joints, self._known
+        points = (rotations[at] @ self._local[:, :, None])[:, :, 0] + positions[at]
         moments = (self._turn @ points.ravel()).reshape(-1, 3)
-        return np.concatenate((self._directions, moments), axis=1)
+        wrenches = np.concatenate((self._directions, moments), axis=1)
+        known.q, known.points, known.wrenches = q.tobytes(), points, wrenches
+        return points, wrenches
 
     def _turning(self, columns: Array, points: Array, forces: Array) -> Array:
         """D_q (J' f) at fixed forces (r,)."""

@@ -35,8 +35,8 @@ class SweepDerivatives(NamedTuple):
     """Derivatives at (q, v, a), by columns of the axes, all in the world.
 
     bias_q, bias_v (nv, nv) of M a + h; columns (6, nv) and their rate; acceleration_q and
-    acceleration_v (6, nv) of the body that a column moves. Of the bodies of k joints: positions
-    and rotations, velocities (k, 6), and accelerations (k, 6) without gravity.
+    acceleration_v (6, nv) of the body that a column moves. Of the bodies of k joints: velocities
+    (k, 6), and accelerations (k, 6) without gravity.
     """
 
     bias_q: Array
@@ -45,8 +45,6 @@ class SweepDerivatives(NamedTuple):
     columns_rate: Array
     acceleration_q: Array
     acceleration_v: Array
-    rotations: Array
-    positions: Array
     velocities: Array
     accelerations: Array
 
@@ -70,7 +68,7 @@ class Sweeps(threading.local):
         pin.nonLinearEffects(self._model, data, q, v)
         pin.crba(self._model, data, q, pin.Convention.WORLD)
         motions = np.array(self._motions).reshape(-1, 2, 6)
-        return Fall(data.M, data.nle, data.J, *self._places(), motions)
+        return Fall(data.M, data.nle, data.J, *self.places(), motions)
 
     def slopes(self, q: Array, v: Array | None, a: Array) -> SweepDerivatives:
         """The derivatives of the equations of motion and of the motion; v None is zero."""
@@ -84,15 +82,15 @@ class Sweeps(threading.local):
             data.dJ,
             data.dAdq,
             data.dAdv,
-            *self._places(),
             np.array(self._velocities),
             np.array(self._accelerations),
         )
 
-    def axes(self, q: Array) -> tuple[Array, Array, Array]:
-        """Columns (6, nv) of all axes, rotations and positions of the bodies."""
+    def axes(self, q: Array) -> Array:
+        """Columns (6, nv) of all axes."""
         pin.computeJointJacobians(self._model, self._data, q)
-        return self._data.J, *self._places()
+        return np.asarray(self._data.J)
 
-    def _places(self) -> tuple[Array, Array]:
+    def places(self) -> tuple[Array, Array]:
+        """Rotations (k, 3, 3) and positions (k, 3) of the bodies where the last sweep was."""
         return np.array(self._rotations), np.array(self._positions)
