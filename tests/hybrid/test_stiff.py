@@ -13,8 +13,9 @@ RATE = 1e6
 class Counted:
     """x' = -RATE (x - cos t) - sin t, which tends to cos t, beside y' = 1."""
 
-    def __init__(self):
-        self.fields, self.derivatives = 0, 0
+    def __init__(self, off=1.0):
+        """off: what is said of the time of the decay, over what is true."""
+        self.fields, self.derivatives, self.off = 0, 0, off
 
     def field(self, t, x, u):
         self.fields += 1
@@ -25,7 +26,7 @@ class Counted:
         return FieldJacobian(np.array([[-RATE, 0.0], [0.0, 0.0]]), np.zeros((2, 0)))
 
     def system(self, known=True):
-        pace = lambda t, x, u: Pace(relaxation=1.0 / RATE)  # noqa: E731
+        pace = lambda t, x, u: Pace(relaxation=self.off / RATE)  # noqa: E731
         mode = hc.Mode(
             "m", hc.VectorSpace(2), self.field, jacobian=self.jacobian if known else None, pace=pace
         )
@@ -118,3 +119,31 @@ def test_a_slide_that_stops_takes_a_step_for_each_decade_of_its_speed():
     assert event.time == pytest.approx((length - stopped) / a, abs=1e-8)
     speeds = np.linalg.norm([run.arcs[0](t) for t in run.arcs[0].breaks], axis=1)
     assert (speeds < 1e-2).sum() <= 2 + 6
+
+
+@pytest.mark.parametrize("off", [0.5, 1.0, 2.0])
+def test_a_decay_known_to_a_factor_of_two_is_left_to_implicit_steps(off):
+    """Begun beside cos t with explicit steps, which stability keeps below some 6 / RATE.
+
+    There are 2e5 of these in a second; those of the first 50 / RATE until the decay is over, of at
+    least its own length, and the implicit ones of the test above are all that there should be.
+    """
+    run = hc.simulate(Counted(off=off).system(), "m", [2.0, 0.0], (0.0, 1.0), rtol=1e-8, atol=1e-8)
+    assert len(run.arcs[0].breaks) < 50 + 60 + 40
+    np.testing.assert_allclose(run.final_state, [np.cos(1.0), 1.0], rtol=0.0, atol=1e-6)
+
+
+def test_a_growth_that_takes_away_the_matrix_of_a_step_taken_further_is_no_matter():
+    """x' = 1, y' = y / h from y = 0, by steps of the pace h: I / h - J has no inverse."""
+    h = 1.0
+    mode = hc.Mode(
+        "m",
+        hc.VectorSpace(2),
+        lambda t, x, u: np.array([1.0, x[1] / h]),
+        jacobian=lambda t, x, u: FieldJacobian(np.diag([0.0, 1.0 / h]), np.zeros((2, 0))),
+        pace=lambda t, x, u: Pace(longest_step=h),
+    )
+    options = {"method": "Radau", "first_step": h}
+    run = hc.simulate(hc.HybridSystem([mode], []), "m", [0.0, 0.0], (0.0, 5.0), **options)
+    np.testing.assert_allclose(run.final_state, [5.0, 0.0], rtol=1e-15, atol=0.0)
+    assert run.arcs[0].breaks.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]

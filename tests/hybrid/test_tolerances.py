@@ -11,7 +11,16 @@ from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.model import Held
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import put_back
-from hybridctl.hybrid.tolerances import CREEP, FARTHEST, HOP, OFF, OUTSIDE, SHORT, TAIL
+from hybridctl.hybrid.tolerances import (
+    CREEP,
+    FARTHEST,
+    HOP,
+    INPUT_RTOL,
+    OFF,
+    OUTSIDE,
+    SHORT,
+    TAIL,
+)
 
 TOLERANCE = 1e-8  # of guards of scale 1
 
@@ -127,3 +136,25 @@ def test_a_state_is_put_back_no_farther_than_its_step_can_be_off(times, far):
             put_back(mode, 0.0, x, 1e-9, 1e-9)
     else:
         assert put_back(mode, 0.0, x, 1e-9, 1e-9) == pytest.approx(x + moved)
+
+
+@pytest.mark.parametrize(("error", "shorter"), [(0.95, False), (1.05, True)])
+def test_a_step_is_taken_where_its_error_is_within_the_tolerance(error, shorter):
+    """x' = t^2 from 0: formulas of RK23 (Bogacki and Shampine 1989) are h^3 / 24 apart."""
+    mode = hc.Mode("m", hc.VectorSpace(1), lambda t, x, u: np.array([t**2]))
+    atol = 1e-4
+    h = (24.0 * error * atol) ** (1.0 / 3.0)
+    options = {"method": "RK23", "first_step": h, "rtol": 1e-12, "atol": atol}
+    run = hc.simulate(hc.HybridSystem([mode], []), "m", [0.0], (0.0, h), **options)
+    assert (len(run.arcs[0].breaks) > 1) == shorter
+
+
+@pytest.mark.parametrize(("error", "shorter"), [(0.95, False), (1.05, True)])
+def test_the_record_of_an_input_that_nothing_feels_is_as_exact_as_the_state(error, shorter):
+    """u = error T7 in a step of 1 s, beside the 1e-6 of its own size that a record may miss."""
+    mode = hc.Mode("m", hc.VectorSpace(1), lambda t, x, u: np.ones(1), 1)
+    allowed = 1e-4 / (1.0 - error * INPUT_RTOL)
+    law = lambda t, x: np.array([chebval(2.0 * t - 1.0, [0.0] * 7 + [error * allowed])])  # noqa: E731
+    options = {"first_step": 1.0, "atol": 1e-4}
+    run = hc.simulate(hc.HybridSystem([mode], []), "m", [0.0], (0.0, 1.0), law, **options)
+    assert (len(run.arcs[0].breaks) > 1) == shorter
