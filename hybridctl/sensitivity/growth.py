@@ -34,7 +34,7 @@ from hybridctl.sensitivity.stability import Stability, balanced
 
 _RANK = 1e-6  # of the difference of two pieces: how far it may be from rank one
 _STEPS = 60
-_FOUND = 1e-8  # of the rate: Newton's steps below this are the last
+_FOUND = np.sqrt(np.finfo(float).eps)  # of the rate: the step after one of these is rounding
 _CELLS = 64
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from differences import assert_derivative
 from hybridctl.robots.bodies import free_body
+from scipy.optimize import brentq
 
 import hybridctl as hc
 from hybridctl.errors import (
@@ -21,7 +22,7 @@ from hybridctl.errors import (
 )
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
 from hybridctl.mechanics.selection import select_modes
-from hybridctl.mechanics.tolerances import JAMMED
+from hybridctl.mechanics.tolerances import JAMMED, NEAR_JAM, REGULAR_RESPONSE
 
 G, X, Z = 9.81, 1.0, 1.0
 NONE = np.zeros(0)
@@ -155,6 +156,69 @@ def test_a_rod_that_jams_ends_its_run_before_forces_are_without_meaning(rate, ti
     assert jam.value.contacts == tips
     assert jam.value.ratio == pytest.approx(JAMMED, abs=1e-7)
     assert 1e4 < jam.value.forces[0] < 10.0 / JAMMED
+
+
+def at_ratio(ratio):
+    """A rod that slides so that friction leaves this part of its response, and its jam's edge."""
+    angle = brentq(lambda a: left(2.0, 1.0, a) - ratio, 0.3, 1.0, xtol=1e-16)
+    system, x = rod(2.0, angle, 0.0, 1.0)
+    return system, x, system.outgoing(("slip+",))
+
+
+@pytest.mark.parametrize(("times", "ends"), [(0.9, True), (1.1, False)])
+def test_a_mode_ends_while_its_forces_are_known_to_a_thousandth(times, ends):
+    """N (1 + 3 c^2) p = g for a rod that does not turn: 1e-9 of the angle, 1e-9 of p = 1e-6."""
+    system, x, outgoing = at_ratio(times * JAMMED)
+    i = outgoing.guards.names.index("sliding jams")
+    assert (outgoing.guards.values(0.0, x, NONE)[i] < 0.0) == ends
+    forces = []
+    for angle in (x[2], x[2] - 1e-9):
+        ratio = left(2.0, 1.0, angle)
+        forces.append(G / ((1.0 + 3.0 * np.cos(angle) ** 2) * ratio))
+    point = system.mode(("slip+",)).calc(0.0, x, NONE).contact
+    assert point.forces[0] == pytest.approx(forces[0], rel=1e-6)
+    assert abs(forces[1] / forces[0] - 1.0) < 5e-3
+
+
+@pytest.mark.parametrize(("times", "jams"), [(0.9, True), (1.1, False)])
+def test_a_guard_that_only_seemed_to_fall_is_no_jam(times, jams):
+    """Flow past the guard's time by 1e-6 s of motions at some radians a second leaves 1e-5."""
+    _, x, outgoing = at_ratio(times * NEAR_JAM)
+    reset = outgoing.edge(("sliding jams",)).reset
+    if jams:
+        with pytest.raises(JammingError, match="tip"):
+            reset(0.0, x, NONE)
+    else:
+        jump = reset(0.0, x, NONE)
+        assert (jump.mode, *jump.state) == (("slip+",), *x)
+
+
+@pytest.mark.parametrize(("times", "redundant"), [(0.2, True), (5.0, False)])
+def test_contacts_nearer_than_any_of_robots_jam_as_one(times, redundant):
+    """Two at x -+ d/2 hold the turn as well, and keep all of their response, whatever d is; one
+    at x keeps what friction leaves of it. G is that of the rows (1, x -+ d/2) of a unit body."""
+    mu, x = 0.5, 0.5
+
+    def contacts(d):
+        rows = np.array([[1.0, x - 0.5 * d], [1.0, x + 0.5 * d]])
+        return rows @ rows.T
+
+    d = brentq(lambda d: 1.0 / np.linalg.cond(contacts(d), 1) - times * REGULAR_RESPONSE, 1e-5, 1)
+    robot = Robot.from_urdf(free_body("body", 1.0, (1.0, 1.0, 1.0)), root="sagittal")
+    ground = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    places = ((x - 0.5 * d, 0.0, -Z), (x + 0.5 * d, 0.0, -Z))
+    points = [
+        Contact(name, "body", ground, offset=place, friction=mu)
+        for name, place in zip(("a", "b"), places, strict=True)
+    ]
+    system = contact_system(robot, points)
+    start = np.array([0.0, Z, 0.0, 1.0, 0.0, 0.0])
+    guards = system.outgoing(("slip+", "slip+")).guards
+    value = guards.values(0.0, start, NONE)[guards.names.index("sliding jams")] + JAMMED
+    w_n, w_t = sliding(mu, 0.0, x)[0].all.jacobian(start[:3])
+    alone = 1.0 - mu * (w_n @ w_t) / (w_n @ w_n)
+    assert abs(alone - 1.0) > 0.1
+    assert value == pytest.approx(alone if redundant else 1.0, abs=10.0 * d)
 
 
 def test_a_contact_that_slides_in_a_surface_has_the_derivative_of_its_guard():

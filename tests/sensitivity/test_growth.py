@@ -15,7 +15,7 @@ from hybridctl.sensitivity.stability import balanced, judge, stability
 from hybridctl.shaping import bound_derivatives
 from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, parametric_system
 
-MAPS = [(0, 2), (3, 2), (1, 3), (2, 3), (14, 3), (17, 3), (5, 4)]
+MAPS = [(0, 2), (3, 2), (1, 3), (2, 3), (14, 3), (17, 3), (5, 4), (5, 3)]
 
 
 @pytest.mark.parametrize(("seed", "n"), MAPS)

@@ -56,6 +56,20 @@ def test_gaps_are_found_and_stand_in_the_input():
     np.testing.assert_array_equal(u.values[:, 7:], given.angles.values)
 
 
+@pytest.mark.parametrize(("periods", "missing"), [(2.9, 0.0), (3.1, 3.1)])
+def test_a_gap_is_longer_than_three_periods(periods, missing):
+    """Two samples in a row may be late or lost; what is longer is filled in by the model."""
+    times = np.cumsum([0.0, *[1.0] * 5, periods, *[1.0] * 5])
+    u = readings(times).record(machine()[0], CONTACT).inputs
+    np.testing.assert_allclose(u.values[:, 6], np.where(np.arange(12) == 5, missing, 0.0))
+
+
+@pytest.mark.parametrize(("force", "down"), [(74.0, False), (76.0, True)])
+def test_forces_between_both_limits_are_of_the_side_that_is_nearer(force, down):
+    """Where none of them ever says more."""
+    assert CONTACT.states(np.full(3, force)).tolist() == [down] * 3
+
+
 def test_only_rows_that_change_a_contact_are_left_of_the_forces():
     base, _ = machine()
     times = 0.1 * np.arange(6)
@@ -104,7 +118,7 @@ def test_a_robot_stands_until_a_joint_moves():
     noise = 1e-3 * rng.normal(size=(500, 3))
     for begin, expected in ((0.1, 0.0), (0.8, 0.8), (9.0, 2.0)):
         moved = np.where(times >= begin - 1e-9, 0.1, 0.0)[:, None] * [0.0, 1.0, 0.0]
-        assert stood(Series(times, noise + moved)) == pytest.approx(expected)
+        assert stood(Series(7.0 + times, noise + moved)) == pytest.approx(expected)
 
 
 def test_rows_in_any_order_are_the_same_record():
