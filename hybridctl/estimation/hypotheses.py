@@ -13,7 +13,8 @@ The probability of each comes from the guard's value g and its variance,
 difference of their times. Below `LEAST` nothing parts. Weights are multiplied with the likelihood
 of each value; a value that the gate rejects counts as one at its limit. Of those that agree, in
 mode and within half a deviation in every coordinate, the likelier is kept with both weights, and
-of all the likeliest `bound`. With a bound of one there is the mean's own order alone.
+of all the likeliest `bound`. With a bound of one there is the mean's own order alone, and notes say
+where another has more than `DOUBT`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -41,10 +43,13 @@ from hybridctl.hybrid.trajectory import Event
 
 HYPOTHESES = 1  # by default
 LEAST = np.log(1e-4)  # of the probability of a hypothesis that parts from another
+DOUBT = 0.01  # of the probability of an order, which is said where it is not followed
+ASTRIDE = "may lie on another side of a sample than"
 FORGOTTEN = -14.0  # of its weight, relative to the likeliest
 AGREE = 0.5  # deviations
 _UNTRIED = 4  # times as many as are kept, before a value has been compared with them
 _LOOKS = 2  # at hypotheses that have passed a guard, for each that is kept beside the first
+_UNDECIDED = float(ndtri(DOUBT)) ** 2  # the same of `DOUBT`
 _FARTHEST = float(ndtri(1e-4)) ** 2  # of a guard, in variances: that of `LEAST`
 _TINY = 1e-300  # variance of a guard that is known
 _EXACT = 1e-9  # of a coordinate without deviation, relative
@@ -122,7 +127,12 @@ def predicted(
         main = rules.moments.predict(model, h.estimate, end, law)
         if main.kept and model is not rules.model:
             continue
-        if rules.bound == 1 or not main.befores:
+        if rules.bound == 1:
+            samples, pairs = (h.estimate.time, end), zip(main.befores, main.events, strict=False)
+            said = [_astride(rules.model, b.estimate, v, samples, law) for b, v in pairs]
+            gone = _gone(h, main)
+            found.append(gone._replace(notes=(*chain(*said), *gone.notes)))
+        elif not main.befores:
             found.append(_gone(h, main))
         else:
             found += _parted(rules, h, main, end, law)
@@ -298,9 +308,11 @@ def _settled(
         if passed:
             weight += _before(model, after, passed, law)
     way = reconcile(model, after, law, pending)
-    reconciliation = None
+    reconciliation, notes = None, (*h.notes, *way.notes)
     if way.events:
         reconciliation = Reconciliation(after.mean, after.covariance, way.transition)
+        if rules.bound == 1:
+            notes += _astride(model, after, way.events[0], (after.time,), law)
         if pending and way.estimate.mode != after.mode:  # by another guard
             weight, side, pending = weight + side, 0.0, ()
     return Hypothesis(
@@ -312,7 +324,7 @@ def _settled(
         h.estimate,
         h.transition,
         (*h.events, *way.events),
-        (*h.notes, *way.notes),
+        notes,
         reconciliation,
         innovation,
         passed=tuple(passed),
@@ -395,6 +407,24 @@ def _after(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> fl
         return 0.0
     g, variances = _margins(model, e, law)
     return float(log_ndtr(g[rows] / np.sqrt(np.maximum(variances[rows], _TINY))).sum())
+
+
+def _astride(
+    model: Model, e: Estimate, event: Event, samples: Sequence[float], law: InputLaw
+) -> tuple[str, ...]:
+    """A note of an event, e just before it, that parts of the belief have beyond a sample.
+
+    Its time is known as well as its guard is, over the rate of that.
+    """
+    if not _may_part(model, e, event, law):
+        return ()
+    rows = _rows(model, e, event.guards)
+    _, rates = model.guard_rates(e.mode, e.time, e.mean, law(e.time, e.mean))
+    variances = _margins(model, e, law)[1]
+    near = min(abs(event.time - t) for t in samples) ** 2
+    if not (near * rates[rows] ** 2 < _UNDECIDED * variances[rows]).any():
+        return ()
+    return (f"{event.guards} {ASTRIDE} at {event.time:.6g} s: one order alone is followed",)
 
 
 def _inside(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> bool:

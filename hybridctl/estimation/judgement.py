@@ -194,6 +194,7 @@ class Judgement:
             "events": f"{r['events']}",
             "events of uncertain rate": f"{r['unsure']}",
             "events taken back": f"{r['undone']}",
+            "events astride a sample": f"{r['astride']}",
         }
         if self.nees is not None and self.agreement is not None:
             errors = self.event_errors or ()

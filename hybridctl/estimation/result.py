@@ -13,6 +13,7 @@ import numpy as np
 from hybridctl.checks import Array, instance, member
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
+from hybridctl.estimation.hypotheses import ASTRIDE
 from hybridctl.estimation.jumps import UNSURE
 from hybridctl.estimation.record import ChannelRow, Record
 from hybridctl.estimation.state import FilterState, Hypothesis
@@ -129,6 +130,11 @@ class FilterResult:
         return sum(UNSURE in note for _, note in self.notes)
 
     @property
+    def astride(self) -> int:
+        """How many events may lie on the other side of a sample, where one order is followed."""
+        return sum(ASTRIDE in note for _, note in self.notes)
+
+    @property
     def log_likelihood(self) -> float:
         """Sum over the values that were accepted; each counts all hypotheses by their weights."""
         return float(sum(i.log_likelihood for i in self.innovations if i.accepted))
@@ -147,6 +153,7 @@ class FilterResult:
             "steps": count,
             "events": len(self.events),
             "unsure": self.unsure,
+            "astride": self.astride,
             "undone": sum(step.undone for step in self.steps),
             "rejected": len(self.rejected),
             "reopened": sum(step.reopened for step in self.steps),

@@ -115,6 +115,28 @@ def test_one_hypothesis_is_its_own_mixture():
     assert state.mixture.probabilities == {"air": 1.0}
 
 
+@pytest.mark.parametrize(
+    ("late", "share"), [(-2.5, 0.006), (-2.2, 0.014), (0.0, 0.5), (2.2, 0.986), (2.5, 0.994)]
+)
+def test_one_hypothesis_says_which_events_may_lie_on_the_other_side_of_a_sample(late, share):
+    """A sample so many deviations of the impact's time, s over its speed, after the mean has it.
+
+    The share of balls that have bounced by then is drawn; between 1 and 99 % it is said: which of
+    both a value comes from, one order alone does not ask, and is as sure as if it were known.
+    """
+    s, speed = 1e-4, GRAVITY * IMPACT
+    time = IMPACT + late * s / speed + 1e-9
+    heights = START[0] + s * np.random.default_rng(0).normal(size=100_000)
+    assert np.mean(np.sqrt(2.0 * heights / GRAVITY) < time) == pytest.approx(share, abs=2e-3)
+    record = Record({"height": Series([time, IMPACT + 0.05], [[0.0], [0.07]])})
+    start = Estimate("air", 0.0, START, np.diag([s**2, 0.0]))  # so that s stays that of heights
+    alone, all_ = (ball_filter(1e3 * s, hypotheses=n).run(record, start) for n in (1, 4))
+    assert alone.astride == alone.summary()["astride"] == (0.01 < share < 0.99)
+    assert all_.astride == 0
+    if share == 0.5:  # of two speeds, that are 2.4 m/s apart
+        assert np.sqrt(all_.covariances[0][1, 1]) > 1.0 > 0.05 > np.sqrt(alone.covariances[0][1, 1])
+
+
 def test_after_a_prediction_alone_the_moments_are_those_of_what_may_have_happened():
     """Half of the balls have bounced."""
     s = 2e-3
