@@ -22,7 +22,7 @@ from hybridctl.errors import (
 )
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
 from hybridctl.mechanics.selection import select_modes
-from hybridctl.mechanics.tolerances import JAMMED, NEAR_JAM, REGULAR_RESPONSE
+from hybridctl.mechanics.tolerances import JAMMED, NEAR_JAM
 
 G, X, Z = 9.81, 1.0, 1.0
 NONE = np.zeros(0)
@@ -191,34 +191,6 @@ def test_a_guard_that_only_seemed_to_fall_is_no_jam(times, jams):
     else:
         jump = reset(0.0, x, NONE)
         assert (jump.mode, *jump.state) == (("slip+",), *x)
-
-
-@pytest.mark.parametrize(("times", "redundant"), [(0.2, True), (5.0, False)])
-def test_contacts_nearer_than_any_of_robots_jam_as_one(times, redundant):
-    """Two at x -+ d/2 hold the turn as well, and keep all of their response, whatever d is; one
-    at x keeps what friction leaves of it. G is that of the rows (1, x -+ d/2) of a unit body."""
-    mu, x = 0.5, 0.5
-
-    def contacts(d):
-        rows = np.array([[1.0, x - 0.5 * d], [1.0, x + 0.5 * d]])
-        return rows @ rows.T
-
-    d = brentq(lambda d: 1.0 / np.linalg.cond(contacts(d), 1) - times * REGULAR_RESPONSE, 1e-5, 1)
-    robot = Robot.from_urdf(free_body("body", 1.0, (1.0, 1.0, 1.0)), root="sagittal")
-    ground = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
-    places = ((x - 0.5 * d, 0.0, -Z), (x + 0.5 * d, 0.0, -Z))
-    points = [
-        Contact(name, "body", ground, offset=place, friction=mu)
-        for name, place in zip(("a", "b"), places, strict=True)
-    ]
-    system = contact_system(robot, points)
-    start = np.array([0.0, Z, 0.0, 1.0, 0.0, 0.0])
-    guards = system.outgoing(("slip+", "slip+")).guards
-    value = guards.values(0.0, start, NONE)[guards.names.index("sliding jams")] + JAMMED
-    w_n, w_t = sliding(mu, 0.0, x)[0].all.jacobian(start[:3])
-    alone = 1.0 - mu * (w_n @ w_t) / (w_n @ w_n)
-    assert abs(alone - 1.0) > 0.1
-    assert value == pytest.approx(alone if redundant else 1.0, abs=10.0 * d)
 
 
 def test_a_contact_that_slides_in_a_surface_has_the_derivative_of_its_guard():
