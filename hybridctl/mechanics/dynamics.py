@@ -284,7 +284,7 @@ class ContactDynamics:
         for k in starting:
             at_rest[phase.tangents[k]] = 0.0
         held = solve(self._holding(phase, starting), rows._replace(rates=at_rest), moving)
-        begun, sure = beginnings(phase, shared(held, friction), starting, [], friction)
+        begun, sure = beginnings(phase, held, starting, [], friction)
         along = all(k in begun and begun[k] @ directions[k] > SAME_WAY for k in others)
         if not sure or not along:
             return None

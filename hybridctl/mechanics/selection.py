@@ -77,7 +77,20 @@ def select_modes(
             result[i] = STICK
         else:
             result[i] = default_slip(len(tangents), rates)
-    return _let_go(dynamics, q, v, u, proposed, tuple(result))
+    return _standing(dynamics, q, v, u, _let_go(dynamics, q, v, u, proposed, tuple(result)))
+
+
+def _standing(dynamics: ContactDynamics, q: Array, v: Array, u: Array, found: Modes) -> Modes:
+    """The modes in which contacts that are to slide but are held where they stand stick.
+
+    Then guards tell where their forces leave the cones.
+    """
+    if not any(mode in SLIPS for mode in found):
+        return found
+    point = dynamics.acceleration(q, v, u, found)
+    return tuple(
+        STICK if mode in SLIPS and point.holds(i) else mode for i, mode in enumerate(found)
+    )
 
 
 def _let_go(

@@ -1,11 +1,14 @@
-"""Feet that begin to slide one after the other, microseconds apart."""
+"""Feet that begin to slide one after the other, microseconds apart, or beside others that hold."""
 
 from importlib.metadata import files
 
+import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system, sliding
+from hybridctl.mechanics.coulomb import solve
+from hybridctl.mechanics.selection import select_modes
 
 LEGS = ("FL", "FR", "RL", "RR")
 
@@ -34,3 +37,69 @@ def test_a_quadruped_slides_on_its_front_feet_and_comes_to_stand(quadruped, heig
     run = hc.simulate(system, ("open",) * 4, x0, (0.0, 0.5), max_steps=2000)
     assert {"FL_foot slips", "FR_foot slips"} <= {guard for e in run.events for guard in e.guards}
     assert run.final_mode == ("stick",) * 4
+
+
+def shod():
+    """A cube of 4 kg on four corners, and a shoe of 1 kg with an edge on the floor, on two.
+
+    Motors push the shoe along x, up, and turn it about z; about y it hangs free.
+    """
+    inertia = '<inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/>'
+    axes = {"rail": "1 0 0", "mast": "0 0 1", "pin": "0 0 1", "shoe": "0 1 0"}
+    links = ["cube", *axes]
+    urdf = '<robot name="shod">'
+    for link in links:
+        mass = {"cube": 4, "shoe": 1}.get(link)
+        body = f'<inertial><mass value="{mass}"/>{inertia}</inertial>' if mass else ""
+        urdf += f'<link name="{link}">{body}</link>'
+    for (child, axis), parent in zip(axes.items(), links, strict=False):
+        kind = "prismatic" if child in ("rail", "mast") else "revolute"
+        urdf += f'<joint name="to {child}" type="{kind}"><parent link="{parent}"/>'
+        urdf += f'<child link="{child}"/><axis xyz="{axis}"/>'
+        urdf += '<limit lower="-1" upper="1" effort="99" velocity="9"/></joint>'
+    robot = Robot.from_urdf(urdf + "</robot>", root="floating")
+    feet = [("cube", x, y) for x in (0.1, -0.1) for y in (0.1, -0.1)]
+    feet += [("shoe", 0.08, 0.0), ("shoe", -0.02, 0.0)]
+    ground = Plane((0, 0, 0), (0, 0, 1))
+    contacts = [
+        Contact(f"{link} {x} {y}", link, ground, offset=(x, y, -0.1), friction=0.7)
+        for link, x, y in feet
+    ]
+    return contact_system(robot, contacts)
+
+
+def creeping(system, speed, push, turn):
+    """State and input of the edge with a corner that creeps, while motors push and turn it."""
+    q, v = system.robot.neutral(), np.zeros(system.robot.nv)
+    q[2], v[-2] = 0.1, speed / 0.08
+    return q, v, np.array([push, -5.0, turn, 0.0])
+
+
+@pytest.mark.parametrize("creep", [0.0, 5e-10, 2e-9])
+@pytest.mark.parametrize("turn", [0.3, -0.6])
+def test_an_edge_begins_to_slide_beside_corners_that_hold(creep, turn):
+    """The least forces of the cube's corners leave their cones, others make the same motion.
+
+    It is the only one that the law allows, whichever way the edge creeps, by so many m/s.
+    """
+    system = shod()
+    dynamics, (q, v, u) = system.dynamics, creeping(system, creep, 20.0, turn)
+    modes = ("stick",) * 4 + ("slip",) * 2
+    now = dynamics.acceleration(q, v, u, modes)
+    pull = np.linalg.norm(now.friction, axis=1)
+    assert (pull <= 0.7 * now.forces + 1e-9 * now.forces.max()).all()
+    phase = dynamics.phase(modes)
+    law = dynamics.problem(phase, dynamics.rows(phase, q, 0.0 * v, u))
+    rates = law.delassus @ now.solution.forces + law.free
+    np.testing.assert_allclose(rates, solve(law).rates, atol=1e-8 * law.magnitude)
+
+
+@pytest.mark.parametrize("creep", [0.0, 5e-10])
+def test_what_is_held_where_it_stands_is_selected_to_stick(monkeypatch, creep):
+    """So that a guard sees its force, however the search for a direction fares."""
+    monkeypatch.setattr(sliding, "polish", lambda *_: None)
+    system = shod()
+    dynamics, (q, v, u) = system.dynamics, creeping(system, creep, 8.0, -0.6)
+    modes = select_modes(dynamics, q, v, u, ("stick",) * 4 + ("slip",) * 2)
+    now = dynamics.acceleration(q, v, u, modes)
+    assert not any(now.holds(i) for i, mode in enumerate(modes) if mode == "slip")

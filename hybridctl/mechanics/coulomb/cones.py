@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 import clarabel
 import numpy as np
-from scipy import sparse
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.law import CoulombProblem
@@ -44,6 +43,26 @@ class ConeSolution(NamedTuple):
     infeasible: bool
 
 
+class Columns(NamedTuple):
+    """A matrix by its columns, of which Clarabel asks what it does of scipy's, made sooner."""
+
+    data: list[float]
+    indices: list[int]
+    indptr: list[int]
+    shape: tuple[int, ...]
+    nnz: int
+    has_sorted_indices: bool = True
+    has_canonical_format: bool = True
+
+    @classmethod
+    def of(cls, matrix: Array) -> Columns:
+        """The entries of a matrix that are not zero."""
+        filled = matrix.T != 0.0
+        places = np.nonzero(filled)[1].tolist()
+        ends = [0, *filled.sum(axis=1).cumsum().tolist()]
+        return cls(matrix.T[filled].tolist(), places, ends, matrix.shape, len(places))
+
+
 class ConeProgramme:
     """min 1/2 x'H x + q'x with C x + c in a product of cones, set up once for many q and c."""
 
@@ -54,8 +73,7 @@ class ConeProgramme:
         settings.verbose, settings.max_threads = False, 1
         settings.presolve_enable = False  # data could not be updated
         settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = _TOLERANCE
-        upper = sparse.csc_matrix(np.triu(hessian))
-        constraint = sparse.csc_matrix(-rows)
+        upper, constraint = Columns.of(np.triu(hessian)), Columns.of(-rows)
         self._solver = clarabel.DefaultSolver(upper, gradient, constraint, offset, cones, settings)
 
     def solve(self) -> ConeSolution:

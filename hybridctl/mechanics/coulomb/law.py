@@ -96,7 +96,8 @@ class CoulombSolution:
 
     `directions`: in which each contact slides, None if it does not. `border`: contacts whose
     state may change under the least perturbation. `residual`: the largest violation of the
-    law, in units of the data. `uniqueness`: whether other rates obey the law too.
+    law, in units of the data, and `astray` that by rates alone. `uniqueness`: whether other rates
+    obey the law too.
     """
 
     forces: Array
@@ -105,6 +106,7 @@ class CoulombSolution:
     directions: tuple[Array | None, ...]
     border: tuple[int, ...]
     residual: float
+    astray: float
     uniqueness: Uniqueness = "not established"
 
 
@@ -177,28 +179,31 @@ def judged(problem: CoulombProblem, forces: Array, modes: Modes | None = None) -
         shown.append(mode)
         directions.append(direction)
     rates = problem.delassus @ forces + problem.free
-    misses, border = [0.0], []
+    pulls, misses, border = [0.0], [0.0], []
     for (i, rows, static, _, given), mode, s in zip(
         problem.contacts, shown, directions, strict=True
     ):
         push, rate = forces[[i, *rows]].tolist(), rates[[i, *rows]].tolist()
-        slack = push[0]
+        slack, moves = push[0], np.inf
         if mode == OPEN:
-            slack = rate[0]
+            slack, moves = np.inf, rate[0]
         else:
             misses.append(abs(rate[0]))
         if mode == STICK:
             misses.append(hypot(*rate[1:]))
             slack = min(slack, static * push[0] - hypot(*push[1:]))
         elif s is not None and given is None:
-            along = float(s @ rate[1:])
-            misses.append(hypot(*(rate[1:] - along * s)))
-            slack = min(slack, along)
-        misses.append(-slack)
-        if slack <= BORDER:
+            moves = float(s @ rate[1:])
+            misses.append(hypot(*(rate[1:] - moves * s)))
+        pulls.append(-slack)
+        misses.append(-moves)
+        if min(slack, moves) <= BORDER:
             border.append(i)
-    residual = max(misses) if all_finite(forces) else np.inf
-    return CoulombSolution(forces, rates, tuple(shown), tuple(directions), tuple(border), residual)
+    astray = max(misses) if all_finite(forces) else np.inf
+    residual = max(astray, *pulls)
+    return CoulombSolution(
+        forces, rates, tuple(shown), tuple(directions), tuple(border), residual, astray
+    )
 
 
 def _shown(push: list[float], rate: list[float], given: list[float] | None) -> str:

@@ -165,13 +165,21 @@ def _least(
     forces = newton(plain, zero, modes, guess=solution.forces, metric=metric)
     least = judged(plain, forces, modes)
     limit = max(solution.residual, _SHARED)
-    if least.residual <= limit:
-        return least
-    weights = 1.0 / (np.ones(len(zero)) if metric is None else metric) ** 2
+    if least.residual > limit:
+        least = _inside(plain, solution, metric)
+    return least if least.residual <= limit else solution
+
+
+def _inside(
+    plain: CoulombProblem, solution: CoulombSolution, metric: Array | None
+) -> CoulombSolution:
+    """The solution with the least forces inside the cones that give its rates, if there are."""
+    weights = np.ones(len(plain.free)) if metric is None else 1.0 / metric**2
+    modes = solution.modes
     with suppress(NoContactSolutionError):
         forces = least_forces(plain, modes, solution.directions, weights, solution.rates).forces
-        least = judged(plain, forces, modes)
-    return least if least.residual <= limit else solution
+        return judged(plain, forces, modes)
+    return solution
 
 
 def polish(
@@ -179,7 +187,8 @@ def polish(
 ) -> CoulombSolution | None:
     """The solution in given states, None if it misses the law there by more than 1e-9.
 
-    `directions`: guesses where a contact begins to slide in space.
+    `directions`: guesses where a contact begins to slide in space. Where redundant contacts leave
+    their cones with the least forces, those of the same rates inside them are taken.
     """
     plain, units = scaled(problem)
     pairs = zip(plain.sliding, directions, plain.tangents, strict=True)
@@ -188,6 +197,8 @@ def polish(
     wanted, slope = projection(guessed, -plain.free, modes)  # linear, as directions are known
     straight = nearest(np.eye(len(wanted)) - slope + slope @ plain.delassus, wanted)
     solution = judged(plain, newton(plain, straight, modes), modes)
+    if solution.residual > CERTIFIED >= solution.astray:
+        solution = _inside(plain, solution, None)
     return units.of(solution) if solution.residual <= CERTIFIED else None
 
 
