@@ -9,7 +9,7 @@ from sensitivity.test_nearby import spread
 
 import hybridctl as hc
 from hybridctl.errors import GuardViolatedError, InputError
-from hybridctl.hybrid.laws import DifferentiableLaw
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.mode import FieldJacobian
 
 TIGHT = {"rtol": 1e-10, "atol": 1e-11}
@@ -158,6 +158,30 @@ def test_inputs_are_replayed_or_made_by_the_policy(fed_back):
     found = first_wrong(system, "go", x0, run, lin, d, radius.size, (0.0, 2.0), push)
     assert 0.5 <= radius.size / found <= 2.0
     assert radius.order == (np.inf, None)
+
+
+class Once:
+    """A push that begins with the first hit."""
+
+    def law(self, history):
+        return HeldInput([8.0 if history.events else 0.0])
+
+    def next_change(self, history):
+        return np.inf
+
+
+def test_an_input_that_changes_at_a_hit_is_replayed_with_it():
+    """x'' = u - g over a floor: a motion that hits later is pushed later."""
+    u = ca.SX.sym("u")
+    air = hc.symbolic.SymbolicMode("air", X, ca.vertcat(X[1], u - 9.81), u)
+    bounce = hc.symbolic.SymbolicTransition("air", "floor", X[0], "air", ca.vertcat(X[0], -X[1]))
+    system, x0, d = hc.symbolic.hybrid_system([air], [bounce]), np.array([1.0, 0.0]), [1.0, 0.0]
+    span, policy = (0.0, 0.8), Once()
+    run = hc.simulate(system, "air", x0, span, policy, **TIGHT)
+    lin = hc.linearize(system, run, **TIGHT)
+    radius = lin.radius(d)
+    found = first_wrong(system, "air", x0, run, lin, np.array(d), radius.size, span, policy)
+    assert 0.5 <= radius.size / found <= 2.0
 
 
 def test_a_linear_flow_has_a_radius_beyond_all_that_is_tried():
