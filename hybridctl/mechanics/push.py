@@ -143,6 +143,10 @@ class Push(Change):
         """Derivatives by the state and by motors and sizes."""
         return FieldJacobian(*self._chained(*super().field_jacobian(point), point.x, point.u))
 
+    def free_input(self, point: MappedPoint) -> Array:
+        """What motors and sizes do where contacts give way (2 nv, nu + k)."""
+        return self._by(super().free_input(point), point.x)
+
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
         """Derivatives by the state and by motors and sizes."""
         return self._of(super().guard_jacobian(point), point.x, point.u)
@@ -165,8 +169,13 @@ class Push(Change):
         for one, size in zip(self._acting, u[self._nu :].tolist(), strict=True):
             if size:
                 state[..., : self._nv] += size * forces @ one.derivative(q)
-        columns = [forces @ one.force(q) for one in self._acting]
-        return state, np.concatenate((by[..., : self._nu], np.stack(columns, axis=-1)), axis=-1)
+        return state, self._by(by, x)
+
+    def _by(self, by: Array, x: Array) -> Array:
+        """Derivatives (..., nu + k) by motors and sizes, given those by the inner input."""
+        forces = by[..., self._nu :]
+        columns = [forces @ one.force(x[: self._nq]) for one in self._acting]
+        return np.concatenate((by[..., : self._nu], np.stack(columns, axis=-1)), axis=-1)
 
 
 @dataclass(frozen=True, eq=False)

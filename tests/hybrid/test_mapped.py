@@ -374,3 +374,46 @@ def test_an_offset_of_a_guard_moves_it_alone():
     (fired,) = event.guards
     expected = [[float(name == fired)] for name in system.mode(key).guard_names]
     np.testing.assert_array_equal(d.state[:, 2:], expected)
+
+
+@pytest.mark.parametrize("kind", [generated, dynamics, flying], ids=lambda f: f.__name__)
+def test_a_pushed_mode_is_the_inner_one_under_a_wrench_of_size_zero(kind):
+    """But for rounding, as generalized forces enter other functions; then there is a size, too."""
+    system, key, x, u = kind()
+    wrench = hc.mechanics.Wrench(system.contacts[0].frame, (0.6, 0.0, 0.8), 0.0, 1.0)
+    pushed = system.pushed(wrench)
+    inner, mode, none = system.mode(key), pushed.mode(key), np.append(u, 0.0)
+    at, its = inner.calc(T, x, u), mode.calc(T, x, none)
+    assert (mode.key, mode.nu, mode.guard_names) == (key, inner.nu + 1, inner.guard_names)
+    np.testing.assert_array_equal(mode.guard_scales, inner.guard_scales)
+    assert_close(its.field, at.field, "field")
+    assert_close(its.guards, at.guards, "guards")
+    assert (mode.selects, mode.paced) == (inner.selects, inner.paced)
+    assert mode.select_at(its) == inner.select_at(at)
+    np.testing.assert_allclose(mode.pace_at(its), inner.pace_at(at))
+    outputs = mode.outputs_at(its)
+    for name, value in inner.outputs_at(at).items():
+        assert_close(outputs[name], value, name)
+    check_held(inner, mode, Wrapped(pushed, x, none), x)
+
+    acting = np.append(u, 0.05)
+    slopes = mode.calc_diff(mode.calc(T, x, acting))
+    for name in ("field", "guards"):
+        d, value = getattr(slopes, name), getattr(mode, name)
+        moved = lambda dx, f=value: f(T, mode.space.integrate(x, dx), acting)  # noqa: E731
+        assert_close(d.state, central(moved, mode.space.ndx, H).reshape(d.state.shape), name)
+        driven = lambda du, f=value: f(T, x, acting + du)  # noqa: E731
+        assert_close(d.input, central(driven, mode.nu, H).reshape(d.input.shape), name)
+    free = mode.free_input_at(its)
+    assert_close(free[:, :-1], inner.free_input_at(at), "free input")
+    for name in mode.guard_names:
+        if name.endswith(("jams", "closes")):  # not from here
+            continue
+        edge, own = (s.outgoing(key).edge((name,)) for s in (pushed, system))
+        assert edge.target == own.target
+        jump, expected = edge.reset(T, x, none), own.reset(T, x, u)
+        assert_close(jump.state, expected.state, name)
+        d = edge.reset.calc_diff(JumpPoint(T, x, none, jump.report))
+        own_d = own.reset.calc_diff(JumpPoint(T, x, u, expected.report))
+        assert_close(d.state, own_d.state, name)
+        assert_close(d.input[:, :-1], own_d.input, name)
