@@ -70,7 +70,7 @@ def expanded(motion: Function) -> Function | None:
 
 
 def made(name: str, motion: Function, tangent: Function | None) -> Function:
-    """One of the functions of whole steps of a motion: see `CompiledMode.make`."""
+    """A compiled function of whole steps of a motion: see `CompiledMode.make`."""
     if name == "motion":
         return motion
     if name in ("varied", "noisy"):

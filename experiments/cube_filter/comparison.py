@@ -70,7 +70,7 @@ LIMITS = {"friction": (0.01, 2.0), "restitution": (1e-3, 1.0), "rounding": (1e-4
 
 @dataclass(frozen=True)
 class Fit:
-    """Where a search ended; log_likelihood: per row."""
+    """The end of a search; log_likelihood: per row."""
 
     settings: CubeSettings
     log_likelihood: float

@@ -56,7 +56,7 @@ class Stage:
     delay: float
 
     def policy(self, name: str, gains: GainSchedule) -> Policy:
-        """One of `CONTROLLERS`."""
+        """The controller of this name, of `CONTROLLERS`."""
         reference, window = self.reference, self.window
         if name == "conventional":
             return ClockTracking(reference, gains)

@@ -165,7 +165,7 @@ def quick(config: Config) -> Config:
 
 @dataclass(frozen=True)
 class LawSearch:
-    """Where runs are made, and kept."""
+    """A search for the gains of a law, with the place where its runs are kept."""
 
     config: Config
     executor: Executor | None

@@ -57,7 +57,7 @@ def structure() -> WindowedSprings:
 
 
 def policy(name: str, design: WindowedGains, timeout: float) -> Policy:
-    """One of `LAWS`. timeout: of its interim mode, s."""
+    """The law of this name, of `LAWS`. timeout: of its interim mode, s."""
     plant, reference = scene()
     window = before, after = design.windows
     if name == "conventional":

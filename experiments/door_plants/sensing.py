@@ -110,7 +110,7 @@ class Observer:
 
 
 def sensor(kind: Kind, seed: int, period: float) -> StateSensor:
-    """One of the three, for the nominal robot."""
+    """The sensor of this name, for the nominal robot."""
     if kind == "true":
         return TrueState()
     if kind == "filter":

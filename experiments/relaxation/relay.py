@@ -85,7 +85,7 @@ class RelayFindings:
 
     @property
     def phases(self) -> list[tuple[float, float]]:
-        """When it slides, s."""
+        """The times at which the body slides, s."""
         arcs = self.exact.arcs
         return [(a.start, a.end) for a in arcs if a.mode[0] == SLIDING]  # type: ignore[index]
 
@@ -96,7 +96,7 @@ def quick(config: Config) -> Config:
 
 
 def system(config: Config, surface: Surface) -> HybridSystem:
-    """One of the two, in (x, v, sin, cos) with guards at the surface and no jump."""
+    """The example of a surface, in (x, v, sin, cos), with guards there and no jump."""
     x = ca.SX.sym("x", 4)
     amplitude, rate = config.relay_forcing if surface == "relay" else config.friction_forcing
     level = config.relay if surface == "relay" else config.friction * GRAVITY

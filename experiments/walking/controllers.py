@@ -144,7 +144,7 @@ class Tracks:
     def policy(
         self, name: str, lqr: PeriodicLqr, torque: float, weights: Weights | None = None
     ) -> Policy:
-        """One of the controllers, with torques of at most `torque` N m.
+        """The controller of this name, with torques of at most `torque` N m.
 
         weights: of the LQR, by default the usual ones.
         """

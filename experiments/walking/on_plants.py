@@ -241,7 +241,7 @@ def record(constant: float, known: Known, jumps: str, walks: list[Walked]) -> di
 
 
 def _quantiles(costs: Array) -> list[float]:
-    """Of the processor time of samples, ms; of none they are zero."""
+    """Quantiles of the processor time of samples, ms; of none they are zero."""
     taken = np.quantile(costs if costs.size else np.zeros(1), (0.5, 0.99, 1.0))
     return [1e3 * float(value) for value in taken]
 

@@ -41,7 +41,7 @@ class PhaseReset:
         return later(self.reference.arcs[k], self.gains.arcs[k], late, self.limits)
 
     def next_change(self, history: History) -> float:
-        """When a touchdown is overdue, s."""
+        """The time at which a touchdown is overdue, s."""
         _, _, overdue = self._place(history)
         return overdue if history.time < overdue else math.inf
 

@@ -143,7 +143,7 @@ class Continued:
         return self.policy.law(self._whole(history))
 
     def next_change(self, history: History) -> float:
-        """When it wants to be asked again, s."""
+        """The time at which the policy wants to be asked again, s."""
         return next_change(self.policy, self._whole(history))
 
     def _whole(self, history: History) -> History:

@@ -87,7 +87,7 @@ def list_experiments() -> None:
 
 @dataclass(frozen=True)
 class Asked:
-    """Where a run goes, what it is set to, and what is to be shown of it."""
+    """A run as asked for: where it goes, what it is set to, and what is to be shown of it."""
 
     out: Path | None
     overwrite: bool

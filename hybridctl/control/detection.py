@@ -183,7 +183,7 @@ class DetectedPolicy:
         return law.function
 
     def next_change(self, history: History) -> float:
-        """When it knows of another event, or the policy wants to be asked again, s."""
+        """The time when another event gets known or the policy wants to be asked again, s."""
         known, following = self._known(history)
         return min(next_change(self.policy, known), following)
 

@@ -85,7 +85,7 @@ class Channel:
         return found
 
     def reset(self) -> None:
-        """There is nothing to forget: nothing is remembered."""
+        """This detector remembers nothing, so it forgets nothing."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class ModeFlags:
         return [float(i in closed) for i in range(len(mode))]
 
     def reset(self) -> None:
-        """There is nothing to forget: nothing is remembered."""
+        """This detector remembers nothing, so it forgets nothing."""
 
 
 @dataclass(eq=False)
@@ -334,4 +334,4 @@ class Blind:
         return ()
 
     def reset(self) -> None:
-        """There is nothing to forget: nothing is remembered."""
+        """This detector remembers nothing, so it forgets nothing."""

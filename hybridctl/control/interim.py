@@ -34,7 +34,7 @@ from hybridctl.settings import NotNegative, Settings
 
 @dataclass(frozen=True)
 class Interim(Settings):
-    """When the interim mode holds, and what it compares.
+    """The windows in which the interim mode holds, and what it compares.
 
     before: how long before the planned time of an impact it begins, s, if no touch is known
     earlier. dwell: how long after the last touch it takes to close, s. timeout: how long after the

@@ -35,7 +35,7 @@ FILTERS = (*STRATEGIES, "unscented", "particle")
 def make_filter(
     name: str, model: FilterModel, settings: FilterSettings
 ) -> SaltedKalmanFilter | ParticleFilter:
-    """One of `FILTERS`: salted, a baseline that takes events otherwise, unscented, or particles."""
+    """A filter by its name in `FILTERS`: salted, a baseline, unscented, or particles."""
     member("filter", name, FILTERS)
     if name != "particle":
         kind = UnscentedFilter if name == "unscented" else SaltedKalmanFilter

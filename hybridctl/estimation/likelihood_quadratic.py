@@ -248,7 +248,7 @@ def _unknown(values: Array) -> Top:
 
 
 class _SpentError(Exception):
-    """There are as many evaluations as are allowed."""
+    """The number of evaluations that is allowed has been spent."""
 
 
 @dataclass(eq=False)

@@ -121,7 +121,7 @@ class FilterResult:
 
     @property
     def notes(self) -> tuple[tuple[float, str], ...]:
-        """Where something less exact stood in: time of the sample, and what."""
+        """Notes of what less exact stood in: time of the sample, and what."""
         return tuple((step.time, note) for step in self.steps for note in step.notes)
 
     @property

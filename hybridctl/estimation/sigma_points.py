@@ -41,7 +41,7 @@ class EventPattern(NamedTuple):
 
 
 class CarriedState(NamedTuple):
-    """Where a state came to, and the events on its way."""
+    """The end of a state that was carried on, and the events on its way."""
 
     mode: ModeKey
     state: Array

@@ -114,7 +114,7 @@ class FlatTerms:
         return ImpulseDerivatives(momentum, rates * self._mask)
 
     def _known_at(self, q: Array, sweeps: Sweeps) -> tuple[Array, Array]:
-        """Those of `_placed`, as they are where this thread asked for them at q last."""
+        """Points and wrenches of `_placed`, kept where this thread asked for them at q last."""
         known = self._known
         if getattr(known, "q", None) != q.tobytes():
             return self._placed(q, *sweeps.places())

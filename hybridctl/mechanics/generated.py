@@ -109,7 +109,7 @@ class Constants(NamedTuple):
         return sum(1 + place.directions for place in self.places)
 
     def compiled(self, name: str, shapes: list[tuple[int, ...]]) -> Compiled:
-        """One of the functions below, made or read from disk."""
+        """A compiled function of those below, made or read from disk."""
         made = kept(self.key(name), lambda: transposed(name, *self._made(name)))
         return Compiled(held(made, self.numbers), shapes)
 

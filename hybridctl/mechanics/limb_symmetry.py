@@ -48,7 +48,7 @@ def limb_symmetry(
 
 
 def _pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
-    """Both ways of each pair."""
+    """Pairs of limbs, each in both orders."""
     found: dict[str, str] = {}
     for one, other in pairs.items():
         for name in (one, other):

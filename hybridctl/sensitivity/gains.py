@@ -171,7 +171,7 @@ class Side:
         return np.asarray(self.mode.field(self.time, self.state, self.input), dtype=np.float64)
 
     def jump_point(self, report: Any = None) -> JumpPoint:
-        """Where a reset begins; report: of its jump there, if it is known."""
+        """The point at which a reset begins; report: of its jump there, if it is known."""
         return JumpPoint(self.time, self.state, self.input, report)
 
 

@@ -80,7 +80,7 @@ class RunPassage:
         return np.array(lags), np.array(changes).reshape(len(lags), len(none)), list(pairs)
 
     def change(self, run: HybridTrajectory) -> OrderChange:
-        """Where the order changes, in units of these deviations, if shifts grow with them."""
+        """The first change of the order, in units of these deviations, if shifts grow with them."""
         lags, changes, pairs = self.gaps(run)
         with np.errstate(divide="ignore"):
             sizes = np.where(changes < 0.0, lags[:, None] / -changes, np.inf)

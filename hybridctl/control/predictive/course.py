@@ -91,7 +91,7 @@ class Plan:
     sections: tuple[Section, ...]
 
     def place(self, time: float, events: int, touched: float) -> Place:
-        """Where it is at a time, s, if so many events have happened, the last one then."""
+        """The place at a time, s, if so many events have happened, the last one then."""
         k = min(events - self.events, len(self.sections) - 1)
         s, since = self.sections[k], time - (touched if k else self.time)
         first, last = s.fractions[0], len(s.corrections) - 1

@@ -132,7 +132,7 @@ class HybridMpc:
         return _Planned(self._course, plan, at, self._limits)
 
     def next_change(self, history: History) -> float:
-        """When it plans again, or what is planned changes or begins to act, s."""
+        """The time when a plan is made, changes, or begins to act, s."""
         now = history.time
         if self.plan is None or self._fixed:
             return min(now + self.horizon.sample, next_change(self.fixed, history))
@@ -268,6 +268,6 @@ def _count(history: History) -> int:
 
 
 def _touched(history: History) -> float:
-    """When the last of them was, s; minus infinity where there was none."""
+    """The time of the last touch, s; minus infinity where there was none."""
     times = (event.time for event in reversed(history.events) if event.guards)
     return next(times, -math.inf)

@@ -334,7 +334,7 @@ def _collocated(
 
 
 def _coefficients(phase: Phase) -> tuple[Array, Array, Array]:
-    """Of collocation: slopes at the points, values at the end, weights of an integral."""
+    """Matrices of collocation: slopes at the points, values at the end, weights of an integral."""
     roots = ca.collocation_points(phase.points, phase.scheme)
     slopes, ends, weights = (np.array(part) for part in ca.collocation_coeff(roots))
     return slopes, ends, weights
