@@ -176,7 +176,7 @@ class _RestingMode(OnGuard):
         return GuardJacobian(np.zeros(1), -by_x[None], -by_u[None])
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
-        """The edge out of the rest, into the mode itself; other guards lead where they lead there."""
+        """The edge out of the rest, into the mode itself; other guards lead as they do there."""
         return Edge(Reset.identity(), self.strip.source.key) if len(fired) == 1 else None
 
     def _rate(self, t: float, x: Array, u: Array) -> float:
