@@ -104,10 +104,13 @@ def _baseline(
         return result
     rates = _rates(system, event)
     vague = _vague(rates, p)
+    slowed = 1.0
     if vague is not None:
-        event = _falling(system, event, p, *rates[vague]) or event
+        falling, slowed = _falling(system, event, p, *rates[vague])
+        event = falling or event
         result = result._replace(note=f"the rate of {vague!r} is {UNSURE}")
-    added = _salted(system, event, np.zeros_like(p), noise).covariance
+    variances = np.array([noise.of(g) for g in event.guards])
+    added = _first_order(system, event, np.zeros_like(p), variances, slowed).covariance
     return result._replace(covariance=result.covariance + added)
 
 
@@ -150,25 +153,36 @@ def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
 def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | None) -> Jumped:
     if event.accumulation is not None:
         return _rested(system, event, p)
-    rates = _rates(system, event)
-    vague, note = _vague(rates, p), None
-    variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
+    rates, slowed = _rates(system, event), 1.0
+    vague = _vague(rates, p)
     if vague is not None:
-        note = f"the rate of {vague!r} is {UNSURE}"
-        falling = _falling(system, event, p, *rates[vague])
-        if falling is None:
-            return _baseline(system, event, p, "reset_jacobian", noise)._replace(note=note)
-        event = falling
+        falling, slowed = _falling(system, event, p, *rates[vague])
+        event = falling or event
+    variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
+    found = _first_order(system, event, p, variances, slowed)
+    if vague is not None:
+        found = found._replace(note=f"the rate of {vague!r} is {UNSURE}")
+    return found
+
+
+def _first_order(
+    system: HybridSystem, event: Event, p: Array, variances: Array, slowed: float
+) -> Jumped:
+    """The jump by `_through`, or by the reset's Jacobian where there is no first order.
+
+    slowed: by how much less than at its rate the time of an event changes with the deviation.
+    """
     try:
-        found = _through(system, event, p, variances)
-        return found if note is None else found._replace(note=note)
+        return _through(system, event, p, variances, slowed)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
         return _linear(reset_jacobian(system, event), p, f"no first order: {error}")
 
 
-def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> Jumped:
+def _through(
+    system: HybridSystem, event: Event, p: Array, variances: Array, slowed: float
+) -> Jumped:
     """The jump by the saltation matrix G and k k^T s / gdot^2, or by a piecewise-linear map.
 
     k is what the field gains at the event, s the variance of the guard's offset. Offsets of guards
@@ -180,16 +194,17 @@ def _through(system: HybridSystem, event: Event, p: Array, variances: Array) -> 
     if len(event.guards) <= 1 or not noisy:
         jump, note = _derivative(system, event)
         if isinstance(jump, JumpGains):
+            jump = replace(jump, time_state=slowed * jump.time_state)
             found = _linear(jump.state, p)
             if not noisy:
                 return found
             ((rate, _),) = _rates(system, event).values()
-            shift = jump.field_change / rate
+            shift = slowed / rate * jump.field_change
             added = variances[0] * np.outer(shift, shift)
             return found._replace(covariance=found.covariance + added)
     if noisy:
         jump, note = _derivative(*with_guard_offsets(system, event))
-        p = block_diag(p, np.diag(variances))
+        p = block_diag(p, slowed**2 * np.diag(variances))
     shift, after = through_jump(jump, np.zeros(len(p)), p, _POINTS, _SEED)
     n = len(after) - len(variances) * noisy
     return Jumped(shift[:n], after[:n, :n], None, note)
@@ -219,26 +234,30 @@ def _deviation(row: Array, p: Array) -> float:
     return float(np.sqrt(max(float(row @ p @ row), 0.0)))
 
 
-def _falling(system: HybridSystem, event: Event, p: Array, rate: float, row: Array) -> Event | None:
+def _falling(
+    system: HybridSystem, event: Event, p: Array, rate: float, row: Array
+) -> tuple[Event | None, float]:
     """The event at the mean of those whose guard falls; None where that is another event.
 
     With the rate r and its row a, of variance s^2 = a P a^T, they are what is left of a normal
-    distribution cut off at a rate of zero.
+    distribution cut off at a rate of zero. Beside it r over the rate at their mean: by how much
+    less its time changes with the deviation than at r.
     """
     s = _deviation(row, p)
     space = system.mode(event.mode_before).space
-    way = p @ row * (-truncated(-rate / s)[0] / s)
-    x = space.normalize(space.integrate(event.state_before, way))
+    steeper = truncated(-rate / s)[0]
+    slowed = rate / (rate - s * steeper)
+    x = space.normalize(space.integrate(event.state_before, p @ row * (-steeper / s)))
     edge = system.outgoing(event.mode_before).edge(event.guards)
     if edge is None:
-        return None
+        return None, slowed
     try:
         jump = edge.reset(event.time, x, event.input_before)
     except SimulationError:
-        return None
+        return None, slowed
     if jump.mode not in (None, event.mode_after) or jump.guards not in (None, event.guards):
-        return None
-    return replace(event, state_before=x, state_after=jump.state, report=jump.report)
+        return None, slowed
+    return replace(event, state_before=x, state_after=jump.state, report=jump.report), 1.0
 
 
 def _rates(system: HybridSystem, event: Event) -> Rates:

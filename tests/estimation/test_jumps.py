@@ -368,6 +368,30 @@ def test_an_event_whose_rate_is_less_certain_than_its_sign_is_that_of_those_who_
         np.testing.assert_allclose(found.matrix, expected, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.parametrize("strategy", ["saltation", "reset_jacobian"])
+def test_noise_of_a_guard_goes_by_those_who_fall_also_where_their_event_is_another(strategy):
+    """A ball that is to stay on the floor, and would rebound at the mean speed of those who fall.
+
+    It stops at once, so that a floor w higher is met v w / |fall| lower than without gravity, with
+    v its own speed and fall that mean: not w itself, as if all came at v.
+    """
+    p, w, s = ball.Parameters(slope=0.0, restitution=0.5), 1e-4, 0.2
+    contacts = [replace(c, restitution_threshold=0.1) for c in ball.contacts(p)]
+    system = hc.mechanics.contact_system(ball.robot(p), contacts)
+    (event,) = hc.simulate(system, ("open",), [0.0, 1e-6, 0.3, -4e-3], (0.0, 0.01)).events
+    assert event.mode_after == ("closed",)
+    speed = -float(event.state_before[3])
+    fall = truncnorm(-np.inf, speed / s, -speed, s).mean()
+    spread = np.diag([0.0, 1e-12, 0.0, s**2])
+    without, once = (
+        jumped(system, event, spread, strategy, None, g) for g in (None, GuardNoise(w**2))
+    )
+    added = once.covariance - without.covariance
+    assert np.sqrt(added[1, 1]) == pytest.approx(w * speed / abs(fall), rel=1e-6)
+    own = 1.0 + speed / fall if strategy == "saltation" else 1.0
+    assert without.matrix[1, 1] == pytest.approx(own, rel=1e-6)
+
+
 @pytest.mark.parametrize("make", [block, cube])
 def test_gradients_of_rates_have_the_turning_of_guards(make):
     """A body that spins at 10 rad/s: its corners' rates change by some 1 m/s per rad.
