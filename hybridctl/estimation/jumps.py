@@ -99,8 +99,8 @@ def _baseline(
             )
         matrix = np.eye(len(p))
     result = _linear(matrix, p)
-    noisy = noise is not None and any(noise.of(guard) for guard in event.guards)
-    if not noisy or event.accumulation is not None:
+    variances = _variances(noise, event)
+    if not variances.any() or event.accumulation is not None:
         return result
     rates = _rates(system, event)
     vague = _vague(rates, p)
@@ -109,7 +109,6 @@ def _baseline(
         falling, slowed = _falling(system, event, p, *rates[vague])
         event = falling or event
         result = result._replace(note=f"the rate of {vague!r} is {UNSURE}")
-    variances = np.array([noise.of(g) for g in event.guards])
     added = _first_order(system, event, np.zeros_like(p), variances, slowed).covariance
     return result._replace(covariance=result.covariance + added)
 
@@ -158,11 +157,15 @@ def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | No
     if vague is not None:
         falling, slowed = _falling(system, event, p, *rates[vague])
         event = falling or event
-    variances = np.array([0.0 if noise is None else noise.of(g) for g in event.guards])
-    found = _first_order(system, event, p, variances, slowed)
+    found = _first_order(system, event, p, _variances(noise, event), slowed)
     if vague is not None:
         found = found._replace(note=f"the rate of {vague!r} is {UNSURE}")
     return found
+
+
+def _variances(noise: GuardNoise | None, event: Event) -> Array:
+    """The variances (n,) of the offsets of the guards that fire."""
+    return np.array([0.0 if noise is None else noise.of(guard) for guard in event.guards])
 
 
 def _first_order(
