@@ -375,7 +375,7 @@ def test_noise_of_a_guard_goes_by_those_who_fall_also_where_their_event_is_anoth
     It stops at once, so that a floor w higher is met v w / |fall| lower than without gravity, with
     v its own speed and fall that mean: not w itself, as if all came at v.
     """
-    p, w, s = ball.Parameters(slope=0.0, restitution=0.5), 1e-4, 0.2
+    p, w, s = ball.BallParameters(slope=0.0, restitution=0.5), 1e-4, 0.2
     contacts = [replace(c, restitution_threshold=0.1) for c in ball.contacts(p)]
     system = hc.mechanics.contact_system(ball.robot(p), contacts)
     (event,) = hc.simulate(system, ("open",), [0.0, 1e-6, 0.3, -4e-3], (0.0, 0.01)).events
