@@ -2,9 +2,9 @@
 
 The claim: on contact that takes 0.4 to 20 ms, one set of gains a law, reference spreading with an
 interim mode follows the published reference with less error than without one. On contact with time
-constants of 0.5 and 2 ms it is ahead of impact-invariant tracking as well, on nearly rigid contact
-behind it. All laws are searched for by the same means on mixed plants, and judged by runs that were
-not seen there, in which torques may exceed the limit of the search. By default four laws
+constants of 0.5 to 10 ms it is ahead of impact-invariant tracking as well, on nearly rigid contact
+even with it. All laws are searched for by the same means on mixed plants, and judged by runs that
+were not seen there, in which torques may exceed the limit of the search. By default four laws
 take the best of four sets of gains, on two plants; `full` has all laws and plants, more sets, and
 searches from the best of them.
 """
@@ -57,10 +57,13 @@ PLANTS = (
     off("0.5 ms, door off 6 mm", 5e-4, 0.006),
 )
 _BOUNDS = (np.log(0.05), np.log(60.0))  # of all parameters
+_MARGIN = 0.9  # of the limit of the search: what is chosen keeps that, as unseen runs ask for more
 _STEP = 0.4  # of their logarithms, first, and half of it in each round after
-_UNSEEN = 48  # members, at most, that judge; those after them tune
+_SEEN, _UNSEEN = 48, 3000  # members from which on they tune, and from which on they judge
 _PEAK, _FALSE = 33.0, 30.0  # N m, in unseen runs, and in those with a false touch
 _NEVER = 0.04  # rad and rad/s, where no touch is ever detected
+_AHEAD = {"2 ms, all errors": 0.92, "10 ms, all errors": 0.92, "0.5 ms, all errors": 1.15}
+_SURE = 2.0  # standard errors of a difference in pairs
 _STARTS = (
     (27.5, 1.13, 7.4, 1.96, 27.0, 7.0),
     (24.8, 0.82, 8.3, 1.96, 36.0, 13.0),
@@ -68,6 +71,7 @@ _STARTS = (
     (16.0, 0.8, 8.0, 2.0, 27.0, 10.0),
     (25.0, 0.42, 7.0, 1.6, 27.0, 10.0),
     (22.0, 0.5, 7.5, 1.45, 36.0, 13.0),
+    (45.0, 0.86, 10.5, 1.96, 43.0, 13.0),
 )
 Six: TypeAlias = tuple[Positive, Positive, Positive, Positive, Positive, Positive]
 
@@ -90,9 +94,9 @@ class Config(Settings):
     laws: tuple[str, ...] = ("conventional", "spreading", "impact-invariant", "interim")
     plants: tuple[str, ...] = ("2 ms, all errors", "10 ms, all errors")
     seed: Annotated[int, Bounds(at_least=0)] = 7
-    training: Count = 12
-    checked: Annotated[int, Bounds(at_least=0)] = 0
-    judged: Annotated[int, Bounds(at_least=1, at_most=_UNSEEN)] = 12
+    training: Annotated[int, Bounds(at_least=1, at_most=(_UNSEEN - _SEEN) // 2)] = 12
+    checked: Annotated[int, Bounds(at_least=0, at_most=(_UNSEEN - _SEEN) // 2)] = 0
+    judged: Count = 12
     starts: tuple[Six, ...] = _STARTS[:4]
     rounds: Count = 1
     evaluations: Annotated[int, Bounds(at_least=0)] = 0
@@ -117,12 +121,12 @@ class Config(Settings):
     @property
     def unseen(self) -> range:
         """Members that judge."""
-        return range(self.judged)
+        return range(_UNSEEN, _UNSEEN + self.judged)
 
     @property
     def seen(self) -> range:
         """Members that tune."""
-        return range(_UNSEEN, _UNSEEN + self.training)
+        return range(_SEEN, _SEEN + self.training)
 
     @property
     def others(self) -> range:
@@ -199,8 +203,10 @@ class LawSearch:
         )
         return found.best.parameters
 
-    def best(self, law: str, pool: Sequence[Array], members: Sequence[int]) -> Array:
-        """The best of a pool for a law: the least mean error of all within the limit of the peak.
+    def best(
+        self, law: str, pool: Sequence[Array], members: Sequence[int], margin: float = 1.0
+    ) -> Array:
+        """The best of a pool for a law: the least mean error of all within a part of the limit.
 
         Without any it is those of the least peak.
         """
@@ -210,7 +216,7 @@ class LawSearch:
 
         def rank(parameters: Array) -> tuple[float, float]:
             found = ensemble(structure().schedule(parameters))
-            return max(found.peak_input, self.config.peak_input), found.mean_error
+            return max(found.peak_input, margin * self.config.peak_input), found.mean_error
 
         return min(pool, key=rank)
 
@@ -238,7 +244,7 @@ def run(config: Config, console: Console) -> Findings:
                 step((k + i / len(laws)) / config.rounds)
             pool += found
         everyone = [*config.seen, *config.others]
-        chosen = {law: study.best(law, pool, everyone) for law in laws}
+        chosen = {law: study.best(law, pool, everyone, _MARGIN) for law in laws}
         step = begin("judging")
         results: Results = {}
         for k, plant in enumerate(plants, start=1):
@@ -256,7 +262,7 @@ def run(config: Config, console: Console) -> Findings:
     return Findings(
         summary,
         [parameter_table(chosen), result_table(results)],
-        checks(results),
+        checks(results, searched=config.evaluations > 0),
         draw=draw,
     )
 
@@ -284,8 +290,11 @@ def difference(one: Statistics, other: Statistics) -> dict[str, float]:
     return {"mean": float(more.mean()), "standard_error": standard_error(more)}
 
 
-def checks(results: Results) -> list[Check]:
-    """The claim, as far as the chosen laws and plants show it."""
+def checks(results: Results, searched: bool) -> list[Check]:
+    """The claim, as far as the chosen laws and plants show it.
+
+    On contact of 10 ms gains decide: the laws are compared there only if each has its own search.
+    """
     found: list[Check] = []
     detected = {n: row for n, row in results.items() if "never" not in n}
     if all("interim" in row for row in results.values()) and detected:
@@ -300,11 +309,19 @@ def checks(results: Results) -> list[Check]:
             found.append(
                 Check("its mean error over the error of spreading without it", ratio, 0.85)
             )
-    for name, most in (("2 ms, all errors", 0.92), ("0.5 ms, all errors", 1.15)):
+    for name, most in _AHEAD.items():
         row = results.get(name, {})
-        if "interim" in row and "impact-invariant" in row:
-            ratio = row["interim"].mean_error / row["impact-invariant"].mean_error
+        compared = searched or not name.startswith("10 ms")
+        if compared and "interim" in row and "impact-invariant" in row:
+            one, other = row["interim"], row["impact-invariant"]
+            ratio = one.mean_error / other.mean_error
             found.append(Check(f"{name}: its error over impact-invariant's", ratio, most))
+            if most < 1.0 and searched:
+                less = difference(one, other)
+                sure = less["mean"] / less["standard_error"]
+                found.append(
+                    Check(f"{name}: this difference in standard errors", sure, least=_SURE)
+                )
     for name, row in results.items():
         if "interim" in row and "false touch" in name:
             peak = row["interim"].peak_input

@@ -7,12 +7,16 @@ While an impact lasts, or some of its contacts have not touched yet, the velocit
 with the mass matrix M, the rows J of what can be hit, and impulses :math:`\Lambda` between none and
 all that is planned. A velocity is compared there with the nearest point of this set, in the metric
 of the kinetic energy; what is left over is an error that no impulse explains.
+
+Impulses that would have to exceed their bounds by far are not believed. An estimate that learns of
+an impact late catches up by overshooting, and stiff gains would answer that with torque.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -79,11 +83,13 @@ class Explanation:
     @cached_property
     def projector(self) -> Array:
         """I - B (B' W B)^+ B' W, (k, k): what impulses of any size leave unexplained."""
-        b, weighted = self.response, self.response.T @ self.metric
-        return np.asarray(np.eye(len(b)) - b @ np.linalg.pinv(weighted @ b, rcond=_RANK) @ weighted)
+        return np.asarray(np.eye(len(self.response)) - self.response @ self._free)
 
     def impulses(self, change: Array) -> list[float]:
         """The impulses (m,) within their bounds that come nearest to a change (k,)."""
+        free = self._free @ change
+        if (free >= self.least).all() and (free <= self.greatest).all():
+            return list(free.tolist())
         rows, least, greatest, weighted = self._problem
         wanted: list[float] = (weighted @ change).tolist()
         found = [0.0] * len(wanted)
@@ -103,6 +109,20 @@ class Explanation:
         """The nearest change (k,) that such impulses make."""
         return np.asarray(self.response @ self.impulses(change))
 
+    def scaled(self, factor: float) -> Explanation:
+        """The same with bounds so many times as wide, those that are zero remain."""
+        least, greatest = (
+            np.multiply(bounds, factor, out=np.zeros_like(bounds), where=bounds != 0.0)
+            for bounds in (self.least, self.greatest)
+        )
+        return replace(self, least=least, greatest=greatest)
+
+    @cached_property
+    def _free(self) -> Array:
+        """The impulses (m, k) of changes where none of them is bounded."""
+        weighted = self.response.T @ self.metric
+        return np.asarray(np.linalg.pinv(weighted @ self.response, rcond=_RANK) @ weighted)
+
     @cached_property
     def _problem(self) -> tuple[list[list[float]], list[float], list[float], Array]:
         """B' W B, both bounds, and B' W: with impulses that move nothing left at zero."""
@@ -112,6 +132,25 @@ class Explanation:
         gram[idle, idle] = 1.0
         least, greatest = (np.where(idle, 0.0, b).tolist() for b in (self.least, self.greatest))
         return gram.tolist(), least, greatest, weighted
+
+
+class Unexplained:
+    """What impulses within their bounds leave of a change of velocities, as far as it is believed.
+
+    excess: by what part of its bounds an impulse may exceed them; what is beyond that is left out.
+    """
+
+    def __init__(self, explanation: Explanation, excess: float) -> None:
+        self.velocities = explanation.velocities
+        self._planned = explanation
+        self._possible = explanation.scaled(1.0 + excess)
+        self._any = explanation.scaled(math.inf)
+
+    def __call__(self, change: Array) -> Array:
+        """What is left of a change (k,)."""
+        left = change - self._planned.explained(change)
+        incredible = self._any.explained(change) - self._possible.explained(change)
+        return np.asarray(left - incredible)
 
 
 def impact_of(

@@ -10,9 +10,10 @@ planned impulses makes of the velocity before it (see `impacts`),
    \qquad \Lambda^* = \arg\min_{l \le \Lambda \le b} | v^-(t) + M^{-1} J^\top \Lambda - v |_M ,
 
 with feedforward, positions and gains of the arc before the impact until that is under way, by a
-touch or by the clock, and of the arc after it from then on. When all touches are known the window
-closes by degrees: a share of the velocity error, from none to all, is that to the arc after the
-impact, so that the input does not jump. Free motion before and after the window is that of
+touch or by the clock, and of the arc after it from then on. Velocities beyond all that is planned
+are an error only as far as contacts can cause them (see `Interim`). When all touches are known the
+window closes by degrees: a share of the velocity error, from none to all, is that to the arc after
+the impact, so that the input does not jump. Free motion before and after the window is that of
 reference spreading.
 """
 
@@ -27,7 +28,7 @@ import numpy as np
 
 from hybridctl.checks import Array, sequence
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.impacts import Explanation
+from hybridctl.control.impacts import Unexplained
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.settings import NotNegative, Settings
 
@@ -40,7 +41,9 @@ class Interim(Settings):
     earlier. dwell: how long after the last touch it takes to close, s. timeout: how long after the
     planned time, or the first touch if that is later, it waits for touches that are missing, s;
     with none it does not wait. velocities: which of them are compared, such as those of the joints
-    with motors; the others are not fed back meanwhile. All by default.
+    with motors; the others are not fed back meanwhile. All by default. excess: how far an impulse
+    may exceed what is planned, as a part of that, before it is taken for an error of the measured
+    velocity: estimates of velocities overshoot after impacts, and gains need not answer that.
 
     Of no width, before, dwell and timeout being zero, it never holds.
     """
@@ -49,6 +52,7 @@ class Interim(Settings):
     dwell: NotNegative = 0.0
     timeout: NotNegative = 0.0
     velocities: Sequence[int] | None = None
+    excess: NotNegative = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,7 +99,7 @@ def expecting(
 
 @dataclass(frozen=True, eq=False)
 class InterimLaw:
-    """The law within the window: mu, q and K along `arc`, velocities explained from `ante` on.
+    """The law within the window: mu, q and K along `arc`, velocities compared from `ante` on.
 
     closing: from when until when the window closes, s.
     """
@@ -103,7 +107,7 @@ class InterimLaw:
     arc: Arc
     ante: Arc
     gain: GainCurve
-    explanation: Explanation
+    unexplained: Unexplained
     limits: Array | None
     closing: tuple[float, float]
 
@@ -114,11 +118,10 @@ class InterimLaw:
         before, _ = self.ante.state_and_input(t)
         error = space.difference(x, alpha)
         nv = space.ndx // 2
-        kept = list(self.explanation.velocities)
+        kept = list(self.unexplained.velocities)
         change = (x[-nv:] - before[-nv:])[kept]
-        unexplained = self.explanation.explained(change) - change
         share = self._closed(t)
-        compared = (1.0 - share) * unexplained + share * error[nv:][kept]
+        compared = share * error[nv:][kept] - (1.0 - share) * self.unexplained(change)
         error[nv:] = 0.0
         error[[nv + i for i in kept]] = compared
         u: Array = mu + self.gain(t) @ error

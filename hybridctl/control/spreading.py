@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, instance, number
 from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.impacts import Unexplained
 from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
 from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
@@ -132,8 +133,9 @@ class ReferenceSpreading:
         self.patience = patience
         if patience != math.inf:
             number("patience", patience, at_least=0.0)
-        self._explanations = tuple(
-            None if impact is None else impact.explanation(self.interim.velocities)
+        velocities, excess = self.interim.velocities, self.interim.excess
+        self._unexplained = tuple(
+            None if impact is None else Unexplained(impact.explanation(velocities), excess)
             for impact in reference.impacts
         )
 
@@ -185,26 +187,26 @@ class ReferenceSpreading:
                 touched = event.time
             position = following
         k = position.macro
-        if k and self._explanations[k - 1] is not None:
+        if k and self._unexplained[k - 1] is not None:
             moment = settling(interim, k - 1, done, time)
             if moment is not None:
                 return position, moment
         overdue = due(reference, position) + self.patience
         if time >= overdue:
             return Position(k + 1, 0, frozenset()), InterimMoment(None, False, math.inf)
-        if k == len(reference.events) or self._explanations[k] is None:
+        if k == len(reference.events) or self._unexplained[k] is None:
             return position, InterimMoment(None, False, overdue)
         moment = expecting(interim, k, due(reference, position), touched, time)
         return position, moment._replace(until=min(moment.until, overdue))
 
     def _between(self, event: int, moment: InterimMoment, time: float) -> InputLaw:
         """The law of the interim mode of an event."""
-        k, explanation = event + moment.under_way, self._explanations[event]
-        assert explanation is not None
+        k, unexplained = event + moment.under_way, self._unexplained[event]
+        assert unexplained is not None
         arc, _ = piece(self.reference.arcs[k], self.reference.changes[k], time)
         ante = self.reference.arcs[event]
         closing = moment.closing, moment.until
-        return InterimLaw(arc, ante, self.gains.arcs[k], explanation, self.limits, closing)
+        return InterimLaw(arc, ante, self.gains.arcs[k], unexplained, self.limits, closing)
 
 
 class ClockTracking:

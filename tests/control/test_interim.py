@@ -14,7 +14,7 @@ from scipy.optimize import lsq_linear
 import hybridctl as hc
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.impacts import Impact
+from hybridctl.control.impacts import Impact, Unexplained
 from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
 from hybridctl.errors import InputError
 from hybridctl.hybrid.policy import History
@@ -46,6 +46,26 @@ def test_impulses_within_bounds_are_those_of_constrained_least_squares(seed):
     expected = lsq_linear(root @ response, root @ change, bounds, method="bvls", tol=1e-14)
     np.testing.assert_allclose(explanation.impulses(change), expected.x, atol=1e-8)
     np.testing.assert_allclose(explanation.explained(change), response @ expected.x, atol=1e-8)
+
+
+@pytest.mark.parametrize("excess", [0.0, 0.3, 2.0])
+def test_impulses_far_beyond_their_bounds_are_not_believed(excess):
+    """Rows that do not couple: each impulse is L = J v, left over what of it is believed.
+
+    The first is between 0 and 0.5, the second between -0.2 and 0.2; below 0 there is no impulse,
+    and nothing explains or excuses the velocity.
+    """
+    rows = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))[0]
+    least, greatest = np.array([0.0, -0.2]), np.array([0.5, 0.2])
+    unexplained = Unexplained(Impact(np.eye(3), rows[:2], least, greatest).explanation(), excess)
+    for size in ([0.3, 0.1], [0.6, -0.25], [9.0, -9.0], [-0.4, 9.0]):
+        inside = np.clip(size, least, greatest)
+        believed = np.array(size) - [size[0] > 0.0, 1] * (
+            np.array(size) - np.clip(size, (1.0 + excess) * least, (1.0 + excess) * greatest)
+        )
+        change = rows.T @ [*size, 7.0]
+        expected = rows.T @ [*(believed - inside), 7.0]
+        np.testing.assert_allclose(unexplained(change), expected, atol=1e-10)
 
 
 def test_redundant_contacts_explain_the_same_change():
@@ -194,9 +214,12 @@ def test_its_law_changes_where_the_window_begins_and_ends(bounces):
     assert changes == pytest.approx([due - 0.03, touch + 0.02], abs=1e-12)
 
 
-@pytest.mark.parametrize("part", [-0.4, 0.0, 0.3, 1.0, 1.5])
+@pytest.mark.parametrize("part", [-0.4, 0.0, 0.3, 1.0, 1.2, 1.5, 4.0])
 def test_velocities_are_compared_with_the_nearest_part_of_the_impact(bounces, part):
-    """Between v- and v+ there is no error of the velocity, beyond them that to the nearer one."""
+    """Between v- and v+ there is no error of the velocity, beyond them that to the nearer one.
+
+    Beyond v+ by more than 0.3 of the jump it is that of 0.3, beyond v- all of it.
+    """
     _, reference = bounces
     event = reference.events[0]
     policy = spreading(bounces, before=0.03, dwell=0.02, timeout=0.04)
@@ -207,7 +230,7 @@ def test_velocities_are_compared_with_the_nearest_part_of_the_impact(bounces, pa
         jump = (event.state_after - event.state_before)[1]
         x = np.array([alpha[0] - 0.02, v + part * jump])
         u = policy.law(History("air", t, x))(t, x)
-        beyond = (min(max(part, 0.0), 1.0) - part) * jump
+        beyond = (min(max(part, 0.0), 1.0) - min(part, 1.3)) * jump
         np.testing.assert_allclose(u, mu + k @ [0.02, beyond], atol=1e-9)
 
 
@@ -270,6 +293,7 @@ def test_on_a_manifold_too_only_what_impulses_do_not_explain_is_fed_back():
     arc, ante = (hc.simulate(system, mode, x, (0.0, 0.1)).arcs[0] for x in starts)
     kept, t = [1, 3, 4], 0.05
     explanation = random_impact(rng, 6, 2).explanation(kept)
+    unexplained = Unexplained(explanation, 1e6)
     gain = rng.normal(size=(6, 12))
     x = space.integrate(arc(t), rng.normal(size=12))
     whole = space.difference(x, arc(t))
@@ -284,7 +308,7 @@ def test_on_a_manifold_too_only_what_impulses_do_not_explain_is_fed_back():
         ((0.0, t), 1),
         ((0.0, 0.5 * t), 1),
     ):
-        law = InterimLaw(arc, ante, GainCurve.constant(gain), explanation, None, closing)
+        law = InterimLaw(arc, ante, GainCurve.constant(gain), unexplained, None, closing)
         error = np.concatenate([whole[:6], share * whole[6:] + (1 - share) * left])
         np.testing.assert_allclose(law(t, x), gain @ error, atol=1e-12)
 
