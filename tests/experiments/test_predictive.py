@@ -153,6 +153,55 @@ def test_it_recovers_from_pushes_that_the_fixed_law_falls_from(gait, make, fixed
     assert walk.walk(gait, fixed, start, 2).reason
 
 
+def test_an_early_landing_on_higher_ground_sticks(gait, make):
+    """A random start whose foot meets a step of 8 cm before the plan was to put it down."""
+    start = walk.scattered(gait, np.random.default_rng([0, 4]), (0.01, 0.05))
+    unready, ready = (
+        walk.over_a_step(gait, make(early=early), 0.08, 1, start) for early in (0.0, 0.1)
+    )
+    assert "right slip+" in unready.reason
+    assert ready.reason == ""
+
+
+def test_a_phase_ends_with_the_mode_of_the_next_one(gait, make):
+    """Not with events of the policy, nor with a slip that ends again."""
+    course, touchdown = make()._course, gait.orbit.events[0]
+    left, right = five_link.LEFT_STANCE, five_link.RIGHT_STANCE
+    slip, again = ("slip+", "open"), ("open", "slip+")
+    found = [
+        replace(touchdown, time=t, guards=guards, mode_after=mode)
+        for t, guards, mode in (
+            (0.1, ("left slips+",), slip),
+            (0.2, ("left sticks",), left),
+            (0.3, (), left),
+            (0.4, ("right closes",), right),
+            (0.5, ("right slips+",), again),
+            (0.6, ("right sticks",), right),
+        )
+    ]
+    assert course.ended(replace(middle(gait), events=tuple(found[:3]))) == (0, -np.inf)
+    assert course.ended(replace(middle(gait), events=tuple(found))) == (1, 0.4)
+
+
+def test_durations_that_go_to_and_fro_change_less(gait, make, monkeypatch):
+    """By half as much each time that they turn."""
+    most, way = [], [1.0]
+
+    class Swinging(mpc.Programme):
+        def __init__(self, models, sections, aims, *others):
+            most.append(aims[1].greatest)
+            super().__init__(models, sections, aims, *others)
+
+        def solution(self):
+            way[0] = -way[0]
+            first, second = self._sections
+            return [first, second.changed(0.1, 0.0, way[0] * most[-1])]
+
+    monkeypatch.setattr(mpc, "Programme", Swinging)
+    make(change=0.08).law(middle(gait))
+    np.testing.assert_allclose(most, [0.08, 0.08, 0.04, 0.02])
+
+
 def test_at_the_edge_of_an_interval_the_next_one_begins(gait, make):
     """Also where the time that was left to the edge ends before it by rounding."""
     course = make()._course

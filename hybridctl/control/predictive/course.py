@@ -15,6 +15,7 @@ from hybridctl.control.predictive.programme import Aim, Junction, Section
 from hybridctl.control.trajectory.optimise import OptimalTrajectory
 from hybridctl.control.trajectory.task import Task
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.policy import History
 from hybridctl.mechanics.system import closed_contacts
 from hybridctl.sensitivity.symmetry import seen_as
 
@@ -40,7 +41,9 @@ class Horizon:
     long what was seen of a disturbance counts, s. patience: how long an event is waited for that
     does not come where it should, s; then the fixed law acts. duration: the weight of durations
     that differ from the motion's, 1/s^2. change: the most by which an iteration may change one, s.
-    longest: how long the rest of a phase may take, as a factor.
+    longest: how long the rest of a phase may take, as a factor. early: the height, m, by which what
+    contacts meet may be higher than known: limits of the next impact hold from where the motion comes
+    down to it.
     """
 
     intervals: tuple[int, int] = (16, 8)
@@ -54,6 +57,7 @@ class Horizon:
     duration: float = 100.0
     change: float = 0.15
     longest: float = 1.35
+    early: float = 0.0
 
     def __post_init__(self) -> None:
         for i, n in enumerate(self.intervals):
@@ -64,6 +68,7 @@ class Horizon:
             number(name, getattr(self, name), above=0.0)
         number("delay", self.delay, at_least=0.0, at_most=self.sample)
         number("longest", self.longest, at_least=1.0)
+        number("early", self.early, at_least=0.0)
         if self.patience != math.inf:
             number("patience", self.patience, at_least=0.0)
 
@@ -141,6 +146,17 @@ class Course:
     def phase(self, events: int) -> int:
         """The number of the phase after so many events."""
         return events % len(self.models)
+
+    def ended(self, history: History) -> tuple[int, float]:
+        """How many phases have ended, and when the last did, s; minus infinity where none has.
+
+        One ends with an event of guards after which the mode is that of the next phase.
+        """
+        count, last = 0, -math.inf
+        for event in history.events:
+            if event.guards and self.knows(event.mode_after, count + 1):
+                count, last = count + 1, event.time
+        return count, last
 
     def knows(self, mode: ModeKey, events: int) -> bool:
         """Whether the motion has this mode after so many events."""
@@ -260,9 +276,13 @@ class Course:
 
     def height(self, phase: int, x: Array) -> float:
         """The largest value of the guards that end a phase, without an input."""
+        return float(self.heights(phase, x[None])[0])
+
+    def heights(self, phase: int, x: Array) -> Array:
+        """The same of states (m, nx)."""
         model = self.models[phase]
-        values = model.end(x[None], np.zeros((1, model.nu))).values[0]
-        return float(max(values[i] for i in model.zero))
+        values = model.end(x, np.zeros((len(x), model.nu))).values
+        return np.asarray(values[:, model.zero].max(axis=1))
 
     def standing(self, phase: int, x: Array) -> float:
         """The mean gap of contacts that are closed in a phase, m."""
@@ -270,25 +290,34 @@ class Course:
         gaps = self.task.system.dynamics.gaps(x[: self.task.system.robot.nq])
         return float(np.mean(gaps[closed])) if closed else 0.0
 
-    def aims(self, sections: tuple[Section, ...]) -> list[Aim]:
-        """What the sections are to be like."""
-        return [self._aim(section, k > 0) for k, section in enumerate(sections)]
+    def aims(self, sections: tuple[Section, ...], most: Array) -> list[Aim]:
+        """What the sections are to be like. most: by which their durations may change, s."""
+        pairs = zip(sections, most.tolist(), strict=True)
+        return [self._aim(section, k > 0, each) for k, (section, each) in enumerate(pairs)]
 
-    def _aim(self, s: Section, whole: bool) -> Aim:
-        a, most = s.fractions, self.horizon.change
+    def _aim(self, s: Section, whole: bool, most: float) -> Aim:
+        a = s.fractions
         nominal = (1.0 - float(a[0])) * self.length(s.phase)
         shortest, longest = _WHOLE if whole else (0.0, self.horizon.longest)
         least = max(-most, min(0.0, max(shortest * nominal, 0.01 * _SHORTEST) - s.duration))
         greatest = min(most, max(0.0, longest * nominal + _SPARE - s.duration))
+        states = self.states(s.phase, a)
         return Aim(
-            self.states(s.phase, a),
+            states,
             self.inputs(s.phase, a),
             self.inputs(s.phase, 0.5 * (a[:-1] + a[1:])),
             nominal,
             least,
             greatest,
             4.0 * self.task.margins.clearance * a * (1.0 - a),
+            len(a) - 1 if whole else self._ends(s.phase, states),
         )
+
+    def _ends(self, phase: int, states: Array) -> int:
+        """The number of the state from which on the phase may end, on ground that is higher."""
+        heights = self.heights(phase, states[:-1])
+        above = np.flatnonzero(heights > self.horizon.early)
+        return int(max(heights.argmax(), above[-1] + 1 if len(above) else 0))
 
     def _refined(self, s: Section) -> Section:
         """A whole section with as many intervals as the present one has."""

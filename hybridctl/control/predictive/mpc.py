@@ -113,11 +113,11 @@ class HybridMpc:
 
     def law(self, history: History) -> InputLaw:
         """The planned input, or the law of the fixed policy."""
-        events = _count(history)
+        events, touched = self._course.ended(history)
         if not self._course.knows(history.mode, events):
             self.reset()
             return self.fixed.law(history)
-        plan, at = self._in_force(history, events)
+        plan, at = self._in_force(history, events, touched)
         self._learn(at)
         if self._is_due(plan, at):
             self._again = history.time + self.horizon.sample
@@ -136,7 +136,7 @@ class HybridMpc:
         now = history.time
         if self.plan is None or self._fixed:
             return min(now + self.horizon.sample, next_change(self.fixed, history))
-        place = self.plan.place(now, _count(history), _touched(history))
+        place = self.plan.place(now, *self._course.ended(history))
         changes = [self._again, now + place.left]
         if self._next is not None:
             changes.append(self._next.time)
@@ -147,13 +147,13 @@ class HybridMpc:
         new = at.events > plan.events
         return new or not self.horizon.delay or at.time >= self._again - 1e-9
 
-    def _in_force(self, history: History, events: int) -> tuple[Plan, Moment]:
+    def _in_force(self, history: History, events: int, touched: float) -> tuple[Plan, Moment]:
         """The plan whose input acts now: the last, what was held back, or the motion itself."""
         if self._next is not None and history.time >= self._next.time - 1e-9:
             self.plan, self._next = self._next, None
         course, plan = self._course, self.plan
         x = course.inwards(history.state, events)
-        at = Moment(history.time, x, events, _touched(history))
+        at = Moment(history.time, x, events, touched)
         if plan is None or history.time < plan.time or events - plan.events not in (0, 1):
             self.reset()
             phase = course.phase(events)
@@ -184,14 +184,20 @@ class HybridMpc:
         if self._fixed:
             return plan
         surface = height - _LOWER if late and self._rise is not None else 0.0
+        most = np.full(len(plan.sections), self.horizon.change)
+        last = np.zeros(len(most))
         for _ in range(self.horizon.iterations):
-            found = self._programme(plan, surface).solution()
+            found = self._programme(plan, surface, most).solution()
             if found is None:
                 self.failures += 1
                 self._fixed = True
                 fresh = self._course.sections(plan.events, float(first.fractions[0]))
                 return replace(plan, sections=fresh)
             old, plan = plan, replace(plan, sections=tuple(found))
+            pairs = zip(old.sections, plan.sections, strict=True)
+            change = np.array([b.duration - a.duration for a, b in pairs])
+            most[change * last < 0.0] *= 0.5  # or they go to and fro by as much as they may
+            last = change
             if self._moved(old, plan) <= self.horizon.settled:
                 break
         return plan
@@ -222,9 +228,10 @@ class HybridMpc:
         roots = np.sqrt(self._state)
         return max(float(np.abs((b.states - a.states) * roots).max()) for a, b in pairs)
 
-    def _programme(self, plan: Plan, surface: float) -> Programme:
+    def _programme(self, plan: Plan, surface: float, most: Array) -> Programme:
+        """The programme around a plan. most: by which durations may change, s."""
         course, sections = self._course, plan.sections
-        aims = course.aims(sections)
+        aims = course.aims(sections, most)
         junctions = [course.junction(section.phase) for section in sections]
         if surface:
             assert self._rise is not None
@@ -260,14 +267,3 @@ class _Planned:
         u = self.course.inputs(s.phase, fractions) + s.corrections[place.interval]
         u = np.clip(self.course.outwards(u, at.events), self.limits[0], self.limits[1])
         return u, np.zeros((len(times), model.nu, model.nx))
-
-
-def _count(history: History) -> int:
-    """How many events of guards there have been."""
-    return sum(bool(event.guards) for event in history.events)
-
-
-def _touched(history: History) -> float:
-    """The time of the last touch, s; minus infinity where there was none."""
-    times = (event.time for event in reversed(history.events) if event.guards)
-    return next(times, -math.inf)

@@ -29,6 +29,7 @@ from hybridctl.control.predictive.functions import PhaseModel, Rows
 # What a unit of slack costs, of the first three for a second.
 SLACK = {"N": 50.0, "rad": 3e4, "m": 3e4, "N s": 2e3, "m/s": 2e3}
 _SOON = 2  # intervals, in which the input acts before it is planned anew
+_EARLY = 0.002  # of what slack costs where a phase ends, where it may do so early
 _SMALL = 1e-6  # on the diagonal, so that the programme is strictly convex
 _ACCURACY, _ITERATIONS = 1e-5, 100  # of the solver
 
@@ -68,7 +69,8 @@ class Aim:
 
     states (n + 1, nx): of the reference. inputs (n + 1, nu), middles (n, nu): the feedforward.
     duration: s. least, greatest: of changes of the duration, s. clearance (n + 1,): least gaps of
-    open contacts, m. surface: height of what the phase ends on, m. disturbance: how much there is.
+    open contacts, m. ends: the number of the node from which on the phase may end. surface: height
+    of what it ends on, m. disturbance: how much there is.
     """
 
     states: Array
@@ -78,6 +80,7 @@ class Aim:
     least: float
     greatest: float
     clearance: Array
+    ends: int
     surface: float = 0.0
     disturbance: float = 0.0
 
@@ -239,16 +242,16 @@ class Programme:
             self._soften(p, nodes[later], of[later], kept, SLACK["m"] * lengths[later])
 
     def _end(self, p: int, model: PhaseModel, aim: Aim) -> None:
-        """Guards that end the section vanish; limits of the event."""
+        """Guards that end the section vanish; limits of the event, also where it comes early."""
         s = self._sections[p]
         n = len(s.corrections)
-        u = aim.inputs[-1:] + s.corrections[-1:]
-        found = model.end(s.states[-1:], u, aim.disturbance)
-        limits = model.end_limits
-        zero = model.zero
-        row = self._new_equations(aim.surface - found.values[0, zero])
-        self._equal.put(np.array([row]), self._states[p][-1:], found.by_state[:, zero])
-        self._equal.put(np.array([row]), self._inputs[p][-1:], found.by_input[:, zero])
+        nodes = np.arange(aim.ends, n + 1)
+        of = np.minimum(nodes, n - 1)
+        found = model.end(s.states[nodes], aim.inputs[nodes] + s.corrections[of], aim.disturbance)
+        limits, zero = model.end_limits, model.zero
+        row = self._new_equations(aim.surface - found.values[-1, zero])
+        self._equal.put(np.array([row]), self._states[p][-1:], found.by_state[-1:, zero])
+        self._equal.put(np.array([row]), self._inputs[p][-1:], found.by_input[-1:, zero])
         for unit in dict.fromkeys(limit.unit for limit in limits):
             sides = [
                 (i, 1.0, limit.lower)
@@ -256,8 +259,8 @@ class Programme:
                 if limit.unit == unit and i not in zero
             ]
             if sides:
-                costs = np.array([SLACK[unit]])
-                self._soften(p, np.array([n]), np.array([n - 1]), _sided(found, sides), costs)
+                costs = SLACK[unit] * np.where(nodes < n, _EARLY, 1.0)
+                self._soften(p, nodes, of, _sided(found, sides), costs)
 
     def _join(
         self, p: int, model: PhaseModel, junction: Junction, disturbance: float, last: bool
