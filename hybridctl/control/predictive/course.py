@@ -42,8 +42,8 @@ class Horizon:
     does not come where it should, s; then the fixed law acts. duration: the weight of durations
     that differ from the motion's, 1/s^2. change: the most by which an iteration may change one, s.
     longest: how long the rest of a phase may take, as a factor. early: the height, m, by which what
-    contacts meet may be higher than known: limits of the next impact hold from where the motion comes
-    down to it.
+    contacts meet may be higher than known: limits of the next impact hold from where the motion
+    comes down to it.
     """
 
     intervals: tuple[int, int] = (16, 8)
