@@ -76,6 +76,9 @@ class SymbolicTransition:
     reset: Expression = None
 
 
+Mode, Transition = SymbolicMode, SymbolicTransition  # as systems written before these names say
+
+
 @dataclass(frozen=True, eq=False)
 class Joint:
     """The jump where the guards `names` of mode `source` fire together, in place of their own."""

@@ -304,3 +304,8 @@ def test_a_joint_transition_is_taken_when_both_guards_fire(kind):
     np.testing.assert_array_equal(event.state_after, [7.0, 8.0])
     (event,) = hc.simulate(system, "go", [0.5, 0.6], (0.0, 1.0)).events
     np.testing.assert_allclose(event.state_after, [0.0, 0.1], atol=ROUNDING)
+
+
+def test_systems_of_the_former_names_are_the_same():
+    assert hc.symbolic.Mode is SymbolicMode
+    assert hc.symbolic.Transition is SymbolicTransition
