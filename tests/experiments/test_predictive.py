@@ -238,6 +238,18 @@ def test_the_state_is_predicted_over_the_delay(gait, make):
     assert beyond.touched == pytest.approx(gait.period, abs=1e-3)
 
 
+def test_past_the_last_section_of_a_plan_its_phase_goes_on(gait, make):
+    """What comes after the touchdown is not planned: there is no event to go through."""
+    policy = make(delay=0.02)
+    policy.law(middle(gait))
+    plan = replace(policy.plan, sections=policy.plan.sections[:1])
+    at = mpc.Moment(0.5 * gait.period, gait.middle, 0, -np.inf)
+    beyond = policy._course.ahead(plan, at, 0.5 * gait.period + 0.01, 0.0)
+    assert (beyond.events, beyond.touched) == (0, -np.inf)
+    assert beyond.time == pytest.approx(gait.period + 0.01)
+    assert policy._course.height(0, beyond.state) < 0.0
+
+
 def test_a_plan_that_comes_late_acts_late(gait, make):
     policy = make(delay=0.01)
     history = middle(gait, walk.pushed(gait, 10.0))
