@@ -1,5 +1,6 @@
 """Public figures of runs and of filters: what they draw is what the run says."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -162,6 +163,19 @@ def test_nis_is_drawn_beside_its_limit(filtered):
     np.testing.assert_allclose(axes.lines[1].get_ydata(), -np.log(0.01))  # chi2 of dimension 2
     with pytest.raises(InputError, match="innovations"):
         plots.nis({})
+
+
+def test_lines_break_where_samples_are_missing(filtered):
+    """Between 0.3 and 0.56 s, at 13 times the usual step; every other sample is drawn."""
+    whole, truth = filtered
+    kept = [step for step in whole.steps if not 0.31 < step.time < 0.55]
+    result = dataclasses.replace(whole, steps=tuple(kept))
+    for figure, broken in ((plots.nis({"salted": result}), 0), (plots.errors(result, truth), 1)):
+        line = figure.axes[broken].lines[0]
+        inside = (line.get_xdata() > 0.31) & (line.get_xdata() < 0.55)
+        assert np.isnan(line.get_ydata()[inside]).all()
+        assert inside.any()
+        assert np.isfinite(line.get_ydata()).sum() == len(kept)
 
 
 def test_a_band_is_named_by_its_mode():

@@ -122,9 +122,10 @@ def first_estimate(
     first `warm_up` complete rows of its first sensor: the first row, with those of other sensors
     next to it, gives the configuration, with the covariance that they leave. Velocities begin at
     the difference over these rows with the model's wide deviations; the filter, with no gate, goes
-    over the rows that follow. It begins in the open mode; where the log begins in contact, guards
-    that the state is past close at once. Raises `InputError` for fewer rows than that, and for
-    sensors that do not measure the whole configuration.
+    over the rows that follow, along one order of events, because velocities as wide as that make an
+    impact on the way to any of them as likely as none. It begins in the open mode; where the log
+    begins in contact, guards that the state is past close at once. Raises `InputError` for fewer
+    rows than that, and for sensors that do not measure the whole configuration.
     """
     if model.start is not None:
         begin = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
@@ -139,7 +140,7 @@ def first_estimate(
             f"different times, and there are {len(complete)}; `warm_up` may be as small as 2"
         )
     start = _prior(model, record, (float(times[0]), float(times[-1])))
-    loose = kalman(model, settings, gated=False)
+    loose = kalman(model, replace(settings, hypotheses=1), gated=False)
 
     def inside(e: Estimate) -> Estimate:
         law = loose.model.law(e.mode, record.input(e.time))

@@ -66,7 +66,7 @@ def test_a_belief_that_straddles_a_bounce_has_the_moments_of_bayes_rule(offset):
         own, right = (np.sqrt(np.diag(p)) / unit for p in (found.covariance, covariance))
         errors.append(np.abs([*((found.mean - mean) / unit), *(own - right)]).max())
         assert right[1] > 1.0
-    assert errors[0] < 0.04
+    assert errors[0] < 0.02
     assert errors[1] < errors[0] / 2.5  # 4 of the first order, but for what is of the second
 
 

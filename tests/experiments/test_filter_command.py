@@ -105,6 +105,22 @@ def test_filters_are_compared_on_the_same_log(undrawn, tmp_path):
     assert (tmp_path / "estimates_no_jump.npz").is_file()
 
 
+def test_how_probable_each_mode_is_stands_beside_the_estimates(undrawn, tmp_path):
+    """A block lands on both corners within a sample or two: one may be closed alone."""
+    changes = ("hypotheses=4", "guard_noise=2e-3", "seed=1", "duration=0.3")
+    given = [part for change in changes for part in ("--set", change)]
+    call("filter", "--model", "block", "--out", tmp_path / "out", *given)
+    with np.load(tmp_path / "out/modes.npz") as modes, np.load(tmp_path / "out/estimates.npz") as e:
+        shares, names = modes["probability"], modes["probability_columns"].tolist()
+        assert len(names) >= 2
+        np.testing.assert_array_equal(modes["time"], e["time"])
+        assert (e["probability"] > 0.0).all()
+        assert (e["probability"] < 0.999).any()
+        assert (shares.sum(axis=1) < 1.0 + 1e-12).all()
+        for share, mode, row in zip(e["probability"], e["mode"].tolist(), shares, strict=True):
+            assert share == pytest.approx(dict(zip(names, row, strict=True)).get(mode, 1.0))
+
+
 def test_filters_that_a_log_does_not_tell_apart_are_named():
     """Odds of twenty to one, a log-likelihood of 3, decide."""
     text = ranking({"salted": 10.0, "no_jump": 7.5, "particle": 6.9})

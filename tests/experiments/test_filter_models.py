@@ -98,6 +98,22 @@ def test_first_estimates_are_consistent(model):
     assert band(*zip(*pairs, strict=True)).inside
 
 
+@pytest.mark.parametrize("hypotheses", [1, 4])
+def test_a_start_near_the_ground_has_the_velocity_between_its_rows(hypotheses):
+    """Two heights that a ball falls through in 20 ms, where one that bounces is 10 m/s fast.
+
+    The mean velocity of the fall, and at its end half of what gravity adds; its deviation is that
+    of two heights over the time between.
+    """
+    model, settings = made("ball", "slope=0", "warm_up=2", f"hypotheses={hypotheses}")
+    record = Record({"position": Series([0.0, 0.02], [[0.0, 0.05], [0.0, 0.03]])})
+    start, _ = first_estimate(model, settings, record)
+    deviation = np.sqrt(2.0) * settings.position_noise / 0.02
+    # deviations of 10 m/s draw it to the difference, by (0.14 / 10)^2 of gravity's part
+    assert start.mean[3] == pytest.approx(-1.0 - 0.5 * 9.81 * 0.02, abs=1e-3)
+    assert np.sqrt(start.covariance[3, 3]) == pytest.approx(deviation, rel=0.05)
+
+
 def test_channels_of_other_order_and_stamps_become_one_series():
     model, _ = made("block")
     t = np.arange(5) / 50.0

@@ -154,7 +154,10 @@ def _draw_states(
     if result.doubtful:
         shares = zip(result.doubtful, CURVES, strict=False)
         lines = [
-            Line(times, result.probability(mode), short_mode(mode), color, ".-", 0.8)
+            apart(
+                Line(times, result.probability(mode), short_mode(mode), color, ".-", 0.8),
+                gaps(times),
+            )
             for mode, color in shares
         ]
         panels.append(Panel("probability of modes", lines))

@@ -32,12 +32,14 @@ def nis(results: Mapping[str, FilterResult], path: Path = None) -> Figure:
         found = result.innovations
         times = np.array([i.time for i in found])
         ratio = np.array([i.nis / i.dimension for i in found])
-        lines.append(Line(times, np.maximum(ratio, _LEAST), name, color, ".-", 0.7))
+        line = Line(times, np.maximum(ratio, _LEAST), name, color, ".-", 0.7)
+        lines.append(apart(line, gaps(times)))
         limits.append(np.array([chi2.ppf(0.99, i.dimension) / i.dimension for i in found]))
     if not limits or not len(limits[0]):
         raise InputError("results must begin with a filter that has innovations")
     label = "99 % of right values are below"
-    lines.append(Line(lines[0].times, limits[0], label, "black", "--", 0.9))
+    first = np.array([i.time for i in next(iter(results.values())).innovations])
+    lines.append(apart(Line(first, limits[0], label, "black", "--", 0.9), gaps(first)))
     panel = Panel("NIS / dimension", lines, log=True, legend="lower left")
     title = "Normalized innovations; 1 on average if consistent"
     return series(path, [[panel]], title=title, bands=result_bands(next(iter(results.values()))))
