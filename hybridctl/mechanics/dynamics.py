@@ -189,7 +189,9 @@ class ContactDynamics:
         """The meaning of these modes of all contacts, made once."""
         known = self._phases.get(modes)
         if known is None:
-            made = ContactPhase(self.all.tangents, self.friction, self.static_friction, modes)
+            bodies = list(zip(self.all.joint_a, self.all.joint_b, strict=True))
+            coefficients = self.friction, self.static_friction
+            made = ContactPhase(self.all.tangents, *coefficients, modes, bodies)
             known = self._phases.setdefault(modes, made)
         return known
 

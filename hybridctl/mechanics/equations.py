@@ -21,6 +21,7 @@ are those of the equations alone: they pull, or exceed friction, and say so to t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -128,12 +129,12 @@ class AccelerationDerivatives:
 
 def closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -> ContactRows:
     r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
-    rates, target = values.rates[phase.all_rows], -values.drift[phase.all_rows]
+    rates, target = phase.among_closed(values.rates), -phase.among_closed(values.drift)
     if stabilization:
         gaps = values.gaps[phase.places]
         target -= 2.0 * stabilization * rates
         target[: len(gaps)] -= stabilization**2 * gaps
-    jacobian = values.jacobian[phase.all_rows]
+    jacobian = phase.among_closed(values.jacobian)
     return ContactRows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
 
 
@@ -152,7 +153,7 @@ def solve(
     constraint, target = rows.jacobian, rows.target
     if not phase.identity:
         constraint, target = constraint[phase.constrained], target[phase.constrained]
-    kkt = KKT(rows.mass, force, constraint)
+    kkt = KKT(rows.mass, force, constraint, redundant=phase.redundant)
     a, m = kkt.solve(rows.drive, target)
     left = target - constraint @ a
     now = Solution(phase, rows, directions, mix, kkt, a, m, left, None, None, steered)
@@ -167,11 +168,11 @@ def _weighed(now: Solution) -> Solution:
     phase = now.phase
     if not now.kkt.redundant or now.even is not None or not len(phase.sticking):
         return now
-    kkt, before = now.kkt.weighted(friction_weights(phase, now.multipliers)), now.multipliers
-    m = kkt.forces(now.residual + kkt.response @ before)
-    a = now.acceleration + kkt.push @ (m - before)
-    left = now.residual - kkt.response @ (m - before)
-    return now._replace(kkt=kkt, acceleration=a, multipliers=m, residual=left, even=now)
+    kkt, a = now.kkt.weighted(friction_weights(phase, now.multipliers)), now.acceleration
+    m = kkt.alike(now.multipliers)
+    if phase.sliding:
+        a = a + kkt.push @ (m - now.multipliers)
+    return now._replace(kkt=kkt, acceleration=a, multipliers=m, even=now)
 
 
 def shared(now: Solution, friction: Friction) -> Solution:
@@ -192,13 +193,11 @@ def shared(now: Solution, friction: Friction) -> Solution:
 
 def _inside_cones(now: Solution, friction: Friction) -> bool:
     """Whether closed contacts push and sticking ones hold within static friction."""
-    held = list(now.phase.held)
-    normal, tangential = now.phase.spread(now.forces)
+    phase = now.phase
+    normal, tangential = phase.spread(now.forces)
     size = ON_CONE * float(np.abs(normal).max())
-    pull = np.hypot(*tangential[held].T)
-    return bool(
-        (normal >= -size).all() and (pull <= friction.static[held] * normal[held] + size).all()
-    )
+    left = friction.static * normal - np.hypot(tangential[:, 0], tangential[:, 1])
+    return bool(normal.min() >= -size and (phase.slides | (left >= -size)).all())
 
 
 def _drawn_inside(now: Solution, friction: Friction) -> Solution:
@@ -264,12 +263,13 @@ def linearised(
         return kkt.forces(wanted)
     weights_z = None
     if now.even is not None and even_z is not None:
-        weights_z = weights_derivative(phase, now.even.multipliers, even_z)
+        change = weights_derivative(phase, now.even.multipliers)
+        weights_z = change @ even_z[: len(phase.closed)]
     if now.least is None:
         change = kkt.weights[:, None] * turned(kkt.adjoint(now.multipliers))
         if weights_z is not None:
             change += (now.multipliers / kkt.weights)[:, None] * weights_z
-        m_z = kkt.forces(wanted) + kkt.indeterminate() @ change
+        m_z = kkt.forces(wanted - kkt.response @ change) + change
         if contradict(now, CONSISTENT):
             m_z += kkt.least_squares(turned(now.residual))
         return np.asarray(m_z)
@@ -291,8 +291,8 @@ def contradict(now: Solution, tolerance: float = APART) -> bool:
 
 def balanced(now: Solution, y: Array) -> tuple[Array, Array]:
     """y (m,) along all rows (r,), and z = M^-1 C^T y (nv,): D(G^T) y is D(F^T z) at fixed y."""
-    rows = now.phase.along_rows(y)
-    return rows, now.kkt.by_mass(now.rows.jacobian.T @ rows)
+    rows, kkt = now.phase.along_rows(y), now.kkt
+    return rows, kkt.push @ y if not now.phase.sliding else kkt.by_mass(kkt.constraint.T @ y)
 
 
 def friction_weights(phase: ContactPhase, even: Array) -> Array:
@@ -303,31 +303,29 @@ def friction_weights(phase: ContactPhase, even: Array) -> Array:
     """
     weights, normal = np.ones(len(even)), even[: len(phase.closed)]
     least = _least(normal)
-    owner = phase.owner[phase.sticking]
     if least > 0.0:
-        weights[len(normal) :] = least * (1.0 + np.logaddexp(0.0, normal / least - 1.0)[owner])
+        each = least * (1.0 + np.logaddexp(0.0, normal / least - 1.0))
+        weights[len(normal) :] = each[phase.tied]
     return weights
 
 
-def weights_derivative(phase: ContactPhase, even: Array, even_z: Array) -> Array:
-    """The change (m, .) of `friction_weights` for changes even_z (m, .) of their multipliers."""
+def weights_derivative(phase: ContactPhase, even: Array) -> Array:
+    """D (m, c) of `friction_weights` by the normal forces among their multipliers."""
     count = len(phase.closed)
-    normal, normal_z = even[:count], even_z[:count]
+    normal, change = even[:count], np.zeros((len(even), count))
     least = _least(normal)
     if least == 0.0:
         raise SimulationError(
             f"friction of redundant contacts in modes {phase.modes} has no derivative, as they "
             "carry no load by which it is shared"
         )
-    least_z = LEAST_WEIGHT * (normal / np.linalg.norm(normal)) @ normal_z
     x = normal / least
     slope = expit(x - 1.0)
-    weights_z = slope[:, None] * normal_z
-    weights_z += np.outer(1.0 + np.logaddexp(0.0, x - 1.0) - slope * x, least_z)
-    change = np.zeros_like(even_z)
-    change[count:] = weights_z[phase.owner[phase.sticking]]
+    by_least = 1.0 + np.logaddexp(0.0, x - 1.0) - slope * x
+    each = np.diag(slope) + np.outer(by_least, (LEAST_WEIGHT**2 / least) * normal)
+    change[count:] = each[phase.tied]
     return change
 
 
 def _least(normal: Array) -> float:
-    return LEAST_WEIGHT * float(np.linalg.norm(normal))
+    return LEAST_WEIGHT * math.sqrt(normal.dot(normal))

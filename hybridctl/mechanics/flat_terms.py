@@ -36,20 +36,21 @@ class FlatTerms:
         self._robot, self._heights = robot, ground.heights
         self._local, self._directions = ground.points, ground.directions
         joints, count, rows = sorted(set(ground.joints)), len(ground.joints), np.arange(len(owner))
-        places = [joints.index(j) for j in ground.joints]
-        own = places == list(range(len(joints)))
-        self._joints: slice | list[int] = slice(None) if own else places
+        self._joints: Indices = np.array([joints.index(j) for j in ground.joints])
         along, turn = np.zeros((len(owner), count, 3)), np.zeros((len(owner), 3, count, 3))
         along[rows, owner] = ground.directions
         turn[rows, :, owner] = -skew(ground.directions)
         self._along = along.reshape(len(owner), 3 * count)
+        self._weight = self._along @ np.tile(robot.tree().gravity, count)
         self._turn = turn.reshape(3 * len(owner), 3 * count)
-        arms = np.concatenate((np.tile(np.eye(3), (count, 1, 1)), -skew(ground.points)), axis=2)
+        self._straight = np.tile(np.eye(3), (count, 1, 1))
+        arms = np.concatenate((self._straight, -skew(ground.points)), axis=2)
         self._arms = arms.transpose(0, 2, 1)
         self._moved = np.array([robot.supporting(j) for j in joints])[:, None, :]
         self._mask = self._moved[self._joints, 0][owner]
+        self._masks = np.tile(self._mask, 4)
         self._of_joint = np.eye(len(joints))[:, self._joints]
-        self._before, self._gravity = robot.carriers(), robot.tree().gravity
+        self._before = robot.carriers()
         self._falling, self._weightless = robot.sweeps(joints)
 
     def __reduce__(self) -> tuple[type[FlatTerms], tuple[Robot, PointsOnPlanes, Indices]]:
@@ -57,45 +58,46 @@ class FlatTerms:
 
     def values(self, q: Array, v: Array, u: Array) -> TermValues:
         """All terms at a point."""
-        robot, now, at = self._robot, self._falling.fall(q, v), self._joints
-        turns = now.rotations[at]
-        points, wrenches = self._placed(q, now.rotations, now.positions)
-        motions = now.motions[at]
+        robot, now = self._robot, self._falling.fall(q, v)
+        turns = now.rotations.take(self._joints, 0)
+        motions = now.motions.take(self._joints, 0)
+        points, wrenches = self._placed(q, turns, now.positions)
         local = motions @ self._arms  # velocity, and acceleration but for the turn of velocity
         local[:, 1] += (skew(motions[:, 0, 3:]) @ local[:, 0, :, None])[:, :, 0]
-        velocity, acceleration = (local @ turns.transpose(0, 2, 1)).transpose(1, 0, 2)
-        jacobian = (wrenches @ now.columns) * self._mask
-        drift = self._along @ (acceleration + self._gravity).ravel()
+        world = turns @ local.transpose(0, 2, 1)
+        rates, drift = (self._along @ world.reshape(-1, 2)).T
         drive = robot.actuation @ u - now.bias
         if robot.resists:
             drive -= robot.passive.torque(q, v)
         gaps = self._along[: len(points)] @ points.ravel() - self._heights
-        return TermValues(now.mass, drive, jacobian, drift, gaps, self._along @ velocity.ravel())
+        jacobian = (wrenches @ now.columns) * self._mask
+        return TermValues(now.mass, drive, jacobian, drift + self._weight, gaps, rates)
 
     def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
         """Derivatives at given acceleration (nv,) and row forces (r,)."""
-        now = self._falling.slopes(q, v, a)
-        nv, (points, wrench) = len(v), self._known_at(q, self._falling)
-        speed, pull = now.velocities[self._joints], now.accelerations[self._joints]
-        velocity, acceleration = _at(speed, points), _at(pull, points)
-        acceleration += (skew(speed[:, 3:]) @ velocity[:, :, None])[:, :, 0]
-        across = self._turn @ np.array((velocity.ravel(), acceleration.ravel())).T
-        across_v, across_a = across.reshape(-1, 3, 2).transpose(2, 0, 1)
-        spin, mask = now.columns[3:], self._mask
-        velocity_q, slip = now.acceleration_v - now.columns_rate, across_v @ spin
-        equations, accelerations, rates = (np.empty((n, 2 * nv)) for n in (nv, *2 * (len(mask),)))
+        now, nv = self._falling.slopes(q, v, a), len(v)
+        points, wrenches = self._known_at(q, self._falling)
+        motions = now.motions.take(self._joints, 0)
+        spins = skew(motions[:, :, 3:])
+        moves = motions[:, :, :3] + (spins @ points[:, None, :, None])[..., 0]
+        moves[:, 1] += (spins[:, 0] @ moves[:, 0, :, None])[..., 0]
+        across = self._turn @ moves.transpose(0, 2, 1).reshape(-1, 2)
+        spin, velocity_q = now.columns[3:], now.acceleration_v - now.columns_rate
+        right = np.zeros((12, 4 * nv))  # of w; of d x v_p and d x a_p in turn
+        columns = now.acceleration_q, now.acceleration_v, velocity_q, now.columns
+        np.concatenate(columns, axis=1, out=right[:6])
+        right[6::2, :nv], right[6::2, nv : 2 * nv] = 2.0 * velocity_q[3:], 2.0 * spin
+        right[6::2, 2 * nv : 3 * nv] = right[7::2, :nv] = spin
+        left = np.concatenate((wrenches, across.reshape(-1, 6)), axis=1)
+        rows = (left @ right) * self._masks
+        equations = np.empty((nv, 2 * nv))
         np.subtract(now.bias_q, self._turning(now.columns, points, forces), out=equations[:, :nv])
         equations[:, nv:] = now.bias_v
         if self._robot.resists:
             each = np.arange(nv)
             equations[each, each] += self._robot.passive.stiffness
             equations[each, nv + each] += self._robot.passive.damping
-        changed = wrench @ now.acceleration_q + 2.0 * across_v @ velocity_q[3:] + across_a @ spin
-        np.multiply(changed, mask, out=accelerations[:, :nv])
-        np.multiply(wrench @ now.acceleration_v + 2.0 * slip, mask, out=accelerations[:, nv:])
-        np.multiply(wrench @ velocity_q + slip, mask, out=rates[:, :nv])
-        np.multiply(wrench @ now.columns, mask, out=rates[:, nv:])
-        return TermDerivatives(equations, accelerations, rates)
+        return TermDerivatives(equations, rows[:, : 2 * nv], rows[:, 2 * nv :])
 
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
@@ -105,7 +107,8 @@ class FlatTerms:
             return ImpulseDerivatives(-turned, np.zeros_like(self._mask))
         now = self._weightless.slopes(q, None, z)
         points, wrenches = self._known_at(q, self._weightless)
-        velocity = _at(now.accelerations[self._joints], points)
+        pull = now.motions[:, 1].take(self._joints, 0)
+        velocity = pull[:, :3] + (skew(pull[:, 3:]) @ points[:, :, None])[:, :, 0]
         across = (self._turn @ velocity.ravel()).reshape(-1, 3)
         rates = wrenches @ now.acceleration_q + across @ now.columns[3:]
         momentum = now.bias_q
@@ -117,29 +120,28 @@ class FlatTerms:
         """Points and wrenches of `_placed`, kept where this thread asked for them at q last."""
         known = self._known
         if getattr(known, "q", None) != q.tobytes():
-            return self._placed(q, *sweeps.places())
+            rotations, positions = sweeps.places()
+            return self._placed(q, rotations.take(self._joints, 0), positions)
         return known.points, known.wrenches
 
-    def _placed(self, q: Array, rotations: Array, positions: Array) -> tuple[Array, Array]:
+    def _placed(self, q: Array, turns: Array, positions: Array) -> tuple[Array, Array]:
         """Contact points (c, 3) in the world, and w (r, 6) of all rows."""
-        at, known = self._joints, self._known
-        points = (rotations[at] @ self._local[:, :, None])[:, :, 0] + positions[at]
+        known = self._known
+        points = (turns @ self._local[:, :, None])[:, :, 0] + positions.take(self._joints, 0)
         moments = (self._turn @ points.ravel()).reshape(-1, 3)
         wrenches = np.concatenate((self._directions, moments), axis=1)
-        known.q, known.points, known.wrenches = q.tobytes(), points, wrenches
+        known.q, known.points, known.wrenches, known.levers = q.tobytes(), points, wrenches, None
         return points, wrenches
 
     def _turning(self, columns: Array, points: Array, forces: Array) -> Array:
         """D_q (J' f) at fixed forces (r,)."""
-        pull = skew((forces @ self._along).reshape(-1, 3))
-        each = np.concatenate((pull, skew(points) @ pull), axis=1)
-        total = (self._of_joint @ each.reshape(len(pull), 18)).reshape(-1, 6, 3)
-        nv = columns.shape[1]
-        moving = (self._moved * columns).reshape(-1, nv)
-        k = moving.T @ (self._moved * (total @ columns[3:])).reshape(-1, nv)
+        known = self._known
+        if known.levers is None:
+            moving = self._moved * columns
+            arms = np.concatenate((self._straight, skew(points)), axis=1)
+            known.levers = arms, moving.reshape(-1, columns.shape[1]).T, moving[:, 3:]
+        arms, moving, spins = known.levers
+        pull = arms @ skew((forces @ self._along).reshape(-1, 3))
+        total = (self._of_joint @ pull.reshape(len(pull), 18)).reshape(-1, 6, 3)
+        k = moving @ (total @ spins).reshape(-1, len(moving))
         return np.asarray(np.where(self._before, k, k.T))
-
-
-def _at(motion: Array, points: Array) -> Array:
-    """The linear part (k, 3) at points of spatial vectors (k, 6) of the origin."""
-    return np.asarray(motion[:, :3] + (skew(motion[:, 3:]) @ points[:, :, None])[:, :, 0])

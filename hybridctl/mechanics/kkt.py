@@ -25,6 +25,7 @@ from scipy.linalg.lapack import (
     dorgqr,
     dpotrf,
     dpotrs,
+    dtrtrs,
 )
 
 from hybridctl.checks import Array
@@ -35,29 +36,41 @@ class KKT:
     """The factorised equations for M (nv, nv), symmetric and positive, F (nv, k), C (k, nv).
 
     F = C^T without sliding friction; otherwise G is not symmetric. Where contacts are `redundant`
-    it is singular, by its condition number as LAPACK estimates it. Forces are then those with
+    it is singular, by its condition number as LAPACK estimates it, unless that is known before.
+    Forces are then those with
     G lambda = c and the least sum of lambda_i^2 / weights_i, where `weights` (k,) are positive, by
     default one.
     """
 
     def __init__(
-        self, mass: Array, force: Array, constraint: Array, weights: Array | None = None
+        self,
+        mass: Array,
+        force: Array,
+        constraint: Array,
+        weights: Array | None = None,
+        *,
+        redundant: bool = False,
     ) -> None:
-        self._root, _ = dpotrf(mass, lower=1)
+        self._root, _ = dpotrf(mass.T, lower=1)  # as LAPACK stores it
         self.constraint = constraint
         self.push: Array = self.by_mass(force)
-        self.response: Array = constraint @ self.push
-        self._factors, self._pivots, _ = dgetrf(self.response)
-        size = dlange("1", self.response)
-        self.redundant = bool(dgecon(self._factors, size)[0] <= RANK)
+        self.response: Array = (self.push.T @ constraint.T).T
+        self.redundant = redundant or self._singular()
         self._equal = weights is None
         self.weights: Array = np.ones(len(self.response)) if weights is None else weights
 
+    def _singular(self) -> bool:
+        """Whether G, which is factorised, is singular."""
+        self._factors, self._pivots, _ = dgetrf(self.response)
+        return bool(dgecon(self._factors, dlange("1", self.response))[0] <= RANK)
+
     def weighted(self, weights: Array) -> KKT:
-        """The equations with other weights."""
+        """The redundant equations with other weights."""
+        _ = self._independent
         other = object.__new__(KKT)
         other.__dict__.update(self.__dict__)
-        other.__dict__.pop("_inverse", None)
+        for known in ("_inverse", "_spread"):
+            other.__dict__.pop(known, None)
         other.weights, other._equal = weights, False
         return other
 
@@ -69,6 +82,9 @@ class KKT:
 
     def forces(self, wanted: Array) -> Array:
         """The forces with G lambda = c - C M^-1 b for that right-hand side (k,) or (k, m)."""
+        if self.redundant and wanted.ndim == 1:
+            _, root, range_of = self._independent
+            return self._of_least(dtrtrs(root, range_of.T @ wanted, trans=1)[0])
         if self.redundant:
             return np.asarray(self._inverse @ wanted)
         return divided(self.response, self._factors, self._pivots, wanted)
@@ -78,27 +94,48 @@ class KKT:
         x, _ = dpotrs(self._root, b, lower=1)
         return np.asarray(x)
 
+    def alike(self, force: Array) -> Array:
+        """The forces of least norm that do what these (k,) do, where contacts are redundant."""
+        return self._of_least(self._independent[0].T @ force)
+
+    def _of_least(self, acting: Array) -> Array:
+        """The forces (k,) of least norm with Z' lambda = acting (r,)."""
+        basis, root = self._spread
+        return np.asarray(basis @ (acting if root is None else dtrtrs(root, acting, trans=1)[0]))
+
     @cached_property
-    def _independent(self) -> tuple[Array, Array]:
-        """Z (k, r), an orthonormal basis of the forces that act, and B (r, k), with Z' = B G."""
+    def _independent(self) -> tuple[Array, Array, Array]:
+        """Z (k, r), an orthonormal basis of the forces that act, R (r, r), and Q (k, r).
+
+        G = Q R^T Z^T, where R is upper triangular and Q orthonormal.
+        """
         factors, pivots, tau, _, _ = dgeqp3(self.response)
         sizes = np.abs(factors.diagonal())
-        rank = int((sizes > RANK * sizes[0]).sum())
+        rank = len(sizes) - np.count_nonzero(sizes <= RANK * sizes[0])
         range_of, _, _ = dorgqr(factors[:, :rank], tau[:rank])
-        acting = np.empty((len(sizes), rank))
+        acting = np.empty((rank, len(sizes))).T
         acting[pivots - 1] = _upper(factors[:rank]).T
-        basis, root = _orthonormal(acting)
-        return basis, dgesv(root.T, range_of.T)[2]
+        return *_orthonormal(acting), range_of
+
+    @cached_property
+    def _spread(self) -> tuple[Array, Array | None]:
+        """W^(1/2) Q and R of W^(1/2) Z = Q R; Z and None for equal weights."""
+        basis = self._independent[0]
+        if self._equal:
+            return basis, None
+        half = np.sqrt(self.weights)[:, None]
+        q, root = _orthonormal(half * basis)
+        return half * q, root
 
     @cached_property
     def _inverse(self) -> Array:
-        """G^+ (k, k) in the metric of the weights, W Z (Z' W Z)^-1 B."""
-        basis, part = self._independent
-        if self._equal:
-            return np.asarray(basis @ part)
-        half = np.sqrt(self.weights)[:, None]
-        spread, root = _orthonormal(half * basis)
-        return np.asarray(half * spread @ dgesv(root.T, part)[2])
+        """G^+ (k, k) in the metric of the weights, W Z (Z' W Z)^-1 R^-T Q^T."""
+        _, root, range_of = self._independent
+        basis, of_weights = self._spread
+        part = dgesv(_upper(root).T, range_of.T)[2]
+        if of_weights is not None:
+            part = dgesv(_upper(of_weights).T, part)[2]
+        return np.asarray(basis @ part)
 
     def indeterminate(self) -> Array:
         """P (k, k): forces that change nothing, along the weighted least-norm ones."""
@@ -114,10 +151,10 @@ class KKT:
 
 
 def _orthonormal(columns: Array) -> tuple[Array, Array]:
-    """Q (n, r) and R (r, r) with Q R = columns (n, r), which are independent."""
+    """Q (n, r) and R (r, r), above its diagonal, with Q R = columns (n, r), of full rank."""
     factors, tau, _, _ = dgeqrf(columns)
     q, _, _ = dorgqr(factors, tau)
-    return q, _upper(factors[: columns.shape[1]])
+    return q, factors[: columns.shape[1]]
 
 
 def _upper(factors: Array) -> Array:

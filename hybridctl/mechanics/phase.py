@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,17 +40,23 @@ class ContactPhase:
     """The closed contacts of one mode: which rows are constrained, which forces act.
 
     tangents: for each of all c contacts its rows among all rows; friction (c,) is kinetic, the
-    other coefficients are static.
+    other coefficients are static. bodies: the pair that each contact is between.
 
     `closed` are the closed contacts, `all_rows` (r,) their rows among all: normals, then tangents.
     What follows counts rows within these: `tangents` of each closed contact, `owner` (r,) of each
     row, and `constrained`, all normals and the tangents of sticking contacts; each of these has a
-    multiplier, and `held_rows` are the same among all. `held` are the sticking contacts, by their
-    place among the closed ones. `whole`: whether all contacts are closed.
+    multiplier, and `held_rows` are the same among all; `tied` owns the latter. `held` are the sticking contacts, by their
+    place among the closed ones. `whole`: whether all contacts are closed. `redundant`: whether two
+    bodies have more constraints than their six relative motions, which then hold each other.
     """
 
     def __init__(
-        self, tangents: Sequence[Indices], friction: Array, static: Array, modes: Modes
+        self,
+        tangents: Sequence[Indices],
+        friction: Array,
+        static: Array,
+        modes: Modes,
+        bodies: Sequence[tuple[int, int]],
     ) -> None:
         self.modes = modes
         self.closed = tuple(i for i, mode in enumerate(modes) if mode != OPEN)
@@ -76,6 +83,10 @@ class ContactPhase:
             if modes[i] in SLIPS
         )
         self.spatial = tuple(slide for slide in self.sliding if slide.sign == 0.0)
+        self.tied = self.owner[self.sticking]
+        between = Counter(bodies[self.closed[k]] for k in self.owner[self.constrained])
+        self.redundant = max(between.values(), default=0) > 6
+        self.slides = np.array([modes[i] in SLIPS for i in self.closed], dtype=np.bool_)
         self._in_space = sizes == [2] * k
         self.identity = not self.sliding and len(self.constrained) == len(self.owner)
         self._mix: Array = np.eye(len(self.owner))[:, self.constrained]
@@ -124,8 +135,14 @@ class ContactPhase:
         result[self.places] = closed
         return result
 
+    def among_closed(self, rows: Array) -> Array:
+        """A copy of values of all rows (., ...) at those of the closed contacts (r, ...)."""
+        return rows.copy() if self.whole else rows[self.all_rows]
+
     def along_rows(self, multipliers: Array) -> Array:
         """Values of the multipliers (m, ...) along the rows (r, ...), zero for other rows."""
+        if self.identity:
+            return multipliers
         result = np.zeros((len(self.owner), *multipliers.shape[1:]))
         result[self.constrained] = multipliers
         return result

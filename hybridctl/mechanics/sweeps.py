@@ -35,8 +35,8 @@ class SweepDerivatives(NamedTuple):
     """Derivatives at (q, v, a), by columns of the axes, all in the world.
 
     bias_q, bias_v (nv, nv) of M a + h; columns (6, nv) and their rate; acceleration_q and
-    acceleration_v (6, nv) of the body that a column moves. Of the bodies of k joints: velocities
-    (k, 6), and accelerations (k, 6) without gravity.
+    acceleration_v (6, nv) of the body that a column moves. Of the bodies of k joints: motions
+    (k, 2, 6), the velocity and the acceleration without gravity.
     """
 
     bias_q: Array
@@ -45,8 +45,7 @@ class SweepDerivatives(NamedTuple):
     columns_rate: Array
     acceleration_q: Array
     acceleration_v: Array
-    velocities: Array
-    accelerations: Array
+    motions: Array
 
 
 class Sweeps(threading.local):
@@ -59,8 +58,9 @@ class Sweeps(threading.local):
         self._rotations = [data.oMi[j].rotation for j in joints]
         self._positions = [data.oMi[j].translation for j in joints]
         self._motions = [m for j in joints for m in (data.v[j].vector, data.a_gf[j].vector)]
-        self._velocities = [data.ov[j].vector for j in joints]
-        self._accelerations = [data.oa[j].vector for j in joints]
+        self._in_world = [m for j in joints for m in (data.ov[j].vector, data.oa[j].vector)]
+        self._equations = data.M, data.nle, data.J
+        self._changes = data.dtau_dq, data.dtau_dv, data.J, data.dJ, data.dAdq, data.dAdv
 
     def fall(self, q: Array, v: Array) -> Fall:
         """What acts on the robot, and where its axes are."""
@@ -68,28 +68,19 @@ class Sweeps(threading.local):
         pin.nonLinearEffects(self._model, data, q, v)
         pin.crba(self._model, data, q, pin.Convention.WORLD)
         motions = np.array(self._motions).reshape(-1, 2, 6)
-        return Fall(data.M, data.nle, data.J, *self.places(), motions)
+        return Fall(*self._equations, *self.places(), motions)
 
     def slopes(self, q: Array, v: Array | None, a: Array) -> SweepDerivatives:
         """The derivatives of the equations of motion and of the motion; v None is zero."""
         data = self._data
         v = self._still if v is None else v
         pin.computeRNEADerivatives(self._model, data, q, v, a)
-        return SweepDerivatives(
-            data.dtau_dq,
-            data.dtau_dv,
-            data.J,
-            data.dJ,
-            data.dAdq,
-            data.dAdv,
-            np.array(self._velocities),
-            np.array(self._accelerations),
-        )
+        return SweepDerivatives(*self._changes, np.array(self._in_world).reshape(-1, 2, 6))
 
     def axes(self, q: Array) -> Array:
         """Columns (6, nv) of all axes."""
         pin.computeJointJacobians(self._model, self._data, q)
-        return np.asarray(self._data.J)
+        return self._equations[2]
 
     def places(self) -> tuple[Array, Array]:
         """Rotations (k, 3, 3) and positions (k, 3) of the bodies where the last sweep was."""
