@@ -424,30 +424,30 @@ class ContactDynamics:
 
         And the derivatives of the terms.
         """
-        nv, nu, s, phase = self.robot.nv, self.robot.nu, self.stabilization, now.phase
-        rows, jacobian, k = phase.all_rows, now.rows.jacobian, len(phase.closed)
+        nv, s, phase, k = self.robot.nv, self.stabilization, now.phase, len(now.phase.closed)
+        jacobian, by_state = now.rows.jacobian, slice(2 * self.robot.nv)
         along = phase.scattered(now.forces, len(self.all.owner))
         d = self.terms.derivatives(q, v, now.acceleration, along)
-        rates_z, change = np.zeros((2, len(rows), 2 * nv + nu))
-        rates_z[:, : 2 * nv], change[:, : 2 * nv] = d.rates[rows], d.accelerations[rows]
-        upper = np.empty((nv, 2 * nv + nu))
-        np.negative(d.equations, out=upper[:, : 2 * nv])
+        rates_z, change = (part if phase.whole else part[phase.all_rows] for part in d[:0:-1])
+        upper = np.empty((nv, 2 * nv + self.robot.nu))
+        np.negative(d.equations, out=upper[:, by_state])
         upper[:, 2 * nv :] = self.robot.actuation
-        own = np.zeros_like(rates_z)
+        own = np.zeros((len(jacobian), upper.shape[1]))
         if phase.spatial:
-            own = -now.turning(now.multipliers) @ rates_z
+            own[:, by_state] = -now.turning(now.multipliers) @ rates_z
             upper += jacobian.T @ own
         if s:
-            change += 2.0 * s * rates_z
+            change = change + 2.0 * s * rates_z
             change[:k, :nv] += s * s * jacobian[:k]
-        lower = -(change if phase.identity else change[phase.constrained])
         free = now.kkt.by_mass(upper)
-        wanted = lower - now.kkt.constraint @ free
+        wanted = -now.kkt.constraint @ free
+        wanted[:, by_state] -= change if phase.identity else change[phase.constrained]
         even = None if now.even is None else self._even(q, now, now.even, rates_z, wanted, own)
         m_z = linearised(now, wanted, lambda y: self._turned(q, now, rates_z, y), even)
         a_z = free + now.kkt.push @ m_z
         if now.steered:
-            a_z, m_z, own = steered_derivatives(now, a_z, m_z, own, change)
+            change_z = np.hstack((change, np.zeros((len(change), self.robot.nu))))
+            a_z, m_z, own = steered_derivatives(now, a_z, m_z, own, change_z)
         return a_z, m_z, own, d
 
     def _even(
@@ -458,12 +458,12 @@ class ContactDynamics:
         forces = phase.scattered(even.forces - now.forces, len(self.all.owner))
         change = even.acceleration - now.acceleration  # none but where contacts slide
         d = self.terms.impulse_derivatives(q, change if phase.sliding else 0.0 * change, forces)
-        wanted[:, :nv] += now.kkt.constraint @ now.kkt.by_mass(d.momentum)
-        wanted[:, :nv] -= d.rates[phase.held_rows]
+        pull = now.pull
+        wanted[:, :nv] += pull.T @ d.momentum - d.rates[phase.held_rows]
         if phase.spatial:
             own_even = -even.turning(even.multipliers) @ rates_z
-            pushed = now.kkt.by_mass(now.rows.jacobian.T @ (own_even - own))
-            wanted -= now.kkt.constraint @ pushed
+            own = own[:, : 2 * nv]
+            wanted[:, : 2 * nv] -= pull.T @ (now.rows.jacobian.T @ (own_even - own))
         return linearised(even, wanted, lambda y: self._turned(q, even, rates_z, y), None)
 
     def _turned(self, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
@@ -472,11 +472,14 @@ class ContactDynamics:
         rows, z = balanced(now, y)
         d = self.terms.impulse_derivatives(q, z, phase.scattered(rows, len(self.all.owner)))
         change = np.zeros((len(now.multipliers), 2 * nv + self.robot.nu))
-        change[:, :nv] = now.mix.T @ d.rates[phase.all_rows] - now.kkt.push.T @ d.momentum
-        along = now.turning(np.ones(len(phase.constrained)))
-        for slide in phase.spatial:
-            pull = (now.rows.jacobian @ z @ along)[slide.rows]
-            change[slide.contact] -= pull @ rates_z[slide.rows]
+        rates = d.rates if phase.whole else d.rates[phase.all_rows]
+        change[:, :nv] = rates if phase.identity else now.mix.T @ rates
+        change[:, :nv] -= now.kkt.push.T @ d.momentum
+        if phase.spatial:
+            along = now.turning(np.ones(len(phase.constrained)))
+            pulls = now.rows.jacobian @ z @ along
+            for slide in phase.spatial:
+                change[slide.contact, : 2 * nv] -= pulls[slide.rows] @ rates_z[slide.rows]
         return change
 
 

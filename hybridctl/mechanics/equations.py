@@ -80,6 +80,12 @@ class Solution(NamedTuple):
         """Forces along all rows (r,)."""
         return self.multipliers if self.phase.identity else self.mix @ self.multipliers
 
+    @property
+    def pull(self) -> Array:
+        """The motions M^-1 C^T (nv, m) of forces along the constrained rows."""
+        kkt = self.kkt
+        return kkt.by_mass(kkt.constraint.T) if self.phase.sliding else kkt.push
+
     def turning(self, multipliers: Array) -> Array:
         """K (r, r) of `ContactPhase.turning`: contacts slide where their velocity points."""
         rates = self.rows.rates.copy()
@@ -195,9 +201,10 @@ def _inside_cones(now: Solution, friction: Friction) -> bool:
     """Whether closed contacts push and sticking ones hold within static friction."""
     phase = now.phase
     normal, tangential = phase.spread(now.forces)
-    size = ON_CONE * float(np.abs(normal).max())
+    least = normal.min()
+    size = ON_CONE * max(-least, normal.max())
     left = friction.static * normal - np.hypot(tangential[:, 0], tangential[:, 1])
-    return bool(normal.min() >= -size and (phase.slides | (left >= -size)).all())
+    return bool(least >= -size and (phase.slides | (left >= -size)).all())
 
 
 def _drawn_inside(now: Solution, friction: Friction) -> Solution:

@@ -61,11 +61,20 @@ class ContactGuard(NamedTuple):
 
 
 class Alike(NamedTuple):
-    """Guards of one kind: their places among all, and their contacts and signs, (k,) each."""
+    """Guards of one kind: their places among all, and their contacts and signs, (k,) each.
+
+    Signs are None where all are zero.
+    """
 
     at: Indices
     contacts: Indices
-    signs: Array
+    signs: Array | None
+
+    @staticmethod
+    def of(guards: Sequence[ContactGuard], at: Sequence[int]) -> Alike:
+        """The guards at these places."""
+        contacts, _, signs = zip(*(guards[j] for j in at), strict=True)
+        return Alike(np.array(at), np.array(contacts), np.array(signs) if any(signs) else None)
 
 
 @dataclass(frozen=True)
@@ -103,8 +112,7 @@ class ContactGuards:
         found = {}
         for kind in dict.fromkeys(guard.kind for guard in self.guards):
             at = [j for j, guard in enumerate(self.guards) if guard.kind == kind]
-            contacts, _, signs = zip(*(self.guards[j] for j in at), strict=True)
-            found[kind] = Alike(np.array(at), np.array(contacts), np.array(signs))
+            found[kind] = Alike.of(self.guards, at)
         return found
 
     def values(self, point: ContactAcceleration) -> Array:
@@ -133,8 +141,7 @@ class ContactGuards:
         if guard.kind == "jams":
             z = self._jams(q, d)
         else:
-            alone = Alike(np.array([i]), np.array([guard.contact]), np.array([guard.sign]))
-            z = self._changes(guard.kind, alone, d)[0]
+            z = self._changes(guard.kind, Alike.of(self.guards, [i]), d)[0]
         return GuardJacobian(np.zeros(()), z[:n], z[n:])
 
     def by_parameters(self, d: AccelerationDerivatives, static_p: Array) -> Array:
@@ -162,11 +169,12 @@ class ContactGuards:
         if kind == "opens":
             return point.forces[i]
         if kind == "sticks":
-            moving = _length(signs, point.slip[i]) - np.where(signs, 0.0, STOPPED)
+            moving = _length(1.0, signs, point.slip[i])
+            moving -= STOPPED if signs is None else np.where(signs, 0.0, STOPPED)
             holds = [point.holds(j) for j in i.tolist()]
             return np.where(holds, -STANDSTILL, moving)
         limit = self.dynamics.static_friction[i] * point.forces[i]
-        return np.asarray(limit - _length(-signs, point.friction[i]))
+        return np.asarray(limit - _length(-1.0, signs, point.friction[i]))
 
     def _changes(self, kind: Kind, alike: Alike, d: AccelerationDerivatives) -> Array:
         """The derivatives (k, .) of guards of one kind."""
@@ -176,11 +184,10 @@ class ContactGuards:
         if kind == "opens":
             return d.forces_z[i]
         if kind == "sticks":
-            each = zip(i.tolist(), signs.tolist(), strict=True)
-            slowing = [self._slowing(contact, sign, d.point) for contact, sign in each]
+            slowing = [self._slowing(*self.guards[j][::2], d.point) for j in alike.at.tolist()]
             return np.tensordot(slowing, d.slip_z, axes=2)
         limit = self.dynamics.static_friction[i, None] * d.forces_z[i]
-        along = _directions(-signs, d.point.friction[i])
+        along = _directions(-1.0, signs, d.point.friction[i])
         return np.asarray(limit - (along[:, None, :] @ d.friction_z[i])[:, 0])
 
     def _jams(self, q: Array, d: AccelerationDerivatives) -> Array:
@@ -238,14 +245,16 @@ def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
         yield ContactGuard(_ALL, "jams")
 
 
-def _length(signs: Array, vectors: Array) -> Array:
-    """Lengths of vectors (k, 2) along their first direction times a sign, or whole where zero."""
-    first, second = vectors.T
-    return np.asarray(np.where(signs, signs * first, np.hypot(first, second)))
+def _length(way: float, signs: Array | None, vectors: Array) -> Array:
+    """Lengths of vectors (k, 2) along `way` times their first direction times a sign, or whole."""
+    lengths = np.hypot(vectors[:, 0], vectors[:, 1])
+    return lengths if signs is None else np.where(signs, way * signs * vectors[:, 0], lengths)
 
 
-def _directions(signs: Array, vectors: Array) -> Array:
+def _directions(way: float, signs: Array | None, vectors: Array) -> Array:
     """The unit directions (k, 2) in which these lengths grow, zero for zero vectors."""
-    lengths = np.hypot(*vectors.T)
+    lengths = np.hypot(vectors[:, 0], vectors[:, 1])
     turned = vectors / np.where(lengths > 0.0, lengths, 1.0)[:, None]
-    return np.where(signs[:, None], signs[:, None] * (1.0, 0.0), turned)
+    if signs is None:
+        return np.asarray(turned)
+    return np.where(signs[:, None], way * signs[:, None] * (1.0, 0.0), turned)

@@ -151,8 +151,8 @@ class KKT:
 
 
 def _orthonormal(columns: Array) -> tuple[Array, Array]:
-    """Q (n, r) and R (r, r), above its diagonal, with Q R = columns (n, r), of full rank."""
-    factors, tau, _, _ = dgeqrf(columns)
+    """Q (n, r) and R (r, r), above its diagonal, with Q R = columns (n, r), which are used up."""
+    factors, tau, _, _ = dgeqrf(columns, overwrite_a=1)
     q, _, _ = dorgqr(factors, tau)
     return q, factors[: columns.shape[1]]
 
