@@ -45,9 +45,10 @@ class ContactPhase:
     `closed` are the closed contacts, `all_rows` (r,) their rows among all: normals, then tangents.
     What follows counts rows within these: `tangents` of each closed contact, `owner` (r,) of each
     row, and `constrained`, all normals and the tangents of sticking contacts; each of these has a
-    multiplier, and `held_rows` are the same among all; `tied` owns the latter. `held` are the sticking contacts, by their
-    place among the closed ones. `whole`: whether all contacts are closed. `redundant`: whether two
-    bodies have more constraints than their six relative motions, which then hold each other.
+    multiplier, and `held_rows` are the same among all. `held` are the sticking contacts, by their
+    place among the closed ones, and `tied` those of the tangents that stick. `whole`: whether all
+    contacts are closed. `redundant`: whether two bodies have more constraints than their six
+    relative motions, which then hold each other.
     """
 
     def __init__(
