@@ -184,7 +184,8 @@ class ContactGuards:
         if kind == "opens":
             return d.forces_z[i]
         if kind == "sticks":
-            slowing = [self._slowing(*self.guards[j][::2], d.point) for j in alike.at.tolist()]
+            sliding = [self.guards[j] for j in alike.at.tolist()]
+            slowing = [self._slowing(guard.contact, guard.sign, d.point) for guard in sliding]
             return np.tensordot(slowing, d.slip_z, axes=2)
         limit = self.dynamics.static_friction[i, None] * d.forces_z[i]
         along = _directions(-1.0, signs, d.point.friction[i])

@@ -80,7 +80,7 @@ class Sweeps(threading.local):
     def axes(self, q: Array) -> Array:
         """Columns (6, nv) of all axes."""
         pin.computeJointJacobians(self._model, self._data, q)
-        return self._equations[2]
+        return np.asarray(self._data.J)
 
     def places(self) -> tuple[Array, Array]:
         """Rotations (k, 3, 3) and positions (k, 3) of the bodies where the last sweep was."""
