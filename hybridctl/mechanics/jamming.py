@@ -96,9 +96,10 @@ def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Ar
         change -= (now.rows.jacobian[slide.rows] @ moved[:, j]) @ turns[slide.rows]
     if even.redundant:
         pull = even.push @ even.forces(x @ by_own.T + at.picks @ (turning + turning.T))
-        for z, lost in zip(pull.T, at.lost.T, strict=True):
-            d = terms.impulse_derivatives(q, z, np.zeros(len(rates_z)))
-            change[:nv] += lost @ d.rates[phase.held_rows]
+        still = np.zeros(nv)
+        for z, lost in zip(pull.T, phase.along_rows(at.lost).T, strict=True):
+            d = terms.impulse_derivatives(q, still, phase.scattered(lost, len(rates_z)))
+            change[:nv] -= z @ d.momentum
     return np.asarray(0.5 * at.ratio * change)
 
 
@@ -113,14 +114,15 @@ def _friction(now: Solution) -> tuple[Array, list[int]]:
 def _response(now: Solution) -> _Response:
     phase, (friction, sliding) = now.phase, _friction(now)
     constraint = now.rows.jacobian[phase.constrained]
-    even = KKT(now.rows.mass, constraint.T, constraint)
+    even = KKT(now.rows.mass, constraint.T, constraint, redundant=phase.redundant)
     picks = np.eye(len(constraint))[:, sliding]
     motions, x = even.solve(-now.rows.jacobian.T @ friction, np.zeros_like(picks))
     own, one = x[sliding], np.eye(len(sliding))
     lost = np.zeros_like(picks)
     if even.redundant:
         lost = picks - even.forces(even.response[:, sliding])
-    matrix = np.block([[one + own, -lost[sliding]], [x.T @ x, one + own.T]])
+    above, below = np.hstack((one + own, -lost[sliding])), np.hstack((x.T @ x, one + own.T))
+    matrix = np.vstack((above, below))
     det = np.linalg.det
     ratio = np.sqrt(max(det(matrix), 0.0)) if even.redundant else det(one + own)
     forces = phase.along_rows(x) - friction
