@@ -103,6 +103,8 @@ def noise_of_innovations(
         member("free", name, BaseNoise.__dataclass_fields__)
     if not names:
         raise InputError("free must name one level at least")
+    told = settings.noise.creep(any(foot.flat for foot in settings.feet))
+    settings = replace(settings, noise=replace(settings.noise, foot=told))
     make = _Maker(settings, robot, tuple(names))
     estimator = settings.build(robot)
     records = [estimator.record(one) for one in readings]

@@ -33,6 +33,8 @@ from hybridctl.hybrid.mode import Edge, ModeKey, Outgoing, Reset, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.settings import NotNegative, Positive, Settings
 
+_POINT, _SOLE = 2.5e-3, 4e-3  # m/s/sqrt(Hz), of feet that creep
+
 
 @dataclass(frozen=True)
 class BaseNoise(Settings):
@@ -40,7 +42,8 @@ class BaseNoise(Settings):
 
     gyroscope (rad/s/sqrt(Hz)) and accelerometer (m/s^2/sqrt(Hz)): of their white noise.
     gyroscope_walk (rad/s^2/sqrt(Hz)), accelerometer_walk (m/s^3/sqrt(Hz)): of their biases.
-    foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep and slip.
+    foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep and slip; see
+    `creep` for a foot that is not told.
     encoder (rad): of each angle in each sample. measured (m), measured_turn (rad): of each pose of
     a foot besides, such as links that bend. ground (m): of the height of the ground under a foot.
     held_rate (rad/s), held_force (m/s^2): by how much rates and forces change while samples are
@@ -51,7 +54,7 @@ class BaseNoise(Settings):
     accelerometer: NotNegative = 2e-2
     gyroscope_walk: NotNegative = 1e-4
     accelerometer_walk: NotNegative = 1e-3
-    foot: NotNegative = 2.5e-3
+    foot: NotNegative | None = None
     foot_turn: NotNegative = 0.15
     encoder: Positive = 1e-3
     measured: Positive = 1e-3
@@ -59,6 +62,10 @@ class BaseNoise(Settings):
     ground: Positive = 1e-2
     held_rate: NotNegative = 0.3
     held_force: NotNegative = 1.0
+
+    def creep(self, flat: bool) -> float:
+        """The noise of a foot in contact: 2.5e-3 of points, and 4e-3 of flat ones, which roll."""
+        return (_SOLE if flat else _POINT) if self.foot is None else self.foot
 
     def core(self, gap: float) -> Array:
         """Variances (15,) per s of base and biases; gap: s without a sample in this step."""
@@ -158,7 +165,7 @@ class LeggedBase:
         variances = np.empty(space.ndx)
         variances[:BASE_TANGENT] = self.noise.core(0.0)
         for place in places:
-            variances[place.dx] = self.noise.foot**2
+            variances[place.dx] = self.noise.creep(place.turn_dx is not None) ** 2
             if place.turn_dx is not None:
                 variances[place.turn_dx] = self.noise.foot_turn**2
         mode = Strapdown(key, space, self.gravity, self.nu)
