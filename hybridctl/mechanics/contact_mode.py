@@ -120,9 +120,9 @@ class ContactMode(ModeModel):
 
     def free_input_at(self, point: ContactPoint) -> Array:
         """(0, M^-1 S), (2 nv, nu): what forces do where contacts give way."""
-        robot = self.dynamics.robot
-        moved = np.linalg.solve(robot.mass_matrix(point.q), robot.actuation)
-        return np.vstack((np.zeros_like(moved), moved))
+        moved = np.zeros((2 * len(point.v), self.nu))
+        moved[len(point.v) :] = self.dynamics.robot.free_response(point.q)
+        return moved
 
     def guard_jacobian_at(self, point: ContactPoint) -> GuardJacobian:
         """Derivatives of the guards by state (n, 2 nv) and input (n, nu)."""

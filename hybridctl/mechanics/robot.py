@@ -345,6 +345,11 @@ class Robot:
         tau = self.actuation @ u - (self.passive.torque(q, v) if self.resists else 0.0)
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 
+    def free_response(self, q: Array) -> Array:
+        """M^-1 S (nv, nu): what forces of the motors do with all contacts open."""
+        inverse = self._square(pin.computeMinverse(self._model, self._scratch.data, q))
+        return np.asarray(inverse @ self.actuation)
+
     def energy(self, q: Array, v: Array) -> tuple[float, float]:
         """Kinetic and potential energy in J; the potential of springs is included."""
         kinetic = float(pin.computeKineticEnergy(self._model, self._scratch.data, q, v))
@@ -368,10 +373,8 @@ class Robot:
 
     def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
         """D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity, springs or velocity."""
-        at_rest = np.zeros(self.nv)
-        return self._rnea_derivatives(
-            self._weightless, self._weightless_scratch.data, q, at_rest, dv, wrenches
-        )[0]
+        weightless, data = self._weightless, self._weightless_scratch.data
+        return self._rnea_derivatives(weightless, data, q, np.zeros(self.nv), dv, wrenches)[0]
 
     def regressor(self, q: Array, v: Array, a: Array) -> Array:
         r"""Y (nv, 10 n) with M a + h = Y pi, springs and dampers and armature apart.
@@ -383,25 +386,22 @@ class Robot:
 
     def impulse_regressor(self, q: Array, dv: Array) -> Array:
         """Y (nv, 10 n) with M dv = Y pi, armature apart; see `regressor`."""
-        return np.array(
-            pin.computeJointTorqueRegressor(
-                self._weightless, self._weightless_scratch.data, q, np.zeros(self.nv), dv
-            )
-        )
+        weightless, data, still = self._weightless, self._weightless_scratch.data, np.zeros(self.nv)
+        return np.array(pin.computeJointTorqueRegressor(weightless, data, q, still, dv))
 
     def _rnea_derivatives(
         self, model: Any, data: Any, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
     ) -> tuple[Array, Array]:
-        if not wrenches:
-            d_q, d_v, _ = pin.computeRNEADerivatives(model, data, q, v, a)
-            return self._square(d_q), self._square(d_v)
-        pin.forwardKinematics(model, data, q)
-        forces = pin.StdVec_Force()
-        for joint in range(model.njoints):
-            wrench = wrenches.get(joint)
-            world = pin.Force.Zero() if wrench is None else pin.Force(wrench)
-            forces.append(data.oMi[joint].actInv(world))
-        d_q, d_v, _ = pin.computeRNEADerivatives(model, data, q, v, a, forces)
+        arguments: list[Any] = [q, v, a]
+        if wrenches:
+            pin.forwardKinematics(model, data, q)
+            forces = pin.StdVec_Force()
+            for joint in range(model.njoints):
+                wrench = wrenches.get(joint)
+                world = pin.Force.Zero() if wrench is None else pin.Force(wrench)
+                forces.append(data.oMi[joint].actInv(world))
+            arguments.append(forces)
+        d_q, d_v, _ = pin.computeRNEADerivatives(model, data, *arguments)
         return self._square(d_q), self._square(d_v)
 
     def _square(self, matrix: Any) -> Array:
