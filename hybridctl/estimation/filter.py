@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -179,6 +181,17 @@ class SaltedKalmanFilter:
         """
         channels = [*self.measurements, *self.signals]
         return over_record(record, self.start(initial), channels, self.step, progress)
+
+    def hurried(self, late: Callable[[], bool]) -> SaltedKalmanFilter:
+        """The same filter, which follows no further events of a prediction when it is late.
+
+        From there on the mean is held at the next guard that falls, and the covariance has the way
+        that the flow would have taken past it; notes say so. late: asked at each event.
+        """
+        other = copy(self)
+        other.model = replace(self.model, late=late)
+        other.rules = replace(self.rules, model=other.model)
+        return other
 
     def _state(self, given: FilterState | Estimate) -> FilterState:
         return given if isinstance(given, FilterState) else self.start(given)

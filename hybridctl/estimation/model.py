@@ -37,13 +37,18 @@ _FEW = 4  # events of a hypothesis between two values
 _STEPS = 100  # of the integrator past the guards of a mode
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """A hybrid system with the noise on its flow, its resets and its guards.
 
     strategy: how covariances pass events, see `jumps`. rtol, atol: of the integrator. rewind: the
     longest time in s by which an event is taken to be late or overdue, see `reconcile`. max_events
-    and zeno_horizon: of one prediction, see `simulate`.
+    and zeno_horizon: of one prediction, see `simulate`. late: whether there is no time left for its
+    further events.
     """
 
     system: HybridSystem
@@ -56,6 +61,7 @@ class Model:
     atol: float = 1e-9
     max_events: int = 1000
     zeno_horizon: float = 1e-3
+    late: Callable[[], bool] = _never
 
     def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The values of the guards of a mode."""

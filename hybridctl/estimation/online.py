@@ -11,7 +11,7 @@ from time import perf_counter
 
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import instance, number
+from hybridctl.checks import flag, instance, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -25,14 +25,17 @@ class Estimator:
     r"""A `SaltedKalmanFilter` that is stepped by a loop, and gives its estimate within a deadline.
 
     kept: the filter. initial: the estimate to begin with. deadline: how long a step may take, s;
-    without one each sample is finished in its step. clock: tells seconds.
+    without one each sample is finished in its step. clock: tells seconds. finish: whether work that
+    there is no time for is left to later steps; otherwise each sample is done in its step, and
+    events for which it is too late are not followed, see `SaltedKalmanFilter.hurried`.
 
     A sample is work in pieces: the prediction to its time, and a correction for each channel.
     Samples with events are several times as dear as others. Pieces that the deadline leaves no
     time for are done first in the next steps, in their order, so that the estimate is then that of
     the filter. Until then it is `behind`: the last one, carried on to the present by
     :math:`\dot x = f(x, u)` in one step of Euler's. A piece that has begun is finished, and each
-    step finishes one.
+    step finishes one. Without `finish` a step takes little more than the deadline and one event;
+    what it then leaves out is gone, and the covariance says so.
     """
 
     def __init__(
@@ -42,11 +45,14 @@ class Estimator:
         *,
         deadline: float = math.inf,
         clock: Callable[[], float] = perf_counter,
+        finish: bool = True,
     ) -> None:
-        self.filter = instance("kept", kept, SaltedKalmanFilter)
+        instance("kept", kept, SaltedKalmanFilter)
+        self._finish = flag("finish", finish)
+        self.filter = kept if finish else kept.hurried(self._late)
         if deadline != math.inf:
             number("deadline", deadline, above=0.0)
-        self._deadline, self._clock = deadline, clock
+        self._deadline, self._clock, self._limit = deadline, clock, math.inf
         self._usual = 0.0  # s, that a piece takes
         self.reset(initial)
 
@@ -72,12 +78,17 @@ class Estimator:
             raise InputError(f"t must not be before the last sample, {self._time} s, got {time}")
         self._left.extend(self._pieces(time, values, input))
         self._time = time
-        now = begun
-        while self._left and (now == begun or now - begun + self._usual <= self._deadline):
+        now, self._limit = begun, begun + self._deadline
+        while self._left and (
+            not self._finish or now == begun or now - begun + self._usual <= self._deadline
+        ):
             self.state = self._left.popleft()(self.state)
             last, now = now, self._clock()
             self._usual += (_RECENT if self._usual else 1.0) * (now - last - self._usual)
         return self._carried(input) if self._left else self.state.estimate
+
+    def _late(self) -> bool:
+        return self._clock() > self._limit
 
     def _pieces(self, t: float, values: Mapping[str, ArrayLike], given: Input) -> Iterator[Work]:
         kept = self.filter

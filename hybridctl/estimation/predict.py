@@ -68,8 +68,9 @@ def predict(
     Noise on the flow is gathered along each arc, between events. Where the simulation cannot go on,
     the time is halved, if asked for; in a quarter of it the mode is kept, at most up to its guards,
     with a covariance that says what is not known, and `notes` says so. Where even that takes too
-    long the state is held for that time. Events that accumulate where the system knows no rest
-    end in a state that is held, if they take no more speed away than the flow makes.
+    long the state is held for that time. The mode is kept, too, where the model is `late`. Events
+    that accumulate where the system knows no rest end in a state that is held, if they take no more
+    speed away than the flow makes.
     """
     mode = model.system.mode(estimate.mode)
     if estimate.time < end:
@@ -163,6 +164,8 @@ def _go(
     """
     rounds = 0
     while now.estimate.time < end:
+        if model.late():
+            return _kept(_bounded(model, now, end, law), "no time is left")
         try:
             if rounds > _ROUNDS:
                 raise SimulationError(f"the mean stays outside mode {now.estimate.mode!r}")
@@ -173,9 +176,12 @@ def _go(
                 middle = 0.5 * (now.estimate.time + end)
                 half = _go(model, now, middle, law, shortest)
                 return _go(model, half, end, law, shortest)
-            now = _bounded(model, now, end, law)
-            return now._replace(notes=(*now.notes, f"the mode was kept: {error}"), kept=True)
+            return _kept(_bounded(model, now, end, law), str(error))
     return now
+
+
+def _kept(now: StatePrediction, reason: str) -> StatePrediction:
+    return now._replace(notes=(*now.notes, f"the mode was kept: {reason}"), kept=True)
 
 
 def _onward(model: Model, now: StatePrediction, end: float, law: InputLaw) -> StatePrediction:
@@ -196,6 +202,7 @@ def _onward(model: Model, now: StatePrediction, end: float, law: InputLaw) -> St
             on_jam="raise",
             zeno_horizon=model.zeno_horizon,
             first_step=until - e.time,
+            terminal=lambda event: model.late(),
         )
     except EventLimitError as error:
         if not outside:
@@ -334,7 +341,7 @@ def _follow(
 ) -> StatePrediction:
     """The prediction along a simulation: to its end, or to an event that moves the mean off it.
 
-    once: to the first event at most.
+    once: to the first event at most. Where the model is late, to the next one.
     """
     for k, arc in enumerate(run.arcs):
         mode = model.system.mode(arc.mode)
@@ -344,7 +351,8 @@ def _follow(
         event = run.events[k]
         past = now._replace(befores=(*now.befores, now._replace(befores=())))
         now = after_event(model, past, event, now.estimate.covariance)
-        if once or not np.array_equal(now.estimate.mean, event.state_after):
+        moved = not np.array_equal(now.estimate.mean, event.state_after)
+        if once or moved or model.late():
             return now
     return now
 

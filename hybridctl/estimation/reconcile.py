@@ -7,8 +7,8 @@ What becomes of a mean that lies outside its mode, where a guard g is negative, 
   that it passes the event by the saltation matrix, and no process noise is counted twice. If that
   is before the last event, both have happened in the other order, to first order at once: the
   guard fires just after that event, with the mean moved to g = 0. Guards that see the input, such
-  as forces, come last, and fire at once. Where all that fails, or takes more than eight events,
-  what follows below is done instead.
+  as forces, come last, and fire at once. Where all that fails, takes more than eight events, or
+  the model is `late`, what follows below is done instead.
 - *still to come*: g rises and will be positive within `rewind` s. Just after an event that is
   where motions are whose own event is late; the estimate is kept, and `predict` lets it flow in.
 - *impossible*: the distribution is cut off at g = 0, and its mean and covariance are those of what
@@ -70,7 +70,8 @@ def reconcile(
         if k == 0:
             now = now._replace(transition=np.eye(len(e.covariance)))
         gradients, rates = model.guard_rates(e.mode, e.time, e.mean, u)
-        again = _overdue(model, now, out[rates[out] < 0.0], rates, law)
+        falling = out[rates[out] < 0.0]
+        again = None if model.late() else _overdue(model, now, falling, rates, law)
         if again is not None:
             now = again
             continue

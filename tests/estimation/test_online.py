@@ -68,6 +68,31 @@ def test_a_dear_piece_is_made_up_for():
     assert left[-1] == 0
 
 
+def test_events_for_which_it_is_too_late_are_not_followed():
+    """Two bounces without a value: late after the first, the way past the floor is a deviation."""
+    loop = Estimator(kept(), FIRST, deadline=0.5, clock=counting(), finish=False)
+    whole = Estimator(kept(), FIRST)
+    found, exact = loop.step(1.2, {}), whole.step(1.2, {})
+    assert (len(loop.state.events), len(whole.state.events)) == (1, 2)
+    assert "the mode was kept: no time is left" in loop.state.notes
+    assert (loop.behind, found.time) == (0, 1.2)
+    assert (np.abs(found.mean - exact.mean) < np.sqrt(np.diag(found.covariance))).all()
+
+
+def test_hurried_or_not_samples_with_one_event_are_the_same_and_none_is_left():
+    """50 samples a second, between which the ball hits once at most; with time, and without."""
+    expected = estimates(Estimator(kept(), FIRST))
+    for deadline, tolerance in ((np.inf, 0.0), (0.5, 3.0)):
+        loop = Estimator(kept(), FIRST, deadline=deadline, clock=counting(), finish=False)
+        for found, whole in zip(estimates(loop), expected, strict=True):
+            assert found.time == whole.time
+            spread = tolerance * np.sqrt(np.diag(found.covariance))
+            assert (np.abs(found.mean - whole.mean) <= spread).all()
+        assert loop.behind == 0
+    with pytest.raises(InputError, match="finish must be True or False"):
+        Estimator(kept(), FIRST, finish=0)
+
+
 def test_an_estimate_behind_goes_on_in_its_mode():
     """By one step of Euler's: x + h f(x)."""
     loop = Estimator(kept(), FIRST, deadline=1e-9, clock=counting())
