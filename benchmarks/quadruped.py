@@ -1,7 +1,8 @@
-"""What a quadruped costs that stands on four feet: one call, and a run under digital control."""
+"""What robots cost that stand on their feet: one call, and a run under digital control."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -12,21 +13,22 @@ from rich.table import Table
 from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, measure, row
 from hybridctl.app.report import table
+from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.policy import SampledPolicy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics import Robot, contact_system
 from hybridctl.mechanics.system import ContactSystem
 
-NAME, STICK, OPEN = "solo12", ("stick",) * 4, ("open",) * 4
+NAME, HUMANOID, OPEN = "solo12", "talos", ("open",) * 4
 STIFFNESS, DAMPING = 13.0, 0.39  # N m/rad and N m s/rad, of PD control of each joint
 PERIOD, END = 1e-3, 0.5  # s
 
 
-class BareQuadruped:
-    """The robot in Pinocchio itself, with its four feet held on the ground."""
+class BareRobot:
+    """A robot in Pinocchio itself, with its feet held on the ground."""
 
-    def __init__(self, system: ContactSystem) -> None:
-        self.model = pin.buildModelFromXML(public.urdf(NAME), pin.JointModelFreeFlyer())
+    def __init__(self, name: str, system: ContactSystem) -> None:
+        self.model = pin.buildModelFromXML(public.urdf(name), pin.JointModelFreeFlyer())
         self.data, world = self.model.createData(), pin.ReferenceFrame.LOCAL_WORLD_ALIGNED
         self.contacts = pin.StdVec_RigidConstraintModel()
         for contact in system.contacts:
@@ -62,32 +64,65 @@ class BareQuadruped:
         )
 
 
+class Standing:
+    """A robot in one mode of its contacts, at a state with velocities, and its bare twin."""
+
+    def __init__(self, name: str, modes: tuple[str, ...]) -> None:
+        system = _system(name)
+        nq, nv = system.robot.nq, system.robot.nv
+        x, self.mode = public.start(name, height=0.0), system.mode(modes)
+        x[nq:] += np.random.default_rng(0).normal(scale=0.05, size=nv)
+        self.x, self.u = self.mode.project(x), np.zeros(system.robot.nu)
+        self.q, self.v = self.x[:nq], self.x[nq:]
+        self.name, self.bare = name, BareRobot(name, system)
+
+    def values(self) -> Point:
+        """Field and guards."""
+        point = self.mode.calc(0.0, self.x, self.u)
+        _ = point.field, point.guards
+        return point
+
+    def slopes_at(self) -> Point:
+        """A point whose field and guards are known, with their derivatives."""
+        point = self.values()
+        self.mode.calc_diff(point)
+        return point
+
+    def beside(self, call: Callable[[np.ndarray, np.ndarray], object]) -> Callable[[], object]:
+        """A bare call at the same configuration and velocity."""
+        return partial(call, self.q, self.v)
+
+
 def calls_table(effort: dict[str, float]) -> Table:
-    """Acceleration, and it with its derivatives; feet are held."""
-    system = _system()
-    mode, bare = system.mode(STICK), BareQuadruped(system)
-    x = mode.project(public.start(NAME, height=0.0))
-    u, nq = np.zeros(system.robot.nu), system.robot.nq
-    q, v = x[:nq], x[nq:]
-    np.testing.assert_allclose(bare.acceleration(q, v), mode.field(0.0, x, u)[len(v) :], atol=1e-9)
-    field, both = partial(mode.field, 0.0, x, u), partial(mode.jacobian, 0.0, x, u)
-    compiled, terms = "beside constraint dynamics in C++", "beside the terms alone"
+    """Field and guards, and these with their derivatives; feet stick, some points slide."""
+    feet, soles = Standing(NAME, ("stick",) * 4), Standing(HUMANOID, ("stick",) * 8)
+    corners = Standing(HUMANOID, ("slip",) * 4 + ("stick",) * 4)
+    expected = feet.bare.acceleration(feet.q, feet.v)
+    np.testing.assert_allclose(expected, feet.values().field[len(feet.v) :], atol=1e-9)
+    point = corners.slopes_at()
+    jams = corners.mode.guard_names.index("sliding jams")
+    alone = partial(corners.mode.guard_row_at, jams, point)
+    both, more, compiled = "field and guards", "with derivatives", "constraint dynamics in C++"
     cases = [
-        (f"acceleration, {terms}", field, bare.terms),
-        (f"acceleration, {compiled}", field, bare.acceleration),
-        (f"with derivatives, {terms}", both, bare.term_derivatives),
-        (f"with derivatives, {compiled}", both, bare.derivatives),
+        (feet, f"{both}, beside the terms alone", feet.values, feet.bare.terms),
+        (feet, f"{both}, beside {compiled}", feet.values, feet.bare.acceleration),
+        (feet, f"{more}, beside the terms alone", feet.slopes_at, feet.bare.term_derivatives),
+        (feet, f"{more}, beside {compiled}", feet.slopes_at, feet.bare.derivatives),
+        (soles, both, soles.values, soles.bare.terms),
+        (soles, more, soles.slopes_at, soles.bare.term_derivatives),
+        (corners, f"{both}, four points slide", corners.values, corners.bare.terms),
+        (corners, "derivative of one guard, jamming", alone, corners.bare.term_derivatives),
     ]
     rows = [
-        row(name, measure(ours, **effort), measure(partial(theirs, q, v), **effort))
-        for name, ours, theirs in cases
+        row(f"{at.name}: {what}", measure(ours, **effort), measure(at.beside(theirs), **effort))
+        for at, what, ours, theirs in cases
     ]
-    return table(f"{NAME}, {len(v)} velocities, four feet stick, one call", COLUMNS, rows)
+    return table("Robots on their feet, one call", COLUMNS, rows)
 
 
 def runs_table(effort: dict[str, float]) -> Table:
     """A level landing, its joints held by PD control at 1 kHz and by the same without samples."""
-    system, x0 = _system(), public.start(NAME)
+    system, x0 = _system(NAME), public.start(NAME)
     nq, nv = system.robot.nq, system.robot.nv
     posture = x0[7:nq].copy()
 
@@ -104,6 +139,6 @@ def runs_table(effort: dict[str, float]) -> Table:
     return table(title, ["control", "s", "of real time"], rows)
 
 
-def _system() -> ContactSystem:
-    robot = Robot.from_urdf(public.urdf(NAME), root="floating")
-    return contact_system(robot, public.contacts(NAME))
+def _system(name: str) -> ContactSystem:
+    robot = Robot.from_urdf(public.urdf(name), root="floating")
+    return contact_system(robot, public.contacts(name))
