@@ -121,7 +121,8 @@ class ContactMode(ModeModel):
     def free_input_at(self, point: ContactPoint) -> Array:
         """(0, M^-1 S), (2 nv, nu): what forces do where contacts give way."""
         moved = np.zeros((2 * len(point.v), self.nu))
-        moved[len(point.v) :] = self.dynamics.robot.free_response(point.q)
+        robot = self.dynamics.robot
+        moved[len(point.v) :] = robot.inverse_mass(point.q) @ robot.actuation
         return moved
 
     def guard_jacobian_at(self, point: ContactPoint) -> GuardJacobian:

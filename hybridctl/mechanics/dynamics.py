@@ -402,7 +402,7 @@ class ContactDynamics:
         if now is None:
             d = self.terms.derivatives(q, v, point.acceleration, np.zeros(size))
             both = np.hstack([-d.equations, self.robot.actuation])
-            a_z = np.asarray(np.linalg.solve(self.robot.mass_matrix(q), both))
+            a_z = self.robot.inverse_mass(q) @ both
             forces_z, friction_z = np.zeros((c, columns)), np.zeros((c, 2, columns))
         else:
             a_z, m_z, own, d = self._linearised(q, v, now)

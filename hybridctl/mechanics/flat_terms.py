@@ -51,6 +51,7 @@ class FlatTerms:
         self._masks = np.tile(self._mask, 4)
         self._of_joint = np.eye(len(joints))[:, self._joints]
         self._before = robot.carriers()
+        self._springs, self._dampers = robot.passive.stiffness.any(), np.diag(robot.passive.damping)
         self._falling, self._weightless = robot.sweeps(joints)
 
     def __reduce__(self) -> tuple[type[FlatTerms], tuple[Robot, PointsOnPlanes, Indices]]:
@@ -68,7 +69,7 @@ class FlatTerms:
         rates, drift = (self._along @ world.reshape(-1, 2)).T
         drive = robot.actuation @ u - now.bias
         if robot.resists:
-            drive -= robot.passive.torque(q, v)
+            drive -= robot.passive.torque(q, v) if self._springs else robot.passive.damping * v
         gaps = self._along[: len(points)] @ points.ravel() - self._heights
         jacobian = (wrenches @ now.columns) * self._mask
         return TermValues(now.mass, drive, jacobian, drift + self._weight, gaps, rates)
@@ -92,11 +93,9 @@ class FlatTerms:
         rows = (left @ right) * self._masks
         equations = np.empty((nv, 2 * nv))
         np.subtract(now.bias_q, self._turning(now.columns, points, forces), out=equations[:, :nv])
-        equations[:, nv:] = now.bias_v
-        if self._robot.resists:
-            each = np.arange(nv)
-            equations[each, each] += self._robot.passive.stiffness
-            equations[each, nv + each] += self._robot.passive.damping
+        np.add(now.bias_v, self._dampers, out=equations[:, nv:])
+        if self._springs:
+            equations[:, :nv] += np.diag(self._robot.passive.stiffness)
         return TermDerivatives(equations, rows[:, : 2 * nv], rows[:, 2 * nv :])
 
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:

@@ -345,10 +345,9 @@ class Robot:
         tau = self.actuation @ u - (self.passive.torque(q, v) if self.resists else 0.0)
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 
-    def free_response(self, q: Array) -> Array:
-        """M^-1 S (nv, nu): what forces of the motors do with all contacts open."""
-        inverse = self._square(pin.computeMinverse(self._model, self._scratch.data, q))
-        return np.asarray(inverse @ self.actuation)
+    def inverse_mass(self, q: Array) -> Array:
+        """M(q)^-1 (nv, nv)."""
+        return self._square(pin.computeMinverse(self._model, self._scratch.data, q))
 
     def energy(self, q: Array, v: Array) -> tuple[float, float]:
         """Kinetic and potential energy in J; the potential of springs is included."""
