@@ -43,6 +43,7 @@ TITLES = {
 NAMES = tuple(TITLES)
 ROOM = Margins(force=20.0, friction=0.9, impulse=0.3, release=0.02, clearance=0.01)  # predictive
 PATIENCE = 0.02  # s, after which a foot that is due is no longer waited for, whatever the law
+AHEAD = Horizon(early=0.09)  # predictive
 _TILT = 0.1  # rad, a unit of slope that the predictive controller looks for
 _RISE = np.eye(14)[1]  # up
 
@@ -75,7 +76,7 @@ def predictive(
     weights: Weights,
     fixed: Policy,
     torque: float,
-    horizon: Horizon | None = None,
+    horizon: Horizon = AHEAD,
     compiled: bool = False,
 ) -> HybridMpc:
     """Predictive control with the weights of the LQR and its value function after a touchdown."""

@@ -40,9 +40,13 @@ def middle(gait, x=None):
     return History(("stick", "open"), 0.5 * gait.period, gait.middle if x is None else x)
 
 
-def test_on_the_gait_the_programme_has_the_gait_for_its_solution(gait, make):
-    """Up to the step of fourth order on intervals of 45 ms, and the accuracy of the solver."""
-    policy = make()
+@pytest.mark.parametrize("early", [0.0, controllers.AHEAD.early])
+def test_on_the_gait_the_programme_has_the_gait_for_its_solution(gait, make, early):
+    """Up to the step of fourth order on intervals of 45 ms, and the accuracy of the solver.
+
+    Also where the foot is so high that its landing would slip, as the gait's does from 8.3 cm on.
+    """
+    policy = make(early=early)
     law = policy.law(middle(gait))
     for t in (0.5 * gait.period, 0.5 * gait.period + 0.015):
         np.testing.assert_allclose(law(t, gait.middle), gait.curve(0)(t), atol=0.05)
@@ -157,7 +161,8 @@ def test_an_early_landing_on_higher_ground_sticks(gait, make):
     """A random start whose foot meets a step of 8 cm before the plan was to put it down."""
     start = walk.scattered(gait, np.random.default_rng([0, 4]), (0.01, 0.05))
     unready, ready = (
-        walk.over_a_step(gait, make(early=early), 0.08, 1, start) for early in (0.0, 0.1)
+        walk.over_a_step(gait, make(early=early), 0.08, 1, start)
+        for early in (0.0, controllers.AHEAD.early)
     )
     assert "right slip+" in unready.reason
     assert ready.reason == ""

@@ -27,6 +27,7 @@ _SHORTEST = 2e-4  # s, of what is left of a phase
 _WHOLE = (0.4, 1.8)  # of the reference: durations of phases that are to come
 _SPARE = 0.03  # s, that any phase may last longer
 _SUBSTEP = 0.005  # s, of predictions
+_HEIGHTS = 100  # at which it is known what the motion's impact would be
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Horizon:
     does not come where it should, s; then the fixed law acts. duration: the weight of durations
     that differ from the motion's, 1/s^2. change: the most by which an iteration may change one, s.
     longest: how long the rest of a phase may take, as a factor. early: the height, m, by which what
-    contacts meet may be higher than known: limits of the next impact hold from where the motion
-    comes down to it.
+    contacts meet may be higher than known: limits of the next impact hold from where the plan
+    comes down to it, as far as the motion would keep them there.
     """
 
     intervals: tuple[int, int] = (16, 8)
@@ -142,6 +143,7 @@ class Course:
         free = np.zeros((nx, 0)) if symmetry is None else symmetry.directions
         self._onto = free @ np.linalg.pinv(free)
         self._junctions = [self._junction(k) for k in phases]
+        self._falls = [self._fall(k) for k in phases]
 
     def phase(self, events: int) -> int:
         """The number of the phase after so many events."""
@@ -310,8 +312,28 @@ class Course:
             least,
             greatest,
             4.0 * self.task.margins.clearance * a * (1.0 - a),
-            len(a) - 1 if whole else self._ends(s.phase, states),
+            len(a) - 1 if whole else self._ends(s.phase, s.states),
+            self._lowest(s.phase, s.states),
         )
+
+    def _fall(self, phase: int) -> tuple[Array, Array]:
+        """Heights (m,) of the motion, ever larger, and what limits of the phase's end are of."""
+        fractions = np.linspace(1.0, 0.0, _HEIGHTS)
+        states, inputs = self.states(phase, fractions), self.inputs(phase, fractions)
+        heights = self.heights(phase, states)
+        last = int(heights.argmax()) + 1
+        values = self.models[phase].end(states[:last], inputs[:last]).values
+        return np.maximum.accumulate(heights[:last]), values
+
+    def _lowest(self, phase: int, states: Array) -> Array:
+        """Lower limits (n + 1, r) of the phase's end, before it no more than the motion keeps."""
+        lower = np.array([limit.lower for limit in self.models[phase].end_limits])
+        heights, values = self._falls[phase]
+        above = self.heights(phase, states)
+        kept = np.array([np.interp(above, heights, column) for column in values.T]).T
+        least = np.minimum(lower, kept)
+        least[-1] = lower
+        return least
 
     def _ends(self, phase: int, states: Array) -> int:
         """The number of the state from which on the phase may end, on ground that is higher."""

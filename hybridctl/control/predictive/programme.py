@@ -69,8 +69,9 @@ class Aim:
 
     states (n + 1, nx): of the reference. inputs (n + 1, nu), middles (n, nu): the feedforward.
     duration: s. least, greatest: of changes of the duration, s. clearance (n + 1,): least gaps of
-    open contacts, m. ends: the number of the node from which on the phase may end. surface: height
-    of what it ends on, m. disturbance: how much there is.
+    open contacts, m. ends: the number of the node from which on the phase may end. lowest
+    (n + 1, r): lower limits of its end at the nodes. surface: height of what it ends on, m.
+    disturbance: how much there is.
     """
 
     states: Array
@@ -81,6 +82,7 @@ class Aim:
     greatest: float
     clearance: Array
     ends: int
+    lowest: Array
     surface: float = 0.0
     disturbance: float = 0.0
 
@@ -253,14 +255,12 @@ class Programme:
         self._equal.put(np.array([row]), self._states[p][-1:], found.by_state[-1:, zero])
         self._equal.put(np.array([row]), self._inputs[p][-1:], found.by_input[-1:, zero])
         for unit in dict.fromkeys(limit.unit for limit in limits):
-            sides = [
-                (i, 1.0, limit.lower)
-                for i, limit in enumerate(limits)
-                if limit.unit == unit and i not in zero
-            ]
-            if sides:
+            mine = [i for i, r in enumerate(limits) if r.unit == unit and i not in zero]
+            if mine:
                 costs = SLACK[unit] * np.where(nodes < n, _EARLY, 1.0)
-                self._soften(p, nodes, of, _sided(found, sides), costs)
+                wanted = _sided(found, [(i, 1.0, 0.0) for i in mine])
+                values = wanted.values - aim.lowest[np.ix_(nodes, mine)]
+                self._soften(p, nodes, of, wanted._replace(values=values), costs)
 
     def _join(
         self, p: int, model: PhaseModel, junction: Junction, disturbance: float, last: bool
