@@ -331,7 +331,7 @@ class Course:
         heights, values = self._falls[phase]
         above = self.heights(phase, states)
         kept = np.array([np.interp(above, heights, column) for column in values.T]).T
-        least = np.minimum(lower, kept)
+        least: Array = np.minimum(lower, kept)
         least[-1] = lower
         return least
 

@@ -259,7 +259,7 @@ class Programme:
             if mine:
                 costs = SLACK[unit] * np.where(nodes < n, _EARLY, 1.0)
                 wanted = _sided(found, [(i, 1.0, 0.0) for i in mine])
-                values = wanted.values - aim.lowest[np.ix_(nodes, mine)]
+                values = wanted.values - aim.lowest[nodes][:, mine]
                 self._soften(p, nodes, of, wanted._replace(values=values), costs)
 
     def _join(
