@@ -306,16 +306,17 @@ class ContactDynamics:
         q moves by dq of least dq' M dq, in Newton's steps, and v then by dv of least dv' M dv.
         Raises `NoContactSolutionError` where gaps do not close.
         """
-        robot, still, none = self.robot, np.zeros(self.robot.nv), np.zeros(self.robot.nu)
+        robot, none = self.robot, np.zeros(self.robot.nv)
+        closed, held = list(phase.closed), phase.held_rows
         for _ in range(_PROJECTIONS):
-            now = self.terms.values(q, still, none)
-            gap = now.gaps[phase.places]
+            gap = self.gaps(q)[closed]
+            rows = self.all.jacobian(q)
             if np.abs(gap).max() <= ON_SURFACE:
-                rows = now.jacobian[phase.held_rows]
-                system = KKT(now.mass, rows.T, rows, redundant=phase.redundant)
-                return q, v + system.solve(still, -rows @ v)[0]
-            normals = now.jacobian[phase.places]
-            dq, _ = KKT(now.mass, normals.T, normals).solve(still, -gap)
+                rows = rows[held]
+                dv, _ = KKT(robot.mass_matrix(q), rows.T, rows).solve(none, -rows @ v)
+                return q, v + dv
+            normals = rows[closed]
+            dq, _ = KKT(robot.mass_matrix(q), normals.T, normals).solve(none, -gap)
             q = robot.normalize(robot.integrate(q, dq))
         raise NoContactSolutionError(
             f"closed contacts cannot be put on their surfaces: gaps of {gap.tolist()} m are left"

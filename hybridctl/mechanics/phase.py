@@ -88,7 +88,6 @@ class ContactPhase:
         between = Counter(bodies[self.closed[k]] for k in self.owner[self.constrained])
         self.redundant = max(between.values(), default=0) > 6
         self.slides = np.array([modes[i] in SLIPS for i in self.closed], dtype=np.bool_)
-        self._slid = np.array([slide.rows for slide in self.spatial], dtype=np.intp)
         self._in_space = sizes == [2] * k
         self.identity = not self.sliding and len(self.constrained) == len(self.owner)
         self._mix: Array = np.eye(len(self.owner))[:, self.constrained]
@@ -111,17 +110,14 @@ class ContactPhase:
         f_t changes by -mu f_n / |v_t| (I - s s') dv_t, not at all at a standstill, where there is
         no s.
         """
-        result = np.zeros((len(self.owner), len(self.owner)))
-        if not self.spatial:
-            return result
-        at, contacts = self._slid, [slide.contact for slide in self.spatial]
-        speed = np.hypot(*speeds[at].T)
-        moving = speed > NO_DIRECTION
-        ratio = np.where(moving, self.friction.kinetic[contacts] * multipliers[contacts], 0.0)
-        ratio /= np.where(moving, speed, 1.0)
-        across = np.array([directions[k] for k in contacts]) @ [[0.0, 1.0], [-1.0, 0.0]]
-        turns = across[:, :, None] * across[:, None, :]
-        result[at[:, :, None], at[:, None, :]] = ratio[:, None, None] * turns
+        size = len(self.owner)
+        result = np.zeros((size, size))
+        for slide in self.spatial:
+            speed = float(np.linalg.norm(speeds[slide.rows]))
+            if speed > NO_DIRECTION:
+                s = directions[slide.contact]
+                ratio = slide.friction * multipliers[slide.contact] / speed
+                result[np.ix_(slide.rows, slide.rows)] = ratio * (np.eye(2) - np.outer(s, s))
         return result
 
     def spread(self, rows: Array) -> tuple[Array, Array]:
