@@ -374,10 +374,9 @@ def accumulating(
             size = float(sizes_of_jumps(e.state_before, e.state_after))
             recent.append(Fired(e.time, e.guards, size))
     recent.reverse()
-    for end in endings(recent, max(run.zeno_horizon, run.at_once)) if run.rests else ():
-        resting = _at_rest(run, arc, end)
-        if resting is not None:
-            return resting
+    resting = _at_rest(run, arc, recent) if run.rests else None
+    if resting is not None:
+        return resting
     if crowded(recent, INSTANT_EVENTS, run.at_once):
         before = (e.mode_before for e in events[-INSTANT_EVENTS:])
         modes = list(dict.fromkeys([*before, arc.mode]))
@@ -395,7 +394,18 @@ def _way_on(run: Run) -> str:
     return "" if run.rests else '; with on_zeno="rest" they may come to rest'
 
 
-def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Instead | None:
+def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> Instead | None:
+    """Rest at the end of an arc, where events end there."""
+    x, u, _ = arc.left_limit()
+    speed = float(np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u)))
+    for end in endings(recent, max(run.zeno_horizon, run.at_once), speed):
+        resting = _near_rest(run, arc, end, speed)
+        if resting is not None:
+            return resting
+    return None
+
+
+def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Instead | None:
     """Rest at the end of an arc, if the system has one that is as near as it has to be.
 
     Jumps and flow take the state there, so it is no farther than they reach. Twice that are
@@ -407,7 +417,6 @@ def _at_rest(run: Run, arc: Arc, end: Accumulation) -> Instead | None:
         return None
     x, u, _ = arc.left_limit()
     key, jump = edge.jump(arc.end, x, u)
-    speed = np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u))
     ahead = run.at_once if end.left is not None else max(run.zeno_horizon, run.at_once)
     flow = speed * (end.time - end.since + ahead)
     near = sizes_of_jumps(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))

@@ -44,13 +44,18 @@ class Accumulation(NamedTuple):
     left: float | None
 
 
-def endings(events: Sequence[Fired], horizon: float) -> Iterator[Accumulation]:
+def endings(events: Sequence[Fired], horizon: float, speed: float) -> Iterator[Accumulation]:
     """Where events end that shrink steadily, or crowd; the jump of the last one is to come.
 
-    horizon, s: how far away the end may be, and how long ten events may last that crowd.
+    horizon, s: how far away the end may be, and how long ten events may last that crowd. speed: the
+    norm of the flow; jumps that are yet to come add up to no more than it makes in the horizon.
+    Impacts of a light limb in turn may be of much larger accelerations, and end at another velocity
+    than one impact of all.
     """
     steady = predict(events)
-    goes_on = steady is not None and steady.time - events[-1].time > horizon
+    goes_on = steady is not None and (
+        steady.time - events[-1].time > horizon or (steady.left or 0.0) > speed * horizon
+    )
     if steady is not None and not goes_on:
         yield steady
     if not goes_on and crowded(events, INSTANT_EVENTS, horizon):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import hybridctl as hc
 from hybridctl.errors import InputError, ZenoError
 from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
-from hybridctl.hybrid.zeno import Fired, crowded, predict
+from hybridctl.hybrid.zeno import Fired, crowded, endings, predict
 
 G = 9.81
 
@@ -55,6 +55,25 @@ def test_intervals_that_shrink_are_no_evidence_without_jumps_that_do():
     assert predict(halved((0.0, 0.0, 0.0))).left == 0.0
     for jumps in [(1.0, 1.0, 1.0), (1.0, 2.0, 4.0), (1.0, 0.9, 0.81), (0.0, 0.5, 0.25)]:
         assert predict(halved(jumps)) is None
+
+
+def test_rest_waits_until_jumps_to_come_are_what_the_flow_makes_in_the_horizon():
+    """Windows end 0.25 s from now, jumps to come add up to 0.25: of a flow of 1, not 0.99."""
+    events = halved((1.0, 0.5, 0.25))
+    (end,) = endings(events, horizon=0.25, speed=1.0)
+    assert end == predict(events)
+    assert not list(endings(events, horizon=0.25, speed=0.99))
+    assert not list(endings(events, horizon=0.2499, speed=10.0))
+
+
+def test_events_that_crowd_while_they_shrink_do_not_rest_sooner():
+    """Sixteen of one ratio within the horizon, the last one's jump to come: their limit counts."""
+    times = 0.58 ** np.arange(16)
+    events = [Fired(1.0 - t, ("a",), t) for t in times.tolist()]
+    left = predict(events).left
+    assert left == pytest.approx(0.58**15 / 0.42, rel=1e-9)
+    assert not list(endings(events, horizon=1.0, speed=0.99 * left))
+    assert next(endings(events, horizon=1.0, speed=1.01 * left)).left == left
 
 
 def test_guards_that_do_not_repeat_shrink_by_the_five():
