@@ -91,7 +91,7 @@ def simulate(
     min_dwell: ten events in a row closer than this, in s, count as Zeno.
     on_zeno: "raise", or "rest": where intervals between events and their jumps shrink by one ratio
     and are predicted to end within `zeno_horizon` (s), after jumps that add up to no more than the
-    flow makes in that time, the state they tend to is taken at once, if the system knows it
+    flow makes meanwhile, the state they tend to is taken at once, if the system knows it
     (contacts close; a `Transition` says it with `rest`). So is it after ten events within that
     time between which the guards do not rise above their tolerance. What rest takes
     away from the rates of guards has to be what the flow makes of them in that time: a light ball

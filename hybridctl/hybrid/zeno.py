@@ -48,13 +48,15 @@ def endings(events: Sequence[Fired], horizon: float, speed: float) -> Iterator[A
     """Where events end that shrink steadily, or crowd; the jump of the last one is to come.
 
     horizon, s: how far away the end may be, and how long ten events may last that crowd. speed: the
-    norm of the flow; jumps that are yet to come add up to no more than it makes in the horizon.
-    Impacts of a light limb in turn may be of much larger accelerations, and end at another velocity
-    than one impact of all.
+    norm of the flow; jumps that are yet to come add up to no more than it makes in the horizon, or
+    in twice the time from the last window's begin to the end (those of a ball add up to what
+    gravity makes in it once). Impacts of a light limb in turn may be of much larger accelerations,
+    and end at another velocity than one impact of all.
     """
     steady = predict(events)
     goes_on = steady is not None and (
-        steady.time - events[-1].time > horizon or (steady.left or 0.0) > speed * horizon
+        steady.time - events[-1].time > horizon
+        or (steady.left or 0.0) > speed * max(horizon, 2.0 * (steady.time - steady.since))
     )
     if steady is not None and not goes_on:
         yield steady

@@ -57,13 +57,29 @@ def test_intervals_that_shrink_are_no_evidence_without_jumps_that_do():
         assert predict(halved(jumps)) is None
 
 
-def test_rest_waits_until_jumps_to_come_are_what_the_flow_makes_in_the_horizon():
-    """Windows end 0.25 s from now, jumps to come add up to 0.25: of a flow of 1, not 0.99."""
+def test_rest_waits_until_jumps_to_come_are_what_the_flow_makes_meanwhile():
+    """Windows end 0.25 s from now, 0.5 s after the last began; jumps to come add up to 0.25.
+
+    A flow of 1/4 makes them in twice the window and the rest, one of 0.1 in a horizon of 2.5 s.
+    """
     events = halved((1.0, 0.5, 0.25))
-    (end,) = endings(events, horizon=0.25, speed=1.0)
+    (end,) = endings(events, horizon=0.25, speed=0.25)
     assert end == predict(events)
-    assert not list(endings(events, horizon=0.25, speed=0.99))
+    assert list(endings(events, horizon=2.5, speed=0.1)) == [end]
+    assert not list(endings(events, horizon=0.25, speed=0.2499))
+    assert not list(endings(events, horizon=2.5, speed=0.0999))
     assert not list(endings(events, horizon=0.2499, speed=10.0))
+
+
+def test_a_ball_rests_as_soon_as_its_bounces_end_within_the_horizon():
+    """Speeds v e^k: jumps to come are what gravity makes from the last window's begin on."""
+    for e in (0.1, 0.5, 0.9):
+        after = e ** np.arange(1, 6)  # m/s
+        times = np.concatenate(([0.0], np.cumsum(2.0 * after[:-1] / G)))
+        jumps = after * (1.0 + 1.0 / e)
+        events = [Fired(*event) for event in zip(times, [("a",)] * 5, jumps, strict=True)]
+        ahead = 2.0 * after[-1] / e * e / (1.0 - e) / G
+        assert len(list(endings(events, horizon=1.01 * ahead, speed=G))) == 1
 
 
 def test_events_that_crowd_while_they_shrink_do_not_rest_sooner():
