@@ -103,7 +103,7 @@ class Model:
         Past the standstill of a sliding contact its friction turns about at every step. Raises
         `IntegrationError` where that takes more than a hundred steps.
         """
-        return self._flow(self._without_guards, key, x, (start, end), law)
+        return self._flow(self.unguarded, key, x, (start, end), law)
 
     def stopped(
         self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw, beside: Sequence[str]
@@ -112,9 +112,8 @@ class Model:
 
         beside: guards that do not count. Raises as `extended` does.
         """
-        own = self.system.mode(key)
-        kept = [i for i, name in enumerate(own.guard_names) if name not in beside]
-        mode, stay = MappedMode(own, _Staying(kept)), Edge(Reset.identity(own.space.ndx), key)
+        mode = self.staying(key, beside)
+        stay = Edge(Reset.identity(mode.space.ndx), key)
         system = HybridSystem(
             lambda key: mode, lambda key: Outgoing(mode.guard_set, lambda fired: stay)
         )
@@ -123,6 +122,12 @@ class Model:
             progress=_limit(key), terminal=lambda event: True,
         )  # fmt: skip
         return run.final_state
+
+    def staying(self, key: ModeKey, beside: Sequence[str]) -> ModeModel:
+        """The mode without the guards `beside`, which stays whatever its forces say."""
+        own = self.system.mode(key)
+        kept = [i for i, name in enumerate(own.guard_names) if name not in beside]
+        return MappedMode(own, _Staying(kept))
 
     def backwards(
         self, key: ModeKey, x: Array, time: float, length: float, law: InputLaw
@@ -171,7 +176,8 @@ class Model:
         return replace(self, process_noise=None)
 
     @cached_property
-    def _without_guards(self) -> HybridSystem:
+    def unguarded(self) -> HybridSystem:
+        """The system whose modes have no guards."""
         return MappedSystem(self.system, lambda key: WithoutGuards([]))
 
     def _flow(

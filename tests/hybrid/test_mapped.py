@@ -1,419 +1,446 @@
-"""Every wrapper of a mode on every kind of mode: each attribute and derivative is the inner one's.
+"""Every wrapper of a mode on every kind of system: each attribute is the inner one's.
 
-Or what the wrapper says that differs. What is forwarded is compared to the last digit; derivatives
-are those of values of the same mode by central differences, to which steps of 1e-5 leave 1e-10 of
-curvature and 1e-8 of rounding where entries are of size 1e3.
+Or what the wrapper says that differs. Attributes are all that modes, resets, edges and systems have
+in public, derivatives among them, so that one that is added has to be compared here. What is
+forwarded is compared to the last digit; under a wrench of size zero, which enters other functions,
+and where one side is compiled, to rounding. Derivatives are those of values of the same mode by
+central differences, too: steps of 1e-5 leave them 1e-10 of curvature and 1e-8 of rounding where
+entries are of size 1e3.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-import casadi as ca
 import numpy as np
 import pytest
 from differences import central
-from estimation.legged.machine import machine, state
-from hybridctl.robots import block, cube, rrr_door
+from hybrid.mapped_kinds import KINDS, T, expressions
+from hybrid.mapped_wrappers import CLOSE, WRAPPERS, Wrapped
 
 import hybridctl as hc
-from hybridctl.estimation.model import Model
+from hybridctl.errors import HybridctlError, InputError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.mapped import Change
-from hybridctl.hybrid.mode import FieldJacobian, Held, JumpPoint, Pace, ResetJacobian
-from hybridctl.hybrid.model import StepAhead
-from hybridctl.hybrid.relaxation.sliding import Filippov
-from hybridctl.hybrid.relaxation.strip import Strips
-from hybridctl.hybrid.system import MappedSystem
-from hybridctl.mechanics import contact_system
+from hybridctl.hybrid.mode import Bridge, Edge, Held, Jump, JumpPoint, Outgoing, Pace
+from hybridctl.hybrid.model import Diffusion, ModeModel, ResetModel, StepAhead
+from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.augmentation import (
-    ParameterDerivatives,
-    inputs_as_parameters,
     with_guard_offsets,
-    with_parameters,
 )
 
-H, CLOSE = 1e-5, 1e-7
-T, ON_CUBE = 0.3, np.r_[0.0, 0.0, 0.0524, 0.0, 0.0, 0.0, 1.0, np.zeros(6)]
+H, ROUNDING = 1e-5, 1e-12
+AHEAD = 1e-3, 1e-9, 1e-9
 
 
-def functions():
-    """A mass on a spring under a force, which holds its third state, with two guards."""
-    space = hc.VectorSpace(3)
-    slopes = np.array([[0.0, 1.0, 0.0], [-4.0, -0.3, 0.0], [0.0, 0.0, 0.0]])
-    mode = hc.Mode(
-        "m",
-        space,
-        lambda t, x, u: slopes @ x + np.array([0.0, u[0] * u[1], 0.0]),
-        2,
-        lambda t, x, u: FieldJacobian(slopes, np.array([[0.0, 0.0], [u[1], u[0]], [0.0, 0.0]])),
-        lambda t, x, u: {"force": u * x[0]},
-        lambda t, x, u: "m" if x[0] < 5.0 else "other",
-        lambda t, x, u: Pace(0.1 + x[0] ** 2, 2.0),
-        lambda x: np.array([x[0], x[1], 1.0]),
-        Held(
-            ("z",),
-            lambda x: x[2:] - 1.0,
-            np.array([1e-5]),
-            ("",),
-            jacobian=lambda x: np.array([[0.0, 0.0, 1.0]]),
-        ),
-    )
-    wall = hc.Guard(
-        "wall",
-        lambda t, x, u: x[0] + np.sin(t),
-        lambda t, x, u: GuardJacobian(np.cos(t), np.array([1.0, 0.0, 0.0]), np.zeros(2)),
-    )
-    fast = hc.Guard(
-        "fast",
-        lambda t, x, u: 9.0 - x[1] ** 2 - u[1],
-        lambda t, x, u: GuardJacobian(
-            0.0, np.array([0.0, -2.0 * x[1], 0.0]), np.array([0.0, -1.0])
-        ),
-    )
-    turn = np.diag([1.0, -0.8, 1.0])
-    back = hc.Reset(
-        lambda t, x, u: turn @ x, lambda t, x, u: ResetJacobian(0.0 * x, turn, np.zeros((3, 2)))
-    )
-    edges = [hc.Transition("m", guard, back, "m") for guard in (wall, fast)]
-    return hc.HybridSystem([mode], edges), "m", np.array([0.4, -0.7, 1.0]), np.array([0.3, 2.0])
+@dataclass(frozen=True)
+class Feedback:
+    """A linear feedback with a limit, see `LinearFeedback`."""
 
+    gain: Any
+    offset: Any
+    limits: Any
 
-def expressions():
-    """A driven pendulum of a damping that is an input, between a wall that moves and a stop."""
-    t, x, u = ca.SX.sym("t"), ca.SX.sym("x", 2), ca.SX.sym("u", 2)
-    swing = hc.symbolic.SymbolicMode(
-        "m",
-        x,
-        [x[1], -9.81 * ca.sin(x[0]) - u[1] * x[1] + u[0] + ca.cos(2.0 * t)],
-        u,
-        t,
-        {"power": u[0] * x[1]},
-    )
-    wall = hc.symbolic.SymbolicTransition(
-        "m", "wall", x[0] + 0.4 - 0.1 * ca.sin(t), "m", [x[0], -x[1]]
-    )
-    fast = hc.symbolic.SymbolicTransition(
-        "m", "fast", 9.0 - x[1] ** 2 - u[0], "m", [x[0], 0.5 * x[1]]
-    )
-    system = hc.symbolic.hybrid_system([swing], [wall, fast])
-    return system, "m", np.array([0.7, -0.3]), np.array([0.3, 0.2])
+    def __call__(self, t, x):
+        return np.clip(self.offset - self.gain @ x, *self.limits)
 
-
-def generated():
-    """A cube that stands on a face, pushed: redundant contacts, compiled, on a manifold."""
-    system, key = cube.system(actuated=True), ("stick", "open") * 4
-    x = system.mode(key).project(system.space.integrate(ON_CUBE, 0.01 * np.arange(12.0)))
-    return system, key, x, 0.002 * np.arange(1.0, 7.0)
-
-
-def dynamics():
-    """A block that slides on a corner, by Pinocchio's terms."""
-    made = block.system(actuated=True)
-    system = contact_system(made.robot, made.contacts, terms="pinocchio")
-    key = ("slip+", "open")
-    x = system.mode(key).project(np.array([0.1, 0.06, 0.2, 1.0, 0.0, 0.3]))
-    return system, key, x, np.array([0.3, 0.1, -0.2])
-
-
-def flying():
-    """The door with its arm, no contact closed."""
-    x = np.array([-0.13, 1.37, -0.67, 0.35, 0.1, 0.3, 0.0, -0.6])
-    return rrr_door.system(), ("open", "open"), x, np.array([0.2, -0.1, 0.3])
-
-
-def legged():
-    """The base of a legged robot, with a flow in closed form."""
-    base, system = machine()
-    key = ("stick", "stick")
-    x, u = state(base, key, np.random.default_rng(0))
-    return system, key, x, u
-
-
-KINDS = [functions, expressions, generated, dynamics, flying, legged]
+    def along(self, times):
+        return np.tile(self.offset, (len(times), 1)), np.tile(self.gain, (len(times), 1, 1))
 
 
 @dataclass
-class Wrapped:
-    """A wrapped system and a point of it, and what it does otherwise than the inner mode.
+class Side:
+    """A mode and a point, of the inner system or of the outer one; noisy: how many inputs change.
 
-    p: how many states are beside the inner ones. v: how many inputs are held.
+    reset, after: of an event.
     """
 
     system: Any
+    mode: Any
     x: Any
     u: Any
-    p: int = 0
-    v: int = 0
-    kept: slice = field(default_factory=lambda: slice(None))
-    sign: float = 1.0
-    t: float = T
-    steps: bool = True
-    paced: bool = True
-    scale: float = np.inf
+    t: float
+    noisy: int
+    off: Any
+    reset: Any = None
+    after: Any = None
+
+    @property
+    def point(self):
+        return self.mode.calc(self.t, self.x, self.u)
+
+    @property
+    def at(self):
+        return self.t, self.x, self.u
+
+    @property
+    def sees(self):
+        """Which inputs change and have noise: all that no wrapper holds."""
+        return np.arange(len(self.u)) < self.noisy
 
 
-def plainly(system, key, x, u):
-    return Wrapped(MappedSystem(system, lambda key: Change()), x, u, steps=False)
+def rows(made):
+    """Derivatives of guards, given one by one."""
+    return GuardJacobian(*(np.array(parts) for parts in zip(*made, strict=True)))
 
 
-def without_a_guard(system, key, x, u):
-    names = system.mode(key).guard_names
-    if not names:
-        pytest.skip("it has no guards")
-    reduced = Model(system, None).without(key, names[:1])
-    return Wrapped(reduced, x, u, kept=slice(1, None))
+def raised(call):
+    """What a call says that fails, None where it does not."""
+    try:
+        call()
+    except HybridctlError as error:
+        return type(error).__name__, str(error)
+    return None
 
 
-def with_other_guards(system, key, x, u):
-    """The same ones, given again."""
-    own = system.outgoing(key).guards
-    given = GuardSet(own.names, own.values, own.jacobian, own.scales)
-
-    def ways(k):
-        return type(system.outgoing(k))(given, system.outgoing(k).edge)
-
-    return Wrapped(hc.HybridSystem(system.mode, ways), x, u, steps=False)
-
-
-def with_held_inputs(system, key, x, u):
-    held, _ = inputs_as_parameters(system, {"last": u[-1]})
-    return Wrapped(held, x, u[:-1], v=1)
-
-
-def run_of(system, key, x, u):
-    return hc.HybridTrajectory((), (), system)
-
-
-def as_states(system, key, x, u):
-    """The last input as a parameter beside the state; its derivatives are those by this input."""
-    held, by = inputs_as_parameters(system, {"last": u[-1]})
-    wrapped, _ = with_parameters(held, run_of(system, key, x, u), by)
-    return Wrapped(wrapped, np.append(x, 0.0), u[:-1], p=1, v=1, steps=False)
+def held(s):
+    """All of `Held`, at a state that is off it."""
+    h = s.mode.held
+    if h is None:
+        return None
+    told = {f.name: getattr(h, f.name) for f in fields(Held)}
+    assert told.keys() == {"names", "residuals", "tolerances", "units", "jacobian", "refuse"}
+    return {
+        **told,
+        "residuals": h.residuals(s.off),
+        "jacobian": None if h.jacobian is None else h.jacobian(s.off),
+        "refuse": h.refuse and raised(lambda: h.refuse("x0", "m", s.off)),
+        "excess": h.excess(s.off),
+        "check": (
+            raised(lambda: h.check("x0", "m", s.off)),
+            raised(lambda: h.check("x", "m", s.x)),
+        ),
+    }
 
 
-def without_effect(system, key, x, u):
-    """Two parameters that change nothing."""
-    mode = system.mode(key)
-    nothing = ParameterDerivatives(
-        ("a", "b"),
-        lambda key, t, x, u: np.zeros((mode.space.ndx, 2)),
-        lambda key, t, x, u: np.zeros((len(mode.guard_names), 2)),
-        None,
-        moves_borders=False,
-    )
-    wrapped, _ = with_parameters(system, run_of(system, key, x, u), nothing)
-    return Wrapped(wrapped, np.append(x, [0.0, 0.0]), u, p=2, steps=False)
+def guard_set(s):
+    g = s.mode.guard_set
+    told = {f.name: getattr(g, f.name) for f in fields(GuardSet)}
+    assert told.keys() == {"names", "values", "jacobian", "scales", "one"}
+    n = range(len(g.names))
+    return (
+        np.array(g.names), g.values(*s.at), np.array([g.value(i, *s.at) for i in n]),
+        g.checked(s.mode.key, *s.at),
+    )  # fmt: skip
 
 
-def backwards(system, key, x, u):
-    model = Model(system, None)
-    mode, _ = model.backwards(key, x, 2.0 * T, 1e-4, HeldInput(u))
-    made = hc.HybridSystem([mode], [])
-    return Wrapped(made, x, u, kept=slice(0, 0), sign=-1.0, steps=False, paced=False)
+def steps(s):
+    """Under a held input, and under a feedback where there is one in this space."""
+    ahead, space = StepAhead(s.t, s.x, *AHEAD), s.mode.space
+    limits = np.stack((s.u - 1.0, s.u + 1e-4))
+    law = Feedback(0.1 * np.ones((len(s.u), space.nx)), s.u + 0.1 * s.x.sum(), limits)
+    fed = s.mode.step(ahead, law) if isinstance(space, hc.VectorSpace) else None
+    return s.mode.step(ahead, HeldInput(s.u)), fed
 
 
-def with_starts_refused(system, key, x, u):
-    if not isinstance(system.mode(key).space, hc.VectorSpace):
-        pytest.skip("guards are glued in vector spaces")
-    glued = Filippov(Strips(system, 0.0))
-    glued.strip = lambda key, name: None  # no guard of these has two sides
-    glued.finest = 0.5
-    return Wrapped(glued, x, u, scale=0.5)
+def transitions(s):
+    """Without noise, and with it; inputs that a wrapper holds have none."""
+    ahead, n = StepAhead(s.t, s.x, *AHEAD), s.mode.space.ndx
+    through = np.diag(s.sees).astype(float)
+    noise = Diffusion(np.diag(np.arange(1.0, n + 1.0)), through)
+    return s.mode.transition(ahead, s.u), s.mode.transition(ahead, s.u, noise)
 
 
-WRAPPERS = [
-    plainly, without_a_guard, with_other_guards, with_held_inputs, as_states, without_effect,
-    backwards, with_starts_refused,
-]  # fmt: skip
+def same(name):
+    return lambda s: getattr(s.mode, name), lambda w, told: told
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda f: f.__name__)
+def called(name, seen, *, at=True):
+    """A method of (t, x, u), or of a point."""
+    return lambda s: getattr(s.mode, name)(*((s.point,) if at else s.at)), seen
+
+
+def plain(w, told):
+    return told
+
+
+def if_paced(w, told):
+    return told if w.paced else Pace()
+
+
+MODE: dict[str, tuple[Callable, Callable]] = {
+    "key": same("key"),
+    "space": (
+        lambda s: (s.mode.space.nx, s.mode.space.ndx),
+        lambda w, sizes: tuple(n + w.p for n in sizes),
+    ),
+    "nu": (lambda s: s.mode.nu, lambda w, nu: nu - w.v + w.more),
+    "guard_names": (lambda s: s.mode.guard_names, lambda w, names: names[w.kept]),
+    "guard_scales": (
+        lambda s: s.mode.guard_scales,
+        lambda w, sizes: np.minimum(w.of_guards(sizes), w.scale),
+    ),
+    "guard_set": (guard_set, lambda w, parts: tuple(part[w.kept] for part in parts)),
+    "held": (held, Wrapped.of_held),
+    "project": (
+        lambda s: s.mode.project and s.mode.project(s.off),
+        lambda w, x: x if x is None else w.of_states(x),
+    ),
+    "differentiable": same("differentiable"),
+    "guards_differentiable": same("guards_differentiable"),
+    "selects": (lambda s: s.mode.selects, lambda w, told: told and w.selects),
+    "paced": (lambda s: s.mode.paced, lambda w, told: told if w.paced else w.mode.paced),
+    "compiled": (lambda s: s.mode.compiled, lambda w, told: told and w.steps),
+    "calc": (
+        lambda s: (s.point.field, s.point.guards),
+        lambda w, both: (w.of_rates(both[0]), w.of_guards(both[1])),
+    ),
+    "calc_diff": (
+        lambda s: s.mode.calc_diff(s.point),
+        lambda w, d: d._replace(field=w.of_field(d.field), guards=w.of_slopes(d.guards)),
+    ),
+    "field": called("field", Wrapped.of_rates, at=False),
+    "field_at": called("field_at", Wrapped.of_rates),
+    "jacobian": called("jacobian", Wrapped.of_field, at=False),
+    "field_jacobian_at": called("field_jacobian_at", Wrapped.of_field),
+    "free_input_at": called("free_input_at", Wrapped.of_free_input),
+    "guards": called("guards", Wrapped.of_guards, at=False),
+    "guards_at": called("guards_at", Wrapped.of_guards),
+    "guard": (
+        lambda s: np.array([s.mode.guard(i, *s.at) for i in range(len(s.mode.guard_names))]),
+        Wrapped.of_guards,
+    ),
+    "guard_jacobian": called("guard_jacobian", Wrapped.of_slopes, at=False),
+    "guard_jacobian_at": called("guard_jacobian_at", Wrapped.of_slopes),
+    "guard_row_at": (
+        lambda s: [s.mode.guard_row_at(i, s.point) for i in range(len(s.mode.guard_names))],
+        lambda w, each: [w.of_distance(d) for d in each[w.kept]],
+    ),
+    "outputs": called("outputs", plain, at=False),
+    "outputs_at": called("outputs_at", plain),
+    "select": (
+        lambda s: s.mode.select(*s.at),
+        lambda w, key: key if w.selects else w.mode.key,
+    ),
+    "select_at": (
+        lambda s: s.mode.select_at(s.point),
+        lambda w, key: key if w.selects else w.mode.key,
+    ),
+    "pace": called("pace", if_paced, at=False),
+    "pace_at": called("pace_at", if_paced),
+    "step": (steps, Wrapped.of_steps),
+    "transition": (transitions, Wrapped.of_transitions),
+}
+NO_ATTRIBUTE = {"point": "the class of points, for `calc`", "jump_terms": "compared with resets"}
+
+
+def jump_point(s):
+    return JumpPoint(*s.at, s.reset(*s.at).report)
+
+
+def jump(s):
+    """All of a jump; its report is that of one solution of many, of which the type is compared."""
+    made = s.reset.calc(*s.at)
+    told = {f.name: getattr(made, f.name) for f in fields(Jump)}
+    return {**told, "report": type(made.report)}
+
+
+RESET: dict[str, tuple[Callable, Callable]] = {
+    "differentiable": (lambda s: s.reset.differentiable, plain),
+    "at_once": (lambda s: s.reset.at_once, plain),
+    "calc": (jump, Wrapped.of_jump),
+    "calc_diff": (lambda s: s.reset.calc_diff(jump_point(s)), Wrapped.of_reset),
+    "jacobian": (lambda s: s.reset.jacobian(*s.at), Wrapped.of_reset),
+    "border_at": (
+        lambda s: (
+            s.after and s.reset.border_at(jump_point(s), s.after, np.where(s.sees, 0.9, 1.0) * s.u)
+        ),
+        Wrapped.of_border,
+    ),
+}
+
+
+def compare(found, expected, close, what):
+    """Whether two results are the same, part by part; nan is not expected."""
+    if isinstance(expected, Mapping):
+        assert expected.keys() <= found.keys(), what
+        for name, part in expected.items():
+            compare(found[name], part, close, f"{what}, {name}")
+    elif isinstance(expected, (tuple, list)) and not isinstance(found, str):
+        assert len(found) == len(expected), what
+        for i, (one, part) in enumerate(zip(found, expected, strict=True)):
+            compare(one, part, close, f"{what}, {i}")
+    elif isinstance(expected, (float, np.ndarray)) and np.asarray(expected).dtype.kind == "f":
+        assert np.shape(found) == np.shape(expected), what
+        told = ~np.isnan(expected)
+        one, part = np.asarray(found)[told], np.asarray(expected)[told]
+        size = np.abs(part[np.isfinite(part)]).max(initial=1.0)
+        np.testing.assert_allclose(one, part, rtol=0.0, atol=close * size, err_msg=what)
+    else:
+        assert np.array_equal(found, expected), f"{what}: {found} instead of {expected}"
+
+
+everywhere = [
+    pytest.mark.parametrize("wrap", WRAPPERS, ids=lambda f: f.__name__),
+    pytest.mark.parametrize("kind", KINDS, ids=lambda f: f.__name__),
+]
+
+
+def on_every_kind(test):
+    for mark in everywhere:
+        test = mark(test)
+    return test
+
+
+def both_sides(k, w):
+    inner = k.system.mode(k.key)
+    if w.mode is None:
+        w.mode = w.system.mode(k.key)
+    off = inner.space.integrate(k.x, 1e-3 * np.ones(inner.space.ndx))
+    noisy = len(k.u) - 1
+    ours = Side(k.system, inner, k.x, k.u, T, noisy, off)
+    return ours, Side(w.system, w.mode, w.x, w.u, w.t, noisy, w.of_states(off))
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [({**MODE, **NO_ATTRIBUTE}, ModeModel), (RESET, ResetModel)],
+    ids=["modes", "resets"],
+)
+def test_all_that_is_public_is_compared(told, kind):
+    names = {name for name in vars(kind) if not name.startswith("_")}
+    assert told.keys() == names | {n for n in kind.__annotations__ if not n.startswith("_")}
+
+
+@on_every_kind
 def test_a_wrapped_mode_is_the_inner_one_but_for_what_differs(kind, wrap):
-    system, key, x, u = kind()
-    inner, w = system.mode(key), wrap(system, key, x, u)
-    mode, n = w.system.mode(key), inner.space.nx
-    at, its = inner.calc(T, x, u), mode.calc(w.t, w.x, w.u)
-
-    assert (mode.key, mode.nu) == (key, inner.nu - w.v)
-    assert (mode.space.nx, mode.space.ndx) == (n + w.p, inner.space.ndx + w.p)
-    assert mode.guard_names == inner.guard_names[w.kept]
-    np.testing.assert_array_equal(
-        mode.guard_scales, np.minimum(inner.guard_scales, w.scale)[w.kept]
-    )
-    np.testing.assert_array_equal(its.field, np.append(w.sign * at.field, np.zeros(w.p)))
-    np.testing.assert_array_equal(its.guards, at.guards[w.kept])
-    for i, value in enumerate(its.guards):
-        assert mode.guard(i, w.t, w.x, w.u) == value
-    assert mode.selects == inner.selects
-    assert mode.select_at(its) == inner.select_at(at)
-    if w.paced:
-        assert mode.paced == inner.paced
-        assert mode.pace_at(its) == inner.pace_at(at)
-    outputs = inner.outputs_at(at)
-    assert mode.outputs_at(its).keys() == outputs.keys()
-    for name, value in mode.outputs_at(its).items():
-        np.testing.assert_array_equal(value, outputs[name])
-    check_held(inner, mode, w, x)
+    k = kind()
+    w = wrap(k)
+    inner, outer = both_sides(k, w)
+    for name, (ask, seen) in MODE.items():
+        compare(ask(outer), seen(w, ask(inner)), w.close, name)
 
 
-def check_held(inner, mode, w, x):
-    assert (mode.project is None) == (inner.project is None)
-    if inner.held is not None:
-        off = inner.space.integrate(x, 1e-3 * np.ones(inner.space.ndx))
-        beside = np.concatenate((off, w.x[len(x) :]))
-        np.testing.assert_array_equal(mode.held.residuals(beside), inner.held.residuals(off))
-        assert mode.held.names == inner.held.names
-        expected = inner.held.jacobian(off)
-        found = mode.held.jacobian(beside)
-        np.testing.assert_array_equal(found[:, : expected.shape[1]], expected)
-        assert not found[:, expected.shape[1] :].any()
-        projected = mode.project(beside)
-        np.testing.assert_array_equal(projected[: len(x)], inner.project(off))
-        np.testing.assert_array_equal(projected[len(x) :], w.x[len(x) :])
+@on_every_kind
+def test_edges_and_their_resets_are_the_inner_ones(kind, wrap):
+    """Those of each event, of rest, and at a border; and the first order of the jump of a guard."""
+    k = kind()
+    w = wrap(k)
+    if not w.edges:
+        pytest.skip("it is a mode without edges")
+    inner, outer = both_sides(k, w)
+    ours, theirs = (s.system.outgoing(k.key) for s in (inner, outer))
+    assert {f.name for f in fields(Outgoing)} == {"guards", "edge", "rest", "bridge"}
+    assert theirs.guards.names == ours.guards.names[w.kept]
+    for fired in (*k.events, ("none",)):
+        for name in ("edge", "rest"):
+            found, expected = (getattr(ways, name)(fired) for ways in (theirs, ours))
+            assert (found is None) == (expected is None), name
+            if expected is not None:
+                bordering = name == "edge" and fired == k.border
+                inner.after = outer.after = (k.after or k.key) if bordering else None
+                check_edge(w, inner, outer, expected, found, f"{name} of {fired}")
+    check_bridge(k, w, ours, theirs)
+    for fired in k.events:
+        if len(fired) == 1 and fired[0] in w.mode.guard_names:
+            check_terms(w, inner, outer, fired, (ours, theirs))
+
+
+def check_edge(w, inner, outer, expected, found, what):
+    assert {f.name for f in fields(Edge)} == {"reset", "target"}
+    assert found.target == expected.target, what
+    inner.reset, outer.reset = expected.reset, found.reset
+    for name, (ask, seen) in RESET.items():
+        if expected.reset.differentiable or name not in ("calc_diff", "jacobian"):
+            told = ask(inner)
+            if name == "border_at" and inner.after is not None:
+                assert told is not None, "the kind says that there is a border"
+                if not w.borders:
+                    with pytest.raises(InputError, match="no derivatives by parameters"):
+                        ask(outer)
+                    continue
+            compare(ask(outer), seen(w, told), w.close, f"{what}, {name}")
+
+
+def check_bridge(k, w, ours, theirs):
+    """The way past an instant, and the state at its end."""
+    assert (theirs.bridge is None) == (ours.bridge is None)
+    if ours.bridge is None:
+        return
+    found, expected = theirs.bridge(w.t, w.x, w.u), ours.bridge(T, k.x, k.u)
+    assert (found is None) == (expected is None)
+    if expected is not None:
+        assert set(Bridge._fields) == {"mode", "length", "edge"}
+        compare(found[:2], expected[:2], w.close, "bridge")
+        jumps = [
+            b.edge.reset(*at) for b, at in ((found, (w.t, w.x, w.u)), (expected, (T, k.x, k.u)))
+        ]
+        compare(jumps[0].state, w.of_states(jumps[1].state), w.close, "the end of the bridge")
+        assert jumps[0].mode == jumps[1].mode
+
+
+def check_terms(w, inner, outer, fired, ways):
+    """One side may be compiled, so that rounding differs."""
+    terms = []
+    for s, out in zip((inner, outer), ways, strict=True):
+        s.reset, i = out.edge(fired).reset, s.mode.guard_names.index(fired[0])
+        if not s.reset.differentiable:
+            return
+        rate = np.where(s.sees, 0.7, 0.0)
+        terms.append(s.mode.jump_terms(i, s.reset, jump_point(s), rate))
+    compare(terms[1], w.of_terms(terms[0]), max(w.close, ROUNDING), f"jump terms of {fired}")
+
+
+@on_every_kind
+def test_systems_have_the_labels_of_the_inner_one(kind, wrap):
+    """And what inner systems tell without a mode, they refuse to tell."""
+    k = kind()
+    w = wrap(k)
+    if not w.labels:
+        pytest.skip("it has no labels")
+    n, m = k.system.mode(k.key).space.nx, len(k.u) - w.v
+    assert w.system.state_labels(k.key)[:n] == k.system.state_labels(k.key)
+    assert w.system.input_labels(k.key)[:m] == k.system.input_labels(k.key)[:m]
+    assert len(w.system.state_labels(k.key)) == n + w.p
+    assert len(w.system.input_labels(k.key)) == len(w.u)
+    outputs = k.system.mode(k.key).outputs(T, k.x, k.u)
+    for name, value in outputs.items():
+        shape = np.shape(value)
+        assert w.system.output_labels(name, shape) == k.system.output_labels(name, shape)
+    assert w.system.guard_names == k.system.guard_names
+    if not isinstance(w.system, ContactSystem):
+        for refused in (lambda: w.system.consistent_mode(w.x), lambda: w.system.pushed(None)):
+            with pytest.raises(InputError):
+                refused()
+        assert w.system.acting(None) is None
 
 
 def assert_close(found, expected, what):
-    scale = max(1.0, np.abs(expected).max(initial=0.0))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=CLOSE * scale, err_msg=what)
+    compare(found, expected, CLOSE, what)
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda f: f.__name__)
+@on_every_kind
 def test_its_derivatives_are_those_of_its_values(kind, wrap):
     """By parameters that stand in for an input, those by this input."""
-    system, key, x, u = kind()
-    inner, w = system.mode(key), wrap(system, key, x, u)
-    mode, ndx = w.system.mode(key), inner.space.ndx
-    assert mode.differentiable == inner.differentiable
-    assert mode.guards_differentiable == inner.guards_differentiable
-    slopes = mode.calc_diff(mode.calc(w.t, w.x, w.u))
+    k = kind()
+    w = wrap(k)
+    inner, outer = both_sides(k, w)
+    mode, ndx = outer.mode, inner.mode.space.ndx
+    acting = np.append(w.u[: len(w.u) - w.more], np.full(w.more, 0.05))
+    slopes = mode.calc_diff(mode.calc(w.t, w.x, acting))
     by_last = {
-        "field": inner.jacobian(T, x, u).input,
-        "guards": inner.guard_jacobian(T, x, u).input,
+        "field": inner.mode.jacobian(*inner.at).input,
+        "guards": inner.mode.guard_jacobian(*inner.at).input,
     }
     for name in ("field", "guards"):
         d, value = getattr(slopes, name), getattr(mode, name)
-        moved = lambda dx, f=value: f(w.t, mode.space.integrate(w.x, dx), w.u)  # noqa: E731
+        moved = lambda dx, f=value: f(w.t, mode.space.integrate(w.x, dx), acting)  # noqa: E731
         by_state = central(moved, mode.space.ndx, H).reshape(d.state.shape)
         if w.p and w.v:
             by_state[: len(by_last[name]), ndx:] = by_last[name][w.kept, -1:]
         assert_close(d.state, by_state, name)
-        driven = lambda du, f=value: f(w.t, w.x, w.u + du)  # noqa: E731
-        by_input = central(driven, mode.nu, H).reshape(d.input.shape)
-        assert_close(d.input, by_input, name)
-    free = inner.free_input_at(inner.calc(T, x, u))[:, : mode.nu]
-    found = mode.free_input_at(mode.calc(w.t, w.x, w.u))
-    np.testing.assert_array_equal(found, np.vstack((w.sign * free, np.zeros((w.p, mode.nu)))))
-    for i, row in enumerate(zip(*slopes.guards, strict=True)):
-        for part, whole in zip(mode.guard_row_at(i, mode.calc(w.t, w.x, w.u)), row, strict=True):
-            np.testing.assert_array_equal(part, whole)
-    later, earlier = (mode.guards(w.t + s, w.x, w.u) for s in (H, -H))
+        driven = lambda du, f=value: f(w.t, w.x, acting + du)  # noqa: E731
+        assert_close(d.input, central(driven, mode.nu, H).reshape(d.input.shape), name)
+    later, earlier = (mode.guards(w.t + s, w.x, acting) for s in (H, -H))
     assert_close(slopes.guards.time, (later - earlier) / (2.0 * H), "time")
 
 
-@pytest.mark.parametrize("wrap", WRAPPERS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda f: f.__name__)
-def test_whole_steps_are_those_of_the_inner_mode_or_none(kind, wrap):
-    system, key, x, u = kind()
-    inner, w = system.mode(key), wrap(system, key, x, u)
-    mode, more = w.system.mode(key), (1e-3, 1e-9, 1e-9)
-    assert mode.compiled == (inner.compiled and w.steps)
-    found, expected = (
-        m.step(StepAhead(t, y, *more), HeldInput(v))
-        for m, t, y, v in ((mode, w.t, w.x, w.u), (inner, T, x, u))
-    )
-    moved = mode.transition(StepAhead(w.t, w.x, *more), w.u)
-    if not mode.compiled:
-        assert found is None
-        assert moved is None
-        return
-    np.testing.assert_array_equal(moved.matrix, inner.transition(StepAhead(T, x, *more), u).matrix)
-    if expected is None:  # of a flow in closed form
-        assert found is None
-        return
-    np.testing.assert_array_equal(found.states, expected.states)
-    np.testing.assert_array_equal(found.inputs, np.tile(w.u, (8, 1)))
-    np.testing.assert_array_equal(found.guards, expected.guards[:, w.kept])
-    np.testing.assert_array_equal(found.bounds, expected.bounds[w.kept])
-
-
-@pytest.mark.parametrize("wrap", WRAPPERS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda f: f.__name__)
-def test_resets_are_the_inner_ones_beside_the_parameters(kind, wrap):
-    system, key, x, u = kind()
-    if wrap in (backwards, with_starts_refused):
-        pytest.skip("it has other edges")
-    w, ndx = wrap(system, key, x, u), system.mode(key).space.ndx
-    for name in w.system.mode(key).guard_names:
-        if name.endswith(("jams", "closes")):  # not from here
-            continue
-        edge, own = (s.outgoing(key).edge((name,)) for s in (w.system, system))
-        assert edge.target == own.target
-        assert edge.reset.differentiable == own.reset.differentiable
-        jump, expected = edge.reset(w.t, w.x, w.u), own.reset(T, x, u)
-        assert jump.mode == expected.mode
-        np.testing.assert_array_equal(jump.state, np.append(expected.state, w.x[len(x) :]))
-        d = edge.reset.calc_diff(JumpPoint(w.t, w.x, w.u, jump.report))
-        own_d = own.reset.calc_diff(JumpPoint(T, x, u, expected.report))
-        rows = len(own_d.time)
-        np.testing.assert_array_equal(d.state[:rows, :ndx], own_d.state)
-        np.testing.assert_array_equal(d.state[rows:, ndx:], np.eye(w.p))
-        np.testing.assert_array_equal(d.input[:rows], own_d.input[:, : len(w.u)])
-        if w.p and w.v:
-            np.testing.assert_array_equal(d.state[:rows, ndx:], own_d.input[:, -1:])
-
-
 def test_an_offset_of_a_guard_moves_it_alone():
-    system, key, *_ = expressions()
-    run = hc.simulate(system, key, [1.2, 0.0], (0.0, 3.0), lambda t, x: np.array([0.1, 0.2]))
+    k = expressions()
+    run = hc.simulate(k.system, k.key, [1.2, 0.0], (0.0, 3.0), lambda t, x: np.array([0.1, 0.2]))
     event = run.guard_events[0]
-    offset, moved = with_guard_offsets(system, event)
-    d = offset.mode(key).guard_jacobian(event.time, moved.state_before, event.input_before)
+    offset, moved = with_guard_offsets(k.system, event)
+    d = offset.mode(k.key).guard_jacobian(event.time, moved.state_before, event.input_before)
     (fired,) = event.guards
-    expected = [[float(name == fired)] for name in system.mode(key).guard_names]
+    expected = [[float(name == fired)] for name in k.system.mode(k.key).guard_names]
     np.testing.assert_array_equal(d.state[:, 2:], expected)
-
-
-@pytest.mark.parametrize("kind", [generated, dynamics, flying], ids=lambda f: f.__name__)
-def test_a_pushed_mode_is_the_inner_one_under_a_wrench_of_size_zero(kind):
-    """But for rounding, as generalized forces enter other functions; then there is a size, too."""
-    system, key, x, u = kind()
-    wrench = hc.mechanics.Wrench(system.contacts[0].frame, (0.6, 0.0, 0.8), 0.0, 1.0)
-    pushed = system.pushed(wrench)
-    inner, mode, none = system.mode(key), pushed.mode(key), np.append(u, 0.0)
-    at, its = inner.calc(T, x, u), mode.calc(T, x, none)
-    assert (mode.key, mode.nu, mode.guard_names) == (key, inner.nu + 1, inner.guard_names)
-    np.testing.assert_array_equal(mode.guard_scales, inner.guard_scales)
-    assert_close(its.field, at.field, "field")
-    assert_close(its.guards, at.guards, "guards")
-    assert (mode.selects, mode.paced) == (inner.selects, inner.paced)
-    assert mode.select_at(its) == inner.select_at(at)
-    np.testing.assert_allclose(mode.pace_at(its), inner.pace_at(at))
-    outputs = mode.outputs_at(its)
-    for name, value in inner.outputs_at(at).items():
-        assert_close(outputs[name], value, name)
-    check_held(inner, mode, Wrapped(pushed, x, none), x)
-
-    acting = np.append(u, 0.05)
-    slopes = mode.calc_diff(mode.calc(T, x, acting))
-    for name in ("field", "guards"):
-        d, value = getattr(slopes, name), getattr(mode, name)
-        moved = lambda dx, f=value: f(T, mode.space.integrate(x, dx), acting)  # noqa: E731
-        assert_close(d.state, central(moved, mode.space.ndx, H).reshape(d.state.shape), name)
-        driven = lambda du, f=value: f(T, x, acting + du)  # noqa: E731
-        assert_close(d.input, central(driven, mode.nu, H).reshape(d.input.shape), name)
-    free = mode.free_input_at(its)
-    assert_close(free[:, :-1], inner.free_input_at(at), "free input")
-    for name in mode.guard_names:
-        if name.endswith(("jams", "closes")):  # not from here
-            continue
-        edge, own = (s.outgoing(key).edge((name,)) for s in (pushed, system))
-        assert edge.target == own.target
-        jump, expected = edge.reset(T, x, none), own.reset(T, x, u)
-        assert_close(jump.state, expected.state, name)
-        d = edge.reset.calc_diff(JumpPoint(T, x, none, jump.report))
-        own_d = own.reset.calc_diff(JumpPoint(T, x, u, expected.report))
-        assert_close(d.state, own_d.state, name)
-        assert_close(d.input[:, :-1], own_d.input, name)

@@ -1,13 +1,16 @@
 """Sliding on guards: Filippov's field as a mode, its exits, its derivative, what it refuses."""
 
+from dataclasses import replace
+
 import casadi as ca
 import numpy as np
 import pytest
 from differences import central
-from relaxation.systems import ball, order
+from relaxation.systems import accumulation, ball, order
 
 import hybridctl as hc
 from hybridctl.errors import ConstraintViolatedError, EscapingError, IntersectionError
+from hybridctl.hybrid.mode import NO_GUARDS, Edge, Outgoing
 from hybridctl.hybrid.relaxation.regions import Region, sides, slides
 from hybridctl.hybrid.relaxation.sliding import SLIDING
 from hybridctl.hybrid.relaxation.strip import Strips
@@ -182,6 +185,31 @@ def test_only_a_jump_that_can_be_undone_has_two_sides(restitution, two):
     strip = Strips(ball(restitution), 0.1).of("air", "floor")
     assert strip.border is not None
     assert slides(strip) == two
+
+
+def test_bounces_that_accumulate_come_to_rest_as_without_sliding():
+    """Within the horizon of 1e-3 s of the last bounce of all: the rest edge is the system's."""
+    bouncing, ground = ball(0.5), hc.Mode("ground", hc.VectorSpace(2), lambda t, x, u: 0.0 * x, 1)
+    still = Edge(hc.Reset(lambda t, x, u: 0.0 * x), "ground")
+
+    def ways(key):
+        out = bouncing.outgoing("air")
+        return (
+            replace(out, rest=lambda fired: still)
+            if key == "air"
+            else Outgoing(NO_GUARDS, lambda fired: None)
+        )
+
+    def mode(key):
+        return bouncing.mode(key) if key == "air" else ground
+
+    system = hc.HybridSystem(mode, ways)
+    end = accumulation(0.5)
+    run = hc.simulate(
+        hc.hybrid.filippov(system), "air", [1.0, 0.0], (0.0, end + 1.0), on_zeno="rest"
+    )
+    assert run.final_mode == "ground"
+    assert end - 1e-3 <= run.events[-1].time <= end
 
 
 def leaving():

@@ -13,7 +13,7 @@ one of several such combinations, nor what happens where there is none.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -82,7 +82,8 @@ class Filippov(GuardModes):
 
     def ways(self, key: ModeKey) -> Outgoing:
         """Guards that are crossed, or on which a sliding motion begins."""
-        return Outgoing(self.plain(key).guard_set, partial(self._met, key))
+        own, guards = self.system.outgoing(key), self.plain(key).guard_set
+        return replace(own, guards=guards, edge=partial(self._met, key))
 
     def _met(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
         own = self.system.outgoing(key).edge(fired)
