@@ -103,7 +103,8 @@ class Change:
 
     def guard(self, i: int, point: MappedPoint) -> float:
         """Outer guard i alone."""
-        return float(point.guards[i])
+        inner = point.inner
+        return inner.mode.guard(self.place(i), inner.t, inner.x, inner.u)
 
     def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
         """Derivatives of the outer field."""
@@ -113,9 +114,25 @@ class Change:
         """What an input does to the outer state if nothing is held."""
         return point.inner.mode.free_input_at(point.inner)
 
+    def place(self, i: int) -> int:
+        """Which of the inner guards outer guard i is."""
+        return i
+
+    def guard_slopes(
+        self, inner: GuardJacobian, point: MappedPoint, rows: int | slice
+    ) -> GuardJacobian:
+        """Derivatives by the outer arguments of these rows of the inner guards, given their own."""
+        return inner
+
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
         """Derivatives of the outer guards."""
-        return point.inner.mode.guard_jacobian_at(point.inner)
+        inner = point.inner
+        return self.guard_slopes(inner.mode.guard_jacobian_at(inner), point, slice(None))
+
+    def guard_row(self, i: int, point: MappedPoint) -> GuardJacobian:
+        """Derivatives of outer guard i alone."""
+        inner, k = point.inner, self.place(i)
+        return self.guard_slopes(inner.mode.guard_row_at(k, inner), point, k)
 
     def pace(self, point: MappedPoint) -> Pace:
         """The outer pace."""
@@ -208,6 +225,10 @@ class MappedMode(ModeModel):
     def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
         """Derivatives of the guards."""
         return self.change.guard_jacobian(point)
+
+    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
+        """Derivatives of guard i."""
+        return self.change.guard_row(i, point)
 
     def outputs_at(self, point: MappedPoint) -> Mapping[str, Array]:
         """The outputs of the inner mode."""
@@ -325,10 +346,9 @@ class WithoutGuards(Change):
         """The entries of the guards kept."""
         return np.asarray(values)[..., self.kept]
 
-    def guard(self, i: int, point: MappedPoint) -> float:
-        """Guard i of those kept."""
-        inner = point.inner
-        return inner.mode.guard(self.kept[i], inner.t, inner.x, inner.u)
+    def place(self, i: int) -> int:
+        """The place of guard i of those kept."""
+        return self.kept[i]
 
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
         """Derivatives of the guards kept."""
@@ -363,6 +383,10 @@ class OtherGuards(Change):
         if self.given.jacobian is None:
             return ModeModel.guard_jacobian_at(point.mode, point)
         return self.given.jacobian(point.t, point.x, point.u)
+
+    def guard_row(self, i: int, point: MappedPoint) -> GuardJacobian:
+        """The derivatives of guard i of those given."""
+        return ModeModel.guard_row_at(point.mode, i, point)
 
     def guards_differentiable(self, inner: bool) -> bool:
         """Whether the guards have derivatives."""

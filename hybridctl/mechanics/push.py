@@ -147,9 +147,11 @@ class Push(Change):
         """What motors and sizes do where contacts give way (2 nv, nu + k)."""
         return self._by(super().free_input(point), point.x)
 
-    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
+    def guard_slopes(
+        self, inner: GuardJacobian, point: MappedPoint, rows: int | slice
+    ) -> GuardJacobian:
         """Derivatives by the state and by motors and sizes."""
-        return self._of(super().guard_jacobian(point), point.x, point.u)
+        return self._of(inner, point.x, point.u)
 
     def reset_jacobian(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian:
         """Derivatives by the state and by motors and sizes."""

@@ -181,11 +181,13 @@ class _Augmented(Change):
         inner = super().free_input(point)
         return np.vstack((inner, np.zeros((self.n, inner.shape[1]))))
 
-    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
-        d, at = super().guard_jacobian(point), point.inner
+    def guard_slopes(
+        self, inner: GuardJacobian, point: MappedPoint, rows: int | slice
+    ) -> GuardJacobian:
+        at = point.inner
         by_p = self.by.guards(self.key, at.t, at.x, at.u)
-        by_p = self._shaped("the guards", by_p, len(d.time))
-        return d._replace(state=self._beside(d.state, by_p))
+        by_p = self._shaped("the guards", by_p, len(at.mode.guard_names))
+        return inner._replace(state=self._beside(inner.state, by_p[rows]))
 
     def held_jacobian(self, inner: Array) -> Array:
         return self._beside(inner)
@@ -221,7 +223,7 @@ class _Augmented(Change):
         )
 
     def _beside(self, d_x: Array, by_p: Array | None = None) -> Array:
-        """Derivatives (., ndx) by the state with those (., np) by parameters, or none, beside."""
+        """Derivatives (..., ndx) by the state, and beside them (..., np) by parameters."""
         return np.hstack((d_x, np.zeros((len(d_x), self.n)) if by_p is None else by_p))
 
     def _shaped(self, what: str, value: Array, rows: int) -> Array:
@@ -301,9 +303,11 @@ class HeldInputs(Change):
         """What the inputs that are left do."""
         return super().free_input(point)[:, : len(point.u)]
 
-    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
+    def guard_slopes(
+        self, inner: GuardJacobian, point: MappedPoint, rows: int | slice
+    ) -> GuardJacobian:
         """Derivatives by the inputs that are left."""
-        return _cut(super().guard_jacobian(point), len(point.u))
+        return _cut(inner, len(point.u))
 
     def law(self, law: InputLaw) -> InputLaw | None:
         """A held input with the values, too."""
