@@ -81,15 +81,15 @@ def test_steps_have_the_derivatives_of_differences_and_end_where_simulation_does
     np.testing.assert_allclose(along, exact, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "share"), [("inside", [np.array([0.5])]), ("end", [])])
-def test_limits_have_the_derivatives_of_differences(gait, make, name, share):
+@pytest.mark.parametrize(("name", "given"), [("inside", [np.array([0.5])]), ("end", [np.ones(4)])])
+def test_limits_have_the_derivatives_of_differences(gait, make, name, given):
     model = make()._course.models[0]
     x, u, h = gait.middle[None], gait.curve(0)(0.5 * gait.period)[None], 1e-6
     rows = getattr(model, name)
     random = np.random.default_rng(1)
     dx, du = random.normal(size=(1, 14)), random.normal(size=(1, 4))
-    ends = [rows(x + s * h * dx, u + s * h * du, *share).values[0] for s in (1.0, -1.0)]
-    found = rows(x, u, *share)
+    ends = [rows(x + s * h * dx, u + s * h * du, *given).values[0] for s in (1.0, -1.0)]
+    found = rows(x, u, *given)
     exact = found.by_state[0] @ dx[0] + found.by_input[0] @ du[0]
     np.testing.assert_allclose((ends[0] - ends[1]) / (2.0 * h), exact, rtol=1e-5, atol=1e-5)
 
@@ -252,7 +252,7 @@ def test_past_the_last_section_of_a_plan_its_phase_goes_on(gait, make):
     beyond = policy._course.ahead(plan, at, 0.5 * gait.period + 0.01, 0.0)
     assert (beyond.events, beyond.touched) == (0, -np.inf)
     assert beyond.time == pytest.approx(gait.period + 0.01)
-    assert policy._course.height(0, beyond.state) < 0.0
+    assert policy._course.heights(0, beyond.state[None])[0] < 0.0
 
 
 def test_a_plan_that_comes_late_acts_late(gait, make):

@@ -12,7 +12,9 @@ from numpy.polynomial.chebyshev import chebval
 from hybridctl.checks import Array, count, number
 from hybridctl.control.predictive.functions import PhaseModel, Steps
 from hybridctl.control.predictive.programme import Aim, Junction, Section
+from hybridctl.control.trajectory.functions import least_gaps
 from hybridctl.control.trajectory.optimise import OptimalTrajectory
+from hybridctl.control.trajectory.redundant import implied_guards
 from hybridctl.control.trajectory.task import Task
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
@@ -21,6 +23,7 @@ from hybridctl.sensitivity.symmetry import seen_as
 
 _MERGED = 0.25  # of an interval: what is left of one is part of the next one
 _BEYOND = 1.2  # of a phase, to which feedforward goes on
+_BEGUN = 0.9  # of a phase, at which it is taken up at the latest where no plan is
 _LAST = 0.985  # of a phase, at which the rest of it begins at the latest
 _SAME = 1e-9  # of a phase, by which fractions differ from rounding
 _SHORTEST = 2e-4  # s, of what is left of a phase
@@ -44,7 +47,8 @@ class Horizon:
     that differ from the motion's, 1/s^2. change: the most by which an iteration may change one, s.
     longest: how long the rest of a phase may take, as a factor. early: the height, m, by which what
     contacts meet may be higher than known: limits of the next impact hold from where the plan
-    comes down to it, as far as the motion would keep them there.
+    comes down to it, as far as the motion would keep them there. stay: how far ahead at least it is
+    looked where the last phase ends with no event, s.
     """
 
     intervals: tuple[int, int] = (16, 8)
@@ -59,13 +63,14 @@ class Horizon:
     change: float = 0.15
     longest: float = 1.35
     early: float = 0.0
+    stay: float = 0.2
 
     def __post_init__(self) -> None:
         for i, n in enumerate(self.intervals):
             count(f"intervals[{i}]", n, at_least=2)
         count("phases", self.phases, at_least=0)
         count("iterations", self.iterations)
-        for name in ("sample", "settled", "memory", "duration", "change"):
+        for name in ("sample", "settled", "memory", "duration", "change", "stay"):
             number(name, getattr(self, name), above=0.0)
         number("delay", self.delay, at_least=0.0, at_most=self.sample)
         number("longest", self.longest, at_least=1.0)
@@ -77,7 +82,7 @@ class Horizon:
 class Place(NamedTuple):
     """Where a plan is at a time: in which section, at what fraction of its phase.
 
-    interval: its number, and left: the time to its end, s. rest: the time to the phase's end, s.
+    interval: its number, and left: the time to its end, s. rest: the time to the section's end, s.
     """
 
     section: int
@@ -100,12 +105,11 @@ class Plan:
         """The place at a time, s, if so many events have happened, the last one then."""
         k = min(events - self.events, len(self.sections) - 1)
         s, since = self.sections[k], time - (touched if k else self.time)
-        first, last = s.fractions[0], len(s.corrections) - 1
-        rate = (1.0 - first) / s.duration
-        fraction = float(first + since * rate)
+        last, rate = len(s.corrections) - 1, s.rate
+        fraction = float(s.fractions[0] + since * rate)
         i = min(int(s.fractions.searchsorted(fraction + _SAME, "right")) - 1, last)
         left = (float(s.fractions[i + 1]) - fraction) / rate
-        return Place(k, fraction, i, left, (1.0 - fraction) / rate)
+        return Place(k, fraction, i, left, (float(s.fractions[-1]) - fraction) / rate)
 
 
 class Moment(NamedTuple):
@@ -121,7 +125,8 @@ class Course:
     """A motion in phases, for ever where its task has a symmetry; states in phases' coordinates.
 
     Coordinates of a phase are those of the first time it is gone through: later ones are seen
-    through the symmetry.
+    through the symmetry. A last phase that ends with no event goes on past its end: the state stays
+    as it is there, under the input that keeps it best.
     """
 
     def __init__(
@@ -134,7 +139,9 @@ class Course:
     ) -> None:
         self.task, self.motion, self.horizon = task, motion, horizon
         phases = range(len(task.phases))
-        self.models = [PhaseModel(task, k, disturbed, compiled) for k in phases]
+        arcs = motion.plan.arcs
+        implied = implied_guards(task, lambda k, _: arcs[k](arcs[k].end))
+        self.models = [PhaseModel(task, k, disturbed, compiled, implied) for k in phases]
         nx, nu, symmetry = self.models[0].nx, self.models[0].nu, task.symmetry
         self.is_cyclic = symmetry is not None
         self._state = np.eye(nx) if symmetry is None else symmetry.matrix
@@ -142,12 +149,22 @@ class Course:
         self._back = np.linalg.inv(self._input)
         free = np.zeros((nx, 0)) if symmetry is None else symmetry.directions
         self._onto = free @ np.linalg.pinv(free)
+        self._kept = None if self.ends(phases[-1]) else self._keeping(phases[-1])
         self._junctions = [self._junction(k) for k in phases]
-        self._falls = [self._fall(k) for k in phases]
+        self._falls = {k: self._fall(k) for k in phases if self.models[k].lands}
 
     def phase(self, events: int) -> int:
         """The number of the phase after so many events."""
         return events % len(self.models)
+
+    def ends(self, phase: int) -> bool:
+        """Whether the phase ends with an event."""
+        return bool(self.task.phases[phase].ends)
+
+    def begun(self, phase: int, since: float) -> float:
+        """The fraction of a phase that is over so many seconds after its begin."""
+        fraction = max(since / self.length(phase), 0.0)
+        return min(fraction, _BEGUN) if self.ends(phase) else fraction
 
     def ended(self, history: History) -> tuple[int, float]:
         """How many phases have ended, and when the last did, s; minus infinity where none has.
@@ -184,22 +201,41 @@ class Course:
 
     def states(self, phase: int, fractions: Array) -> Array:
         """States (m, nx) of the motion at fractions (m,) of a phase."""
-        arc = self.motion.run.arcs[phase]
+        arc = self.motion.plan.arcs[phase]
         return arc(arc.start + np.clip(fractions, 0.0, 1.0) * (arc.end - arc.start))
 
     def inputs(self, phase: int, fractions: Array) -> Array:
-        """Inputs (m, nu) of the motion at fractions (m,) of a phase, and a little beyond it."""
+        """Inputs (m, nu) of the motion at fractions (m,) of a phase, and beyond it."""
         curve = self.motion.feedforward[phase]
         place = 2.0 * np.clip(fractions, 0.0, _BEYOND) - 1.0
-        return np.asarray(chebval(place, curve.coefficients).T)
+        u = np.asarray(chebval(place, curve.coefficients).T)
+        if not self.ends(phase):
+            u[fractions > 1.0] = self._kept
+        return u
+
+    def _keeping(self, phase: int) -> Array:
+        """The input (nu,) that keeps the state in which a phase ends, by least squares."""
+        one = np.ones(1)
+        curve = self.motion.feedforward[phase]
+        u = curve(curve.start + curve.length)
+        moves = self.models[phase].field(self.states(phase, one), u[None])
+        return np.asarray(u - np.linalg.pinv(moves.by_input[0]) @ moves.values[0])
+
+    def _nodes(self, phase: int, begin: float, intervals: int) -> Array:
+        """Fractions from `begin` on, with so many intervals in all of the phase.
+
+        Where it ends with no event, in what is left of it, which is at least `Horizon.stay`.
+        """
+        if self.ends(phase):
+            return _from(np.linspace(0.0, 1.0, intervals + 1), begin)
+        span = max(1.0 - begin, self.horizon.stay / self.length(phase))
+        return begin + span * np.linspace(0.0, 1.0, intervals + 1)
 
     def section(self, phase: int, begin: float, intervals: int) -> Section:
-        """The motion itself, from a fraction of a phase on, with so many intervals in all of it."""
-        grid = np.linspace(0.0, 1.0, intervals + 1)
-        fractions = _from(grid, begin)
-        n = len(fractions) - 1
-        nothing = np.zeros((n, self.models[phase].nu))
-        left = (1.0 - begin) * self.length(phase)
+        """The motion itself, from a fraction of a phase on."""
+        fractions = self._nodes(phase, begin, intervals)
+        nothing = np.zeros((len(fractions) - 1, self.models[phase].nu))
+        left = float(fractions[-1] - begin) * self.length(phase)
         return Section(phase, fractions, self.states(phase, fractions), nothing, left)
 
     def sections(self, events: int, begin: float) -> tuple[Section, ...]:
@@ -235,17 +271,21 @@ class Course:
     def carried_on(self, plan: Plan, at: Moment) -> Plan:
         """The plan from a moment on, whose state is its first."""
         place = plan.place(at.time, at.events, at.touched)
-        s = plan.sections[place.section]
-        if place.section:
-            s = self._refined(s)
-        begin = min(max(place.fraction, 0.0), _LAST)
+        s, begin = plan.sections[place.section], max(place.fraction, 0.0)
+        if not self.ends(s.phase):
+            s = self._resampled(s, self._nodes(s.phase, begin, self.horizon.intervals[0]))
+            rest = s.duration
+        else:
+            begin, rest = min(begin, _LAST), max(place.rest, _SHORTEST)
+            if place.section:
+                s = self._resampled(s, self._nodes(s.phase, 0.0, self.horizon.intervals[0]))
         fractions = _from(s.fractions, begin)
         n = len(fractions) - 1
         states = np.vstack((at.state, s.states[-n:]))
-        s = Section(s.phase, fractions, states, s.corrections[-n:], max(place.rest, _SHORTEST))
-        rest = plan.sections[place.section + 1 :]
-        fresh = self.sections(at.events, begin)[1 + len(rest) :]
-        return Plan(at.time, at.events, at.touched, (s, *rest, *fresh))
+        s = Section(s.phase, fractions, states, s.corrections[-n:], rest)
+        later = plan.sections[place.section + 1 :]
+        fresh = self.sections(at.events, begin)[1 + len(later) :]
+        return Plan(at.time, at.events, at.touched, (s, *later, *fresh))
 
     def ahead(self, plan: Plan, at: Moment, delay: float, disturbance: float) -> Moment:
         """The moment after a delay under the plan, through an event where its guard falls to 0."""
@@ -253,16 +293,20 @@ class Course:
         while end - at.time > 1e-9:
             h = min(_SUBSTEP, end - at.time)
             phase = plan.sections[plan.place(at.time, at.events, at.touched).section].phase
-            x = self.step(plan, at, h, disturbance).states[0]
-            before, after = (self.height(phase, y) for y in (at.state, x))
+            then = at._replace(
+                time=at.time + h, state=self.step(plan, at, h, disturbance).states[0]
+            )
+            before, after = self.guard(plan, at), self.guard(plan, then)
             ends = after <= 0.0 < before and at.events - plan.events + 1 < len(plan.sections)
             if ends:  # where the secant of the guard vanishes
                 h *= before / (before - after)
                 x = self.step(plan, at, h, disturbance).states[0]
-            at = at._replace(time=at.time + h, state=x)
+                then = at._replace(time=at.time + h, state=x)
+            at = then
             if ends:
                 j = self.junction(phase)
-                y = j.matrix @ self.models[phase].jump(x, disturbance)[0] + j.offset
+                after_it = self.models[phase].jump(at.state, disturbance)[0]
+                y = j.matrix @ after_it + j.offset
                 at = Moment(at.time, y, at.events + 1, at.time)
         return at
 
@@ -270,21 +314,29 @@ class Course:
         """One step of h s from a moment on, under the input of the plan."""
         place = plan.place(at.time, at.events, at.touched)
         s = plan.sections[place.section]
-        rate = (1.0 - float(s.fractions[0])) / s.duration
-        u = self.inputs(s.phase, place.fraction + rate * h * np.array([0.0, 0.5, 1.0]))
+        u = self.inputs(s.phase, place.fraction + s.rate * h * np.array([0.0, 0.5, 1.0]))
         u += s.corrections[place.interval]
         given = (u[:1], u[1:2], u[2:])
         return self.models[s.phase].steps(at.state[None], given, np.array([h]), disturbance)
 
-    def height(self, phase: int, x: Array) -> float:
-        """The largest value of the guards that end a phase, without an input."""
-        return float(self.heights(phase, x[None])[0])
+    def guard(self, plan: Plan, at: Moment) -> float:
+        """The largest value of the guards that end the phase, under the plan; infinite without."""
+        place = plan.place(at.time, at.events, at.touched)
+        s = plan.sections[place.section]
+        u = self.inputs(s.phase, np.array([place.fraction])) + s.corrections[place.interval]
+        return float(self.guards(s.phase, at.state[None], u)[0])
+
+    def guards(self, phase: int, x: Array, u: Array) -> Array:
+        """The same of states (m, nx) under inputs (m, nu)."""
+        model = self.models[phase]
+        if not model.guards:
+            return np.full(len(x), np.inf)
+        values = model.end(x, u, np.zeros(model.nu)).values
+        return np.asarray(values[:, model.guards].max(axis=1))
 
     def heights(self, phase: int, x: Array) -> Array:
-        """The same of states (m, nx)."""
-        model = self.models[phase]
-        values = model.end(x, np.zeros((len(x), model.nu))).values
-        return np.asarray(values[:, model.zero].max(axis=1))
+        """The largest gaps (m,) of what a phase that lands ends with, of states (m, nx), m."""
+        return self.guards(phase, x, np.zeros((len(x), self.models[phase].nu)))
 
     def standing(self, phase: int, x: Array) -> float:
         """The mean gap of contacts that are closed in a phase, m."""
@@ -298,21 +350,26 @@ class Course:
         return [self._aim(section, k > 0, each) for k, (section, each) in enumerate(pairs)]
 
     def _aim(self, s: Section, whole: bool, most: float) -> Aim:
-        a = s.fractions
-        nominal = (1.0 - float(a[0])) * self.length(s.phase)
+        a, model, length = s.fractions, self.models[s.phase], self.length(s.phase)
+        nominal = float(a[-1] - a[0]) * length
         shortest, longest = _WHOLE if whole else (0.0, self.horizon.longest)
+        spare = _SPARE
+        if not self.ends(s.phase):
+            shortest, longest = (d / length for d in self.task.phases[s.phase].duration)
+            spare = 0.0
         least = max(-most, min(0.0, max(shortest * nominal, 0.01 * _SHORTEST) - s.duration))
-        greatest = min(most, max(0.0, longest * nominal + _SPARE - s.duration))
-        states = self.states(s.phase, a)
+        greatest = min(most, max(0.0, longest * nominal + spare - s.duration))
+        curve = self.motion.feedforward[s.phase]
         return Aim(
-            states,
+            self.states(s.phase, a),
             self.inputs(s.phase, a),
             self.inputs(s.phase, 0.5 * (a[:-1] + a[1:])),
+            curve.rate(curve.start + curve.length) * length * s.rate,
             nominal,
             least,
             greatest,
-            4.0 * self.task.margins.clearance * a * (1.0 - a),
-            len(a) - 1 if whole else self._ends(s.phase, s.states),
+            least_gaps(self.task, s.phase, model.open, np.minimum(a, 1.0)),
+            len(a) - 1 if whole or not model.lands else self._ends(s.phase, s.states),
             self._lowest(s.phase, s.states),
         )
 
@@ -322,12 +379,15 @@ class Course:
         states, inputs = self.states(phase, fractions), self.inputs(phase, fractions)
         heights = self.heights(phase, states)
         last = int(heights.argmax()) + 1
-        values = self.models[phase].end(states[:last], inputs[:last]).values
+        slope = np.zeros(self.models[phase].nu)
+        values = self.models[phase].end(states[:last], inputs[:last], slope).values
         return np.maximum.accumulate(heights[:last]), values
 
     def _lowest(self, phase: int, states: Array) -> Array:
         """Lower limits (n + 1, r) of the phase's end, before it no more than the motion keeps."""
         lower = np.array([limit.lower for limit in self.models[phase].end_limits])
+        if phase not in self._falls:
+            return np.tile(lower, (len(states), 1))
         heights, values = self._falls[phase]
         above = self.heights(phase, states)
         kept = np.array([np.interp(above, heights, column) for column in values.T]).T
@@ -341,14 +401,13 @@ class Course:
         above = np.flatnonzero(heights > self.horizon.early)
         return int(max(heights.argmax(), above[-1] + 1 if len(above) else 0))
 
-    def _refined(self, s: Section) -> Section:
-        """A whole section with as many intervals as the present one has."""
-        fine = np.linspace(0.0, 1.0, self.horizon.intervals[0] + 1)
+    def _resampled(self, s: Section, fine: Array) -> Section:
+        """The section at other nodes; beyond its last one what is planned there goes on."""
         off = s.states - self.states(s.phase, s.fractions)
         between = np.array([np.interp(fine, s.fractions, column) for column in off.T]).T
-        of = s.fractions.searchsorted(fine[:-1] + _SAME, "right") - 1
-        states = self.states(s.phase, fine) + between
-        return Section(s.phase, fine, states, s.corrections[of], s.duration)
+        of = s.fractions[:-1].searchsorted(fine[:-1] + _SAME, "right") - 1
+        states, left = self.states(s.phase, fine) + between, float(fine[-1] - fine[0]) / s.rate
+        return Section(s.phase, fine, states, s.corrections[of], left)
 
     def _along(self, off: Array) -> Array:
         """The part of a deviation along the free directions."""

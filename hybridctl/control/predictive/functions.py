@@ -47,30 +47,45 @@ class PhaseModel:
 
     disturbed: a task that differs from it by a unit of a disturbance. Of how many units there are,
     d, all values are affine functions: those of the task, and d times what the other one's differ.
-    inside_limits, end_limits: of what `inside` and `end` return, in order; the gaps of open
-    contacts come last in the former, and have none. zero: which of the latter vanish, as guards.
-    compiled: whether they are machine code.
+    inside_limits, start_limits, end_limits: of what `inside`, `start` and `end` return, in order;
+    the gaps of open contacts, `open`, come last in the first, and have none. zero: which of the
+    last vanish; guards: which of these are guards. lands: whether they are gaps. compiled: whether
+    functions are machine code. implied: guards, by phase, that vanish with others.
     """
 
     def __init__(
-        self, task: Task, k: int, disturbed: Task | None = None, compiled: bool = False
+        self,
+        task: Task,
+        k: int,
+        disturbed: Task | None = None,
+        compiled: bool = False,
+        implied: frozenset[tuple[int, str]] = frozenset(),
     ) -> None:
-        made = phase_functions(replace(task, torque=np.inf), k)
+        made = phase_functions(replace(task, torque=np.inf), k, implied)
         x, u = made.field.sx_in()
         self.nx, self.nu = x.numel(), u.numel()
         self.inside_limits, self.end_limits = made.inside_limits, made.end_limits
+        self.start_limits, self.open = made.start_limits, made.open
         self.zero = [i for i, limit in enumerate(self.end_limits) if limit.lower == limit.upper]
-        d, share = ca.SX.sym("d"), ca.SX.sym("share")
-        values = _values(made, x, u, share)
+        names = [f"guard {name!r}" for name in task.phases[k].ends]
+        self.guards = [i for i in self.zero if self.end_limits[i].name in names]
+        self.lands = bool(names) and all(name.endswith(" closes") for name in task.phases[k].ends)
+        d, share, rate = ca.SX.sym("d"), ca.SX.sym("share"), ca.SX.sym("rate", self.nu)
+        values = _values(made, x, u, share, rate)
         if disturbed is not None:
-            other = phase_functions(replace(disturbed, torque=np.inf), k)
-            pairs = zip(values, _values(other, x, u, share), strict=True)
+            other = phase_functions(replace(disturbed, torque=np.inf), k, implied)
+            pairs = zip(values, _values(other, x, u, share, rate), strict=True)
             values = [ca.cse(value + d * (moved - value)) for value, moved in pairs]
-        field, inside, end, jump = values
+        field, inside, start, end, jump = values
         self._field = _mapped("field", compiled, field, x, u, d)
         self._inside = _mapped("inside", compiled, inside, x, u, d, share)
-        self._end = _mapped("end", compiled, end, x, u, d)
+        self._start = _mapped("start", compiled, start, x, u, d)
+        self._end = _mapped("end", compiled, end, x, u, d, rate)
         self._jump = _mapped("jump", compiled, jump, x, u, d)
+
+    def field(self, x: Array, u: Array, d: float = 0.0) -> Rows:
+        """The field f at states (m, nx) and inputs (m, nu)."""
+        return Rows(*self._field(x, u, _column(d, x))[:3])
 
     def inside(self, x: Array, u: Array, share: Array, d: float = 0.0) -> Rows:
         """Values that have limits wherever in the phase, then gaps of open contacts, m.
@@ -79,9 +94,14 @@ class PhaseModel:
         """
         return Rows(*self._inside(x, u, _column(d, x), share[:, None])[:3])
 
-    def end(self, x: Array, u: Array, d: float = 0.0) -> Rows:
-        """Values that have limits where the phase ends."""
-        return Rows(*self._end(x, u, _column(d, x))[:3])
+    def start(self, x: Array, u: Array, d: float = 0.0) -> Rows:
+        """Values that have limits where the phase begins."""
+        return Rows(*self._start(x, u, _column(d, x))[:3])
+
+    def end(self, x: Array, u: Array, rate: Array, d: float = 0.0) -> Rows:
+        """Values that have limits where the phase ends, the input changing at a rate (nu,), 1/s."""
+        rates = np.broadcast_to(rate, u.shape)
+        return Rows(*self._end(x, u, _column(d, x), rates)[:3])
 
     def jump(self, x: Array, d: float = 0.0) -> tuple[Array, Array]:
         """The state (nx,) after the event that ends the phase, with its derivative (nx, nx)."""
@@ -112,11 +132,11 @@ class PhaseModel:
         return Steps(x + h * total, *slopes_by[:2], *(part[:, :, 0] for part in slopes_by[2:]))
 
 
-def _values(made: PhaseFunctions, x: Any, u: Any, share: Any) -> list[Any]:
-    """Field, limited values inside and at the end, and the state after it."""
+def _values(made: PhaseFunctions, x: Any, u: Any, share: Any, rate: Any) -> list[Any]:
+    """Field, limited values inside, at the start and at the end, and the state after it."""
     inside = ca.vertcat(made.inside(x, u), made.gaps(x, share))
-    end = made.end(x, u, ca.SX.zeros(u.numel()))
-    return [made.field(x, u), inside, end, x if made.jump is None else made.jump(x)]
+    after = x if made.jump is None else made.jump(x)
+    return [made.field(x, u), inside, made.start(x, u), made.end(x, u, rate), after]
 
 
 def _column(d: float, x: Array) -> Array:

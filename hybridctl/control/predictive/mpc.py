@@ -33,12 +33,13 @@ _LOWER = 0.002  # m, by which that surface is taken to be lower than such a cont
 class HybridMpc:
     r"""Model predictive control across events, a policy with a memory.
 
-    task: whose phases end with events, each with its limits. Those of inputs are kept, those of
-    states as far as can be: they should leave the motion some room. Conditions and costs of the
-    task do not count. motion: what is tracked, with the task's phases; where the task has a
+    task: phases, each with its limits. Those of inputs are kept, those of states as far as can be:
+    they should leave the motion some room. Conditions and costs of the task do not count. Where its
+    last phase ends with no event, its duration is to be within the task's, and the motion stays as
+    it ends. motion: what is tracked, with the task's phases; where the task has a
     symmetry it goes on for ever. weights: Q (nx, nx) and R (nu, nu), of which the diagonals count,
     as of an LQR. values: V (nx, nx) just after the begin of each phase and, without a symmetry,
-    after the last event, for the end of the horizon. fixed: the law that acts where there is no
+    in the end, for the end of the horizon. fixed: the law that acts where there is no
     plan. start: when the first phase of the motion begins, s. rise (nx,): the direction along which
     states are lifted off the ground by 1 m. With it the surface ahead is taken to be as high as the
     contacts that stand, or just below a contact that has not met it. disturbed: the task on a
@@ -81,8 +82,6 @@ class HybridMpc:
         instance("motion", motion, OptimalTrajectory)
         self.fixed = instance("fixed", fixed, Policy)  # type: ignore[type-abstract]
         self.horizon = Horizon() if horizon is None else instance("horizon", horizon, Horizon)
-        if not all(phase.ends for phase in task.phases):
-            raise InputError("task: each of its phases must end with an event")
         if disturbed is not None:
             instance("disturbed", disturbed, Task)
         self._disturbed = disturbed is not None
@@ -157,8 +156,7 @@ class HybridMpc:
         if plan is None or history.time < plan.time or events - plan.events not in (0, 1):
             self.reset()
             phase = course.phase(events)
-            since = history.time - (at.touched if events else self._start)
-            begin = min(max(since / course.length(phase), 0.0), 0.9)
+            begin = course.begun(phase, history.time - (at.touched if events else self._start))
             plan = self.plan = Plan(at.time, events, at.touched, course.sections(events, begin))
         at = course.seen(plan, at)
         if self._rise is not None:
@@ -177,7 +175,7 @@ class HybridMpc:
             return old
         plan = self._course.carried_on(old, at)
         first = plan.sections[0]
-        height = self._course.height(first.phase, at.state)
+        height = self._course.guard(plan, at)
         late = first.fractions[0] > _LATE and height < 0.0
         self._due = min(self._due, at.time) if late else math.inf
         self._fixed = at.time - self._due > self.horizon.patience - 1e-9
@@ -262,8 +260,7 @@ class _Planned:
         at, model = self.at, self.course.models[0]
         place = self.plan.place(at.time, at.events, at.touched)
         s = self.plan.sections[place.section]
-        rate = (1.0 - float(s.fractions[0])) / s.duration
-        fractions = place.fraction + rate * (times - at.time)
+        fractions = place.fraction + s.rate * (times - at.time)
         u = self.course.inputs(s.phase, fractions) + s.corrections[place.interval]
         u = np.clip(self.course.outwards(u, at.events), self.limits[0], self.limits[1])
         return u, np.zeros((len(times), model.nu, model.nx))

@@ -27,7 +27,8 @@ from hybridctl.checks import Array, Indices
 from hybridctl.control.predictive.functions import PhaseModel, Rows
 
 # What a unit of slack costs, of the first three for a second.
-SLACK = {"N": 50.0, "rad": 3e4, "m": 3e4, "N s": 2e3, "m/s": 2e3}
+SLACK = {"N": 50.0, "rad": 3e4, "m": 3e4, "N s": 2e3, "m/s": 2e3, "m/s^2": 20.0, "m/s/s": 20.0}
+SLACK |= {"rad/s": 2e3, "N/s": 0.5}
 _SOON = 2  # intervals, in which the input acts before it is planned anew
 _EARLY = 0.002  # of what slack costs where a phase ends, where it may do so early
 _SMALL = 1e-6  # on the diagonal, so that the programme is strictly convex
@@ -36,7 +37,9 @@ _ACCURACY, _ITERATIONS = 1e-5, 100  # of the solver
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """A phase of the horizon as planned: from fraction a[0] of it to its end.
+    """A phase of the horizon as planned: from fraction a[0] of it to its end, a[-1] = 1.
+
+    One that ends with no event may go on beyond that.
 
     phase: its number in the task. fractions (n + 1,): of the nodes. states (n + 1, nx). corrections
     (n, nu): of the input. duration: what is left of the phase, s.
@@ -51,7 +54,12 @@ class Section:
     @property
     def shares(self) -> Array:
         """The shares (n,) that the intervals have of the duration."""
-        return np.asarray(np.diff(self.fractions) / (1.0 - self.fractions[0]))
+        return np.asarray(np.diff(self.fractions) / (self.fractions[-1] - self.fractions[0]))
+
+    @property
+    def rate(self) -> float:
+        """How fast fractions grow, 1/s."""
+        return float(self.fractions[-1] - self.fractions[0]) / self.duration
 
     def changed(self, states: Array, corrections: Array, duration: float) -> Section:
         """The section with these added."""
@@ -67,16 +75,17 @@ class Section:
 class Aim:
     """What a section is to be like.
 
-    states (n + 1, nx): of the reference. inputs (n + 1, nu), middles (n, nu): the feedforward.
-    duration: s. least, greatest: of changes of the duration, s. clearance (n + 1,): least gaps of
-    open contacts, m. ends: the number of the node from which on the phase may end. lowest
-    (n + 1, r): lower limits of its end at the nodes. surface: height of what it ends on, m.
-    disturbance: how much there is.
+    states (n + 1, nx): of the reference. inputs (n + 1, nu), middles (n, nu): the feedforward;
+    slope (nu,): its rate in the end, 1/s. duration: s. least, greatest: of changes of the duration,
+    s. clearance (n + 1, g): least gaps of open contacts, m. ends: the number of the node from which
+    on the phase may end. lowest (n + 1, r): lower limits of its end at the nodes. surface: height
+    of what it ends on, m. disturbance: how much there is.
     """
 
     states: Array
     inputs: Array
     middles: Array
+    slope: Array
     duration: float
     least: float
     greatest: float
@@ -155,7 +164,10 @@ class Programme:
             model, last = models[section.phase], p + 1 == len(sections)
             self._steps(p, model, aims[p])
             self._inside(p, model, aims[p])
-            self._end(p, model, aims[p])
+            if p and model.start_limits:
+                self._start(p, model, aims[p])
+            if model.end_limits:
+                self._end(p, model, aims[p])
             self._join(p, model, junctions[p], aims[p].disturbance, last)
             self._weigh(p, aims[p])
 
@@ -228,20 +240,29 @@ class Programme:
         u = aim.inputs[nodes] + s.corrections[of]
         found = model.inside(s.states[nodes], u, s.fractions[nodes], aim.disturbance)
         lengths = (s.duration * s.shares)[of]
-        limits = [(r.unit, r.lower, r.upper) for r in model.inside_limits]
+        limits = model.inside_limits
         gaps = found.values.shape[1] - len(limits)
-        for unit in dict.fromkeys(unit for unit, _, _ in limits):
-            mine = [(i, *limit[1:]) for i, limit in enumerate(limits) if limit[0] == unit]
-            sides = [(i, 1.0, low) for i, low, _ in mine if np.isfinite(low)]
-            sides += [(i, -1.0, -high) for i, _, high in mine if np.isfinite(high)]
+        left = np.maximum(1.0 - s.fractions[nodes], 0.0)
+        for unit in dict.fromkeys(limit.unit for limit in limits):
+            mine = [(i, r) for i, r in enumerate(limits) if r.unit == unit]
+            sides = [(i, 1.0, r.lower * left**r.fades) for i, r in mine if np.isfinite(r.lower)]
+            sides += [(i, -1.0, -r.upper * left**0) for i, r in mine if np.isfinite(r.upper)]
             chosen = _sided(found, sides)
             self._soften(p, nodes, of, chosen, SLACK[unit] * lengths)
         for g in range(gaps):
-            wanted = _sided(found, [(len(limits) + g, 1.0, 0.0)])
-            wanted = wanted._replace(values=wanted.values - aim.clearance[nodes, None])
+            wanted = _sided(found, [(len(limits) + g, 1.0, aim.clearance[nodes, g])])
             later = nodes > 0
             kept = Rows(*(part[later] for part in wanted))
             self._soften(p, nodes[later], of[later], kept, SLACK["m"] * lengths[later])
+
+    def _start(self, p: int, model: PhaseModel, aim: Aim) -> None:
+        """Limits where a section begins."""
+        s, first = self._sections[p], np.zeros(1, dtype=int)
+        u = aim.inputs[first] + s.corrections[first]
+        found = model.start(s.states[first], u, aim.disturbance)
+        for i, limit in enumerate(model.start_limits):
+            wanted = _sided(found, [(i, 1.0, np.full(1, limit.lower))])
+            self._soften(p, first, first, wanted, np.full(1, SLACK[limit.unit]))
 
     def _end(self, p: int, model: PhaseModel, aim: Aim) -> None:
         """Guards that end the section vanish; limits of the event, also where it comes early."""
@@ -249,7 +270,8 @@ class Programme:
         n = len(s.corrections)
         nodes = np.arange(aim.ends, n + 1)
         of = np.minimum(nodes, n - 1)
-        found = model.end(s.states[nodes], aim.inputs[nodes] + s.corrections[of], aim.disturbance)
+        u = aim.inputs[nodes] + s.corrections[of]
+        found = model.end(s.states[nodes], u, aim.slope, aim.disturbance)
         limits, zero = model.end_limits, model.zero
         row = self._new_equations(aim.surface - found.values[-1, zero])
         self._equal.put(np.array([row]), self._states[p][-1:], found.by_state[-1:, zero])
@@ -258,9 +280,8 @@ class Programme:
             mine = [i for i, r in enumerate(limits) if r.unit == unit and i not in zero]
             if mine:
                 costs = SLACK[unit] * np.where(nodes < n, _EARLY, 1.0)
-                wanted = _sided(found, [(i, 1.0, 0.0) for i in mine])
-                values = wanted.values - aim.lowest[nodes][:, mine]
-                self._soften(p, nodes, of, wanted._replace(values=values), costs)
+                wanted = _sided(found, [(i, 1.0, aim.lowest[nodes, i]) for i in mine])
+                self._soften(p, nodes, of, wanted, costs)
 
     def _join(
         self, p: int, model: PhaseModel, junction: Junction, disturbance: float, last: bool
@@ -349,11 +370,11 @@ class Programme:
         return s.changed(states, corrections, float(z[time]))
 
 
-def _sided(rows: Rows, sides: list[tuple[int, float, float]]) -> Rows:
-    """sign * value - bound of chosen rows (index, sign, bound)."""
+def _sided(rows: Rows, sides: list[tuple[int, float, Array]]) -> Rows:
+    """sign * value - bound of chosen rows (index, sign, bounds (m,))."""
     index = [i for i, _, _ in sides]
     sign = np.array([s for _, s, _ in sides])
-    bound = np.array([b for _, _, b in sides])
+    bound = np.array([b for _, _, b in sides]).T
     return Rows(
         sign * rows.values[:, index] - bound,
         sign[:, None] * rows.by_state[:, index],

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import casadi as ca
 import numpy as np
 
+from hybridctl.checks import Array
 from hybridctl.control.trajectory.task import Task
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contact_states import CLOSED, OPEN, STICK
@@ -112,6 +114,15 @@ def gaps_of(
     rows = task.system.robot, task.contacts(k, left=left)
     modes = tuple(CLOSED if i in contacts else OPEN for i in range(len(rows[1])))
     return held_rows(*rows, modes, x)[: len(contacts)]
+
+
+def least_gaps(task: Task, k: int, names: Sequence[str], at: Array) -> Array:
+    """Least gaps (m, g) of open contacts at fractions (m,) of phase k, see `Margins.clearance`."""
+    contacts = task.system.contacts
+    let_go = [contacts[i].name for i in (opening_contacts(task, k - 1) if k else ())]
+    high, late = 4.0 * at * (1.0 - at), 256.0 / 27.0 * at**3 * (1.0 - at)
+    shares = [late if name in let_go else high for name in names]
+    return np.asarray(task.margins.clearance * np.reshape(shares, (len(names), len(at))).T)
 
 
 def jump_of(task: Task, k: int) -> Any:

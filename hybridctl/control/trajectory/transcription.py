@@ -23,6 +23,7 @@ from hybridctl.control.trajectory.functions import (
     gaps_of,
     held_at,
     held_limits,
+    least_gaps,
     length_unit,
     opening_contacts,
     phase_functions,
@@ -363,10 +364,7 @@ def _inside(
 
 def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: ColumnFunction, at: Array) -> Block:
     """Gaps of open contacts, above a parabola over the phase; of those just let go, a quartic."""
-    names = [contact.name for contact in task.system.contacts]
-    let_go = [names[i] for i in (opening_contacts(task, k - 1) if k else ())]
-    high, late = 4.0 * at * (1.0 - at), 256.0 / 27.0 * at**3 * (1.0 - at)
-    lower = np.array([task.margins.clearance * (late if n in let_go else high) for n in f.open])
+    lower = least_gaps(task, k, f.open, at).T
     lower[:, at == 1.0] = -np.inf
     limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
     return Block(gaps.values, limits, k, at, lower)
