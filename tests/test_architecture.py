@@ -38,7 +38,7 @@ HOME = {
         "control/cone.py",
         "control/predictive/functions.py",
         "control/trajectory/functions.py",
-        "control/trajectory/hessian.py",
+        "control/trajectory/pointwise.py",
         "control/trajectory/orders.py",
         "control/trajectory/redundant.py",
         "control/trajectory/solve.py",

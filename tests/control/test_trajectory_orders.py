@@ -247,15 +247,18 @@ def test_tasks_that_make_no_sense_are_refused(change):
         landing(**change)
 
 
-def test_the_hessian_point_by_point_is_that_of_the_whole():
+def test_derivatives_point_by_point_are_those_of_the_whole():
     """Rounding only: sums of some hundred terms."""
     task = landing(spread=0.05, widen=1.0, running_cost=lambda x, u: ca.sumsqr(u) * ca.cos(x[1]))
     programme = transcribe(task)
     w, random = programme.column, np.random.default_rng(0)
     multipliers = random.normal(size=programme.constraints.numel())
     lagrangian = 0.7 * programme.cost + ca.dot(ca.DM(multipliers), programme.constraints)
-    whole = ca.Function("whole", [w], [ca.hessian(lagrangian, w)[0]])
+    g = programme.constraints
+    whole = ca.Function("whole", [w], [ca.hessian(lagrangian, w)[0], g, ca.jacobian(g, w)])
     point = programme.start(guess) + 0.5 * random.normal(size=w.numel())
-    expected = np.triu(whole(point).full())
-    found = programme.hessian()(point, [], 0.7, multipliers).full()
-    np.testing.assert_allclose(found, expected, atol=1e-12 * np.abs(expected).max())
+    bend, *rest = (part.full() for part in whole(point))
+    made = [programme.hessian()(point, [], 0.7, multipliers), *programme.jacobian()(point, [])]
+    for found, expected in zip(made, [np.triu(bend), *rest], strict=True):
+        atol = 1e-12 * np.abs(expected).max()
+        np.testing.assert_allclose(found.full(), expected, atol=atol)

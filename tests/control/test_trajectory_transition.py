@@ -145,11 +145,14 @@ def test_constraints_and_hessian_have_the_derivatives_that_differences_see():
     w, random = programme.column, np.random.default_rng(0)
     multipliers = random.normal(size=programme.constraints.numel())
     lagrangian = 0.7 * programme.cost + ca.dot(ca.DM(multipliers), programme.constraints)
-    whole = ca.Function("whole", [w], [ca.hessian(lagrangian, w)[0]])
+    slopes = ca.jacobian(programme.constraints, w)
+    whole = ca.Function("whole", [w], [ca.hessian(lagrangian, w)[0], slopes])
     point = random.normal(size=w.numel())
-    expected = np.triu(whole(point).full())
-    found = programme.hessian()(point, [], 0.7, multipliers).full()
-    np.testing.assert_allclose(found, expected, atol=1e-12 * np.abs(expected).max())
+    bend, slope = (part.full() for part in whole(point))
+    made = programme.hessian()(point, [], 0.7, multipliers), programme.jacobian()(point, [])[1]
+    for found, expected in zip(made, (np.triu(bend), slope), strict=True):
+        atol = 1e-12 * np.abs(expected).max()
+        np.testing.assert_allclose(found.full(), expected, atol=atol)
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ from hybridctl.control.trajectory.functions import (
     opening_contacts,
     phase_functions,
 )
-from hybridctl.control.trajectory.hessian import ColumnFunction, hessian
 from hybridctl.control.trajectory.orders import ContinuedArc, orders, sizes
+from hybridctl.control.trajectory.pointwise import ColumnFunction, hessian, jacobian
 from hybridctl.control.trajectory.task import Phase, Task
 from hybridctl.control.trajectory.transition import (
     Deviations,
@@ -115,6 +115,12 @@ class Transcription:
     def constraints(self) -> Expression:
         """The values of all constraints (m, 1)."""
         return ca.vertcat(*(ca.vec(block.values) for block in self.blocks))
+
+    def jacobian(self) -> Any:
+        """(w, parameters) -> constraints, and their Jacobian."""
+        g = self.constraints
+        slopes = jacobian(self.column, g, self.mapped)
+        return ca.Function("jacobian", [self.column, ca.MX(0, 1)], [g, slopes])
 
     def hessian(self) -> Any:
         """(w, parameters, s, multipliers) -> upper triangle of that of s cost + multipliers' g."""

@@ -22,7 +22,7 @@ from hybridctl.control.trajectory.functions import (
     jump_of,
     mode_on,
 )
-from hybridctl.control.trajectory.hessian import ColumnFunction
+from hybridctl.control.trajectory.pointwise import ColumnFunction
 from hybridctl.control.trajectory.task import Task
 from hybridctl.mechanics.phase import contact_modes
 
