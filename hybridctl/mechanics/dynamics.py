@@ -52,6 +52,7 @@ from hybridctl.mechanics.sliding import (
     steered_derivatives,
     stop_of,
     surely,
+    turned_by_loads,
 )
 from hybridctl.mechanics.surfaces import ExpressedSurface
 from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
@@ -219,7 +220,7 @@ class ContactDynamics:
     def loaded(self, now: Solution, gaps: Array) -> ContactAcceleration:
         """Acceleration and forces of a solution, with loads shared inside the friction cones."""
         phase, count = now.phase, len(self.contacts)
-        now = shared(now, phase.friction)
+        now = turned_by_loads(shared(now, phase.friction), phase.friction)
         (forces, friction), (_, slip) = phase.spread(now.forces), phase.spread(now.rows.rates)
         if not phase.whole:
             forces, friction, slip = (

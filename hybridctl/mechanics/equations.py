@@ -291,9 +291,13 @@ def contradict(now: Solution, tolerance: float = APART) -> bool:
     rows, missed = now.rows, float(np.abs(now.residual).max())
     if not now.kkt.redundant or missed <= tolerance * float(np.abs(rows.target).max()):
         return False
-    free = np.abs(now.kkt.by_mass(rows.drive))
-    scale = float((np.abs(rows.jacobian) @ free + np.abs(rows.target)).max())
-    return missed > tolerance * scale
+    return missed > tolerance * magnitude(now)
+
+
+def magnitude(now: Solution) -> float:
+    """The largest sum of the sizes of terms in accelerations of rows without contact forces."""
+    free = np.abs(now.kkt.by_mass(now.rows.drive))
+    return float((np.abs(now.rows.jacobian) @ free + np.abs(now.rows.target)).max())
 
 
 def balanced(now: Solution, y: Array) -> tuple[Array, Array]:

@@ -9,14 +9,18 @@ import numpy as np
 from scipy.linalg import pinv
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.coulomb.law import unit
+from hybridctl.errors import NoContactSolutionError
+from hybridctl.mechanics.coulomb.law import CERTIFIED, unit
 from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.equations import (
     ContactRows,
     Solution,
     balanced,
     linearised,
+    magnitude,
     problem,
+    shared,
+    solve,
 )
 from hybridctl.mechanics.phase import ContactPhase, Friction
 from hybridctl.mechanics.tolerances import (
@@ -24,11 +28,14 @@ from hybridctl.mechanics.tolerances import (
     AT_BORDER,
     BEGUN,
     CLEARLY_MOVES,
+    CONSISTENT,
     MOVES,
     STANDSTILL,
     STOPPED,
     TURNS,
 )
+
+_TURNED = 10  # of Newton's steps, of which three or four do
 
 
 def sliding_directions(
@@ -131,6 +138,43 @@ def steered_derivatives(
         m_z + turn.multipliers @ angles_z,
         forces_z + turn.forces @ angles_z,
     )
+
+
+def turned_by_loads(now: Solution, friction: Friction) -> Solution:
+    """A solution whose steered contacts slide the way they accelerate under the loads they carry.
+
+    Directions are found with any loads that redundant contacts may share, and where these slide,
+    the motion depends on them. Newton's method on the angles, with loads shared anew.
+
+    Raises `NoContactSolutionError` where it finds no such directions.
+    """
+    if not now.steered or not now.kkt.redundant:
+        return now
+    scale, missed = magnitude(now), _across(now)
+    for _ in range(_TURNED):
+        if not np.abs(missed).max() > CONSISTENT * scale:  # or is no number
+            return now
+        turn, directions = _turn(now, now.steered), dict(now.directions)
+        angles = np.linalg.lstsq(turn.slope, -missed)[0]
+        for k, across, angle in zip(now.steered, turn.across.T, angles.tolist(), strict=True):
+            sideways = across[now.phase.tangents[k]]
+            directions[k] = math.cos(angle) * directions[k] + math.sin(angle) * sideways
+        now = shared(solve(now.phase, now.rows, directions, now.steered), friction)
+        missed = _across(now)
+    if np.abs(missed).max() <= CERTIFIED * scale:
+        return now
+    raise NoContactSolutionError(
+        "numerical failure: no directions were found in which contacts that share loads may begin "
+        f"to slide, accelerations of {np.abs(missed).max():.2g} m/s^2 are left across them",
+        numerical=True,
+    )
+
+
+def _across(now: Solution) -> Array:
+    """Accelerations (n,) of steered contacts across the directions in which they slide."""
+    change = now.rows.jacobian @ now.acceleration - now.rows.target
+    along = [(now.directions[k], change[now.phase.tangents[k]]) for k in now.steered]
+    return np.array([s[0] * a[1] - s[1] * a[0] for s, a in along])
 
 
 def stop_of(now: Solution, contacts: tuple[int, ...]) -> tuple[Array, Array]:

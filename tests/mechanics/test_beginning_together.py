@@ -4,8 +4,11 @@ from importlib.metadata import files
 
 import numpy as np
 import pytest
+from attack.laws import Law, violation
+from differences import assert_derivative
 
 import hybridctl as hc
+from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system, sliding
 from hybridctl.mechanics.coulomb import solve
 from hybridctl.mechanics.selection import select_modes
@@ -39,13 +42,15 @@ def test_a_quadruped_slides_on_its_front_feet_and_comes_to_stand(quadruped, heig
     assert run.final_mode == ("stick",) * 4
 
 
-def shod():
+def shod(pitches=True):
     """A cube of 4 kg on four corners, and a shoe of 1 kg with an edge on the floor, on two.
 
-    Motors push the shoe along x, up, and turn it about z; about y it hangs free.
+    Motors push the shoe along x, up, and turn it about z; about y it hangs free, or is fixed.
     """
     inertia = '<inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/>'
     axes = {"rail": "1 0 0", "mast": "0 0 1", "pin": "0 0 1", "shoe": "0 1 0"}
+    if not pitches:
+        axes = {"rail": "1 0 0", "mast": "0 0 1", "shoe": "0 0 1"}
     links = ["cube", *axes]
     urdf = '<robot name="shod">'
     for link in links:
@@ -103,3 +108,44 @@ def test_what_is_held_where_it_stands_is_selected_to_stick(monkeypatch, creep):
     modes = select_modes(dynamics, q, v, u, ("stick",) * 4 + ("slip",) * 2)
     now = dynamics.acceleration(q, v, u, modes)
     assert not any(now.holds(i) for i, mode in enumerate(modes) if mode == "slip")
+
+
+@pytest.mark.parametrize("creep", [0.0, 5e-10])
+@pytest.mark.parametrize(("push", "turn"), [(20.0, 0.3), (8.0, -0.6), (20.0, -0.6), (5.0, 2.0)])
+def test_an_edge_whose_points_may_share_its_load_begins_to_slide_with_the_load_they_have(
+    creep, push, turn
+):
+    """Fixed in pitch: how both points share the load says how friction turns the edge.
+
+    Any share has its motion, and all of them obey the law, each with its own directions. So do the
+    derivatives: those of differences, which are off by the square of steps from 1e-2 to 1e-5.
+    """
+    system = shod(pitches=False)
+    dynamics, q, v = system.dynamics, system.robot.neutral(), np.zeros(system.robot.nv)
+    q[2], v[-1] = 0.1, creep / 0.08
+    u, modes = np.array([push, -5.0, turn]), ("stick",) * 4 + ("slip",) * 2
+    now = dynamics.acceleration(q, v, u, modes)
+    law = dynamics.problem(phase := dynamics.phase(modes), dynamics.rows(phase, q, 0.0 * v, u))
+    rows = np.concatenate([[i, *tangents] for i, tangents in enumerate(law.tangents)])
+    forces = np.column_stack((now.forces, now.friction)).ravel()
+    judge = Law(
+        law.delassus[np.ix_(rows, rows)], law.free[rows], law.kinetic, (2,) * 6, law.magnitude
+    )
+    assert violation(judge, forces).worst <= 1e-9
+    found = dynamics.derivatives_at(q, v, u, now)
+    assert_derivative(
+        lambda du: dynamics.acceleration(q, v, u + du, modes).acceleration,
+        found.acceleration_z[:, -3:],
+    )
+
+
+def test_directions_that_are_not_found_are_an_error(monkeypatch):
+    monkeypatch.setattr(sliding, "_TURNED", 0)
+    system = shod(pitches=False)
+    q, modes = system.robot.neutral(), ("stick",) * 4 + ("slip",) * 2
+    q[2] = 0.1
+    with pytest.raises(NoContactSolutionError, match="share loads may begin to slide") as caught:
+        system.dynamics.acceleration(
+            q, np.zeros(system.robot.nv), np.array([20.0, -5.0, 0.3]), modes
+        )
+    assert caught.value.numerical
