@@ -203,7 +203,7 @@ class SaltedKalmanFilter:
         inputs = (*state.inputs, InputPiece(end, given))
         return FilterState(
             end, after, state.beginning, None, False, state.rejections, state.rows, inputs
-        )
+        ).finite()
 
     def _updated(self, state: FilterState, channel: str, value: Array, given: Input) -> FilterState:
         before = state.hypotheses if state.channel is None else begun(state.hypotheses)
@@ -214,7 +214,7 @@ class SaltedKalmanFilter:
         found = FilterState(state.time, after, state.beginning, channel, False, *memory)
         if not signal:
             found = monitored(self.rules, found, channel, value, given)
-        return self._mixed(found, given)
+        return self._mixed(found.finite(), given)
 
     def _mixed(self, state: FilterState, given: Input) -> FilterState:
         """The state with the moments of its hypotheses, where there are several."""

@@ -190,7 +190,7 @@ class ParticleFilter:
         shown = (Hypothesis(self._summary(after)),)
         kept = state.filter._replace(
             time=time, hypotheses=shown, channel=None, several=None, inputs=inputs
-        )
+        ).finite()
         return state._replace(filter=kept, particles=after, draws=state.draws + 1)
 
     def update(
@@ -213,7 +213,7 @@ class ParticleFilter:
         )
         kept = state.filter._replace(
             hypotheses=(made,), channel=channel, several=several, reopened=False
-        )
+        ).finite()
         if channel not in self.signals:
             kept = monitored(self.rules, kept, channel, value, input)
         if kept.reopened:

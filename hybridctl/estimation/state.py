@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, quoted
+from hybridctl.errors import SimulationError
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.hybrid.laws import InputLaw
@@ -153,6 +155,17 @@ class FilterState(NamedTuple):
     rows: Mapping[str, tuple[Row, ...]] = {}
     inputs: tuple[InputPiece, ...] = ()
     several: Mixture | None = None
+
+    def finite(self) -> FilterState:
+        """The same state; `SimulationError` where it has a mean or covariance that overflowed."""
+        for hypothesis in self.hypotheses:
+            e = hypothesis.estimate
+            if not (np.isfinite(e.mean).all() and np.isfinite(e.covariance).all()):
+                raise SimulationError(
+                    f"the estimate at t = {e.time:.6g} s is not finite, its mean is "
+                    f"{quoted(e.mean)}: are times, noise levels and units right?"
+                )
+        return self
 
     @property
     def estimate(self) -> Estimate:

@@ -133,3 +133,21 @@ def test_a_mean_off_what_its_mode_holds_is_refused_with_what_puts_it_right():
     filter_.start(estimate([0.0, 1.0], np.diag([0.0, 1.0]), "on"))
     with pytest.raises(ConstraintViolatedError, match=r"mean is off .* gap is 0\.001 m.*project"):
         filter_.start(estimate([1e-3, 1.0], np.diag([0.0, 1.0]), "on"))
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning", "ignore:invalid:RuntimeWarning")
+@pytest.mark.parametrize(
+    "made",
+    [
+        ball,
+        lambda: ball(hypotheses=4),
+        lambda: ball(UnscentedFilter),
+        lambda: ball(ParticleFilter, particles=2),
+    ],
+    ids=["salted", "several", "unscented", "particles"],
+)
+def test_an_estimate_that_overflows_is_an_error(made):
+    """A stamp of 1e160 s: the flow until then has squares that are no floats."""
+    record = Record({"height": Series(np.array([0.1, 1e160]), np.array([[0.9], [0.9]]))})
+    with pytest.raises(hc.errors.SimulationError, match="not finite"):
+        made().run(record, estimate())
