@@ -53,13 +53,11 @@ class ImpactResult:
     impulses (c,): normal; friction_impulses (c, 2): tangential, along the tangents of each
     surface. states: what each contact did during the impact ("open" without an impulse),
     modes: what it does after it, by its velocity. border: contacts at the border of another
-    state, where the derivative is piecewise linear. momentum_residual: largest entry of
-    M (v+ - v-) - J^T Lambda; law_residual: largest violation of the other equations, relative
-    to their scale; energy_loss: kinetic energy lost in J. uniqueness: whether it is proven or
-    disproven that no other velocity obeys the law, or not established; up to 64 sets of contact
-    states it is one of the first two. Impulses of redundant contacts need not be unique for that.
-    restitution: E (r,) of all rows. terms: those of the equations of motion at (q, v-), from which
-    derivatives go on.
+    state, where the derivative is piecewise linear. energy_loss: kinetic energy lost in J.
+    uniqueness: whether it is proven or disproven that no other velocity obeys the law, or not
+    established; up to 64 sets of contact states it is one of the first two. Impulses of redundant
+    contacts need not be unique for that. restitution: E (r,) of all rows. terms: those of the
+    equations of motion at (q, v-), from which derivatives go on.
     """
 
     velocity_after: Array
@@ -68,8 +66,6 @@ class ImpactResult:
     states: Modes
     modes: Modes
     border: tuple[int, ...]
-    momentum_residual: float
-    law_residual: float
     energy_loss: float
     uniqueness: Uniqueness
     restitution: Array = field(repr=False)
@@ -141,7 +137,6 @@ def impact_of(
     expected = {tuple(modes[i] for i in closed) for modes in dynamics.expected}
     solution = _solution(on_several or dynamics.on_several, problem, rows @ v, expected)
     after = v + system.push @ solution.forces
-    momentum = mass @ (after - v)
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
     impulses[closed], friction_impulses[closed] = phase.spread(solution.forces)
     states: list[str] = [OPEN] * count
@@ -158,9 +153,7 @@ def impact_of(
         tuple(states),
         tuple(modes),
         tuple(closed[j] for j in solution.border),
-        float(np.abs(momentum - rows.T @ solution.forces).max()),
-        solution.residual,
-        float(-0.5 * momentum @ (after + v)),
+        float(-0.5 * (after - v) @ mass @ (after + v)),
         solution.uniqueness,
         restitution,
         terms,
