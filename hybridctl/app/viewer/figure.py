@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,8 @@ class Figure:
 
     def __init__(self, robot: Robot, contacts: Sequence[Contact] = ()) -> None:
         self.robot = robot
-        self._frames: Mapping[str, Frame] = {n: robot.frame(n) for n in robot.link_names}
+        frames = {name: robot.frame(name) for name in robot.link_names}
+        self._links = {name: (frame.joint, _transform(frame)) for name, frame in frames.items()}
         self._joints = range(len(robot.joint_names) + 1)
         self._parents = [0, *(body.parent + 1 for body in robot.tree().bodies)]
         self._points = [
@@ -42,7 +43,7 @@ class Figure:
     def link_poses(self, x: Array) -> dict[str, Array]:
         """Transforms (4, 4) from the frame of each link to the world, at state x (nq + nv,)."""
         joints = self._joint_poses(x)
-        return {name: joints[f.joint] @ _transform(f) for name, f in self._frames.items()}
+        return {name: joints[joint] @ pose for name, (joint, pose) in self._links.items()}
 
     def bones(self, x: Array) -> Array:
         """Lines (n, 2, 3) between neighbouring joints, and from joints to points."""

@@ -199,8 +199,10 @@ class Drawn:
     def place(self, x: Array, covariance: Array | None = None) -> None:
         """Move it to a state (nq + nv,), with a covariance (2 nv, 2 nv) if there is one."""
         poses = self._figure.link_poses(x)
-        for link, node in self.links.items():
-            node.wxyz, node.position = _placed(poses[link])
+        if self.links:
+            turns = _quaternion(np.array([poses[link][:3, :3] for link in self.links]))
+            for (link, node), turn in zip(self.links.items(), turns, strict=True):
+                node.wxyz, node.position = turn, poses[link][:3, 3]
         if self.bones is not None:
             self.bones.points = self._figure.bones(x).astype(np.float32)
         if covariance is None:
@@ -360,8 +362,8 @@ def _placed(pose: Array) -> tuple[Array, Array]:
 
 
 def _quaternion(turn: Array) -> Array:
-    """w, x, y, z of a rotation matrix (3, 3)."""
-    return np.roll(Rotation.from_matrix(turn).as_quat(), 1)
+    """w, x, y, z of rotation matrices (..., 3, 3)."""
+    return np.roll(Rotation.from_matrix(turn).as_quat(), 1, axis=-1)
 
 
 def _check_sizes(
