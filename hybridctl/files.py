@@ -9,9 +9,10 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 from uuid import uuid4
 
 import msgspec
@@ -19,7 +20,7 @@ import numpy as np
 import yaml
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import member, quoted
+from hybridctl.checks import member, number, quoted
 from hybridctl.errors import FileFormatError, FileWriteError, InputError
 
 T = TypeVar("T")
@@ -29,6 +30,16 @@ MOST_YAML, MOST_ENTRIES, DEEPEST = 2**20, 100_000, 30
 _WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
 _KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
 _WANTED = re.compile(r"Expected (.*?)(?:, got .*)?")
+_WORDS = {  # for what msgspec expects
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "object": "an object",
+    "str": "text",
+    "null": "nothing",
+    "|": "or",
+}
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
@@ -172,30 +183,52 @@ def typed(kind: type[T], content: Any, where: str) -> T:
     """What YAML or JSON has given as a type; `where` is the key that holds it, for errors.
 
     Raises `UnknownNameError` for a key that is none, and `InputError` for one that is missing or
-    has another type, with its path, its value and what would be right.
+    has another type, with its path, its value and what would be right. Numbers of dataclasses are
+    finite.
     """
     try:
-        return msgspec.convert(content, kind)
+        made = msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         found = _WHERE.fullmatch(str(error))
         assert found is not None
         path, what = found["path"] or "", found["what"]
         if isinstance(error.__cause__, InputError):  # of a type's own check, which names its field
             raise type(error.__cause__)(f"{where}{path}.{error.__cause__}") from error
-        value, field_type = content, kind
-        for name, index in _STEP.findall(path):
+        value, steps = content, _STEP.findall(path)
+        for name, index in steps:
             value = value[name] if name else value[int(index)]
         key = _KEY.fullmatch(what)
         if key is not None and key[1].startswith("missing"):
             raise InputError(f"{where}{path} needs {key[2]}, got {quoted(value)}") from error
         if key is not None:
-            known = [name for name in field_type.__annotations__] if not path else []
+            known = [name for name in kind.__annotations__] if not path else []
             if known:
                 member(f"key in {where}", key[2], known)
             raise InputError(f"{where}{path} has no key {key[2]!r}") from error
         wanted = _WANTED.fullmatch(what)
-        right = what if wanted is None else wanted[1].replace("`", "")
+        if wanted is None:  # one of a few texts
+            options = get_args(get_type_hints(kind)[steps[0][0]]) if len(steps) == 1 else ()
+            member(f"{where}{path}", value, options)
+            raise InputError(f"{where}{path} {quoted(value)} is unknown") from error
+        right = re.sub(r"\w+|\|", lambda word: _WORDS.get(word[0], word[0]), wanted[1])
+        right = right.replace("`", "")
         raise InputError(f"{where}{path} must be {right}, got {quoted(value)}") from error
+    _check_dataclass(where, made, content)
+    return made
+
+
+def _check_dataclass(where: str, made: Any, content: Any) -> None:
+    """Raise for a key of a dataclass that is no field, and for a number that is not finite."""
+    if is_dataclass(made):
+        names = [field.name for field in fields(made)]
+        for key, value in content.items():
+            known = member(f"key in {where}", key, names)
+            _check_dataclass(f"{where}.{key}", getattr(made, known), value)
+    elif isinstance(made, tuple):
+        for i, (part, entry) in enumerate(zip(made, content, strict=True)):
+            _check_dataclass(f"{where}[{i}]", part, entry)
+    elif isinstance(made, float):
+        number(where, made)
 
 
 class _StrictLoader(yaml.SafeLoader):

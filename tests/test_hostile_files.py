@@ -53,8 +53,8 @@ ENTITIES = (
         ("? [a]\n: 1", "not YAML"),
         ("k: 1\nk: 2", "key 'k' occurs twice"),
         ("#" * 2**20 + "\nurdf: x", "has more than 1048576 bytes"),
-        (f"urdf: x\ncontacts: {'y' * 100_000}", "robot.contacts must be object, got 'yyy"),
-        ("urdf: x\ncontacts: {foot: {frame: [" + "1, " * 1000 + "1]}}", "frame must be str, got"),
+        (f"urdf: x\ncontacts: {'y' * 100_000}", "robot.contacts must be an object, got 'yyy"),
+        ("urdf: x\ncontacts: {foot: {frame: [" + "1, " * 1000 + "1]}}", "frame must be text, got"),
     ],
 )
 def test_yaml_is_bounded_and_quoted_shortly(text, message, tmp_path):

@@ -15,8 +15,9 @@ from hybridctl.experiments.tuning import tune
 
 from hybridctl.app import plugins
 from hybridctl.app.models import find_model
-from hybridctl.app.report import RunFolder, build_configuration, load_configuration
+from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import FileFormatError, FileWriteError, InputError
+from hybridctl.files import typed
 
 
 @dataclass(frozen=True)
@@ -69,29 +70,29 @@ def test_a_folder_for_a_file_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("switch=no", "setting 'switch' must be true or false, got 'no'"),
-        ("switch=0", "setting 'switch' must be true or false, got 0"),
-        ("switch=null", "setting 'switch' must be true or false, got None"),
-        ("count=2.0", "setting 'count' must be a whole number, got 2.0"),
-        ("count=true", "setting 'count' must be a whole number, got True"),
-        ("count=many", "setting 'count' must be a whole number, got 'many'"),
-        ("size=large", "setting 'size' must be a number, got 'large'"),
-        ("size=true", "setting 'size' must be a number, got True"),
-        ("size=nan", "setting 'size' must be a number, got 'nan'"),
-        ("size=NaN", "setting 'size' must be finite, got nan"),
-        ("size=[1]", "setting 'size' must be a number, got"),
-        ("name=3", "setting 'name' must be text, got 3"),
-        ("name=null", "setting 'name' must be text, got None"),
-        ("file=3", "setting 'file' must be text, got 3"),
-        ("kind=sof", "setting 'kind' 'sof' is unknown.*did you mean 'soft'"),
-        ("gains=1", "setting 'gains' must be a list, got 1"),
-        ('gains=[1, "2"]', r"setting 'gains'\[1\] must be a number, got '2'"),
-        ("pair=[1]", "setting 'pair' must have 2 entries, got 1"),
-        ("pair=[1, 2]", r"setting 'pair'\[1\] must be text, got 2"),
-        ("inner=[1]", "'inner' must be an object"),
-        ('inner={"mass": "1"}', "setting 'mass' must be a number"),
-        ('inner={"maas": 1}', "setting 'maas' is unknown.*did you mean 'mass'"),
-        ("nmae=b", "setting 'nmae' is unknown, expected one of.*did you mean 'name'"),
+        ("switch=no", "settings.switch must be true or false, got 'no'"),
+        ("switch=0", "settings.switch must be true or false, got 0"),
+        ("switch=null", "settings.switch must be true or false, got None"),
+        ("count=2.0", "settings.count must be a whole number, got 2.0"),
+        ("count=true", "settings.count must be a whole number, got True"),
+        ("count=many", "settings.count must be a whole number, got 'many'"),
+        ("size=large", "settings.size must be a number, got 'large'"),
+        ("size=true", "settings.size must be a number, got True"),
+        ("size=nan", "settings.size must be a number, got 'nan'"),
+        ("size=NaN", "settings.size must be finite, got nan"),
+        ("size=[1]", "settings.size must be a number, got"),
+        ("name=3", "settings.name must be text, got 3"),
+        ("name=null", "settings.name must be text, got None"),
+        ("file=3", "settings.file must be text or nothing, got 3"),
+        ("kind=sof", "settings.kind 'sof' is unknown.*did you mean 'soft'"),
+        ("gains=1", "settings.gains must be a list, got 1"),
+        ('gains=[1, "2"]', r"settings.gains\[1\] must be a number, got '2'"),
+        ("pair=[1]", "settings.pair must be a list of length 2, got"),
+        ("pair=[1, 2]", r"settings.pair\[1\] must be text, got 2"),
+        ("inner=[1]", "settings.inner must be an object"),
+        ('inner={"mass": "1"}', "settings.inner.mass must be a number"),
+        ('inner={"maas": 1}', "key in settings.inner 'maas' is unknown.*did you mean 'mass'"),
+        ("nmae=b", "key in settings 'nmae' is unknown, expected one of.*did you mean 'name'"),
         ("name", "must look like key=value"),
     ],
 )
@@ -119,11 +120,11 @@ def test_every_experiment_reads_its_own_settings_back(name):
     else:
         kind = others[name] if name in others else plugins.load("experiments", name).Config
     stored = json.loads(json.dumps(dataclasses.asdict(kind())))
-    assert build_configuration(kind, stored) == kind()
+    assert typed(kind, stored, "settings") == kind()
 
 
 def test_nested_settings_must_be_objects():
-    with pytest.raises(InputError, match="'inner' must be an object"):
+    with pytest.raises(InputError, match=r"settings\.inner must be an object"):
         load_configuration(Outer, None, ["inner=3"])
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hybridctl.robots.filter_models import BallSettings
 
-from hybridctl.app.report import build_configuration
 from hybridctl.errors import InputError
+from hybridctl.files import typed
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings, least_and_most
 
 
@@ -47,7 +47,8 @@ def test_numbers_outside_their_bounds_are_named(given, reason):
 
 
 def test_bounds_do_not_change_how_settings_are_read():
-    assert build_configuration(Config, {"widths": [1, 2], "angle": 1}) == Config(1.0, widths=(1, 2))
+    found = typed(Config, {"widths": [1, 2], "angle": 1}, "settings")
+    assert found == Config(1.0, widths=(1, 2))
 
 
 def test_bounds_of_a_field_are_those_of_its_type():

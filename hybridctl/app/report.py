@@ -10,13 +10,12 @@ import os
 import platform
 import shutil
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 from uuid import uuid4
 from weakref import finalize
 
@@ -26,9 +25,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hybridctl.checks import member, number, printable, quoted
+from hybridctl.checks import printable, quoted
 from hybridctl.errors import FileFormatError, FileWriteError, InputError
-from hybridctl.files import atomic, read_text
+from hybridctl.files import atomic, read_text, typed
 from hybridctl.hybrid.trajectory import Event
 
 C = TypeVar("C")
@@ -209,7 +208,7 @@ def load_configuration(kind: type[C], file: str | Path | None, assignments: Sequ
             )
         values |= found
     values |= assigned(assignments)
-    return build_configuration(kind, values)
+    return typed(kind, values, "settings")
 
 
 def assigned(assignments: Sequence[str]) -> dict[str, Any]:
@@ -224,64 +223,6 @@ def assigned(assignments: Sequence[str]) -> dict[str, Any]:
         except (ValueError, RecursionError):
             values[key] = text
     return values
-
-
-def build_configuration(kind: type[C], values: Mapping[str, Any]) -> C:
-    """A dataclass from a mapping, with nested dataclasses from nested mappings.
-
-    Values have the types of the fields, lists being tuples. Raises `InputError` for others, and
-    `UnknownNameError` for a key that is no field.
-    """
-    types_of = get_type_hints(kind)
-    known = sorted(f.name for f in dataclasses.fields(kind))  # type: ignore[arg-type]
-    arguments = {}
-    for key, value in values.items():
-        wanted = types_of[member("setting", key, known)]
-        arguments[key] = _typed(f"setting {key!r}", wanted, value)
-    return kind(**arguments)
-
-
-def _typed(name: str, wanted: Any, value: Any) -> Any:
-    """A value from JSON as a type of a setting."""
-    origin, parts = get_origin(wanted), get_args(wanted)
-    if origin in (Union, types.UnionType):
-        options = [part for part in parts if part is not types.NoneType]
-        if value is None and len(options) < len(parts):
-            return None
-        (wanted,) = options
-        return _typed(name, wanted, value)
-    if origin is Literal:
-        return member(name, value, parts)
-    if origin is tuple:
-        return _typed_tuple(name, parts, value)
-    if dataclasses.is_dataclass(wanted):
-        if not isinstance(value, Mapping):
-            raise InputError(f"{name} must be an object, got {quoted(value)}")
-        return build_configuration(wanted, value)  # type: ignore[arg-type]
-    if wanted is float:
-        return number(name, value)
-    what, kind = _PLAIN[wanted]
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise InputError(f"{name} must be {what}, got {quoted(value)}")
-    return value
-
-
-_PLAIN: dict[Any, tuple[str, type]] = {
-    bool: ("true or false", bool),
-    int: ("a whole number", int),
-    str: ("text", str),
-}
-
-
-def _typed_tuple(name: str, parts: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    if not isinstance(value, list | tuple):
-        raise InputError(f"{name} must be a list, got {quoted(value)}")
-    if parts[1:] == (...,):
-        parts = (parts[0],) * len(value)
-    if len(parts) != len(value):
-        raise InputError(f"{name} must have {len(parts)} entries, got {len(value)}")
-    both = enumerate(zip(parts, value, strict=True))
-    return tuple(_typed(f"{name}[{i}]", part, entry) for i, (part, entry) in both)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

@@ -26,12 +26,12 @@ from rich.console import Console
 from hybridctl.app.models import experiment_module, from_anywhere
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.report import RunFolder, build_configuration, plain, say, table
+from hybridctl.app.report import RunFolder, plain, say, table
 from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep
 from hybridctl.checks import count, did_you_mean, quoted, sequence
 from hybridctl.checks import function as check_function
 from hybridctl.errors import FileFormatError, HybridctlError, InputError, UnknownNameError
-from hybridctl.files import atomic
+from hybridctl.files import atomic, typed
 from hybridctl.workers import Crew, crew
 
 PLAN = "sweep.json"
@@ -128,7 +128,7 @@ def _parsed(text: str) -> Any:
 
 def _unit(experiment: str, module: ModuleType, settings: Settings, names: list[str]) -> Unit:
     """A unit whose settings are those of a valid configuration."""
-    checked = dataclasses.asdict(build_configuration(module.Config, settings))
+    checked = dataclasses.asdict(typed(module.Config, settings, "settings"))
     varied = {name: _at(checked, name, experiment) for name in names}
     return Unit(experiment, varied, json.loads(json.dumps(checked)))
 
@@ -164,7 +164,7 @@ def work(unit: Unit) -> Row:
     Errors that hybridctl raises on purpose are results, with the status "failed".
     """
     module = experiment_module("experiments", unit.experiment)
-    config = build_configuration(module.Config, unit.settings)
+    config = typed(module.Config, unit.settings, "settings")
     with TemporaryDirectory() as scratch:
         try:
             folder = RunFolder(unit.experiment, scratch, draws=False)

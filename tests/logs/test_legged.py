@@ -8,8 +8,8 @@ import yaml
 from estimation.legged.machine import URDF
 
 from hybridctl import Series
-from hybridctl.app.report import build_configuration
 from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.files import typed
 from hybridctl.logs import Log
 from hybridctl.logs.legged import BaseModel, filter_base
 
@@ -32,7 +32,7 @@ TIMES = 0.01 * np.arange(60)
 
 @pytest.fixture
 def model():
-    return build_configuration(BaseModel, yaml.safe_load(MODEL))
+    return typed(BaseModel, yaml.safe_load(MODEL), "model")
 
 
 @pytest.fixture

@@ -17,12 +17,13 @@ from hybridctl.app.commands.results import draw_all, write_results
 from hybridctl.app.models import ModelSource, find_model
 from hybridctl.app.page.build import finish
 from hybridctl.app.plots import short_mode
-from hybridctl.app.report import RunFolder, assigned, build_configuration, progress, say, table
+from hybridctl.app.report import RunFolder, assigned, progress, say, table
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.estimation.record import Record
+from hybridctl.files import typed
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
@@ -121,7 +122,7 @@ def read(source: ModelSource, request: FilterRequest, path: Path) -> FilterCase:
     log = load_log(path, source.make(source.configured()).mapping, request.mapping, request.segment)
     given = recorded_settings(log, source.name)
     values = dict(vars(source.configured(None, ()))) | given | assigned(request.assignments)
-    settings = build_configuration(source.settings, values)
+    settings = typed(source.settings, values, "settings")
     model = source.make(settings)
     beside = truth_path(path)
     found = request.truth or (beside if given and beside.is_file() else None)

@@ -32,7 +32,7 @@ from scipy.spatial.transform import Rotation
 from hybridctl.app.page.build import finish
 from hybridctl.app.plots import TRACKING, Line, Panel, series
 from hybridctl.app.plots.filters import result_bands
-from hybridctl.app.report import RunFolder, build_configuration, say, table
+from hybridctl.app.report import RunFolder, say, table
 from hybridctl.errors import InputError
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.estimation.legged.system import BaseNoise
@@ -111,7 +111,7 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "heading": self.start.heading,
             "position": list(self.start.position),
         }
-        return build_configuration(BaseModel, values)
+        return typed(BaseModel, values, "settings")
 
 
 @dataclass(frozen=True)
