@@ -180,7 +180,8 @@ class SaltedKalmanFilter:
         Raises `InputError` for a channel that has no measurement, and what `start` raises.
         """
         channels = [*self.measurements, *self.signals]
-        return over_record(record, self.start(initial), channels, self.step, progress)
+        start = self.start(initial)
+        return over_record(record, start, channels, self.step, lambda state: state, progress)
 
     def hurried(self, late: Callable[[], bool]) -> SaltedKalmanFilter:
         """The same filter, which follows no further events of a prediction when it is late.

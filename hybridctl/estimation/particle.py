@@ -238,15 +238,8 @@ class ParticleFilter:
 
         The same seed gives the same result.
         """
-        state = self.start(initial)
-
-        def advance(_: FilterState, record: Record, sample: ChannelRow) -> FilterState:
-            nonlocal state
-            state = self.step(state, record, sample)
-            return state.filter
-
-        channels = [*self.measurements, *self.signals]
-        return over_record(record, state.filter, channels, advance, progress)
+        start, channels = self.start(initial), [*self.measurements, *self.signals]
+        return over_record(record, start, channels, self.step, lambda state: state.filter, progress)
 
     def _random(self, draws: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, draws))

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from hybridctl.estimation.record import ChannelRow, Record
 from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
+
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,26 +172,28 @@ class FilterResult:
 
 def over_record(
     record: Record,
-    start: FilterState,
+    start: Kept,
     channels: Collection[str],
-    advance: Callable[[FilterState, Record, ChannelRow], FilterState],
+    advance: Callable[[Kept, Record, ChannelRow], Kept],
+    shown: Callable[[Kept], FilterState],
     progress: Callable[[float], None] | None,
 ) -> FilterResult:
     """Take the rows of a record from the time of a state on, one after the other.
 
+    advance: the step of a filter from one of its states to the next. shown: what a state says.
     Raises `InputError` for a channel of the record that is none of `channels`.
     """
     for name in instance("record", record, Record).channels:
         member("channel", name, channels)
     begun, states, skipped = time.perf_counter(), list[FilterState](), 0
-    state = start
+    state, first = start, shown(start)
     for sample in record.samples():
-        if sample.time < start.time:
+        if sample.time < first.time:
             skipped += 1
             continue
         state = advance(state, record, sample)
-        states.append(state)
+        states.append(shown(state))
         if progress is not None:
             progress(sample.time)
     seconds = time.perf_counter() - begun
-    return FilterResult(start.estimate, tuple(states), skipped, record.disorder, seconds)
+    return FilterResult(first.estimate, tuple(states), skipped, record.disorder, seconds)

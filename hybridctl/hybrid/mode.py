@@ -54,7 +54,7 @@ class Mode(ModeModel):
     mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
     an integrator what the error estimate of its steps does not. `held` are the constraints that
     every state of the mode obeys, such as closed contacts, and `project` takes a state near them to
-    one that does. `flow`: see `ModeModel`. Its guards are those of the transitions that leave it.
+    one that does. Its guards are those of the transitions that leave it.
     """
 
     def __init__(

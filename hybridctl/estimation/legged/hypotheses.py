@@ -21,10 +21,11 @@ merged by their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,7 @@ from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
 from hybridctl.estimation.record import ChannelRow, Record, Series
 from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import FilterState, Hypothesis
+from hybridctl.estimation.state import FilterState, Hypothesis, Input
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.settings import Positive, Settings
 
@@ -90,6 +91,26 @@ class ContactEvidence(Settings):
         return 1.0 / (self.step or STEP) if self.switches is None else self.switches
 
 
+class ContactState(NamedTuple):
+    """All that the filter keeps: `predict` and `update` make the next one of it.
+
+    filter: what other filters keep, with the estimate of the likeliest hypothesis, without the feet
+    that swing. estimate: with all feet. weights (m,): of the hypotheses. weighed: the time in s of
+    the last angles, which weighed them. evidence: the last values of motion and force of feet.
+    """
+
+    filter: FilterState
+    estimate: Estimate
+    weights: Array
+    weighed: float
+    evidence: Mapping[str, Array] = {}
+
+    @property
+    def time(self) -> float:
+        """The time of the estimate, s."""
+        return self.estimate.time
+
+
 @dataclass(frozen=True, eq=False)
 class ContactHypotheses:
     """The filter of a base whose contacts are not known; see this module.
@@ -133,12 +154,48 @@ class ContactHypotheses:
         Estimates are those of the most likely mode, without the feet that swing. sure: whether all
         feet are known to stand at first; otherwise all hypotheses are as likely.
         """
+        start = self.start(initial, sure=sure)
+        return over_record(
+            record, start, list(record.channels), self.step, lambda state: state.filter, None
+        )
+
+    def start(self, initial: Estimate, *, sure: bool = True) -> ContactState:
+        """The state in which a run from an estimate begins; see `run`."""
         weights = np.ones(len(self.standing)) / len(self.standing)
         if sure:
             weights = np.where(self.standing.all(axis=1), 1.0, 0.0)
-        run = _HypothesesRun(self, initial, weights)
-        start = self.filter.start(initial)
-        return over_record(record, start, list(record.channels), run.take, None)
+        state = ContactState(self.filter.start(initial), initial, weights, initial.time)
+        return self._showing(state)
+
+    def predict(self, state: ContactState, time: float, input: Input = None) -> ContactState:
+        """The state at a later time. input: see `SaltedKalmanFilter.predict`."""
+        now = self.filter.rules.start(state.estimate)
+        e = self.filter.predict(now, time, input).estimate
+        return self._showing(state._replace(estimate=e))
+
+    def update(self, state: ContactState, channel: str, value: Array, input: Array) -> ContactState:
+        """The state after a value (m,) of a channel, measured at the time of the state.
+
+        Motion and force of feet are kept for the angles of the same time, which correct.
+        """
+        if channel != ANGLES:
+            state = state._replace(evidence={**state.evidence, channel: value})
+        elif np.isfinite(value).all():
+            weights = self._weighed(state, value, input)
+            e, innovation = self._corrected(state, weights, value, input)
+            forces = {name: v for name, v in state.evidence.items() if name in self._forces}
+            after = state._replace(estimate=e, weights=weights, weighed=e.time, evidence=forces)
+            return self._showing(after, channel, state.estimate, innovation)
+        return self._showing(state, channel)
+
+    def step(self, state: ContactState, record: Record, sample: ChannelRow) -> ContactState:
+        """The state after a sample of a record, over changes of the input: one step of `run`."""
+        for t in (*record.input_changes(state.time, sample.time).tolist(), sample.time):
+            if t > state.time:
+                state = self.predict(state, t, record.input(state.time))
+        u = record.input(sample.time)
+        assert u is not None
+        return self.update(state, sample.channel, sample.value, u)
 
     def after(self, weights: Array, h: float) -> Array:
         """Weights (m,) of the hypotheses h s later."""
@@ -162,74 +219,41 @@ class ContactHypotheses:
         still, moving = values + self.evidence.still**2, values + self.evidence.moving**2
         return 0.5 * float((along / moving - along / still + np.log(moving / still)).sum())
 
+    @cached_property
+    def _forces(self) -> frozenset[str]:
+        """The channels of forces."""
+        return frozenset(map(signal_name, self.base.feet))
 
-@dataclass(eq=False)
-class _HypothesesRun:
-    """A run of hypotheses along a record: the estimate with all feet, and the weights."""
-
-    hypotheses: ContactHypotheses
-    estimate: Estimate
-    weights: Array
-    last: dict[str, Array] = field(default_factory=dict)
-
-    def take(self, state: FilterState, record: Record, sample: ChannelRow) -> FilterState:
-        """One row: evidence is kept for the angles of the same time, which correct."""
-        if sample.channel != ANGLES:
-            self.last[sample.channel] = sample.value
-            shown = self._shown()
-            return FilterState(
-                sample.time,
-                (Hypothesis(shown),),
-                state.beginning,
-                sample.channel,
-                several=self._mixture(shown),
-            )
-        own = self.hypotheses
-        h, e = sample.time - self.estimate.time, self.estimate
-        for t in (*record.input_changes(e.time, sample.time).tolist(), sample.time):
-            now = own.filter.rules.start(e)
-            e = own.filter.predict(now, t, record.input(e.time)).estimate
-        u = record.input(sample.time)
-        assert u is not None
-        self.estimate, innovation = e, None
-        if np.isfinite(sample.value).all():
-            self._weigh(e, sample.value, u, h)
-            self.estimate, innovation = self._corrected(e, sample.value, u, h)
-        shown = self._shown()
-        made = Hypothesis(shown, predicted=e, innovation=innovation)
-        several = self._mixture(shown)
-        return FilterState(sample.time, (made,), state.beginning, ANGLES, several=several)
-
-    def _weigh(self, e: Estimate, angles: Array, u: Array, h: float) -> None:
+    def _weighed(self, state: ContactState, angles: Array, u: Array) -> Array:
         """The weights by what is known of motion and force of each foot."""
-        own = self.hypotheses
-        feet, share = own.base.feet, min(h / own.evidence.window, 1.0)
-        odds = np.zeros(len(feet))
-        for k, seen in enumerate(own.base.kinematics(angles, feet)):
-            motion = self.last.pop(motion_name(feet[k]), None)
+        e, feet = state.estimate, self.base.feet
+        h = e.time - state.weighed
+        share, odds = min(h / self.evidence.window, 1.0), np.zeros(len(feet))
+        for k, seen in enumerate(self.base.kinematics(angles, feet)):
+            motion = state.evidence.get(motion_name(feet[k]))
             if motion is not None:
-                odds[k] = share * own.motion_odds(seen, e, motion, u)
-            force = self.last.get(signal_name(feet[k]))
+                odds[k] = share * self.motion_odds(seen, e, motion, u)
+            force = state.evidence.get(signal_name(feet[k]))
             if force is not None and np.isfinite(force[0]):
-                odds[k] += share * own.contact.log_odds(float(force[0]))
+                odds[k] += share * self.contact.log_odds(float(force[0]))
         with np.errstate(divide="ignore"):  # a weight is zero until time has passed
-            logarithms = np.log(own.after(self.weights, h)) + own.standing @ odds
+            logarithms = np.log(self.after(state.weights, h)) + self.standing @ odds
         weights = np.exp(logarithms - logarithms.max())
-        self.weights = weights / weights.sum()
+        return np.asarray(weights / weights.sum())
 
     def _corrected(
-        self, e: Estimate, angles: Array, u: Array, h: float
+        self, state: ContactState, weights: Array, angles: Array, u: Array
     ) -> tuple[Estimate, Innovation | None]:
         """The estimate by all hypotheses that count, and the innovation of the likeliest."""
-        own = self.hypotheses
-        chosen = np.flatnonzero(self.weights >= _LEAST)
-        chosen = chosen[np.argsort(-self.weights[chosen], kind="stable")]
+        e, h = state.estimate, state.estimate.time - state.weighed
+        chosen = np.flatnonzero(weights >= _LEAST)
+        chosen = chosen[np.argsort(-weights[chosen], kind="stable")]
         found = []
         for k in chosen:
-            p = e.covariance + np.diag(h * own.swings[k])
-            now = own.filter.rules.start(replace(e, covariance=p))
-            found.append(own.filter.update(now, ANGLES, angles, u))
-        merged = self._merged([one.estimate for one in found], self.weights[chosen])
+            p = e.covariance + np.diag(h * self.swings[k])
+            now = self.filter.rules.start(replace(e, covariance=p))
+            found.append(self.filter.update(now, ANGLES, angles, u))
+        merged = self._merged([one.estimate for one in found], weights[chosen])
         return merged, found[0].innovation
 
     def _merged(self, estimates: Sequence[Estimate], weights: Array) -> Estimate:
@@ -237,30 +261,33 @@ class _HypothesesRun:
         first, shares = estimates[0], weights / weights.sum()
         if len(estimates) == 1:
             return first
-        space = self.hypotheses.base.space(first.mode)
+        space = self.base.space(first.mode)
         ways = np.array([space.difference(first.mean, one.mean) for one in estimates])
         middle = shares @ ways
         spread = (shares[:, None] * (ways - middle)).T @ (ways - middle)
         p = sum(s * one.covariance for s, one in zip(shares, estimates, strict=True)) + spread
         return replace(first, mean=space.integrate(first.mean, middle), covariance=p)
 
-    def _mixture(self, shown: Estimate) -> Mixture:
-        """The state, whose moments are those of all hypotheses, with the weights of these."""
-        order = np.argsort(-self.weights, kind="stable")
+    def _showing(
+        self,
+        state: ContactState,
+        channel: str | None = None,
+        predicted: Estimate | None = None,
+        innovation: Innovation | None = None,
+    ) -> ContactState:
+        """The state with what other filters keep, of the likeliest hypothesis and of all."""
+        order = np.argsort(-state.weights, kind="stable")
         modes: list[ModeKey] = [
-            tuple(STICK if s else OPEN for s in self.hypotheses.standing[k]) for k in order
+            tuple(STICK if s else OPEN for s in self.standing[k]) for k in order
         ]
-        probabilities = dict(zip(modes, self.weights[order].tolist(), strict=True))
-        return Mixture(shown.mode, shown.time, shown.mean, shown.covariance, probabilities)
-
-    def _shown(self) -> Estimate:
-        """The estimate without the feet that swing by the likeliest hypothesis."""
-        own = self.hypotheses
-        stands = own.standing[int(self.weights.argmax())]
-        mode = tuple(STICK if s else OPEN for s in stands)
-        x, dx = kept(own.base, own.all_feet, mode)
-        e = self.estimate
-        return replace(e, mode=mode, mean=e.mean[x], covariance=e.covariance[np.ix_(dx, dx)])
+        probabilities = dict(zip(modes, state.weights[order].tolist(), strict=True))
+        e, (x, dx) = state.estimate, kept(self.base, self.all_feet, modes[0])
+        p = e.covariance[np.ix_(dx, dx)]
+        shown = replace(e, mode=modes[0], mean=e.mean[x], covariance=p)
+        several = Mixture(shown.mode, shown.time, shown.mean, p, probabilities)
+        made = Hypothesis(shown, predicted=predicted, innovation=innovation)
+        told = FilterState(e.time, (made,), state.filter.beginning, channel, several=several)
+        return state._replace(filter=told)
 
 
 def motion_name(foot: str) -> str:

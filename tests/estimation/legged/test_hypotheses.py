@@ -160,6 +160,45 @@ def test_one_hypothesis_is_the_filter_itself():
     np.testing.assert_allclose(ends[0].covariance, ends[1].covariance, atol=1e-15)
 
 
+def test_rows_of_missing_angles_are_as_none():
+    """The noise of feet that swing, and how they change, are those of the whole time between."""
+    estimator = replace(SETTINGS, evidence=EVIDENCE).build(ROBOT)
+    given = lifted(None)
+    first, record = estimator.start(given), estimator.record(given)
+    record = record.between(-np.inf, 1.0)
+    angles = record.channels["angles"]
+    gone = (angles.times > 0.83) & (angles.times < 0.9)
+    missing = Series(angles.times, np.where(gone[:, None], np.nan, angles.values))
+    fewer = Series(angles.times[~gone], angles.values[~gone])
+    left, none = (
+        estimator.run_record(replace(record, channels={**record.channels, "angles": series}), first)
+        for series in (missing, fewer)
+    )
+    one, other = left.steps[-1].mixture, none.steps[-1].mixture
+    assert one.probabilities == pytest.approx(other.probabilities, rel=1e-9)
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-12)
+    np.testing.assert_allclose(one.covariance, other.covariance, atol=1e-12)
+
+
+def test_its_states_are_frozen():
+    """A state that a sample has been taken from gives the same again, and nothing of it changes."""
+    own = hypotheses()
+    given = lifted(None)
+    estimator = replace(SETTINGS, evidence=EVIDENCE).build(ROBOT)
+    record = estimator.record(given).between(-np.inf, 0.9)
+    state, middle = own.start(estimator.start(given)), None
+    rows = list(record.samples())
+    for sample in rows:
+        state = own.step(state, record, sample)
+        if sample.time <= 0.5:
+            middle = state
+    for sample in rows:
+        if sample.time > 0.5:
+            middle = own.step(middle, record, sample)
+    np.testing.assert_array_equal(middle.weights, state.weights)
+    np.testing.assert_array_equal(middle.estimate.mean, state.estimate.mean)
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(InputError, match="moving must be greater than"):
         ContactEvidence(moving=0.04)
