@@ -26,7 +26,7 @@ from hybridctl.mechanics.surfaces import ExpressedSurface, Surface
 
 
 class RowExpressions(NamedTuple):
-    """gaps (c, 1); rates and accelerations (r, 1) of a motion."""
+    """The gaps (c, 1), and the rates and accelerations (r, 1) of a motion along the rows."""
 
     gaps: Expression
     rates: Expression
@@ -41,7 +41,7 @@ class ContactPoints:
         self._points = [_PointExpressions(bodies, place) for place in places]
 
     def gaps(self) -> Expression:
-        """h (c, 1)."""
+        """The gaps h (c, 1)."""
         return _column([point.distance for point in self._points])
 
     def rows(self, motion: BodyMotion) -> RowExpressions:
@@ -57,7 +57,7 @@ class ContactPoints:
         return RowExpressions(self.gaps(), _column(rates), _column(accelerations))
 
     def jacobian(self) -> Expression:
-        """J (r, nv): rates = J v."""
+        """The Jacobian J (r, nv) of the rows, whose rates are J v."""
         columns = self._bodies.columns()
         rows = [point.row(columns, point.normal) for point in self._points]
         rows += [point.row(columns, t) for point in self._points for t in point.tangents]

@@ -86,17 +86,17 @@ class ContactMode(ModeModel):
 
     @cached_property
     def guard_scales(self) -> Array:
-        """1 m, 1 m/s, and the weight of the robot for forces."""
+        """The sizes (n,) of the guards: 1 m, 1 m/s, and the weight of the robot for forces."""
         return self.contact_guards.scales
 
     def contact_at(self, point: ContactPoint) -> ContactAcceleration:
-        """Acceleration and forces."""
+        """The acceleration and the contact forces at a point."""
         if self.phase.closed:
             return self.dynamics.loaded(*point.solved)
         return self.dynamics.free(point.q, point.v, point.u)
 
     def field_at(self, point: ContactPoint) -> Array:
-        """(v, a), (2 nv,)."""
+        """The field (v, a), (2 nv,)."""
         if self.phase.closed:
             now = point.solved[0]
             loads_matter = now.kkt.redundant and bool(self.phase.sliding)
@@ -111,7 +111,7 @@ class ContactMode(ModeModel):
         return self.dynamics.gaps(point.q)
 
     def field_jacobian_at(self, point: ContactPoint) -> FieldJacobian:
-        """D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
+        """The derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
         nv = len(point.v)
         both = np.zeros((2 * nv, 2 * nv + self.nu))
         both[:nv, nv : 2 * nv] = np.eye(nv)
@@ -119,7 +119,7 @@ class ContactMode(ModeModel):
         return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
 
     def free_input_at(self, point: ContactPoint) -> Array:
-        """(0, M^-1 S), (2 nv, nu): what forces do where contacts give way."""
+        """The matrix (0, M^-1 S), (2 nv, nu): what inputs do where contacts give way."""
         moved = np.zeros((2 * len(point.v), self.nu))
         robot = self.dynamics.robot
         moved[len(point.v) :] = robot.inverse_mass(point.q) @ robot.actuation
@@ -168,7 +168,7 @@ class ContactMode(ModeModel):
         return Pace(min(longest, _OF_STOP * stop), turn)
 
     def _held(self) -> Held:
-        """Closed contacts are closed and do not move off their surface, sticking ones stand."""
+        """What is held: closed contacts stay on their surface, and sticking ones stand."""
         phase = self.phase
         names = [self.dynamics.contacts[i].name for i in phase.closed]
         gaps = [f"the gap of contact {name!r}" for name in names]
@@ -193,7 +193,7 @@ class ContactMode(ModeModel):
         return np.concatenate((now.gaps[list(self.phase.closed)], now.rates[self.phase.held_rows]))
 
     def _residuals_jacobian(self, x: Array) -> Array:
-        """D_x of the residuals, (k + m, 2 nv)."""
+        """The derivatives of the residuals by the state, (k + m, 2 nv)."""
         phase, (n, nv) = self.phase, (self.dynamics.robot.nq, self.dynamics.robot.nv)
         rates = self.dynamics.rate_derivatives(x[:n], x[n:])
         gaps = np.zeros((len(phase.closed), 2 * nv))

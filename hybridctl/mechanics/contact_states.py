@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 
 class ContactState(str, Enum):
-    """What a contact does.
+    """What a contact does: it is open, closed, or sticks, or slips one way.
 
     A state equals its name as text, prints like it, and is stored like it: mode keys may be written
     with either. CLOSED: without friction; with it, STICK, SLIP in a surface, and where it can slide

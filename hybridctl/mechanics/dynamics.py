@@ -143,7 +143,7 @@ class ContactDynamics:
         return self.all.gaps(q)
 
     def gap_jacobian(self, q: Array) -> Array:
-        """J_n of all contacts (c, nv)."""
+        """The Jacobian J_n (c, nv) of the gaps of all contacts."""
         return self.all.jacobian(q)[: len(self.contacts)]
 
     def gap_rates(self, q: Array, v: Array) -> Array:
@@ -151,7 +151,7 @@ class ContactDynamics:
         return np.asarray(self.gap_jacobian(q) @ v)
 
     def tangent_jacobian(self, q: Array) -> Array:
-        """J_t of all contacts (c, 2, nv); zero where there is no friction or no such motion."""
+        """The tangent Jacobian J_t (c, 2, nv), zero without friction and without such motion."""
         return self.tangential(self.all.jacobian(q))
 
     def slip_velocities(self, q: Array, v: Array) -> Array:
@@ -159,7 +159,7 @@ class ContactDynamics:
         return np.asarray(self.tangent_jacobian(q) @ v)
 
     def rate_derivatives(self, q: Array, v: Array) -> Array:
-        """D_(q, v) of the rates J v of all rows (r, 2 nv)."""
+        """The derivatives (r, 2 nv) by (q, v) of the rates J v of all rows."""
         turned = self.terms.impulse_derivatives(q, v, np.zeros(len(self.all.owner))).rates
         return np.hstack((turned, self.all.jacobian(q)))
 
@@ -342,7 +342,7 @@ class ContactDynamics:
         return moved
 
     def stopped(self, phase: ContactPhase, q: Array, v: Array, contacts: Sequence[int]) -> Array:
-        """v without sliding velocities of some sticking contacts, by impulses of the phase.
+        """The velocity v without sliding of some sticking contacts, by impulses of the phase.
 
         The normal velocities of closed contacts, and what others that stick have, stay; those that
         slide on rub along their velocities.
@@ -383,7 +383,7 @@ class ContactDynamics:
         return KKT(rows.mass, rows.jacobian.T @ phase.mix(directions), constrained), constrained
 
     def _sliding_of(self, phase: ContactPhase, contacts: Sequence[int]) -> Array:
-        """1 for the constrained rows (m,) that are tangents of these contacts, otherwise 0."""
+        """The flags (m,): 1 for constrained rows that are tangents of these contacts, else 0."""
         held = phase.held_rows
         tangent = held >= len(self.contacts)
         return np.where(tangent & np.isin(self.all.owner[held], contacts), 1.0, 0.0)
@@ -468,7 +468,7 @@ class ContactDynamics:
         return linearised(even, wanted, lambda y: self._turned(q, even, rates_z, y), None)
 
     def _turned(self, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
-        """D(G^T) y (m, 2 nv + nu) by (q, v, u) for y (m,): the rows that share the load turn."""
+        """The derivative D(G^T) y (m, 2 nv + nu) by (q, v, u): rows that share the load turn."""
         nv, phase = self.robot.nv, now.phase
         rows, z = balanced(now, y)
         d = self.terms.impulse_derivatives(q, z, phase.scattered(rows, len(self.all.owner)))

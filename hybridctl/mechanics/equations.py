@@ -87,7 +87,7 @@ class Solution(NamedTuple):
         return kkt.by_mass(kkt.constraint.T) if self.phase.sliding else kkt.push
 
     def turning(self, multipliers: Array) -> Array:
-        """K (r, r) of `ContactPhase.turning`: contacts slide where their velocity points."""
+        """The matrix K (r, r) of `ContactPhase.turning`, of sliding where the velocity points."""
         rates = self.rows.rates.copy()
         for k in self.steered:
             rates[self.phase.tangents[k]] = 0.0
@@ -301,7 +301,7 @@ def magnitude(now: Solution) -> float:
 
 
 def balanced(now: Solution, y: Array) -> tuple[Array, Array]:
-    """y (m,) along all rows (r,), and z = M^-1 C^T y (nv,): D(G^T) y is D(F^T z) at fixed y."""
+    """The vector y (m,) along all rows (r,), with z = M^-1 C^T y (nv,): D(G^T) y is D(F^T z)."""
     rows, kkt = now.phase.along_rows(y), now.kkt
     return rows, kkt.push @ y if not now.phase.sliding else kkt.by_mass(kkt.constraint.T @ y)
 
@@ -321,7 +321,7 @@ def friction_weights(phase: ContactPhase, even: Array) -> Array:
 
 
 def weights_derivative(phase: ContactPhase, even: Array) -> Array:
-    """D (m, c) of `friction_weights` by the normal forces among their multipliers."""
+    """The derivatives (m, c) of `friction_weights` by the normal forces."""
     count = len(phase.closed)
     normal, change = even[:count], np.zeros((len(even), count))
     least = _least(normal)

@@ -1,4 +1,4 @@
-r"""Standing: a state at rest that contacts and motors hold, with its forces and torques.
+r"""Equilibrium: a state at rest that contacts and motors hold, with its forces and torques.
 
 At rest the equations of motion are :math:`h(q, 0) = S u + J^T f`. Postures near a given one that
 contacts can hold are many, and so are the torques that hold them; the one found is that of least
@@ -132,7 +132,7 @@ class _EquilibriumEquations:
         return self._system.robot.integrate(self._q0, z[:nv]), z[nv : nv + nu], forces
 
     def equations(self, z: Array) -> Array:
-        """(h - S u - J' f) / weight (nv,), and gaps of closed contacts in m."""
+        """The residuals (h - S u - J' f) / weight (nv,), and gaps of closed contacts in m."""
         q, u, forces = self._parts(z)
         dynamics, robot = self._system.dynamics, self._system.robot
         values = dynamics.terms.values(q, np.zeros(robot.nv), u)

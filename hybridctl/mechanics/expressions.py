@@ -120,7 +120,7 @@ class Bodies:
         return torque
 
     def mass(self) -> Expression:
-        """M (nv, nv), armature included."""
+        """The mass matrix M (nv, nv), armature included."""
         matrix = ca.diag(ca.SX(self.tree.armature))
         composites = [_Inertia.of(body) for body in self.tree.bodies]
         for i, body in reversed(list(enumerate(self.tree.bodies))):
@@ -193,7 +193,7 @@ def _joint(body: MovingBody, q: Expression) -> tuple[FramePose, Expression]:
 
 
 def normalized(tree: Tree, q: Expression) -> Expression:
-    """q (nq, 1) with its quaternions and unit circles scaled to norm one."""
+    """The configuration q (nq, 1) with quaternions and unit circles scaled to norm one."""
     result = ca.SX(q)
     for body in tree.bodies:
         if body.unit is not None:
@@ -219,7 +219,7 @@ def _rotation(quaternion: Expression) -> Expression:
 
 
 def _quaternion_rate(quaternion: Expression) -> Expression:
-    """(4, 3): half the quaternion product with the angular velocity in the body frame."""
+    """The matrix (4, 3) of half the quaternion product with the angular velocity of the body."""
     x, y, z, w = (quaternion[k] for k in range(4))
     rows = ((w, -z, y), (z, w, -x), (-y, x, w), (-x, -y, -z))
     return 0.5 * ca.vertcat(*(ca.horzcat(*row) for row in rows))
@@ -251,7 +251,7 @@ def _power(body: MovingBody, force: Spatial) -> Expression:
 def _momentum_rate(
     body: MovingBody, velocity: Spatial, acceleration: Spatial, push: Spatial
 ) -> Spatial:
-    """I a + v x* I v less what pushes the body."""
+    """The rate of momentum I a + v x* I v, less what pushes the body."""
     inertia = _Inertia.of(body)
     force, momentum = inertia.by_center(acceleration), inertia.by_center(velocity)
     angular = ca.cross(velocity.angular, momentum.angular)

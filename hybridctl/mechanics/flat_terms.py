@@ -133,7 +133,7 @@ class FlatTerms:
         return points, wrenches
 
     def _turning(self, columns: Array, points: Array, forces: Array) -> Array:
-        """D_q (J' f) at fixed forces (r,)."""
+        """The derivative D_q (J' f) at fixed forces (r,)."""
         known = self._known
         if known.levers is None:
             moving = self._moved * columns

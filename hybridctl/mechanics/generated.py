@@ -178,7 +178,7 @@ class Constants(NamedTuple):
         )
 
     def resistance(self, q: Expression, v: Expression) -> Expression:
-        """k (q - q_rest) + d v (nv, 1) of springs and dampers."""
+        """The torques k (q - q_rest) + d v (nv, 1) of springs and dampers."""
         coordinate, stiffness, rest, damping = self.springs
         stretch = q[coordinate.tolist()] - ca.SX(rest)
         return ca.SX(stiffness) * stretch + ca.SX(damping) * v

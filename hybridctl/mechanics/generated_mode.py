@@ -80,7 +80,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return Slopes(FieldJacobian(field_x, field_u), guards)
 
     def field_at(self, point: Any) -> Array:
-        """(v, a), (2 nv,)."""
+        """The field (v, a), (2 nv,)."""
         values = point.values
         if values is None:
             return super().field_at(point)
@@ -144,7 +144,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
     @cached_property
     def _motion(self) -> Function:
-        """(t, x, u, numbers) -> rate of coordinates, guards, soundness; of x of any norm."""
+        """The function (t, x, u, numbers) -> rate, guards, soundness, for x of any norm."""
         return self._kept("motion", self._new_motion)
 
     def _kept(self, name: str, build: Callable[[], Function]) -> Function:
@@ -179,7 +179,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return transposed("slopes", [mode.x, mode.u, numbers], results)
 
     def _tangent(self) -> Function | None:
-        """x -> T (nx, 2 nv) and its left inverse, None where all coordinates are free."""
+        """The function x -> T (nx, 2 nv) and its left inverse; None where coordinates are free."""
         robot, tree = self.dynamics.robot, self.dynamics.robot.tree()
         if robot.nq == robot.nv:
             return None

@@ -50,7 +50,7 @@ class RowDerivatives(NamedTuple):
 
 
 class ContactPlace(NamedTuple):
-    """Where a contact is: `point` (3,) in joint a, its surface in joint b, and its tangents.
+    """The place of a contact: `point` (3,) in joint a, its surface in joint b, and its tangents.
 
     radius: of a sphere around the point, m, or 0. rotation (3, 3) and position (3,) place the
     surface; `directions` is the number of tangents, `axis` that of the plane of motion where there
@@ -169,7 +169,7 @@ class ContactSet:
         return points[: len(p)], forces
 
     def jacobian(self, q: Array) -> Array:
-        """J of all rows (r, nv): rates = J v."""
+        """The Jacobian J of all rows (r, nv), whose rates are J v."""
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
         p, turn, r = self._place(motion.poses)
         points, directions = self._touching(*self._directions(p, turn, r))
@@ -177,7 +177,7 @@ class ContactSet:
         return np.asarray(self._row_sign * (wrench @ motion.jacobian))
 
     def motion(self, motion: BodyKinematics, v: Array) -> tuple[Array, Array, Array, Array]:
-        """J (r, nv), drift Jdot v (r,), gaps (c,) and rates J v (r,), by kinematics at (q, v)."""
+        """The Jacobian J (r, nv), drift Jdot v (r,), gaps (c,) and rates J v (r,) at (q, v)."""
         p, turn, r = self._place(motion.poses)
         moving = self._sign * v
         relative = moving @ motion.jacobian.T

@@ -103,7 +103,7 @@ class ContactGuards:
 
     @cached_property
     def _forces(self) -> Array:
-        """1 for guards that are forces, otherwise 0."""
+        """The flags (n,), 1 for guards that are forces, otherwise 0."""
         return np.array([guard.kind in _FORCES for guard in self.guards], dtype=np.float64)
 
     @cached_property
@@ -145,7 +145,7 @@ class ContactGuards:
         return GuardJacobian(np.zeros(()), z[:n], z[n:])
 
     def by_parameters(self, d: AccelerationDerivatives, static_p: Array) -> Array:
-        """D_p g (n, np), for parameters that leave kinematics alone.
+        """The derivatives D_p g (n, np), for parameters that leave kinematics alone.
 
         d: derivatives of the point by them; static_p (c, np): of the static coefficients of
         friction. Of "jams", where a run ends, they are left out.

@@ -73,7 +73,7 @@ class ImpactResult:
 
     @property
     def law_rates(self) -> Array:
-        """xi = J v+ + E J v- (r,), of which the law speaks."""
+        """The rates xi = J v+ + E J v- (r,), of which the law speaks."""
         terms = self.terms
         return np.asarray(terms.jacobian @ self.velocity_after + self.restitution * terms.rates)
 
@@ -114,7 +114,7 @@ def impact_of(
     plastic: bool | frozenset[int] = False,
     on_several: OnSeveral | None = None,
 ) -> ImpactResult:
-    """`impact` where the terms at (q, v) are known already, in arrays that last.
+    """The result of `impact` where the terms at (q, v) are known, in arrays that last.
 
     plastic: whether contacts do not rebound, or which of them. on_several: that of the dynamics.
     """

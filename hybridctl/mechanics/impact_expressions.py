@@ -26,7 +26,7 @@ from hybridctl.mechanics.robot import Robot
 
 
 class ImpactMap(NamedTuple):
-    """x+ (nq + nv, 1) of x; impulses (r, 1) on all rows in N s, and rates (r, 1) after it."""
+    """The state x+ (nq + nv, 1) by x, impulses (r, 1) on all rows in N s, and rates (r, 1) then."""
 
     x: Expression
     after: Expression

@@ -1,4 +1,4 @@
-r"""Where sliding contacts jam: friction takes away their normal response (Painleve).
+r"""The places where sliding contacts jam: friction takes away their normal response (Painleve).
 
 The normal forces of a mode and the forces of its sticking contacts are those with
 :math:`R m = c`, where C are the rows that are held and F the directions of the forces, friction
@@ -58,7 +58,7 @@ class _Response(NamedTuple):
 
 
 def response_ratio(now: Solution) -> float:
-    """p of a mode in which contacts can jam.
+    """The response ratio p of a mode in which contacts can jam.
 
     Where R is regular it is 1 / det(I - E^T R^-1 B), with B = C M^-1 J^T Delta, by its own factors.
     """
@@ -71,7 +71,7 @@ def response_ratio(now: Solution) -> float:
 
 
 def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
-    r"""D p (2 nv,) by (q, v); rates_z (r, 2 nv): derivatives of the rates of all contacts.
+    r"""The derivative (2 nv,) of p by (q, v); rates_z (r, 2 nv): those of all contacts' rates.
 
     With the blocks U of T^-1 it is p / 2 tr(W^T D X + ...), W = E (U_11^T + U_22) + X (U_12 +
     U_12^T), where forces of least norm turn with the range of G,
@@ -104,7 +104,7 @@ def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Ar
 
 
 def _friction(now: Solution) -> tuple[Array, list[int]]:
-    """Delta (r, s), and the s contacts that slide."""
+    """The matrix Delta (r, s), and the s contacts that slide."""
     sliding = [slide.contact for slide in now.phase.sliding]
     friction = now.mix[:, sliding].copy()
     friction[sliding, range(len(sliding))] = 0.0

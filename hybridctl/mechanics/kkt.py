@@ -105,7 +105,7 @@ class KKT:
 
     @cached_property
     def _independent(self) -> tuple[Array, Array, Array]:
-        """Z (k, r), an orthonormal basis of the forces that act, R (r, r), and Q (k, r).
+        """The basis Z (k, r) of forces that act, orthonormal, with R (r, r) and Q (k, r).
 
         G = Q R^T Z^T, where R is upper triangular and Q orthonormal.
         """
@@ -119,7 +119,7 @@ class KKT:
 
     @cached_property
     def _spread(self) -> tuple[Array, Array | None]:
-        """W^(1/2) Q and R of W^(1/2) Z = Q R; Z and None for equal weights."""
+        """The factors W^(1/2) Q and R of W^(1/2) Z = Q R; Z and None for equal weights."""
         basis = self._independent[0]
         if self._equal:
             return basis, None
@@ -129,7 +129,7 @@ class KKT:
 
     @cached_property
     def _inverse(self) -> Array:
-        """G^+ (k, k) in the metric of the weights, W Z (Z' W Z)^-1 R^-T Q^T."""
+        """The inverse G^+ (k, k) in the metric of the weights, W Z (Z' W Z)^-1 R^-T Q^T."""
         _, root, range_of = self._independent
         basis, of_weights = self._spread
         part = dgesv(_upper(root).T, range_of.T)[2]
@@ -138,20 +138,20 @@ class KKT:
         return np.asarray(basis @ part)
 
     def indeterminate(self) -> Array:
-        """P (k, k): forces that change nothing, along the weighted least-norm ones."""
+        """The projector P (k, k) onto forces that change nothing, along those of least norm."""
         return np.asarray(np.eye(len(self.response)) - self._inverse @ self.response)
 
     def adjoint(self, force: Array) -> Array:
-        """y (k,) with G^T y = W^-1 lambda, for forces that are of least norm."""
+        """The vector y (k,) with G^T y = W^-1 lambda, for forces of least norm."""
         return np.asarray(self._inverse.T @ (force / self.weights))
 
     def least_squares(self, change: Array) -> Array:
-        """G^+ (G^+)^T b, for b (k, .): how a residual moves the forces as the equations turn."""
+        """The product G^+ (G^+)^T b: how a residual b (k, .) moves forces as the equations turn."""
         return np.asarray(self._inverse @ (self._inverse.T @ change))
 
 
 def _orthonormal(columns: Array) -> tuple[Array, Array]:
-    """Q (n, r) and R (r, r), above its diagonal, with Q R = columns (n, r), which are used up."""
+    """The factors Q (n, r) and R (r, r), upper, with Q R = columns (n, r), which are used up."""
     factors, tau, _, _ = dgeqrf(columns, overwrite_a=1)
     q, _, _ = dorgqr(factors, tau)
     return q, factors[: columns.shape[1]]

@@ -47,7 +47,7 @@ Solve = Callable[[Expression], Expression]
 
 
 class ModeField(NamedTuple):
-    """dx/dt (nq + nv, 1) and guards (n, 1) of a mode in its symbols x = (q, v) and u.
+    """The rate dx/dt (nq + nv, 1) and guards (n, 1) of a mode in symbols x = (q, v) and u.
 
     rates (nq, nv): T(q) of dq/dt = T v. forces (r, 1): on all rows of all contacts, zero where
     open. Guards are in the order of `guards`. margin: the least pivot of the equations relative
@@ -162,7 +162,7 @@ def field_of(equations: ModeEquations) -> ModeField:
 
 
 def mode_derivatives(mode: ModeField) -> list[Expression]:
-    """D_(q, v) (., 2 nv) and D_u (., nu) of (v, a), then of the guards; q by its tangent."""
+    """The derivatives of (v, a), then of the guards, by (q, v) (., 2 nv) and by u (., nu)."""
     nq, nv = mode.rates.shape
     by_tangent = ca.diagcat(mode.rates, ca.SX.eye(nv))
     velocity_and_acceleration = mode.x[nq:], mode.field[nq:]
@@ -209,7 +209,7 @@ class HeldRows:
         self._size = len(modes) + sum(map(len, tangents))
 
     def mix(self, rates: Expression) -> Expression:
-        """E (r, m)."""
+        """The matrix E (r, m) of forces along all rows by multipliers."""
         mix = ca.SX.zeros(self._size, len(self.held))
         for k, row in enumerate(self.held):
             mix[row, k] = 1.0
@@ -326,7 +326,7 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
 def _multipliers(
     part: HeldRows, g: Expression, wanted: Expression, independent: _Independent
 ) -> tuple[Expression, Expression]:
-    """m with G m = wanted and the margin; of least weighted norm where G is singular.
+    """The multipliers m of G m = wanted and the margin; of least norm where G is singular.
 
     There G = N B K with its regular block B, and least squares and least norms are divisions by
     N^T N and K W K^T, which are no worse conditioned than the choice of the block.
@@ -355,7 +355,7 @@ def _multipliers(
 
 
 def _friction_weights(part: HeldRows, even: Expression) -> Expression:
-    """`equations.friction_weights` of the multipliers of equal weights."""
+    """The `equations.friction_weights` of multipliers of equal weights."""
     count = len(part.closed)
     normal = even[:count]
     least = LEAST_WEIGHT * _length(normal)
@@ -380,7 +380,7 @@ def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
 
 
 def _response_ratio(response: Expression, even: Expression, rows: Sequence[int]) -> Expression:
-    """p of `jamming`, from the independent rows: by Cauchy and Binet, det(R R') of these, as G."""
+    """The ratio p of `jamming`, from independent rows: det(R R') of these (Cauchy and Binet)."""
     if len(rows) == response.shape[0]:
         return _product(gauss(response)[1]) / _product(cholesky(even)[1])
     left, whole = response[list(rows), :], even[list(rows), :]

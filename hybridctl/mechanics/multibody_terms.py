@@ -48,7 +48,7 @@ class TermDerivatives(NamedTuple):
 
 
 class ImpulseDerivatives(NamedTuple):
-    """D_q of the momentum M z - J' f (nv, nv) and the rates J z (r, nv), at fixed z and f."""
+    """The derivatives by q of M z - J' f (nv, nv) and of the rates J z (r, nv), z and f fixed."""
 
     momentum: Array
     rates: Array

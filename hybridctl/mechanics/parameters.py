@@ -82,17 +82,17 @@ class _ContactParameterDerivatives:
     columns: _Columns
 
     def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        """D_p of the field (2 nv, np)."""
+        """The derivative D_p of the field (2 nv, np)."""
         a_p = self._acceleration(key, x, u).acceleration_z
         return np.vstack([np.zeros_like(a_p), a_p])
 
     def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        """D_p of the guards (n, np)."""
+        """The derivative D_p of the guards (n, np)."""
         guards = ContactGuards.of(self.system.dynamics, contact_modes(key))
         return guards.by_parameters(self._acceleration(key, x, u), self.columns.static_friction)
 
     def reset(self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
-        """D_p of the reset (2 nv, np)."""
+        """The derivative D_p of the reset (2 nv, np)."""
         n, nv = self.system.robot.nq, self.system.robot.nv
         edge = self.system.outgoing(key).edge(fired)
         report = None if edge is None else edge.reset(t, x, u).report
@@ -154,7 +154,7 @@ class _Columns:
             self._bodies[rows, column] = _inertial_derivative(body, kind)
 
     def torque(self, q: Array, v: Array, a: Array) -> Array:
-        """D_p (M a + h), (nv, np)."""
+        """The derivative D_p (M a + h), (nv, np)."""
         springs, joints = self._robot.passive, self._joints
         total: Array = springs.stretch(q)[:, None] * joints["stiffness"]
         total += v[:, None] * joints["damping"] - springs.stiffness[:, None] * joints["rest"]
@@ -163,13 +163,13 @@ class _Columns:
         return total
 
     def momentum(self, q: Array, dv: Array) -> Array:
-        """D_p (M dv), (nv, np)."""
+        """The derivative D_p (M dv), (nv, np)."""
         if not self._bodies.any():
             return np.zeros((len(dv), self.count))
         return np.asarray(self._robot.impulse_regressor(q, dv) @ self._bodies)
 
     def friction_per_normal(self, phase: ContactPhase, directions: dict[int, Array]) -> list[Array]:
-        """D_p of friction per normal force (m, np), for each sliding contact of a phase."""
+        """The derivative D_p (m, np) of friction per normal force, for each sliding contact."""
         result = []
         for slide in phase.sliding:
             s = directions.get(slide.contact, np.array([slide.sign]))
@@ -178,7 +178,7 @@ class _Columns:
 
 
 def _inertial_derivative(body: Body, kind: str) -> Array:
-    """D pi (10,) by mass, by the center of mass, or by the inertia about it.
+    """The derivative of pi (10,) by mass, by the center of mass, or by the inertia about it.
 
     Axes are those of the frame by which the body was asked for.
     """
@@ -209,7 +209,7 @@ def _check_contact(name: str, kind: str, contact: Contact) -> None:
 
 
 def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[Array, Array, Array]:
-    """D_p of acceleration (nv, np) and multipliers (m, np), and (D_p E) m (r, np)."""
+    """The derivatives D_p of acceleration (nv, np), of multipliers (m, np), and (D_p E) m."""
     phase = now.phase
     per_normal = columns.friction_per_normal(phase, now.directions)
     own = np.zeros((len(now.mix), columns.count))
@@ -236,7 +236,7 @@ def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[A
 def _velocity_after(
     dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, result: ImpactResult
 ) -> Array:
-    """D_p v+ (nv, np) of an impact, while every contact does what it did."""
+    """The derivative D_p v+ (nv, np) of an impact, while every contact does what it did."""
     phase = dynamics.phase(result.states)
     if not phase.closed:
         return np.zeros((len(v), columns.count))

@@ -66,11 +66,11 @@ class Passive(NamedTuple):
         return Passive(coordinate, *found)
 
     def stretch(self, q: Array) -> Array:
-        """q - q_rest (nv,), without meaning where there is no spring."""
+        """The stretch q - q_rest (nv,), without meaning where there is no spring."""
         return np.asarray(q[self.coordinate] - self.rest)
 
     def torque(self, q: Array, v: Array) -> Array:
-        """k (q - q_rest) + d v (nv,)."""
+        """The torques k (q - q_rest) + d v (nv,)."""
         return np.asarray(self.stiffness * self.stretch(q) + self.damping * v)
 
     def energy(self, q: Array) -> float:

@@ -96,7 +96,7 @@ class ContactPhase:
                 self._mix[slide.rows, slide.contact] = -slide.friction * slide.sign
 
     def mix(self, directions: dict[int, Array]) -> Array:
-        """E (r, m): forces along all rows from the multipliers, for given sliding directions."""
+        """The matrix E (r, m) of forces along all rows by multipliers, at these directions."""
         if not directions:
             return self._mix
         mix: Array = self._mix.copy()
@@ -105,7 +105,7 @@ class ContactPhase:
         return mix
 
     def turning(self, directions: dict[int, Array], speeds: Array, multipliers: Array) -> Array:
-        """K (r, r): how friction in a surface turns with the sliding velocity.
+        """The matrix K (r, r): how friction in a surface turns with the sliding velocity.
 
         f_t changes by -mu f_n / |v_t| (I - s s') dv_t, not at all at a standstill, where there is
         no s.

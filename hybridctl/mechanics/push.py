@@ -91,12 +91,12 @@ class _Acting:
         self._force, self._moment = wrench.force / wrench.size, wrench.moment / wrench.size
 
     def force(self, q: Array) -> Array:
-        """J_p' w (nv,): generalized forces."""
+        """The generalized forces J_p' w (nv,)."""
         jacobian, _, spatial = self._at(q)
         return np.asarray(jacobian.T @ spatial)
 
     def derivative(self, q: Array) -> Array:
-        """D_q (J_p' w), (nv, nv).
+        """The derivative D_q (J_p' w), (nv, nv).
 
         Pinocchio's derivatives hold a wrench fixed in its body, with which it turns by J x* w; this
         one keeps its axes, and its moment about the origin changes as the point moves.
@@ -207,7 +207,7 @@ class Pushing:
         return partial(_beside, law, sizes)
 
     def next_change(self, history: History) -> float:
-        """When the policy wants to be asked again, or a wrench begins or ends, s."""
+        """The time when the policy wants to be asked again, or a wrench begins or ends, s."""
         t, change = history.time, next_change(self.policy, self._own(history))
         late = _ROUNDING * math.ulp(t)
         ahead = [e for w in self.wrenches for e in (w.start, w.end) if e > t + late]

@@ -85,7 +85,7 @@ class ContactEdges:
         return Edge(Reset(_ImpactReset(self.dynamics, frozenset(hit), self.modes).settled))
 
     def bridge(self, t: float, x: Array, u: Array) -> Bridge | None:
-        """Closed contacts let go, until the first contact is `BRIDGED` deep, and hit again.
+        """The bridge: closed contacts let go until the first is `BRIDGED` deep, and hit again.
 
         There is none past the bounces of a contact with restitution, however many.
         """
@@ -289,7 +289,7 @@ def _rests(gap: float, rate: float) -> bool:
 
 @dataclass(frozen=True)
 class _Jam(ResetModel):
-    """Sliding contacts jam: there is nothing to go on with.
+    """The end of sliding contacts that jam: there is nothing to go on with.
 
     Unless the guard only seemed to fall, within a step beyond a stop, where friction has turned.
     """

@@ -273,7 +273,7 @@ class Robot:
         return np.reshape(pin.tangentMapProduct(self._model, q, v[:, None]), self.nq)
 
     def transport(self, v: Array) -> Array:
-        """Minus the adjoint action of v (nv, nv): how perturbations of q turn with the motion."""
+        """The negative adjoint of v (nv, nv): how perturbations of q turn with the motion."""
         result = np.zeros((self.nv, self.nv))
         for iv, turns in self._turns:
             result[iv, iv] = -turns @ v[iv]
@@ -312,7 +312,7 @@ class Robot:
         return Body(frame.joint, frame.rotation, float(inertia.mass), np.array(inertia.lever))
 
     def supporting(self, joint: int) -> Array:
-        """1 for each velocity that moves the body of a joint, 0 for the others: (nv,)."""
+        """The flags (nv,), 1 for each velocity that moves the body of a joint, 0 for the others."""
         mask = np.zeros(self.nv)
         for ancestor in list(self._model.supports[joint])[1:]:
             moved = self._model.joints[ancestor]
@@ -332,11 +332,11 @@ class Robot:
         return Sweeps(self._model, joints), Sweeps(self._weightless, joints)
 
     def mass_matrix(self, q: Array) -> Array:
-        """M(q), symmetric (nv, nv), with armature."""
+        """The mass matrix M(q), symmetric (nv, nv), with armature."""
         return self._square(pin.crba(self._model, self._scratch.data, q))
 
     def bias(self, q: Array, v: Array) -> Array:
-        """h(q, v) (nv,), springs and dampers included."""
+        """The bias h(q, v) (nv,), springs and dampers included."""
         h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q, v))
         return h + self.passive.torque(q, v) if self.resists else h
 
@@ -346,7 +346,7 @@ class Robot:
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 
     def inverse_mass(self, q: Array) -> Array:
-        """M(q)^-1 (nv, nv)."""
+        """The inverse mass matrix M(q)^-1 (nv, nv)."""
         return self._square(pin.computeMinverse(self._model, self._scratch.data, q))
 
     def energy(self, q: Array, v: Array) -> tuple[float, float]:
@@ -362,7 +362,7 @@ class Robot:
     def bias_derivatives(
         self, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
     ) -> tuple[Array, Array]:
-        """D_q and D_v (nv, nv) of M a + h - J^T w at fixed a.
+        """The derivatives D_q and D_v (nv, nv) of M a + h - J^T w at fixed a.
 
         `wrenches` are spatial forces (force, moment about the world origin) per joint. They are
         held constant in the frame of their body, as Pinocchio does.
@@ -371,12 +371,12 @@ class Robot:
         return d_q + np.diag(self.passive.stiffness), d_v + np.diag(self.passive.damping)
 
     def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
-        """D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity, springs or velocity."""
+        """The derivative D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity or springs."""
         weightless, data = self._weightless, self._weightless_scratch.data
         return self._rnea_derivatives(weightless, data, q, np.zeros(self.nv), dv, wrenches)[0]
 
     def regressor(self, q: Array, v: Array, a: Array) -> Array:
-        r"""Y (nv, 10 n) with M a + h = Y pi, springs and dampers and armature apart.
+        r"""The regressor Y (nv, 10 n): M a + h = Y pi, springs and dampers and armature apart.
 
         pi has ten entries for each of the n joints: m, m c (3), and xx, xy, yy, xz, yz, zz of the
         inertia about the origin, of the body of the joint and in its frame.
@@ -384,7 +384,7 @@ class Robot:
         return np.array(pin.computeJointTorqueRegressor(self._model, self._scratch.data, q, v, a))
 
     def impulse_regressor(self, q: Array, dv: Array) -> Array:
-        """Y (nv, 10 n) with M dv = Y pi, armature apart; see `regressor`."""
+        """The regressor Y (nv, 10 n) with M dv = Y pi, armature apart; see `regressor`."""
         weightless, data, still = self._weightless, self._weightless_scratch.data, np.zeros(self.nv)
         return np.array(pin.computeJointTorqueRegressor(weightless, data, q, still, dv))
 
@@ -425,7 +425,7 @@ class Robot:
         )
 
     def point_jacobian(self, q: Array, frame: str, offset: Array) -> Array:
-        """J (3, nv): the velocity in world axes of the point at `offset` (3,) m in a frame is J v.
+        """The Jacobian J (3, nv): the point at `offset` (3,) m in a frame moves at J v, world axes.
 
         Raises `UnknownNameError` for a frame that is none.
         """

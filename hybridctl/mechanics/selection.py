@@ -1,4 +1,4 @@
-r"""Which mode really flows on: consistent with its own forces and accelerations.
+r"""The mode that really flows on: consistent with its own forces and accelerations.
 
 [RS] 2.3.4, Fig. 2.6. A mode proposed by an event stays if its contacts push, its sticking ones
 hold, and its sliding ones that stand still begin to move the way they are meant to. Otherwise

@@ -18,23 +18,23 @@ class RobotStateSpace:
 
     @property
     def nx(self) -> int:
-        """nq + nv."""
+        """The number of coordinates, nq + nv."""
         return self.robot.nq + self.robot.nv
 
     @property
     def ndx(self) -> int:
-        """2 nv."""
+        """The number of deviations, 2 nv."""
         return 2 * self.robot.nv
 
     def integrate(self, x: Array, dx: Array) -> Array:
-        """(q integrate dq, v + dv)."""
+        """The state (q integrate dq, v + dv)."""
         n, nv = self.robot.nq, self.robot.nv
         if n == nv:
             return x + dx
         return np.concatenate([self.robot.integrate(x[:n], dx[:nv]), x[n:] + dx[nv:]])
 
     def difference(self, x0: Array, x1: Array) -> Array:
-        """(q1 difference q0, v1 - v0)."""
+        """The deviation (q1 difference q0, v1 - v0)."""
         n = self.robot.nq
         if n == self.robot.nv:
             return x1 - x0
@@ -57,7 +57,7 @@ class RobotStateSpace:
         return np.concatenate([self.robot.rate(x[:n], dx[:nv]), dx[nv:]])
 
     def transport(self, dx: Array) -> Array:
-        """Minus the adjoint of the velocity on the configuration part."""
+        """The negative adjoint of the velocity, on the configuration part."""
         nv = self.robot.nv
         result = np.zeros((2 * nv, 2 * nv))
         result[:nv, :nv] = self.robot.transport(dx[:nv])

@@ -163,7 +163,7 @@ def _distinct(pieces: Sequence[ImpactPiece]) -> list[list[ImpactPiece]]:
 def _stick_and_slip(
     groups: list[list[ImpactPiece]], result: ImpactResult, names: str
 ) -> tuple[ImpactPiece, ImpactPiece]:
-    """Two groups of pieces: in one all contacts at the border stick, in the other they slip."""
+    """The two groups of pieces: in one all contacts at the border stick, in the other they slip."""
     found: dict[str, ImpactPiece] = {}
     for group in groups:
         for piece in group:

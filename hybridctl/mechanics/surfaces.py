@@ -53,7 +53,7 @@ class Surface(Protocol):
         ...
 
     def distance(self, r: Array) -> Array:
-        """phi(r), (n,) in m."""
+        """The signed distances phi(r), (n,) in m."""
         ...
 
     def normal(self, r: Array) -> Array:
@@ -74,7 +74,7 @@ class ExpressedSurface(Protocol):
     """A surface that can be generated."""
 
     def expression(self, r: Expression) -> Expression:
-        """phi (1, 1) of the point r (3, 1), CasADi expressions."""
+        """The signed distance phi (1, 1) of the point r (3, 1), as CasADi expressions."""
         ...
 
 
@@ -87,7 +87,7 @@ class _Flat:
     curved = False
 
     def distance(self, r: Array) -> Array:
-        """n . (r - point)."""
+        """The distances n . (r - point)."""
         return np.asarray(((r - self.point) * self.unit_normal).sum(axis=1))
 
     def normal(self, r: Array) -> Array:
@@ -117,7 +117,7 @@ class _Round:
         return np.where(self.inside, -1.0, 1.0)
 
     def distance(self, r: Array) -> Array:
-        """|r - center| - radius, or its negative inside."""
+        """The distances |r - center| - radius, or their negatives inside."""
         return np.asarray(self._side * (np.linalg.norm(r - self.center, axis=1) - self.radius))
 
     def normal(self, r: Array) -> Array:
@@ -126,7 +126,7 @@ class _Round:
         return np.asarray((self._side / np.linalg.norm(e, axis=1))[:, None] * e)
 
     def curvature(self, r: Array) -> Array:
-        """(I - d d') / rho at distance rho from the center."""
+        """The curvature (I - d d') / rho at distance rho from the center."""
         e = r - self.center
         rho = np.linalg.norm(e, axis=1)
         d = e / rho[:, None]
@@ -134,7 +134,7 @@ class _Round:
         return np.asarray((self._side / rho)[:, None, None] * flat)
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
-        """-((d.s) (I - d d') + s_t d' + d s_t') / rho^2 with s_t the tangential part of s."""
+        """The slope -((d.s) (I - d d') + s_t d' + d s_t') / rho^2, s_t the tangential part of s."""
         e = r - self.center
         rho = np.linalg.norm(e, axis=1)
         d = e / rho[:, None]
@@ -159,7 +159,7 @@ class Plane(ByValue, _Flat):
         object.__setattr__(self, "unit_normal", vector("normal", n / length, 3))
 
     def expression(self, r: Expression) -> Expression:
-        """phi of the point r (3, 1)."""
+        """The signed distance phi of the point r (3, 1)."""
         return ca.dot(ca.DM(self.unit_normal), r - ca.DM(self.point))
 
 
@@ -176,7 +176,7 @@ class Sphere(ByValue, _Round):
         flag("inside", self.inside)
 
     def expression(self, r: Expression) -> Expression:
-        """phi of the point r (3, 1)."""
+        """The signed distance phi of the point r (3, 1)."""
         e = r - ca.DM(self.center)
         return float(self._side) * (ca.sqrt(ca.dot(e, e)) - self.radius)
 
@@ -196,7 +196,7 @@ class Terrain(ByValue):
     curved = True
 
     def __init__(self, height: Callable[[Expression, Expression], Expression]) -> None:
-        """height: h in m of CasADi expressions x and y in m, such as `lambda x, y: 0.1 * x * y`.
+        """The surface of a height: h in m by CasADi x and y in m, as `lambda x, y: 0.1 * x * y`.
 
         Raises `InputError` for what is no number or expression of x and y alone, or not finite at
         (0, 0).
@@ -217,19 +217,19 @@ class Terrain(ByValue):
         return f"Terrain({ca.Function.deserialize(self.serialized)})"
 
     def heights(self, x: Array, y: Array) -> Array:
-        """h (n,) at n places, m."""
+        """The heights h (n,) at n places, m."""
         h = ca.Function.deserialize(self.serialized)
         return np.asarray(h(ca.DM(x).T, ca.DM(y).T)).ravel()
 
     def expression(self, r: Expression) -> Expression:
-        """phi of the point r (3, 1)."""
+        """The signed distance phi of the point r (3, 1)."""
         x, y = ca.SX.sym("x"), ca.SX.sym("y")
         h = ca.Function.deserialize(self.serialized)(x, y)
         phi = (r[2] - h) / ca.sqrt(1.0 + ca.sumsqr(ca.gradient(h, ca.vertcat(x, y))))
         return ca.substitute(phi, ca.vertcat(x, y), r[:2])
 
     def distance(self, r: Array) -> Array:
-        """phi (n,)."""
+        """The signed distances phi (n,)."""
         return self._at(0, r)
 
     def normal(self, r: Array) -> Array:
@@ -279,16 +279,16 @@ class Stairs(ByValue):
         return Plane((0.0, 0.0, self.heights[i]), (0.0, 0.0, 1.0))
 
     def expression(self, r: Expression) -> Expression:
-        """phi of the point r (3, 1)."""
+        """The signed distance phi of the point r (3, 1)."""
         rises = zip(self.edges.tolist(), np.diff(self.heights).tolist(), strict=True)
         return r[2] - self.heights[0] - sum(rise * (r[0] >= edge) for edge, rise in rises)
 
     def distance(self, r: Array) -> Array:
-        """z - h(x)."""
+        """The heights z - h(x) above the ground."""
         return np.asarray(r[:, 2] - self.heights[self.edges.searchsorted(r[:, 0], "right")])
 
     def normal(self, r: Array) -> Array:
-        """Upwards."""
+        """The upward normals."""
         return np.broadcast_to(np.array([0.0, 0.0, 1.0]), r.shape)
 
     def curvature(self, r: Array) -> Array:
@@ -302,7 +302,7 @@ class Stairs(ByValue):
 
 @lru_cache
 def _derivatives(surface: Terrain) -> tuple[Any, Any, Any, Any]:
-    """phi, its gradient, its Hessian, all of r, and the derivative of that of r and s along s."""
+    """The function of r to phi, gradient and Hessian, and that of r and s to its slope along s."""
     r, s = ca.SX.sym("r", 3), ca.SX.sym("s", 3)
     phi = surface.expression(r)
     hessian, gradient = ca.hessian(phi, r)
@@ -373,7 +373,7 @@ class TangentFrames:
         return np.asarray(tangents)
 
     def slopes(self, n: Array) -> Array:
-        """D_n t (m, 3, 3) at the normals n (m, 3)."""
+        """The derivatives D_n t (m, 3, 3) at the normals n (m, 3)."""
         slopes = self._turns
         if self._in_space.any():
             third, middle, shrunk, scale = self._reflection(n)
@@ -384,7 +384,7 @@ class TangentFrames:
         return np.asarray(slopes)
 
     def _reflection(self, n: Array) -> tuple[Array, Array, Array, Array]:
-        """s e_3, n + s e_3, n_k / (1 + s n_3) and 1 / (1 + s n_3)."""
+        """The parts s e_3, n + s e_3, n_k / (1 + s n_3) and 1 / (1 + s n_3) of a reflection."""
         sign = np.where(n[:, 2] < 0.0, -1.0, 1.0)
         third = sign[:, None] * np.array([0.0, 0.0, 1.0])
         scale = 1.0 / (1.0 + sign * n[:, 2])

@@ -201,7 +201,7 @@ class ContactSystem(HybridSystem):
         return Outgoing(mode.guard_set, edges.edge, edges.rest, edges.bridge)
 
     def _all_guards(self) -> Iterator[str]:
-        """Names: a mode of one contact has the same guards whatever the others do."""
+        """The names of all guards; a contact in a mode has the same ones whatever others do."""
         for row in zip_longest(*self._known(), fillvalue=OPEN):
             yield from ContactGuards.of(self.dynamics, row).names
 

@@ -64,7 +64,7 @@ class Columns(NamedTuple):
 
 
 class ConeProgramme:
-    """min 1/2 x'H x + q'x with C x + c in a product of cones, set up once for many q and c."""
+    """The programme min 1/2 x'H x + q'x, C x + c in a product of cones, for many q and c."""
 
     def __init__(
         self, hessian: Array, gradient: Array, rows: Array, offset: Array, cones: list[object]
@@ -88,7 +88,7 @@ class ConeProgramme:
 
 
 class Cone(NamedTuple):
-    """|f_t| <= friction f_n, by the numbers of f_n and f_t; f_n >= 0 if there are no f_t."""
+    """The cone |f_t| <= friction f_n, by the numbers of f_n and f_t; f_n >= 0 without f_t."""
 
     normal: int
     tangents: list[int]

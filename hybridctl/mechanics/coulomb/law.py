@@ -48,7 +48,7 @@ _LIGHTEST = 1e-6
 
 @dataclass(frozen=True)
 class CoulombProblem:
-    """w = G f + b for k contacts: rows 0..k-1 are normals, `tangents` the rows of each contact.
+    """The law w = G f + b of k contacts: rows 0..k-1 are normals, `tangents` those of each.
 
     delassus G (r, r), free b (r,); `static` and `kinetic` friction (k,); `sliding` the unit
     directions of contacts that slide already, in the coordinates of their tangents, or None.
@@ -233,6 +233,6 @@ def _direction(
 
 
 def unit(w: Array, otherwise: Array | None) -> Array | None:
-    """w / |w|, or `otherwise` where w is next to nothing."""
+    """The direction w / |w|, or `otherwise` where w is next to nothing."""
     length = float(np.linalg.norm(w))
     return w / length if length > 1e-10 else otherwise

@@ -110,7 +110,7 @@ class LeastForces:
 
     @cached_property
     def inverse(self) -> Array:
-        """A^+ (n, m): multipliers of least norm by right-hand sides, without the cones."""
+        """The inverse A^+ (n, m): multipliers of least norm by right-hand sides, without cones."""
         m_unit, c_unit = self._units
         return np.asarray(m_unit[:, None] * self._equations.inverse / c_unit)
 
@@ -211,7 +211,7 @@ def _equations(
 
 
 def _slacks(cones: Sequence[Cone], m: Array) -> Array:
-    """mu f_n - |f_t| or f_n (k,)."""
+    """The slacks of the cones (k,): mu f_n - |f_t|, or f_n without friction."""
     v = m.tolist()
     return np.array(
         [
@@ -252,7 +252,7 @@ def _borders(cones: Sequence[Cone], active: Active, m: Array, loads: Array) -> t
 
 
 def _rows_of(cone: Cone, kind: int) -> int:
-    """How many borders act."""
+    """The number of borders that act."""
     return (0, 1, 1 + len(cone.tangents))[kind]
 
 
@@ -316,7 +316,7 @@ def _on_borders(
 def _stationary(
     null: Array, curvature: Array, borders: Array, upper: Array, lower: Array
 ) -> tuple[Array, Array]:
-    """z (p, .) and kappa (a, .) of (1 + N' K N) z - N' D' kappa = upper, D N z = lower.
+    """The solution z (p, .), kappa (a, .) of (1 + N'KN) z - N'D' kappa = upper, D N z = lower.
 
     Of borders that depend on each other the least squares; D N is measured in its own size.
     """

@@ -69,7 +69,7 @@ def newton(
 def projection(
     problem: CoulombProblem, p: Array, modes: Modes | None = None
 ) -> tuple[Array, Array]:
-    """P(p) (r,) and P'(p) (r, r), in the states that p shows or in fixed ones."""
+    """The projection P(p) (r,) with P'(p) (r, r), in the states that p shows or in fixed ones."""
     values, slope = np.zeros(len(p)), np.zeros((len(p), len(p)))
     numbers = p.tolist()
     for i, rows, static, kinetic, given in problem.contacts:

@@ -197,7 +197,7 @@ def _held(problem: CoulombProblem, modes: Modes) -> tuple[int, ...]:
 def _multipliers(
     problem: CoulombProblem, modes: Modes, directions: Array
 ) -> tuple[Array, list[Cone]]:
-    """E (r, n), and the cones of the multipliers."""
+    """The matrix E (r, n) of forces by multipliers, and the cones of these."""
     unit, cones = np.eye(len(problem.free)), []
     closed = [i for i, mode in enumerate(modes) if mode != OPEN]
     columns = [unit[i] for i in closed]

@@ -1,4 +1,4 @@
-r"""Which sets of contact states obey Coulomb's law, found for all sets together.
+r"""The sets of contact states that obey Coulomb's law, found for all sets together.
 
 Every set of states gives linear equations A f = b once the directions in which contacts begin to
 slide in space are known. Those directions, as angles, are the roots of the perpendicular
@@ -160,7 +160,7 @@ class StateSets:
                 return
 
     def without_poles(self) -> Array:
-        """det A times the perpendicular velocities, all added up (n,)."""
+        """The sum (n,) of the perpendicular velocities, times det A."""
         across = (self.directions @ self._cross.T) * self.turning
         matrix, target = self._equations(slice(None))
         forces = _solved(matrix, target[:, :, None])[:, :, 0]
