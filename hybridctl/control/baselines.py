@@ -115,7 +115,7 @@ class NearestTracking:
         return tracking_law(arc, self.gains.arcs[choice], self.limits).function
 
     def next_change(self, history: History) -> float:
-        """When to choose again, or the feedforward jumps, s."""
+        """The time to choose again, or when the feedforward jumps, s."""
         time, choice = history.time, self._choice(history)
         _, end = piece(self.reference.arcs[choice], self.reference.changes[choice], time)
         sample = time + self.period if self._windows.inside(time) is not None else math.inf
@@ -188,7 +188,7 @@ class ImpactInvariantTracking:
         return tracking_law(arc, self.gains.arcs[macro], self.limits, projection)
 
     def next_change(self, history: History) -> float:
-        """When the reference has an event or its feedforward jumps, or a window ends, s."""
+        """The time when the reference has an event, its feedforward jumps, or a window ends, s."""
         arc, _ = on_the_clock(self.reference, history.time)
         end = math.inf if arc is self.reference.nominal.arcs[-1] else arc.end
         return min(end, self._windows.following(history.time))

@@ -88,7 +88,7 @@ class ConeFilter:
         return nearest(wanted, *self.rows(key, x, wanted), self.limits)
 
     def rows(self, key: ModeKey, x: Array, wanted: Array) -> tuple[Array, Array]:
-        """a (m, nu), b (m,): inputs with a u + b >= 0, in N and N s, do what is asked.
+        """The rows a (m, nu), b (m,): inputs with a u + b >= 0, in N and N s, do what is asked.
 
         First of each contact that is closed, which must stick: normal force above the least, sides
         of its cone; then, if it is near under the wanted inputs, of the cone of each landing.
@@ -147,7 +147,7 @@ class ConeFilter:
 
 
 def _affine(rows: Any, u: Any) -> list[Any]:
-    """a and b of rows = a u + b."""
+    """The matrices a and b of rows = a u + b."""
     return [ca.densify(ca.jacobian(rows, u)), ca.substitute(rows, u, ca.SX.zeros(u.numel()))]
 
 

@@ -1,4 +1,4 @@
-r"""When a controller knows of a simulated event: late, by a noisy clock, or not at all.
+r"""Detection: when a controller knows of a simulated event: late, by a noisy clock, or not at all.
 
 An impact whose measured impulse is below a threshold is missed. What a controller that counts
 events then does not see, it may see later: by the force with which the contact presses, or because
@@ -127,7 +127,7 @@ class Detection:
         due: Callable[[Sequence[Event]], float],
         history: History,
     ) -> tuple[float, float]:
-        """When event k is known, as far as can be told now, and when to measure again."""
+        """The time when event k is known, as far as can be told now, and when to measure again."""
         event = events[k]
         lag, impulse = self._draw(k, event)
         if impulse is None or impulse >= self.threshold:

@@ -212,7 +212,7 @@ class Threshold:
         return tuple(fired)
 
     def reset(self) -> None:
-        """Back to the entries that are up to begin with."""
+        """Return to the entries that are up to begin with."""
         self._signal.reset()
         self._up = [i in self._closed for i in range(len(self._closes))]
         self._since: list[float | None] = [None] * len(self._up)
@@ -237,13 +237,13 @@ class AnyOf:
         return tuple(dict.fromkeys(name for names in found for name in names))
 
     def reset(self) -> None:
-        """Reset all of them."""
+        """Reset all detectors."""
         for each in self.detectors:
             each.reset()
 
 
 class Gate:
-    """Only the guards of the event that the reference has next, each of them once.
+    """A detector of only the guards of the reference's next event, each of them once.
 
     before: how long before its nominal time an event is believed, s. timeout: how long after it, or
     after its first touch if that is later, the guards that are still missing are taken to have
@@ -287,7 +287,7 @@ class Gate:
         return fired
 
     def reset(self) -> None:
-        """Back to the beginning of the reference."""
+        """Return to the beginning of the reference."""
         self._detector.reset()
         self._position, self._touched = START, -math.inf
 

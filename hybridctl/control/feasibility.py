@@ -1,4 +1,4 @@
-"""Is a reference one that the system can follow, also when its events split?
+"""A report on whether the system can follow a reference, also when its events split.
 
 The report checks what tracking of a hybrid reference rests on: guards stay positive along the
 arcs (gaps of open contacts, forces of closed ones), events are transversal ([RS] Assumption 4),
@@ -140,7 +140,7 @@ def _acting(impulses: Array) -> Array:
 
 
 def _guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:
-    """D_t g + D_x g f + D_u g du/dt just before the event."""
+    """The rates D_t g + D_x g f + D_u g du/dt of guards just before the event."""
     mode = system.mode(event.mode_before)
     point = mode.calc(event.time, event.state_before, event.input_before)
     d = mode.guard_jacobian_at(point)

@@ -24,7 +24,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class GainCurve:
-    """K(t) between the knots `times` (n,), `values` (n, nu, ndx), held outside of them.
+    """The gain K(t) between the knots `times` (n,), `values` (n, nu, ndx), held outside of them.
 
     Linear without `slopes`; with them (n, nu, ndx), in 1/s, the cubics that have these values and
     slopes. The feedback is K (alpha - x), so that K is positive where it pulls towards the
@@ -55,7 +55,7 @@ class GainCurve:
         return GainCurve(np.zeros(1), array("gain", gain, (None, None))[None])
 
     def __call__(self, t: ArrayLike) -> Array:
-        """K (..., nu, ndx) at times t (...), or at one."""
+        """The gain K (..., nu, ndx) at times t (...), or at one."""
         knots, values = self.times, self.values
         if len(knots) == 1 and np.ndim(t) == 0:
             return np.asarray(values[0])

@@ -50,7 +50,7 @@ class Impact:
 
     @cached_property
     def response(self) -> Array:
-        """M^-1 J', (nv, m): velocities by unit impulses."""
+        """The response M^-1 J', (nv, m): velocities by unit impulses."""
         return np.asarray(np.linalg.solve(self.mass, self.jacobian.T))
 
     def explanation(self, velocities: Sequence[int] | None = None) -> Explanation:
@@ -82,7 +82,7 @@ class Explanation:
 
     @cached_property
     def projector(self) -> Array:
-        """I - B (B' W B)^+ B' W, (k, k): what impulses of any size leave unexplained."""
+        """The projector I - B (B' W B)^+ B' W, (k, k): what impulses of any size do not explain."""
         return np.asarray(np.eye(len(self.response)) - self.response @ self._free)
 
     def impulses(self, change: Array) -> list[float]:
@@ -125,7 +125,7 @@ class Explanation:
 
     @cached_property
     def _problem(self) -> tuple[list[list[float]], list[float], list[float], Array]:
-        """B' W B, both bounds, and B' W: with impulses that move nothing left at zero."""
+        """The problem's B' W B, both bounds, and B' W; impulses that move nothing stay at zero."""
         weighted = self.response.T @ self.metric
         gram = weighted @ self.response
         idle = np.diag(gram) <= _RANK**2 * max(np.diag(gram).max(), np.finfo(float).tiny)

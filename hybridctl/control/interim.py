@@ -61,7 +61,7 @@ class Interim(Settings):
 
 
 class InterimMoment(NamedTuple):
-    """Where a time lies in the window of an impact, and until when what follows from that holds.
+    """The place of a time in the window of an impact, and until when that holds.
 
     event: its number in the reference, None outside of all windows. under_way: whether it has been
     touched or is due. closing: since when the window closes, s; it is closed at `until`.

@@ -36,7 +36,7 @@ class Projection:
     blend: float = 0.0
 
     def __call__(self, t: ArrayLike) -> Array:
-        """P (..., ndx, ndx) at times t (...)."""
+        """The matrix P (..., ndx, ndx) at times t (...)."""
         weight = np.asarray(self._weight(np.asarray(t)))[..., None, None]
         return np.asarray(np.eye(len(self.removed)) - weight * self.removed)
 
@@ -61,7 +61,7 @@ def tracking_law(
     limits: Array | None = None,
     projection: Projection | None = None,
 ) -> DifferentiableLaw:
-    """u = mu(t) + K(t) P(t) (alpha(t) - x) on an arc, the difference in the tangent space at x.
+    """The law u = mu(t) + K(t) P(t) (alpha(t) - x) on an arc, the difference tangent at x.
 
     gain: None for the feedforward mu alone. limits (2, nu): the least and the greatest input, to
     which u is cut; what is cut has derivative zero. projection: P, the identity by default.
@@ -135,7 +135,7 @@ class _Tracking:
         return u + self.gain(t) @ self._projected(t, self.arc.space.difference(x, alpha))
 
     def _affine(self, t: float) -> tuple[Array, Array]:
-        """b (nu,) and K (nu, nx) at time t."""
+        """The offset b (nu,) and gain K (nu, nx) at time t."""
         found = self._kept.get(t)
         if found is None:
             alpha, u = self.arc.state_and_input(t)

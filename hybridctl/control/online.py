@@ -107,7 +107,7 @@ class Controller:
         self.reset()
 
     def reset(self) -> None:
-        """Back to the start: nothing known, nothing recorded."""
+        """Return to the start: nothing known, nothing recorded."""
         self.detector.reset()
         self.fault: Exception | None = None  # the last one that was kept from the loop
         self.mode = self._start

@@ -30,7 +30,7 @@ from hybridctl.hybrid.trajectory import Arc, Event
 
 @dataclass(frozen=True)
 class Position:
-    """Where a trajectory stands in its reference: macro events done, and what is under way.
+    """The place of a trajectory in its reference: macro events done, and what is under way.
 
     `fired` are the guards of the macro event under way that have fired already, `micro` the
     number of events it has had so far ([RS] 4.1.1).
@@ -140,7 +140,7 @@ class ReferenceSpreading:
         )
 
     def gain(self, position: Position) -> GainCurve | None:
-        """K(t) at a position; None where the feedback is off."""
+        """The gain K(t) at a position; None where the feedback is off."""
         if not position.fired:
             return self.gains.arcs[position.macro]
         return self.gains.phantoms.get((position.macro, position.fired))
@@ -164,7 +164,7 @@ class ReferenceSpreading:
         return tracking_law(arc, self.gain(position), self.limits)
 
     def next_change(self, history: History) -> float:
-        """When the feedforward of the reference jumps, or the interim mode begins or ends, s."""
+        """The time when the feedforward jumps, or the interim mode begins or ends, s."""
         position, moment = self._where(history)
         if moment.event is not None:
             position = Position(moment.event + moment.under_way, 0, frozenset())
@@ -241,7 +241,7 @@ class ClockTracking:
         return DifferentiableLaw(by_turns.value, by_turns.jacobian, by_turns.rate)
 
     def next_change(self, history: History) -> float:
-        """When the reference has its next event, or its feedforward jumps, s."""
+        """The time when the reference has its next event, or its feedforward jumps, s."""
         arc, _ = on_the_clock(self.reference, history.time)
         return arc.end if arc is not self.reference.nominal.arcs[-1] else math.inf
 

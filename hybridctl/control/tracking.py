@@ -30,12 +30,12 @@ class TrackingError:
 
     @property
     def norms(self) -> Array:
-        """|error| per sample."""
+        """The norms |error| of the samples."""
         return np.asarray(np.linalg.norm(self.errors, axis=1))
 
     @property
     def peak(self) -> float:
-        """Largest norm."""
+        """The largest norm."""
         return float(self.norms.max())
 
     @property

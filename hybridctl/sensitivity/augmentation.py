@@ -287,7 +287,7 @@ class HeldInputs(Change):
     keeps_steps = True
 
     def input(self, u: Array, x: Array) -> Array:
-        """(u, values)."""
+        """The inner input (u, values)."""
         return np.concatenate((u, self.values))
 
     def nu(self, inner: int) -> int:
@@ -320,7 +320,7 @@ class HeldInputs(Change):
         return inner[:, : -len(self.values)]
 
     def diffusion(self, noise: Diffusion) -> Diffusion:
-        """No noise in the inputs that are held."""
+        """The noise on the inner mode: none in the inputs that are held."""
         none = np.zeros((len(self.values),) * 2)
         return noise._replace(through_input=block_diag(noise.through_input, none))
 

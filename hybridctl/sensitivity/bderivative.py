@@ -33,7 +33,7 @@ Field = Callable[[Array], ArrayLike]
 
 
 class BDerivative(PiecewiseLinearJump):
-    r"""B, the first-order map of deviations through n surfaces at once, [Bder] (8), (61), (62).
+    r"""The first-order map B of deviations through n surfaces at once, [Bder] (8), (61), (62).
 
     normals (n, d): the gradients :math:`n_j`, in rows. field(b) -> (d,): the limit :math:`F_b` for
     signs b (n,) of -1.0 (before surface j) and +1.0 (after it); it is asked for signs that occur,
@@ -179,7 +179,7 @@ class Triangulation:
         return np.cumsum([0, *(1 << j for j in order)], dtype=np.intp)
 
     def __call__(self, dx: ArrayLike) -> Array:
-        r"""B(dx) (d,) for dx (d,), or (m, d) for m of them in rows, by coordinates, [Bder] (58).
+        r"""The image B(dx) (d,) of dx (d,), or (m, d) of m of them in rows, [Bder] (58).
 
         :math:`\delta x = \sum_k c_k \zeta_{b_k} + \xi` over the simplex of the order, with
         :math:`c_k \ge 0` for k > 0 and :math:`\xi \in \ker Dh`, gives

@@ -64,7 +64,7 @@ class ConewiseMap:
         return self.pieces[0].matrix
 
     def __call__(self, dx: ArrayLike) -> Array:
-        """P(dx) (n+,) for dx (n,), or (m, n+) for m of them in rows."""
+        """The image P(dx) (n+,) of dx (n,), or (m, n+) of m of them in rows."""
         x = array("dx", dx)
         n = self.pieces[0].matrix.shape[1]
         if x.ndim not in (1, 2) or x.shape[-1] != n:

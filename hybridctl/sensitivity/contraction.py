@@ -69,7 +69,7 @@ def _longer(map: ConewiseMap, route: Route) -> list[Route]:
 
 @dataclass(frozen=True, eq=False)
 class PiecewiseForm:
-    """V(x) = x^T forms[c] x on the cones (r, n) of cells c, as `ConewiseMap` has them.
+    """The function V(x) = x^T forms[c] x on the cones (r, n) of cells c of a `ConewiseMap`.
 
     rate: V of the next deviation is at most rate^2 times V, or at least where it shows growth.
     """
@@ -79,7 +79,7 @@ class PiecewiseForm:
     rate: float
 
     def __call__(self, x: Array) -> float:
-        """V(x) for one deviation x (n,)."""
+        """The value V(x) of one deviation x (n,)."""
         return float(x @ self.forms[_cell(self.cones, x)] @ x)
 
 
@@ -187,7 +187,7 @@ class FormSearch:
         return programme
 
     def _seen(self, c: int, matrix: Array, factor: float = 1.0) -> tuple[int, Array]:
-        """factor M' V_c M, as the first unknown and what stands with each."""
+        """The form factor M' V_c M, as the first unknown and what stands with each."""
         return c * len(self._basis), factor * (matrix.T @ self._basis @ matrix)
 
     def _traces(self) -> dict[int, float]:
@@ -216,7 +216,7 @@ class _SemidefiniteProgramme:
     def require(
         self, constant: Array, terms: list[tuple[int, Array]], products: Array | None = None
     ) -> int:
-        """constant + sum of terms (each matrices (k, n, n) for k unknowns) - products' sum >= 0.
+        """Require constant + sum of terms (matrices (k, n, n) of k unknowns) - products' sum >= 0.
 
         Returns the index of the first product's weight.
         """

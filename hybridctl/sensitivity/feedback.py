@@ -32,7 +32,7 @@ class Feedback:
     policy: Policy | InputLaw
 
     def gains(self) -> tuple[Gain, ...]:
-        """K(t) = -D_x u (nu, ndx) along each arc."""
+        """The gains K(t) = -D_x u (nu, ndx) along each arc."""
         return tuple(self._gain(k) for k in range(len(self.trajectory.arcs)))
 
     def after(
@@ -80,5 +80,5 @@ class Feedback:
 
 
 def _gain_along(law: DifferentiableLaw, arc: Arc, t: float) -> Array:
-    """K = -D_x u (nu, ndx) of a law on the states of an arc."""
+    """The gain K = -D_x u (nu, ndx) of a law on the states of an arc."""
     return -law.jacobian(t, arc.state_and_input(t)[0])

@@ -70,7 +70,7 @@ class JumpGains:
 
     @property
     def reset_jacobian(self) -> Array:
-        """D_x R (d+, d), also where it is the identity."""
+        """The derivative D_x R (d+, d) of the reset, also where it is the identity."""
         return np.eye(len(self.field_change)) if self.reset_state is None else self.reset_state
 
     @property
@@ -80,12 +80,12 @@ class JumpGains:
 
     @property
     def input(self) -> Array:
-        """J (d+, nu): what a change of the input at the event adds to the state after it."""
+        """The gain J (d+, nu): what a change of the input at the event adds after it."""
         return self.reset_input - self.field_change[:, None] * self.time_input
 
     @property
     def state_at_events(self) -> Array:
-        """D_x R + Rdot D_x(dt) (d+, d); D_x R (I - f- D_x g / gdot) without time and input.
+        """The map D_x R + Rdot D_x(dt) (d+, d); D_x R (I - f- D_x g / gdot) without time and input.
 
         It maps deviations at fixed time to those of the states in which each trajectory leaves
         its own event: another convention than that of `state`, which is often confused with it.
@@ -102,7 +102,7 @@ class JumpGains:
         )
 
     def __call__(self, dx: Array, du: Array | None = None) -> Array:
-        """G dx + J du for dx (d,) and du (nu,), or for m of them in rows."""
+        """The deviation G dx + J du for dx (d,) and du (nu,), or for m of them in rows."""
         result: Array = dx @ self.state.T
         return result if du is None else result + du @ self.input.T
 
@@ -290,7 +290,7 @@ def guard_index(mode: ModeModel, guard: str) -> int:
 
 
 def guard_derivative(mode: ModeModel, guard: str, t: float, x: Array, u: Array) -> GuardJacobian:
-    """D_t g (a number), D_x g (ndx,), D_u g (nu,) of one guard of a mode."""
+    """The derivatives D_t g (a number), D_x g (ndx,), D_u g (nu,) of one guard of a mode."""
     return mode.guard_row_at(guard_index(mode, guard), mode.calc(t, x, u))
 
 

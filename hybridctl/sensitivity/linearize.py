@@ -140,7 +140,7 @@ class Linearization:
 
     @property
     def state_transition(self) -> Array:
-        """D x(end) / D x(start), (ndx+, ndx). Raises `InputError` where it is piecewise linear.
+        """The derivative D x(end) / D x(start), (ndx+, ndx); `InputError` if piecewise linear.
 
         Simultaneous guards do not keep it from being linear where the order they fire in makes no
         difference, such as that of two feet of one body that stop sliding.
@@ -173,7 +173,7 @@ class Linearization:
         return self.arcs[k].end if found is None else found
 
     def coefficients(self, arc: Arc, t: ArrayLike) -> Coefficients:
-        """A (..., ndx, ndx) and B (..., ndx, nu) at times t (...) of an arc of the trajectory."""
+        """The matrices A (..., ndx, ndx) and B (..., ndx, nu) at times t (...) of an arc."""
         mode = self.system.mode(arc.mode)
         if isinstance(t, float):
             return coefficients(mode, t, *arc.state_and_input(t))

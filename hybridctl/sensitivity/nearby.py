@@ -51,7 +51,7 @@ class PiecewiseAffineJump:
 
     @property
     def dimension(self) -> int:
-        """d, that of the deviations before the events."""
+        """The dimension d of the deviations before the events."""
         return self.homogeneous.dimension - 1
 
     def __call__(self, dx: ArrayLike) -> Array:

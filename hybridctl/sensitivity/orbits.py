@@ -61,7 +61,7 @@ class FloquetMultipliers:
 
     @property
     def exponents(self) -> NDArray[np.complex128]:
-        """log(values) / period, in 1/s; a multiplier of zero has minus infinity."""
+        """The exponents log(values) / period, in 1/s; minus infinity for a multiplier of zero."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.values) / self.period)
 
@@ -74,7 +74,7 @@ class FloquetMultipliers:
 def monodromy(
     lin: Linearization, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
 ) -> Array:
-    """D x(end) / D x(start), (ndx, ndx), of a trajectory that is one period of an orbit.
+    """The derivative D x(end) / D x(start), (ndx, ndx), of one period of an orbit.
 
     With a symmetry S the image S x(end) takes the place of x(end). Raises `InputError` where the
     trajectory does not end in the mode and, to `tolerance` relative to 1 + |x|, in the state in
@@ -231,7 +231,7 @@ def _carries(matrix: Array, f: Array) -> bool:
 
 
 def projection(f: Array, normal: Array) -> Array:
-    """I - f n^T / (n^T f), (ndx, ndx): along the flow back to the section."""
+    """The projection I - f n^T / (n^T f), (ndx, ndx), along the flow back to the section."""
     rate = float(normal @ f)
     if not abs(rate) > _TANGENT * float(np.abs(normal) @ np.abs(f)):
         raise GrazingError(f"the flow does not cross the section: n . f = {rate:.3g}")

@@ -1,4 +1,4 @@
-"""When a deviation has the events of a run, and how large it may be before their order changes."""
+"""The times of events of a deviated run, and how large it may be until their order changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class EventShifts(NamedTuple):
 
 
 class OrderChange(NamedTuple):
-    """Where the order of events changes first, along a direction.
+    """The deviation at which the order of events changes first, along a direction.
 
     size: in units of the direction, infinite where it never does. events: indices of the two that
     meet; -1 is the start of the run, and the number of its events is its end. Twice the same one
@@ -134,7 +134,7 @@ def _extremes(passage: Passage, guards: int) -> tuple[Array, Array]:
 
 
 def order_change(lin: Linearization, direction: ArrayLike) -> OrderChange:
-    """Where the order of events changes first for deviations along direction (ndx,).
+    """The deviation along direction (ndx,) at which the order of events changes first.
 
     Of events that are one jump the order may change; where they meet others counts.
     """
@@ -157,7 +157,7 @@ def order_change(lin: Linearization, direction: ArrayLike) -> OrderChange:
 
 
 def spread_change(lin: Linearization, direction: Array, window: float) -> OrderChange:
-    """Where guards that fire at once get farther apart than a window (s), along direction (ndx,).
+    """The deviation along direction (ndx,) at which guards part by more than a window (s).
 
     Those of a jump that is one for all its guards: the first has it, when the others are as far
     from zero as to first order they are then.
@@ -193,7 +193,7 @@ def least_radius(lin: Linearization) -> float | None:
 
 
 def _told(run: HybridTrajectory, pair: tuple[int, int]) -> str:
-    """Two events in words."""
+    """The names of two events, in words."""
     return " and ".join(_named(run, k) for k in pair)
 
 

@@ -34,7 +34,7 @@ class ParameterSensitivity:
 
     @property
     def matrix(self) -> Array:
-        """D_p x(end) at a fixed start, (ndx+, np). Raises `InputError` if piecewise linear."""
+        """The derivative D_p x(end) from a fixed start (ndx+, np); `InputError` where piecewise."""
         n = len(self.names)
         return self.linearization.state_transition[:-n, -n:]
 

@@ -107,11 +107,11 @@ class Phantoms:
         return Leap(gains, time, offset)
 
     def end(self, fired: frozenset[int]) -> Side:
-        """Where the nominal motion after these guards meets the next."""
+        """The place where the nominal motion after these guards meets the next."""
         return self._ends[fired] if fired in self._ends else self.start(fired)
 
     def start(self, fired: frozenset[int]) -> Side:
-        """Where the nominal motion after these guards begins, by the order of declaration."""
+        """The place where the nominal motion after these guards begins, in declared order."""
         if fired not in self._starts:
             last = max(fired)
             self._starts[fired] = self._land(fired - {last}, last)
@@ -150,7 +150,7 @@ class Phantoms:
         return fired in self._ends and self._event(fired).guards == (self.guards[j],)
 
     def _time(self, fired: frozenset[int], j: int) -> float:
-        """When the nominal motion after `fired` meets guard j, to first order."""
+        """The time when the nominal motion after `fired` meets guard j, to first order."""
         side, name = self.end(fired), self.guards[j]
         here = fired in self._ends and name in self._event(fired).guards
         if len(self.events) == 1 or here or self._is_done(side, name):
@@ -211,7 +211,7 @@ class Phantoms:
         )
 
     def _land(self, fired: frozenset[int], j: int) -> Side:
-        """Where guard j leads after the guards `fired`."""
+        """The mode and state to which guard j leads after the guards `fired`."""
         if (fired, j) not in self._landed:
             self._landed[fired, j] = self._landing(fired, j)
         return self._landed[fired, j]

@@ -95,7 +95,7 @@ class PhantomModes:
 
 
 def through(jump: JumpGains, columns: Array) -> Array:
-    """G @ columns, in O(d) for each column where the reset is the identity."""
+    """The product G @ columns, in O(d) for each column where the reset is the identity."""
     after = columns if jump.reset_state is None else jump.reset_state @ columns
     return after - np.outer(jump.field_change, jump.time_state @ columns)
 

@@ -85,7 +85,7 @@ class PiecewiseLinearJump:
 
     @property
     def dimension(self) -> int:
-        """d, that of the deviations before the event."""
+        """The dimension d of the deviations before the event."""
         return len(self._modes.mode(frozenset()).time_state.T)
 
     @property
@@ -172,7 +172,7 @@ class PiecewiseLinearJump:
         return Passage(result, orders, times)
 
     def gains(self, order: Sequence[int]) -> OrderGains:
-        """G_n ... G_1, and G_n ... G_{i+1} J_i for each micro-event i, [RS] (4.33)."""
+        """The products G_n ... G_1 and, for micro-event i, G_n ... G_{i+1} J_i, [RS] (4.33)."""
         columns, width, inputs = np.eye(self.dimension), self.dimension, self.input_dimension
         fired: frozenset[int] = frozenset()
         for j in self._permutation(order):

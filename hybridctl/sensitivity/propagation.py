@@ -37,7 +37,7 @@ from hybridctl.checks import Array
 
 @dataclass(frozen=True, eq=False)
 class Propagation:
-    """F `state` (n+, n), P `noise` (n+, n+) and C `cost` (n, n) of a stretch of time.
+    """The maps F `state` (n+, n), P `noise` (n+, n+) and C `cost` (n, n) of a stretch of time.
 
     Of several, all with the same leading axes; iterating gives them one by one.
     """
@@ -69,13 +69,13 @@ class Propagation:
         )
 
     def value(self, after: Array) -> Array:
-        """V_0 (n, n) for V_1 (n+, n+): of the least cost, with S the input's reach."""
+        """The value V_0 (n, n) for V_1 (n+, n+): of the least cost, with S the input's reach."""
         whole = np.eye(len(after)) + self.noise @ after
         moved = np.linalg.solve(whole, self.state)
         return symmetric_part(self.cost + self.state.T @ after @ moved)
 
     def covariance(self, before: Array) -> Array:
-        """F p F' + P (n+, n+) for the covariance p (n, n) at the start; without W."""
+        """The covariance F p F' + P (n+, n+) for p (n, n) at the start; without W."""
         return symmetric_part(self.state @ before @ self.state.T + self.noise)
 
 
@@ -110,7 +110,7 @@ class LinearStep:
 
     @cached_property
     def _system(self) -> Array:
-        """I - h (a x A) (..., s n, s n)."""
+        """The matrix I - h (a x A) (..., s n, s n) of the stages."""
         *batch, s, n, _ = self.matrices.shape
         h = np.reshape(self.length, (*np.shape(self.length), 1, 1, 1, 1))
         blocks = (
@@ -131,14 +131,14 @@ class LinearStep:
 
     @cached_property
     def start(self) -> Array:
-        """X (..., s, n, n): the stages of the identity; the last is the transition matrix."""
+        """The stages X (..., s, n, n) of the identity; the last is the transition matrix."""
         *batch, s, n, _ = self.matrices.shape
         units = np.broadcast_to(np.tile(np.eye(n), (s, 1)), (*batch, s * n, n))
         return np.asarray(np.linalg.solve(self._system, units).reshape(*batch, s, n, n))
 
     @cached_property
     def response(self) -> Array:
-        """T (..., s n, s n): the stages that forces at the stages make."""
+        """The response T (..., s n, s n): the stages that forces at the stages make."""
         n = self.matrices.shape[-1]
         h = np.reshape(self.length, (*np.shape(self.length), 1, 1))
         return np.asarray(
@@ -147,7 +147,7 @@ class LinearStep:
 
     @property
     def weights(self) -> Array:
-        """h b (..., s), of integrals over the step."""
+        """The weights h b (..., s) of integrals over the step."""
         return np.multiply.outer(self.length, self.formula.weights)
 
     def pullback(self, by_start: Array) -> Array:
@@ -186,5 +186,5 @@ def _rows(blocks: Array, matrix: Array) -> Array:
 
 
 def symmetric_part(a: Array) -> Array:
-    """(a + a') / 2 (..., n, n)."""
+    """The symmetric part (a + a') / 2 (..., n, n)."""
     return np.asarray(0.5 * (a + np.swapaxes(a, -1, -2)))

@@ -1,4 +1,4 @@
-r"""Up to which deviation a linearization may be believed, along a direction.
+r"""The deviation up to which a linearization may be believed, along a direction.
 
 With x(r) the end of the motion from :math:`x_0 + r d`, and Dx its exact first derivative there,
 
@@ -156,7 +156,7 @@ class _Beyond:
         )
 
     def _crossing(self, guess: float, most: float, error: float) -> float:
-        """Where the error is reached first, by the integral of derivatives up to twice a guess."""
+        """The size at which the error is reached first, by derivatives up to twice a guess."""
         size, left, before, wrong = 0.0, np.zeros_like(self._slope(0.0)), 0.0, 0.0
         change = left
         for node in np.unique(np.minimum(_NODES * guess, most)).tolist():
@@ -206,7 +206,7 @@ class _Beyond:
         return near, (far - near) / aside[:, None]
 
     def _change(self, size: float) -> Array | None:
-        """(Dx(size) - Dx(0)) d; None where the motion from there has other events."""
+        """The change (Dx(size) - Dx(0)) d; None where the motion from there has other events."""
         try:
             moved = self._moved(size)
             if not _same_events(self.lin, moved):

@@ -89,7 +89,7 @@ class PeriodicOrbit:
 
     @property
     def return_jacobian(self) -> Array:
-        """DP (ndx, ndx). Raises `InputError` where the return map has kinks, see `stability`."""
+        """The derivative DP (ndx, ndx); `InputError` where the map has kinks, see `stability`."""
         return self.return_map.matrix
 
     @cached_property
@@ -310,7 +310,7 @@ class _Returns:
         return None
 
     def derivative(self, lin: Linearization) -> ConewiseMap:
-        """DP (ndx, ndx): deviations at the section, which trajectories reach at their own times."""
+        """The derivative DP (ndx, ndx), of deviations at the section, each at its own time."""
         if isinstance(self.section, str):
             last = len(lin.jumps) - 1
             jump = lin.linear_jump(last).state_at_events
@@ -375,7 +375,7 @@ class _Returns:
 
 
 def _height(section: PoincareSection, space: Space) -> Callable[[Array], float]:
-    """normal . (x - point) as a function of x."""
+    """The height normal . (x - point), as a function of x."""
     point = vector("section.point", section.point, space.nx)
     normal = vector("section.normal", section.normal, space.ndx)
     return lambda x: float(normal @ space.difference(point, x))

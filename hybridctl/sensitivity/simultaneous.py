@@ -183,7 +183,7 @@ def _at_once(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJ
 
 
 def _lags(before: Side, guards: Sequence[str]) -> Array:
-    """After which times (n,) in s guards fall through zero, to first order; the first is at 0."""
+    """The times (n,) in s after which guards fall through zero, to first order, the first at 0."""
     mode, point = before.mode, (before.time, before.state, before.input)
     values, found = mode.guards(*point), []
     for guard in guards:

@@ -32,7 +32,7 @@ def _same_guard(name: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    r"""Where x(t) with input u(t) is a motion, so is :math:`S x(t)` with :math:`W u(t)`.
+    r"""A symmetry: with x(t) under u(t), :math:`S x(t)` under :math:`W u(t)` is a motion.
 
     state: S (n, n), regular, on a state space whose coordinates are added. input: W (nu, nu), the
     identity by default. mode, guard: what a mode and a guard are called in the other motion, and
@@ -63,7 +63,7 @@ class Symmetry:
 
     @cached_property
     def matrix(self) -> Array:
-        """S (n, n)."""
+        """The matrix S (n, n) of states."""
         return array("state", self.state, (None, None))
 
     @cached_property
@@ -76,7 +76,7 @@ class Symmetry:
         return np.asarray(np.array(directions, dtype=np.float64).reshape(len(directions), n).T)
 
     def inputs(self, nu: int) -> Array:
-        """W (nu, nu)."""
+        """The matrix W (nu, nu) of inputs."""
         return array("input", np.eye(nu) if self.input is None else self.input, (nu, nu))
 
     def check(self, space: Space) -> None:
@@ -89,7 +89,7 @@ class Symmetry:
             )
 
     def gap(self, space: Space, start: Array, end: Array) -> Array:
-        """S end - start (n,), without its part along the free directions."""
+        """The gap S end - start (n,), without its part along the free directions."""
         off = space.difference(start, self.matrix @ end)
         return np.asarray(off - self.along(off))
 
@@ -115,7 +115,7 @@ def closing_error(symmetry: Symmetry | None, space: Space, start: Array, end: Ar
 
 
 def carried(symmetry: Symmetry | None, deviations: Array) -> Array:
-    """S times deviations (n, ...)."""
+    """The deviations (n, ...) times S."""
     return deviations if symmetry is None else symmetry.matrix @ deviations
 
 

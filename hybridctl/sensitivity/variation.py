@@ -38,7 +38,7 @@ _NO_INPUT: Array = np.zeros(0)
 
 @dataclass(frozen=True)
 class Coefficients:
-    """A (ndx, ndx) and B (ndx, nu) of the variational equation."""
+    """The matrices A (ndx, ndx) and B (ndx, nu) of the variational equation."""
 
     state: Array
     input: Array
@@ -53,7 +53,7 @@ def coefficients(mode: ModeModel, t: float, x: Array, u: Array) -> Coefficients:
 
 @dataclass(frozen=True)
 class Variation:
-    """k perturbations along an arc, dense in time."""
+    """The course of k perturbations along an arc, dense in time."""
 
     arc: Arc
     ndx: int

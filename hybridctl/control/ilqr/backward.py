@@ -47,7 +47,7 @@ from hybridctl.sensitivity.variation import along
 
 
 class Interval(NamedTuple):
-    """A (ndx+, ndx), and B_0, B_1 (ndx+, nu) of the inputs at the start and at the end."""
+    """The matrices A (ndx+, ndx), and B_0, B_1 (ndx+, nu) of inputs at the start and at the end."""
 
     state: Array
     start_input: Array
@@ -117,7 +117,7 @@ class Expanded:
         return p[::-1]
 
     def gradient(self) -> Array:
-        """dJ/du (N+1, nu), exact if the maps are."""
+        """The gradient dJ/du (N+1, nu), exact if the maps are."""
         p = self.costates()
         nu = len(self.running[0].input)
         later = [augmented(m)[1].T @ q for m, q in zip(self.maps, p[1:], strict=True)]
@@ -143,7 +143,7 @@ class Expanded:
 
 
 def augmented(m: Interval) -> tuple[Array, Array]:
-    """F and H of an interval."""
+    """The matrices F and H of an interval."""
     nu = m.end_input.shape[1]
     f = np.block([[m.state, m.start_input], [np.zeros((nu, m.state.shape[1] + nu))]])
     return f, np.vstack([m.end_input, np.eye(nu)])
@@ -173,7 +173,7 @@ def trapezoid(times: Array) -> Array:
 
 
 def total_cost(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> float:
-    """J of a rollout."""
+    """The cost J of a rollout."""
     running = _running(plant, rollout, cost)
     return _total(trapezoid(plant.times), running, cost.final(rollout.states[-1]))
 

@@ -21,7 +21,7 @@ from hybridctl.spaces import Space, difference_jacobians
 
 
 class FinalExpansion(NamedTuple):
-    """phi at a state: value, gradient `state` (ndx,), Hessian `state_state` (ndx, ndx)."""
+    """The cost phi at a state: value, gradient `state` (ndx,), Hessian `state_state` (ndx, ndx)."""
 
     value: float
     state: Array
@@ -29,7 +29,7 @@ class FinalExpansion(NamedTuple):
 
 
 class RunningExpansion(NamedTuple):
-    """l at a point: value, gradients `state` (ndx,), `input` (nu,), and second derivatives.
+    """Cost l at a point: value, gradients `state` (ndx,), `input` (nu,), and second derivatives.
 
     `state_state` (ndx, ndx), `input_state` (nu, ndx), `input_input` (nu, nu).
     """

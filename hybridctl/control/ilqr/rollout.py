@@ -51,7 +51,7 @@ class ShootingProblem:
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """N simulated intervals, and states and inputs (N+1, nu) at the grid times."""
+    """The N simulated intervals, with states and inputs (N+1, nu) at the grid times."""
 
     pieces: tuple[HybridTrajectory, ...]
     states: tuple[Array, ...]
@@ -78,7 +78,7 @@ class Rollout:
 
 @dataclass(frozen=True, eq=False)
 class RolloutFeedback:
-    r"""v_k = v_k* + step * offset_{k+1} + K_k (z_k* - z_k) about a rollout; v_k is u_{k+1}.
+    r"""The feedback v_k = v_k* + step * offset_{k+1} + K_k (z_k* - z_k); v_k is u_{k+1}.
 
     z = (x, u), and u_0 = u_0* + step * offset_0. Where the new motion has had more or fewer events
     than the rollout, x* is the arc of the rollout with the same mode and event count, continued

@@ -79,7 +79,7 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OptimalMotion:
-    """What `ilqr` found.
+    """The motion that `ilqr` found.
 
     times (N+1,) s; inputs (N+1, nu) at these times, linear between them; states at the times;
     gains: N matrices K (nu, ndx + nu) of u_{k+1} = u_{k+1}* + K_k (z_k* - z_k), z = (x, u). cost,
@@ -221,7 +221,7 @@ def _definite(now: Expanded, mu: float) -> tuple[BackwardSweep, float]:
 
 
 def _verdict(now: Expanded, slope: float, tolerance: float, mu: float, spent: bool) -> str | None:
-    """Why the search ends here, or None if it goes on."""
+    """The reason why the search ends here, or None if it goes on."""
     if slope <= tolerance * (1.0 + abs(now.cost)):
         return _CONVERGED
     if mu > _MOST:

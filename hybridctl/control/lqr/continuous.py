@@ -182,7 +182,7 @@ class AtEvents:
 
 
 class _Before(NamedTuple):
-    """V before an event, the gain at the instant if it is one of its own, and phantom gains."""
+    """The value V before an event, its gain at the instant if it has its own, and phantom gains."""
 
     value: Array
     instant: Instant | None
@@ -229,7 +229,7 @@ def _through(riccati: Riccati, k: int, after: Array, rule: AtEvents) -> _Before:
 
 
 def _phantom_gains(riccati: Riccati, k: int) -> dict[frozenset[int], GainOf]:
-    """K for V in each phantom mode of event k that a sequence of its guards leads to."""
+    """The gains K for V in each phantom mode to which a sequence of guards of event k leads."""
     system, event = riccati.lin.system, riccati.lin.trajectory.events[k]
     weight = riccati.input_weight(k, event.time)
     found: dict[frozenset[int], GainOf] = {}

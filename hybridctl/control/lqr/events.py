@@ -59,7 +59,7 @@ _RANK = 1e-13
 
 
 class EventFeedback(NamedTuple):
-    """V and K just before an event, or where some guards of a simultaneous one have fired."""
+    """The matrices V and K just before an event, or where some of its guards have fired."""
 
     value: Array
     gain: Array
@@ -73,7 +73,7 @@ def at_the_instant(jump: JumpGains, after: Array, weight: Array) -> EventFeedbac
 
 
 def through_jump(jump: JumpGains, after: Array, gain: GainOf) -> Array:
-    """V before an isolated event for V after it; gain: K for V before it.
+    """The value V before an isolated event for V after it; gain: K for V before it.
 
     Raises `SimulationError` where no V is consistent with its own gain.
     """
@@ -92,7 +92,7 @@ class Together:
     def through(
         self, piecewise: PiecewiseLinearJump, after: Array, gains: Mapping[frozenset[int], GainOf]
     ) -> tuple[Array, dict[frozenset[int], EventFeedback]]:
-        """V before the event for V after it, and V and K in phantom modes.
+        """The value V before the event for V after it, and V and K in phantom modes.
 
         gains: K for V before the event (where no guard has fired) and in those phantom modes that
         a trajectory can be in. A phantom mode has the cost of the guards that are left, treated
@@ -115,7 +115,7 @@ class Together:
         gain: GainOf,
         later: Mapping[frozenset[int], EventFeedback],
     ) -> Array:
-        """V where `fired` have fired, with the gains of the phantom modes that follow."""
+        """The value V where `fired` have fired, with the gains of the phantom modes that follow."""
         rest, left = piecewise.after(fired), sorted(set(range(len(piecewise.guards))) - fired)
         moved = None if self.covariance is None else _moved(piecewise, fired, self.covariance)
         if not _sees_input(rest):
@@ -161,7 +161,7 @@ def above_both(first: Array, second: Array) -> Array:
 
 
 def mean_form(piecewise: PiecewiseLinearJump, after: Array, covariance: Array) -> Array:
-    """c sum_i w_i V_i, `mean` above; summed over low-discrepancy points."""
+    """The mean form c sum_i w_i V_i of this module, summed over low-discrepancy points."""
     points = normal_points(covariance, _POINTS, _SEED)
     passage = piecewise.follow(points)
     orders, counts = np.unique(passage.orders, axis=0, return_counts=True)

@@ -244,13 +244,13 @@ def periodic_lqr(
 
 
 def _seen_at_the_end(v: Array, symmetry: Symmetry | None) -> Array:
-    """S' V S: the value function at the start, of deviations at the end."""
+    """The form S' V S: the value function at the start, of deviations at the end."""
     at_the_end = carried(symmetry, np.eye(len(v)))
     return np.asarray(at_the_end.T @ v @ at_the_end)
 
 
 def _fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
-    """V (ndx, ndx) that one period leads back to.
+    """The fixed point V (ndx, ndx) that one period leads back to.
 
     Free directions w of the symmetry that cost nothing, C w = 0, are left out: F w = w, so that V
     is that of the rest, with V w = 0.

@@ -44,7 +44,7 @@ Between = Callable[[Array], Propagation]
 
 @dataclass(frozen=True, eq=False)
 class ValueCurve:
-    """V(t) (ndx, ndx) on one arc; the least cost to go is dx . V(t) dx.
+    """The value V(t) (ndx, ndx) on one arc; the least cost to go is dx . V(t) dx.
 
     times (n,), values (n, ndx, ndx): at knots. between(times): the propagations between times.
     """
@@ -54,7 +54,7 @@ class ValueCurve:
     between: Between
 
     def __call__(self, t: float) -> Array:
-        """V at time t of the arc, symmetric: that of the next knot, taken back to t."""
+        """The symmetric V at time t of the arc: that of the next knot, taken back to t."""
         k = min(int(self.times.searchsorted(t)), len(self.times) - 1)
         if t >= self.times[k]:
             return np.asarray(self.values[k])
@@ -63,12 +63,12 @@ class ValueCurve:
 
     @property
     def start(self) -> Array:
-        """V at the start of the arc: just after the event before it."""
+        """The value V at the start of the arc: just after the event before it."""
         return np.asarray(self.values[0])
 
     @property
     def end(self) -> Array:
-        """V at the end of the arc: just before the event that ends it."""
+        """The value V at the end of the arc: just before the event that ends it."""
         return np.asarray(self.values[-1])
 
     @property
@@ -94,7 +94,7 @@ class Instant:
 
 
 class _RiccatiStretch(NamedTuple):
-    """V (8, ndx, ndx) and the gain that is applied (8, nu, ndx) at the nodes of a stretch."""
+    """The value V (8, ndx, ndx) and the gain applied (8, nu, ndx) at the nodes of a stretch."""
 
     times: Array
     values: Array
@@ -116,7 +116,7 @@ class Riccati:
     _kept: dict[tuple[int, float, float], Propagation] = field(default_factory=dict, repr=False)
 
     def gain(self, k: int, t: float | Array, value: Array) -> Array:
-        """K (..., nu, ndx) at a time or times t (m,) of arc k for V (..., ndx, ndx) there."""
+        """The gain K (..., nu, ndx) at a time or times t (m,) of arc k for V (..., ndx, ndx)."""
         arc = self.lin.trajectory.arcs[k].piece(float(np.mean(t)))
         b = self.lin.coefficients(arc, t).input
         weights = [self.input_weight(k, one) for one in np.ravel(t).tolist()]
@@ -126,7 +126,7 @@ class Riccati:
     def backwards(
         self, k: int, end: Array, instant: Instant | None = None
     ) -> tuple[ValueCurve, GainCurve]:
-        """V and K on arc k, for V at its end."""
+        """The value V and gain K on arc k, for V at its end."""
         arc, between = self.lin.trajectory.arcs[k], partial(self._between, k, instant)
         if arc.end - arc.start <= _INSTANT * max(abs(arc.start), abs(arc.end)):
             constant = GainCurve.constant(self.gain(k, arc.end, end))
@@ -229,7 +229,7 @@ class Riccati:
         return LinearStep(a, lengths, _FORMULA).propagation(reach, q)
 
     def _curve(self, panels: list[_RiccatiStretch]) -> GainCurve:
-        """K between as many knots as its tolerance wants."""
+        """The gain K between as many knots as its tolerance wants."""
         largest = max(float(np.abs(panel.gains).max(initial=0.0)) for panel in panels)
         curves = [_curve(p.times, p.gains, _GAINS * largest) for p in panels]
         kept = [*([part[:-1] for part in curve] for curve in curves[:-1]), curves[-1]]
@@ -278,5 +278,5 @@ def _counts() -> Iterator[int]:
 
 
 def _at(series: Array, s: Array) -> Array:
-    """A Chebyshev series (8, nu, ndx) at each s, on the first axis."""
+    """The values of a Chebyshev series (8, nu, ndx) at each s, on the first axis."""
     return np.asarray(np.moveaxis(np.asarray(chebval(s, series)), -1, 0), dtype=np.float64)

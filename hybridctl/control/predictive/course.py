@@ -80,7 +80,7 @@ class Horizon:
 
 
 class Place(NamedTuple):
-    """Where a plan is at a time: in which section, at what fraction of its phase.
+    """The place of a plan at a time: in which section, at what fraction of its phase.
 
     interval: its number, and left: the time to its end, s. rest: the time to the section's end, s.
     """

@@ -201,7 +201,7 @@ class HybridMpc:
         return plan
 
     def _learn(self, at: Moment) -> None:
-        """Something of the disturbance, from what the state is off from where the plan led to.
+        """Learn of the disturbance, from what the state is off from where the plan led to.
 
         It is at most a unit of it at a time, so that a blow does not look like one that lasts.
         """

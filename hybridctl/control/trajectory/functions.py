@@ -39,7 +39,7 @@ class Limit:
 
 @dataclass(frozen=True, eq=False)
 class PhaseFunctions:
-    """Functions of phase k.
+    """The functions of one phase.
 
     field: (x, u) -> dx/dt (nx,). cost: (x, u) -> L. inside: (x, u) -> values of `inside_limits`,
     wherever in the phase; gaps: (x, s) -> gaps (g,) of the contacts `open`, where s of it is over.
@@ -126,7 +126,7 @@ def least_gaps(task: Task, k: int, names: Sequence[str], at: Array) -> Array:
 
 
 def jump_of(task: Task, k: int) -> Any:
-    """x -> state after the end of phase k, impulses (r,) and rates (r,); None where it stays."""
+    """The function x -> state after phase k, impulses (r,), rates (r,); None where it stays."""
     striking = task.striking(k)
     if striking is None:
         return None

@@ -48,7 +48,7 @@ class InputCurve:
     coefficients: Array
 
     def __call__(self, t: float) -> Array:
-        """u (nu,) at time t."""
+        """The input u (nu,) at time t."""
         return np.asarray(chebval(self._place(t), self.coefficients))
 
     def rate(self, t: float) -> Array:
@@ -301,7 +301,7 @@ def _unpacked(
 
 
 def _arc(system: ContactSystem, task: Task, k: int, nodes: Array, curve: InputCurve) -> Arc:
-    """Phase k: in each interval the polynomial through its start and the points in it."""
+    """An arc: in each interval the polynomial through its start and the points in it."""
     phase, mode = task.phases[k], system.mode(task.phases[k].mode)
     roots = np.append(0.0, point_places(phase))
     values = np.vander(FRACTIONS, len(roots)) @ np.linalg.inv(np.vander(roots, len(roots)))

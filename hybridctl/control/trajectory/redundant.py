@@ -63,7 +63,7 @@ def implied_guards(task: Task, guess: Guess) -> frozenset[tuple[int, str]]:
 
 
 def _implied(y: Any, given: list[Any], wanted: list[Any], near: Array) -> list[int]:
-    """Which equations are implied by what is given and those before, where all hold near a y."""
+    """The equations implied by what is given and those before, where all hold near a y."""
     rows = ca.densify(ca.vertcat(*(row for row in (*given, *wanted) if row.numel())))
     f = ca.Function("rows", [y], [rows, ca.densify(ca.jacobian(rows, y))])
     gradients = _where_met(f, near)

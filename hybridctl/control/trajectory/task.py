@@ -91,7 +91,7 @@ class Margins(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Condition:
-    """lower <= value(start, end, duration) <= upper, an equation where both are the same.
+    """A condition lower <= value(start, end, duration) <= upper, an equation where both agree.
 
     value: a CasADi expression of the state (nx, 1) at the start, that at the end, after the reset
     of the last event if there is one, and the duration in s. unit: of the value, for messages.
@@ -135,7 +135,7 @@ class TransitionWeight:
 
 
 def squared_input(x: Expression, u: Expression) -> Expression:
-    """|u|^2."""
+    """The squared norm |u|^2 of the input."""
     return u.T @ u
 
 

@@ -123,7 +123,7 @@ class Transcription:
         return ca.Function("jacobian", [self.column, ca.MX(0, 1)], [g, slopes])
 
     def hessian(self) -> Any:
-        """(w, parameters, s, multipliers) -> upper triangle of that of s cost + multipliers' g."""
+        """The function (w, parameters, s, multipliers) -> half of the Lagrangian's Hessian."""
         g, weight = self.constraints, ca.MX.sym("weight")
         multipliers = ca.MX.sym("multipliers", g.shape[0])
         lagrangian = weight * self.cost + ca.dot(multipliers, g)
@@ -185,12 +185,12 @@ def _holding(task: Task, field: Any, x: Array) -> Array:
 
 
 def point_places(phase: Phase) -> Array:
-    """Where the points of collocation are, as fractions of their interval (d,)."""
+    """The places (d,) of the points of collocation, as fractions of their interval."""
     return np.array(ca.collocation_points(phase.points, phase.scheme))
 
 
 def point_fractions(phase: Phase) -> Array:
-    """When the points of collocation are, as fractions of the phase (N d,)."""
+    """The times (N d,) of the points of collocation, as fractions of the phase."""
     roots = point_places(phase)
     return np.asarray((np.arange(phase.intervals)[:, None] + roots).ravel() / phase.intervals)
 
@@ -348,7 +348,7 @@ def _coefficients(phase: Phase) -> tuple[Array, Array, Array]:
 
 
 def _flow(f: PhaseFunctions) -> Any:
-    """(x, u, h) -> h times the field, and h times the running cost."""
+    """The function (x, u, h) -> h times the field, and h times the running cost."""
     x, u = (ca.SX.sym("z", f.field.size1_in(i)) for i in range(2))
     h = ca.SX.sym("h")
     return ca.Function("flow", [x, u, h], [h * ca.vertcat(f.field(x, u), f.cost(x, u))])
@@ -463,7 +463,7 @@ def boundary(task: Task, first: Expression, last: Expression) -> list[Block]:
 
 
 def _closing(task: Task, first: Expression, last: Expression) -> list[Block]:
-    """S end = start across the free directions, and a start at zero along them."""
+    """The equations S end = start across free directions, and a start at zero along them."""
     assert task.symmetry is not None
     names = _coordinates(task)
     free = task.symmetry.directions

@@ -47,7 +47,7 @@ class Deviations(NamedTuple):
 def deviation_flow(
     f: PhaseFunctions, v: Deviations, x: Expression, u: Expression, length: Expression
 ) -> ColumnFunction:
-    """h D_x f V at the points of a phase, of intervals of the length h."""
+    """The flow h D_x f V at the points of a phase, of intervals of the length h."""
     state, inputs, h = ca.SX.sym("x", x.shape[0]), ca.SX.sym("u", u.shape[0]), ca.SX.sym("h")
     columns = ca.SX.sym("V", x.shape[0], v.points.shape[0] // x.shape[0])
     slope = ca.jacobian(f.field(state, inputs), state)

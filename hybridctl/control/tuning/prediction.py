@@ -260,7 +260,7 @@ class Prediction:
         self._points = normal_points(joint, points, seed).T
 
     def __call__(self, gains: GainSchedule) -> PredictedCost:
-        """J and its gradient; gains of arcs past the end of the trajectory do not count.
+        """The cost J and its gradient; gains of arcs past the end do not count.
 
         Raises `InputError` for gains that do not fit.
         """

@@ -163,7 +163,7 @@ def tune(
 
 @dataclass(frozen=True)
 class _GainSearch:
-    """Candidates and their judge."""
+    """The candidates and their judge."""
 
     structure: GainStructure
     ensemble: Ensemble

@@ -111,7 +111,7 @@ class EntryGains:
         return np.asarray(np.log(values))
 
     def matrices(self, parameters: ArrayLike) -> list[Array]:
-        """K of each set."""
+        """The gain K of each set."""
         p = vector("parameters", parameters, self.sets * len(self.entries))
         values = np.exp(p) if self.positive else p
         result = []
