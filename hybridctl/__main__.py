@@ -1,4 +1,4 @@
-"""`python -m hybridctl`."""
+"""The entry of `python -m hybridctl`."""
 
 from hybridctl.app.cli import main
 

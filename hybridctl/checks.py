@@ -166,14 +166,14 @@ def count(name: str, value: Any, *, at_least: int = 1) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or False, not what counts as one."""
+    """The flag, which is True or False, not what counts as one."""
     if not isinstance(value, bool):
         raise InputError(f"{name} must be True or False, got {quoted(value)}")
     return value
 
 
 def instance(name: str, value: Any, kind: type[T]) -> T:
-    """`value` if it is a `kind`."""
+    """The value, if it is a `kind`."""
     if not isinstance(value, kind):
         raise InputError(f"{name} must be a {kind.__name__}, got {quoted(value)}")
     return value
@@ -187,7 +187,7 @@ def sequence(name: str, value: Any) -> list[Any]:
 
 
 def function(name: str, value: Any) -> Any:
-    """`value` if it can be called."""
+    """The value, if it can be called."""
     if not callable(value):
         raise InputError(f"{name} must be a function, got {quoted(value)}")
     return value
@@ -202,7 +202,7 @@ def interval(name: str, value: ArrayLike) -> tuple[float, float]:
 
 
 def member(name: str, value: Any, known: Collection[Any]) -> Any:
-    """`value` if it is one of `known`; the error lists them (or some) and those spelled alike."""
+    """The value, if it is one of `known`; the error lists them (or some) and those alike."""
     with suppress(TypeError):  # not hashable, so not one of them
         if value in known:
             return value

@@ -94,7 +94,7 @@ class StepSizeError(IntegrationError):
 
 
 class EventLimitError(SimulationError):
-    """More events than allowed by `max_events`.
+    """A run had more events than `max_events` allows.
 
     `trajectory` is what was simulated, up to the first event that is not allowed any more.
     """
@@ -105,7 +105,7 @@ class EventLimitError(SimulationError):
 
 
 class StepLimitError(SimulationError):
-    """More steps than allowed by `max_steps`.
+    """A run took more steps than `max_steps` allows.
 
     `trajectory` is what was simulated, up to the last step.
     """

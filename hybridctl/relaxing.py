@@ -119,7 +119,7 @@ class RelaxedContacts(HybridSystem):
 
 
 def damping_ratio(restitution: float) -> float:
-    """zeta of the damped spring that cannot pull and rebounds with a restitution in (0, 1]."""
+    """The damping zeta of a spring that cannot pull and rebounds with a restitution in (0, 1]."""
     number("restitution", restitution, above=0.0, at_most=1.0)
     if restitution == 1.0:
         return 0.0

@@ -180,7 +180,7 @@ class RobotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class RobotSettings(FilterSettings):
-    """friction, restitution: of all contacts, static friction too; None for those of the file."""
+    """The friction, static too, and restitution of all contacts; None for those of the file."""
 
     friction: float | None = None
     restitution: float | None = None

@@ -18,7 +18,7 @@ from hybridctl.errors import InputError
 
 @dataclass(frozen=True)
 class Bounds:
-    """Where a number may lie; None for no bound."""
+    """The range in which a number may lie; None for no bound."""
 
     above: float | None = None
     at_least: float | None = None

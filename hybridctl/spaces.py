@@ -61,7 +61,7 @@ class Space(Protocol):
 
 @dataclass(frozen=True)
 class VectorSpace:
-    """R^n, where points and perturbations are the same thing."""
+    """The space R^n, where points and perturbations are the same thing."""
 
     n: int
 
@@ -79,15 +79,15 @@ class VectorSpace:
         return self.n
 
     def integrate(self, x: Array, dx: Array) -> Array:
-        """x + dx."""
+        """The point x + dx."""
         return x + dx
 
     def difference(self, x0: Array, x1: Array) -> Array:
-        """x1 - x0."""
+        """The perturbation x1 - x0."""
         return x1 - x0
 
     def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
-        """Minus the identity, and the identity."""
+        """The derivatives: the negative identity, and the identity."""
         return -np.eye(self.n), np.eye(self.n)
 
     def rate(self, x: Array, dx: Array) -> Array:
@@ -103,7 +103,7 @@ class VectorSpace:
         return x
 
     def check(self, name: str, x: Array) -> None:
-        """Nothing to check: every vector is a point."""
+        """There is nothing to check: every vector is a point."""
 
 
 @runtime_checkable

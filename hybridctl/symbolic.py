@@ -63,7 +63,7 @@ class SymbolicMode:
 
 @dataclass(frozen=True, eq=False)
 class SymbolicTransition:
-    """When `guard` falls through zero in mode `source`: x+ = `reset`, and mode `target` follows.
+    """A transition: when `guard` falls through zero in `source`, x+ = `reset`, in mode `target`.
 
     `guard` is a scalar, positive inside the mode; `name` names it. `reset` has the size of the
     target's state; None leaves the state as it is. Both are in the symbols of the source mode.

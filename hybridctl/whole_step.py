@@ -101,7 +101,7 @@ class CompiledMode(ModeModel):
 
     @cached_property
     def motion(self) -> Function:
-        """(t, x, u) -> rate (nx,) of the coordinates, guards (n,), whether they are sound."""
+        """The function (t, x, u) -> rate (nx,), guards (n,), whether they are sound."""
         return self.make("motion")
 
     @cached_property
@@ -231,7 +231,7 @@ class _StepInputs(NamedTuple):
 
     @property
     def t(self) -> Expression:
-        """Where the step begins, s."""
+        """The time at which the step begins, s."""
         return self.scalars[0]
 
     @property

@@ -96,7 +96,7 @@ class Crew(NamedTuple):
         return None if isinstance(self.pool, Here) else self.pool
 
     def finished(self, fn: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, Future[R]]]:
-        """Each item with its call, as they end; few are handed out ahead of what has ended."""
+        """The items with their calls, as they end; few are handed out ahead of what has ended."""
         waiting: dict[Future[R], T] = {}
         for item in items:
             waiting[self.pool.submit(fn, item)] = item
@@ -109,7 +109,7 @@ class Crew(NamedTuple):
 
 @contextmanager
 def crew(workers: int = 1, dask: str | None = None) -> Iterator[Crew]:
-    """This process for one worker, as many processes for more, or the Dask cluster at an address.
+    """The crew: this process for one worker, as many processes for more, or a Dask cluster.
 
     workers: 0 for one on each processor. Raises `InputError` where Dask is asked for and not
     installed, or does not answer.

@@ -63,7 +63,7 @@ class Findings:
 def experiment(
     find: Callable[[C, Console], Findings],
 ) -> Callable[[C, RunFolder, Console], dict[str, Any]]:
-    """`run(config, folder, console)` from what finds things out, `find(config, console)`.
+    """The `run(config, folder, console)` made of what finds things out, `find(config, console)`.
 
     `find` prints nothing but its progress. The seed of config.json is `config.seed`, if there is
     one. Returned is the content of summary.json.

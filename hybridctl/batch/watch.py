@@ -1,4 +1,4 @@
-"""Where the guards of many members fall through zero, each on a step of its own.
+"""The events of many members: guards that fall through zero, each on a step of its own.
 
 The rules are those of `hybrid.events`. Only what they decide from the series of a guard alone is
 decided here, for all members at once: a guard that is armed at the start of a step, or by its
@@ -114,7 +114,7 @@ class Watch:
 
 
 class _Roots(NamedTuple):
-    """Where k series fall through zero, in parts of their step.
+    """The roots where k series fall through zero, in parts of their step.
 
     Each between low and high (k,), at root, with a slope per step, known as well as `vague`.
     """
@@ -135,7 +135,7 @@ class _Pairs:
         self._error = np.abs(self._series[:, -3:]).sum(axis=1)
 
     def armed_at_once(self, floor: Array) -> Flags:
-        """Which guards begin on their surface and are armed by the second node."""
+        """The guards that begin on their surface and are armed by the second node."""
         return (self._values[:, 0] >= floor) & (self._values[:, 1] > self._tolerances)
 
     def falls(self, begin: Rows) -> tuple[Array, Array, Flags]:
@@ -170,7 +170,7 @@ class _Pairs:
         return _Roots(low[which], high[which], 0.5 * (s + 1.0), slope, vague)
 
     def _vague(self) -> Flags:
-        """Which guards eight samples do not resolve near zero, see `GuardWatch`."""
+        """The guards that eight samples do not resolve near zero, see `GuardWatch`."""
         size = np.abs(self._series)
         vague = self._error > np.maximum(TAIL * size.max(axis=1), self._tolerances)
         return np.asarray(vague & (self._values.min(axis=1) < 2.0 * size[:, 2:].sum(axis=1)))

@@ -105,7 +105,7 @@ def compared(
 
 
 def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | Literal[True] | None:
-    """Which components of the residual (k,) are there, True for all; None for a missing value."""
+    """The components of the residual (k,) that are there, True for all; None for none."""
     given = np.isfinite(value)
     if given.all():
         return True
@@ -175,7 +175,7 @@ def judged(
 
 
 def solved(factor: Array, b: Array) -> Array:
-    """s^-1 b by the factor of s."""
+    """The solution s^-1 b, by the factor of s."""
     return np.asarray(dpotrs(factor, b, lower=1)[0])
 
 

@@ -87,7 +87,7 @@ def retracted(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array
 
 
 def right_jacobian(space: Space, dx: Array) -> Array:
-    r"""J (ndx, ndx): difference(integrate(x, dx), integrate(x, dx + e)) = J e, to first order.
+    r"""The matrix J: difference(integrate(x, dx), integrate(x, dx + e)) = J e, to first order.
 
     With T = transport(dx) it is :math:`\varphi_1(T) = \sum_k T^k / (k+1)!`; in a vector space the
     identity.
@@ -140,6 +140,6 @@ def nearest_semidefinite(p: Array) -> Array:
 
 
 def truncated(mean: float) -> tuple[float, float]:
-    """Shift of the mean, and variance, of a normal distribution N(mean, 1) cut off below zero."""
+    """The shift of the mean, and the variance, of N(mean, 1) cut off below zero."""
     ratio = float(np.exp(-0.5 * mean**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(mean)))
     return ratio, max(1.0 - ratio * (ratio + mean), 0.0)

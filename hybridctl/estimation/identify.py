@@ -69,7 +69,7 @@ class LikelihoodPoint:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> LikelihoodPoint:
-        """What `as_dict` gave."""
+        """The result that `as_dict` gave as a table."""
         arrays: Any = {k: np.array(v) if isinstance(v, list) else v for k, v in content.items()}
         return cls(**arrays)
 
@@ -112,7 +112,7 @@ class Identification:
 
 @dataclass(frozen=True)
 class Profile:
-    """L_i (n,) at values (n,) of a parameter, and the range [low, high] of 95 % confidence.
+    """The profile L_i (n,) at values (n,) of a parameter, and the range [low, high] of 95 %.
 
     low, high: None where the log-likelihood does not fall far enough before the bound.
     """

@@ -114,7 +114,7 @@ def _baseline(
 
 
 def reset_jacobian(system: HybridSystem, event: Event) -> Array:
-    """D_x R (ndx+, ndx): of the joint reset of the guards that fired, or of one after the other.
+    """The derivative D_x R (ndx+, ndx) of the joint reset, or of resets one after the other.
 
     A reset without a Jacobian, like that where events accumulate, counts as the identity.
     """
@@ -132,7 +132,7 @@ def _linear(matrix: Array, p: Array, note: str | None = None) -> Jumped:
 
 
 def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
-    """Where infinitely many events end: from there on their guards and the rates of those are zero.
+    """Infinitely many events: from there on their guards and the rates of those are zero.
 
     The covariance is that given these zeros. The curvature of the guards is left out of the rows.
     Guards that see the input are forces, of which nothing is held.

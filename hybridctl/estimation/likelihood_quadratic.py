@@ -192,7 +192,7 @@ def _quadratics(p: Array, values: Array) -> LikelihoodQuadratic:
 
 @dataclass(frozen=True, eq=False)
 class Maximum:
-    """Where `maximise` ended: the top, its log-likelihoods (n,), and how the search went.
+    """The end of `maximise`: the top, its log-likelihoods (n,), and how the search went.
 
     top: its errors are nan for a parameter at a bound, or on which nothing depends. at_bound (np,):
     which are. converged: whether another round would gain less than asked.
@@ -242,7 +242,7 @@ def maximise(
 
 
 def _unknown(values: Array) -> Top:
-    """Parameters (np,) without errors."""
+    """The top of parameters (np,) whose errors are not known."""
     n = len(values)
     return Top(values, np.full(n, np.nan), np.full(n, np.nan), np.full((n, n), np.nan), 0.0, True)
 

@@ -59,7 +59,7 @@ class Measurement:
 
     @property
     def dimension(self) -> int:
-        """k, that of the residual."""
+        """The dimension k of the residual."""
         return len(self.covariance)
 
 
@@ -124,7 +124,7 @@ def check_gate(gate: float | None) -> None:
 def linear(
     name: str, matrix: ArrayLike, covariance: ArrayLike, *, gate: float | None = GATE
 ) -> Measurement:
-    """z = C x with C (k, nx) in a vector space."""
+    """The measurement z = C x with C (k, nx), in a vector space."""
     c = array("matrix", matrix, (None, None))
     if len(c) != len(np.atleast_2d(covariance)):
         raise InputError(f"matrix must have a row for each of covariance, got {len(c)}")
@@ -201,12 +201,12 @@ def _posed(
 
 
 def _constant(matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-    """A Jacobian that is the same everywhere."""
+    """The Jacobian that is the same everywhere."""
     return matrix
 
 
 def _product(name: str, matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-    """C x in a vector space."""
+    """The product C x, in a vector space."""
     _check_vector_space(name, mode, matrix.shape[1])
     return np.asarray(x @ matrix.T)
 

@@ -72,7 +72,7 @@ class Model:
         return GUARD_TOLERANCE * self.system.outgoing(key).guards.sizes
 
     def guard_rates(self, key: ModeKey, t: float, x: Array, u: Array) -> tuple[Array, Array]:
-        """D_x g (n, ndx) and the rates dg/dt (n,) of the guards at constant input."""
+        """The derivatives D_x g (n, ndx) and rates dg/dt (n,) of the guards at constant input."""
         mode = self.system.mode(key)
         point = mode.calc(t, x, u)
         d = mode.guard_jacobian_at(point)
@@ -234,5 +234,5 @@ class _Reversed(WithoutGuards):
         return -super().free_input(point)
 
     def pace(self, point: MappedPoint) -> Pace:
-        """None: what decays forwards grows backwards."""
+        """The pace, unlimited: what decays forwards grows backwards."""
         return FREE_PACE

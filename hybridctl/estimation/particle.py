@@ -83,7 +83,7 @@ class ParticleSet:
         return self.events[int(same[self._median(times, same)])]
 
     def _median(self, values: Array | Indices, rows: Indices | None = None) -> int:
-        """Which of the values, of all particles or of these, is the weighted median."""
+        """The index of the weighted median of values, of all particles or of these."""
         weights = self.weights if rows is None else self.weights[rows]
         order = np.argsort(values, kind="stable")
         heaped = np.cumsum(weights[order])
@@ -341,7 +341,7 @@ class ParticleFilter:
         return found
 
     def _contradicts(self, signal: ContactSignal, now: ParticleSet, value: float) -> Array:
-        """1 for each particle that would have to change its mode, else 0."""
+        """The flags (n,): 1 for each particle that would have to change its mode, else 0."""
         if value >= signal.on:
             guard = signal.closes
         elif value <= signal.off:

@@ -119,7 +119,7 @@ class FilterResult:
 
     @property
     def rejected(self) -> tuple[Innovation, ...]:
-        """What the gates rejected."""
+        """The innovations that the gates rejected."""
         return tuple(i for i in self.innovations if not i.accepted)
 
     @property

@@ -125,7 +125,7 @@ def _through(
 
 
 def _gain(p: Array, phi: Array, predicted: Array) -> Array:
-    """P Phi^T predicted^+, with coordinates scaled to unit variance and those held left out."""
+    """The gain P Phi^T predicted^+, in coordinates of unit variance, without those held."""
     variance = np.maximum(np.diag(predicted), 0.0)
     carried = (np.abs(phi) @ np.sqrt(np.maximum(np.diag(p), 0.0))) ** 2
     free = variance > np.maximum(_ROUNDING * carried, _ROUNDING**2 * carried.max(initial=0.0))

@@ -190,7 +190,7 @@ class FilterState(NamedTuple):
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """Since the value before the last one; after a prediction, since the last one."""
+        """The events since the value before the last; after a prediction, since the last."""
         return self.hypotheses[0].events
 
     @property

@@ -1,4 +1,4 @@
-"""Where guards fall through zero along an arc, found on the series of its steps.
+"""The events of an arc: guards that fall through zero, found on the series of its steps.
 
 A guard is armed once it has been clearly positive (above its tolerance). An armed guard fires
 where it falls through zero. One that is not yet armed, because the arc began on its surface,
@@ -93,7 +93,7 @@ class GuardPiece:
         return self.at(t)[0]
 
     def root(self, low: float, high: float, before: float, now: float) -> tuple[float, float]:
-        """Where the series falls through zero between values `before` at low and `now` at high.
+        """The root of the series between values `before` at low and `now` at high.
 
         The time, nearly, and the slope there, 1/s. Newton's iteration from where the secant falls,
         halving what brackets the root wherever that leads astray, until what the next step changes
@@ -137,7 +137,7 @@ class GuardPiece:
 
 
 class GuardWatch:
-    """Follows the guards of a mode step by step, and reports the first that fires.
+    """A watch that follows the guards of a mode step by step, and reports the first that fires.
 
     Guards that fall through zero within `window` seconds of the first are part of the same
     event. tolerance: relative to the scale of each guard. The memory of the watch is which guards
@@ -362,7 +362,7 @@ FINE_SLOPES = FINE_VALUES @ TO_SLOPES
 
 
 def _lowest(value: Value, left: float, right: float) -> float:
-    """Where `value` is least between left and right, given that it has one minimum there."""
+    """The place between left and right where `value` has its one minimum."""
     options = {"xatol": _DOUBLED * (right - left)}
     return float(minimize_scalar(value, bounds=(left, right), method="bounded", options=options).x)
 
@@ -374,7 +374,7 @@ def _root(
     values: tuple[float, float],
     sampled: tuple[float, float],
 ) -> float:
-    """Where a guard falls through zero between two times, by Newton from the root of its series.
+    """The time when a guard falls through zero, by Newton from the root of its series.
 
     values: of the series at the two times. sampled: times around them at which the guard itself was
     seen to be positive, and negative: series know little of guards that jump.
@@ -392,7 +392,7 @@ def _root(
 
 
 def _bracketed(value: Value, left: float, right: float) -> float:
-    """Where `value` falls through zero in [left, right], given that it does.
+    """The place in [left, right] where `value` falls through zero, given that it does.
 
     Just before, where it jumps.
     """

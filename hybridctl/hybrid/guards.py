@@ -69,7 +69,7 @@ class GuardSet:
 
     @cached_property
     def sizes(self) -> Array:
-        """`scales` (n,), ones where there are none."""
+        """The sizes (n,) of the guards: `scales`, ones where there are none."""
         sizes = np.ones(len(self.names)) if self.scales is None else np.array(self.scales)
         sizes.setflags(write=False)
         return sizes

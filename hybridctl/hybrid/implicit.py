@@ -173,7 +173,7 @@ def _divided(factored: tuple[Any, Any], right: Any) -> Any:
 
 
 def _jacobian(motion: DrivenMode) -> Callable[[float, Array], Array] | None:
-    """J (nx, nx) as a function of (t, x); None, for differences, where the mode has none."""
+    """The Jacobian (nx, nx) as a function of (t, x); None, for differences, where there is none."""
     mode, law, space = motion.mode, motion.law, motion.mode.space
     if not mode.differentiable:
         return None

@@ -84,5 +84,5 @@ class LinearFeedback(Protocol):
         ...
 
     def along(self, times: Array) -> tuple[Array, Array]:
-        """b (k, nu) and K (k, nu, nx) at times (k,), s."""
+        """The offsets b (k, nu) and gains K (k, nu, nx) at times (k,), s."""
         ...

@@ -102,7 +102,7 @@ class Change:
         return self.of_guards(point.inner.guards)
 
     def guard(self, i: int, point: MappedPoint) -> float:
-        """Outer guard i alone."""
+        """The value of outer guard i alone."""
         inner = point.inner
         return inner.mode.guard(self.place(i), inner.t, inner.x, inner.u)
 
@@ -115,7 +115,7 @@ class Change:
         return point.inner.mode.free_input_at(point.inner)
 
     def place(self, i: int) -> int:
-        """Which of the inner guards outer guard i is."""
+        """The index of outer guard i among the inner ones."""
         return i
 
     def guard_slopes(
@@ -211,7 +211,7 @@ class MappedMode(ModeModel):
         return self.change.guards(point)
 
     def guard(self, i: int, t: float, x: Array, u: Array) -> float:
-        """Guard i."""
+        """The value of guard i."""
         return self.change.guard(i, self.calc(t, x, u))
 
     def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
@@ -347,7 +347,7 @@ class WithoutGuards(Change):
         return np.asarray(values)[..., self.kept]
 
     def place(self, i: int) -> int:
-        """The place of guard i of those kept."""
+        """The index of guard i of those kept."""
         return self.kept[i]
 
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
@@ -375,7 +375,7 @@ class OtherGuards(Change):
         return self.given.values(point.t, point.x, point.u)
 
     def guard(self, i: int, point: MappedPoint) -> float:
-        """Guard i of those given."""
+        """The value of guard i of those given."""
         return self.given.value(i, point.t, point.x, point.u)
 
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:

@@ -116,7 +116,7 @@ class Mode(ModeModel):
         return self._guards.values(point.t, point.x, point.u)
 
     def guard(self, i: int, t: float, x: Array, u: Array) -> float:
-        """Guard i alone."""
+        """The value of guard i alone."""
         return self._guards.value(i, t, x, u)
 
     def field_jacobian_at(self, point: Point) -> FieldJacobian:
@@ -132,7 +132,7 @@ class Mode(ModeModel):
         return self._guards.jacobian(point.t, point.x, point.u)
 
     def outputs_at(self, point: Point) -> Mapping[str, Array]:
-        """Named quantities, none by default."""
+        """The named quantities, none by default."""
         return {} if self._outputs is None else self._outputs(point.t, point.x, point.u)
 
     def select_at(self, point: Point) -> ModeKey:
@@ -140,7 +140,7 @@ class Mode(ModeModel):
         return self.key if self._select is None else self._select(point.t, point.x, point.u)
 
     def pace_at(self, point: Point) -> Pace:
-        """The pace."""
+        """The limits of an integrator's steps from a point on."""
         if self._pace is None:
             return super().pace_at(point)
         return self._pace(point.t, point.x, point.u)

@@ -272,7 +272,7 @@ class ModeModel(ABC):
         raise SystemDefinitionError(f"the guards of mode {self.key!r} have no Jacobian")
 
     def free_input_at(self, point: Any) -> Array:
-        """D_u f (ndx, nu) if the mode held nothing; here that of the field, as it is."""
+        """The derivative D_u f (ndx, nu) if the mode held nothing; here that of the field."""
         return self.field_jacobian_at(point).input
 
     def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
@@ -307,7 +307,7 @@ class ModeModel(ABC):
         return self.calc(t, x, u).guards
 
     def guard(self, i: int, t: float, x: Array, u: Array) -> float:
-        """Guard i."""
+        """The value of guard i."""
         return float(self.guards(t, x, u)[i])
 
     def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
@@ -323,7 +323,7 @@ class ModeModel(ABC):
         return self.select_at(self.calc(t, x, u))
 
     def pace(self, t: float, x: Array, u: Array) -> Pace:
-        """The pace."""
+        """The limits of an integrator's steps from a point on."""
         return self.pace_at(self.calc(t, x, u))
 
     @cached_property
@@ -389,7 +389,7 @@ class Jump:
 
 
 class JumpPoint(NamedTuple):
-    """Where a reset is made, (t, x-, u-), and the `report` of its jump there, None if not known."""
+    """The point (t, x-, u-) where a reset is made; `report`: of its jump there, None if unknown."""
 
     t: float
     x: Array

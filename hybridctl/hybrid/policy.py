@@ -92,7 +92,7 @@ class DisturbedPolicy:
         )
 
     def next_change(self, history: History) -> float:
-        """When the policy wants to be asked again, s."""
+        """The time when the policy wants to be asked again, s."""
         return next_change(self.policy, history)
 
     @property
@@ -228,7 +228,7 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
 
 
 def next_change(policy: Policy, history: History) -> float:
-    """When the policy wants to be asked again, s; infinite for one that does not say.
+    """The time when the policy wants to be asked again, s; infinite for one that does not say.
 
     Raises `InputError` for a time that is not after the present.
     """

@@ -80,7 +80,7 @@ class Run:
 
 
 class ArcStart(NamedTuple):
-    """Where an arc begins, and when the policy wants it to end; here: the mode there, if known."""
+    """The start of an arc, and when the policy wants it to end; here: the mode there, if known."""
 
     mode: ModeModel
     law: InputLaw
@@ -107,7 +107,7 @@ def check_start(run: Run, point: ArcStart) -> None:
 
 
 def _instead(system: HybridSystem, point: ArcStart) -> str:
-    """Which mode is consistent with a start, where the system can tell."""
+    """The mode that is consistent with a start, in words, where the system can tell."""
     try:
         key = system.consistent_mode(point.state, point.input)
     except HybridctlError:
@@ -154,7 +154,7 @@ class BriefEvent(NamedTuple):
 
 
 class Instead(NamedTuple):
-    """Where an event leads that is not the jump of its guards.
+    """The way on from an event that is not the jump of its guards.
 
     That is rest where events accumulate, with their `end`; or one of the two ends of a bridge, with
     how long that is in s, see `Event.bridged`.
@@ -203,7 +203,7 @@ def flow_on(run: Run, point: ArcStart, past: tuple[Event, ...] = ()) -> FlownArc
 def _held_on(
     run: Run, point: ArcStart, flown: FlownArc, past: tuple[Event, ...]
 ) -> ArcStart | None:
-    """Where a mode goes on under the next held input; None at any other end of what was flown."""
+    """The point where a mode goes on under the next held input; None at any other end."""
     if flown.crossing is None or flown.crossing.guards or not isinstance(point.law, HeldInput):
         return None
     mode, t = point.mode, flown.end
@@ -360,7 +360,7 @@ def cross(
 def accumulating(
     run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | BriefEvent]
 ) -> Instead | None:
-    """Rest where events that accumulate end, if the system can come to rest there.
+    """The rest where events that accumulate end, if the system can come to rest there.
 
     Events before the last rest or bridge do not count, nor changes of the policy.
     """
@@ -395,7 +395,7 @@ def _way_on(run: Run) -> str:
 
 
 def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> Instead | None:
-    """Rest at the end of an arc, where events end there."""
+    """The rest at the end of an arc, where events end there."""
     x, u, _ = arc.left_limit()
     speed = float(np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u)))
     for end in endings(recent, max(run.zeno_horizon, run.at_once), speed):
@@ -406,7 +406,7 @@ def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> Instead | None:
 
 
 def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Instead | None:
-    """Rest at the end of an arc, if the system has one that is as near as it has to be.
+    """The rest at the end of an arc, if the system has one that is as near as it has to be.
 
     Jumps and flow take the state there, so it is no farther than they reach. Twice that are
     allowed, for jumps and flow change a little until then. Events that only crowd may do so for the

@@ -237,12 +237,12 @@ class HybridTrajectory:
 
     @property
     def final_state(self) -> Array:
-        """State at the end."""
+        """The state at the end."""
         return self.arcs[-1](self.end)
 
     @property
     def final_mode(self) -> ModeKey:
-        """Mode at the end."""
+        """The mode at the end."""
         return self.arcs[-1].mode
 
     def arc(self, t: float, side: Side = "right") -> Arc:
@@ -362,7 +362,7 @@ class HybridTrajectory:
         return plots.states(self, path, names=names)
 
     def sampled(self, period: float) -> Iterator[tuple[Arc, Array]]:
-        """Each arc with times at most `period` apart, both ends included."""
+        """The arcs, each with times at most `period` apart, both ends included."""
         number("period", period, above=0.0)
         for arc in self.arcs:
             n = max(int(np.ceil((arc.end - arc.start) / period)), 1)

@@ -45,7 +45,7 @@ class Accumulation(NamedTuple):
 
 
 def endings(events: Sequence[Fired], horizon: float, speed: float) -> Iterator[Accumulation]:
-    """Where events end that shrink steadily, or crowd; the jump of the last one is to come.
+    """The ends of events that shrink steadily, or crowd; the jump of the last one is to come.
 
     horizon, s: how far away the end may be, and how long ten events may last that crowd. speed: the
     norm of the flow; jumps that are yet to come add up to no more than it makes in the horizon, or
@@ -66,7 +66,7 @@ def endings(events: Sequence[Fired], horizon: float, speed: float) -> Iterator[A
 
 
 def predict(events: Sequence[Fired]) -> Accumulation | None:
-    """Where events accumulate, if their last three windows and the jumps in them shrink steadily.
+    """The time when events accumulate, if the last windows and jumps shrink steadily.
 
     Ratios of successive windows, and of their jumps if there are any, are at most 0.98, and all of
     them agree to 0.1. A window has up to four events of guards that repeat, or five of any.

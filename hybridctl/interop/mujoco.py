@@ -111,7 +111,7 @@ class MujocoModel:
         return _compiled(self)
 
     def to_engine(self, state: ArrayLike) -> tuple[Array, Array]:
-        """qpos and qvel of a state x = (q, v)."""
+        """The engine's qpos and qvel of a state x = (q, v)."""
         x = np.asarray(state, dtype=np.float64)
         nq = self.robot.nq
         qpos, qvel = x[:nq][self._positions], x[nq:][self._velocities]
@@ -137,7 +137,7 @@ class MujocoModel:
 
     @cached_property
     def _order(self) -> list[tuple[int, int, MovingBody]]:
-        """Where each joint's coordinates and velocities are in the engine, and its body."""
+        """The places of each joint's coordinates and velocities in the engine, and its body."""
         model = self.model
         found = []
         for i, body in enumerate(self.robot.tree().bodies):
@@ -166,7 +166,7 @@ class MujocoModel:
 
     @cached_property
     def _bases(self) -> list[tuple[int, int]]:
-        """Where floating bases begin in qpos and qvel: their linear velocity is the world's."""
+        """The starts of floating bases in qpos and qvel: their linear velocity is the world's."""
         return [(q, v) for q, v, body in self._order if body.kind == "floating"]
 
 

@@ -100,13 +100,13 @@ class Topic:
 
 @dataclass(frozen=True)
 class _Unfit:
-    """Stands for what has no place in a table."""
+    """A mark for what has no place in a table."""
 
     reason: str
 
 
 def _flat(message: Any, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """(path, scalar or array) of all leaves; stamps of seconds and nanoseconds become one whole."""
+    """The pairs (path, scalar or array) of all leaves; stamps in two parts become one whole."""
     for name, value in _parts(message):
         path = f"{prefix}{name}"
         if value is None or isinstance(value, bool | int | float | str):

@@ -30,7 +30,7 @@ _LARGEST = float(2**63)
 
 @dataclass(frozen=True)
 class Stamps:
-    """`times` in seconds after `origin_ns`; NaN where the recording has none."""
+    """The stamps: `times` in seconds after `origin_ns`; NaN where the recording has none."""
 
     origin_ns: int
     times: Array
@@ -330,7 +330,7 @@ def _labels(table: RawTable, source: ChannelSource, width: int) -> tuple[str, ..
 
 
 def _converted(table: RawTable, source: ChannelSource, values: Array) -> tuple[str, Array]:
-    """(unit, values) in SI, rotations as quaternions (x, y, z, w)."""
+    """The pair (unit, values) in SI, rotations as quaternions (x, y, z, w)."""
     given = source.unit or table.units.get(source.fields[0], "1")
     unit, factor = si("unit", given)
     values = values * (factor * source.scale)

@@ -78,7 +78,7 @@ NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9}
 
 
 def si(name: str, unit: object) -> tuple[str, float]:
-    """(SI unit, factor) of a unit; `g` is standard gravity, mass in grams is `gram`."""
+    """The pair (SI unit, factor) of a unit; `g` is standard gravity, mass in grams is `gram`."""
     known: tuple[str, float] = UNITS[checks.member(name, unit, UNITS)]
     return known
 
@@ -114,7 +114,7 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class ChannelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where a channel comes from.
+    """The place that a channel comes from.
 
     `columns` keeps some columns, by label or number; `labels` names them (a list, or the field
     that holds the names). Values are converted from `unit` to SI, then multiplied by `scale`.

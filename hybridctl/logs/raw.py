@@ -55,7 +55,7 @@ class RawTable:
         return self.units.get(name, _SUFFIX[suffix])
 
     def obvious_time(self) -> tuple[str, str] | None:
-        """(field, unit) of the time, if one field has a name that says so, else None."""
+        """The pair (field, unit) of the time, if one field has a name that says so, else None."""
         for name, values in self.fields.items():
             unit = self.obvious_unit(name)
             if unit is not None and values.ndim == 1 and values.size:

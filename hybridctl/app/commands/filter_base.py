@@ -67,7 +67,7 @@ class FootEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BaseStartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a log begins, see `BaseModel` and `BaseSettings`."""
+    """The start of a log, see `BaseModel` and `BaseSettings`."""
 
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     heading: float = 0.0

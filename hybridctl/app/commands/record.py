@@ -106,5 +106,5 @@ def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
 
 
 def truth_path(log: Path) -> Path:
-    """Where the truth of a log is: truth.npz beside log.npz, NAME_truth.npz beside others."""
+    """The path of the truth of a log: truth.npz beside log.npz, NAME_truth.npz beside others."""
     return log.with_name("truth.npz" if log.stem == "log" else f"{log.stem}_truth.npz")

@@ -1,4 +1,4 @@
-"""Where the parts of a robot are at a state: its links, points, and how well those are known."""
+"""The parts of a robot at a state: its links, points, and how well those are known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Where the feet are, seen from the inertial frame, as joint angles say.
+r"""The places of feet, seen from the inertial frame, as joint angles say.
 
 With poses :math:`(R_i, p_i)` of the inertial frame and :math:`(R_f, p_f)` of a foot on a robot
 whose root is held, :math:`s = R_i^T (p_f - p_i)` and :math:`C = R_i^T R_f`. With the spatial

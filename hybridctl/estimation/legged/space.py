@@ -99,12 +99,12 @@ class BaseSpace:
 
     @property
     def nx(self) -> int:
-        """16, 3 for each foot in contact and 4 for each flat one."""
+        """The number of coordinates: 16, 3 for each foot in contact and 4 for each flat one."""
         return BASE + 3 * self.points + 4 * self.flat
 
     @property
     def ndx(self) -> int:
-        """15, 3 for each foot in contact and 3 for each flat one."""
+        """The number of deviations: 15, 3 for each foot in contact and 3 for each flat one."""
         return BASE_TANGENT + 3 * self.points + 3 * self.flat
 
     @cached_property
@@ -116,7 +116,7 @@ class BaseSpace:
 
     @cached_property
     def turns(self) -> list[tuple[slice, slice]]:
-        """Where the rotations of flat feet are in a state, and in a deviation."""
+        """The slices of the rotations of flat feet in a state, and in a deviation."""
         x, dx = BASE + 3 * self.points, BASE_TANGENT + 3 * self.points
         return [
             (slice(x + 4 * k, x + 4 * k + 4), slice(dx + 3 * k, dx + 3 * k + 3))
@@ -124,7 +124,7 @@ class BaseSpace:
         ]
 
     def foot(self, k: int) -> tuple[slice, slice]:
-        """Where the position of foot k in contact is in a state, and in a deviation."""
+        """The slices of the position of foot k in contact in a state, and in a deviation."""
         x, dx = BASE + 3 * k, BASE_TANGENT + 3 * k
         return slice(x, x + 3), slice(dx, dx + 3)
 
@@ -164,7 +164,7 @@ class BaseSpace:
         return result
 
     def transport(self, dx: Array) -> Array:
-        """Minus the adjoint action of dx."""
+        """The negative adjoint action of dx."""
         entries, sources, signs = self._brackets
         result = np.zeros(self.ndx**2)
         result[entries] = signs * dx[sources]
@@ -251,7 +251,7 @@ class Strapdown(ModeModel):
         return FieldJacobian(generator - space.transport(point.field), by_input)
 
     def _generator(self, x: Array, u: Array) -> Array:
-        """A (ndx, ndx)."""
+        """The generator A (ndx, ndx)."""
         result = np.zeros((self.space.ndx, self.space.ndx))
         result[_CORE, _CORE] = _core(u[RATE] - x[10:13], u[FORCE] - x[13:16])
         for k in range(self.space.points):
@@ -288,7 +288,7 @@ class Strapdown(ModeModel):
 
 
 def _core(omega: Array, force: Array) -> Array:
-    """A (15, 15) of base and biases."""
+    """The generator A (15, 15) of base and biases."""
     spin = -skew(omega)
     result: Array = _STILL.copy()
     result[ANGLE, ANGLE] = result[POSITION, POSITION] = result[VELOCITY, VELOCITY] = spin
@@ -297,7 +297,7 @@ def _core(omega: Array, force: Array) -> Array:
 
 
 def _still() -> Array:
-    """A (15, 15) without rate and force."""
+    """The generator A (15, 15) without rate and force."""
     result = np.zeros((BASE_TANGENT, BASE_TANGENT))
     result[ANGLE, GYROSCOPE] = result[VELOCITY, ACCELEROMETER] = -np.eye(3)
     result[POSITION, VELOCITY] = np.eye(3)

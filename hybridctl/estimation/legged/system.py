@@ -86,7 +86,7 @@ GAP, OTHERS = 6, 7  # of the input: which, and how many there are besides the an
 
 
 class FootPlace(NamedTuple):
-    """Where a foot in contact is in state and deviation: position, and rotation of a flat one."""
+    """A foot in contact in state and deviation: position, and rotation of a flat one."""
 
     foot: str
     number: int
@@ -319,7 +319,7 @@ class Touch:
 
 
 def kept(base: LeggedBase, more: ModeKey, fewer: ModeKey) -> tuple[list[int], list[int]]:
-    """Where state and deviation of the mode with fewer feet are in those of the one with more."""
+    """The places of state and deviation of a mode with fewer feet in those of one with more."""
     left = base.standing(fewer)
     space = base.space(more)
     gone_x, gone_dx = set[int](), set[int]()

@@ -48,11 +48,11 @@ class Border:
         return self.guards.names[self.index]
 
     def value(self, t: float, x: Array, u: Array) -> float:
-        """g(t, x, u)."""
+        """The value g(t, x, u) of the guard."""
         return self.guards.value(self.index, t, x, u)
 
     def derivative(self, t: float, x: Array, u: Array) -> tuple[float, Array]:
-        """D_t g and D_x g (n,).
+        """The derivatives D_t g and D_x g (n,).
 
         Raises `SystemDefinitionError` for a guard that has none, or that sees the input.
         """
@@ -223,7 +223,7 @@ def chart(
 
 
 def _forgotten(local: Local, t: float, x: Array, u: Array, border: Border | None) -> Array:
-    """V at a point: a complement of the range of the matrix.
+    """The basis V at a point: a complement of the range of the matrix.
 
     Along it the field of the target does not get a component off the border, to first order, where
     motions along the border make up for that.

@@ -28,7 +28,7 @@ _WHOLE = 1e-9  # of a step: by how much the span may differ from a whole number 
 
 
 def euler(f: Rate, t: float, y: Array, h: float) -> Array:
-    """y + h f(t, y)."""
+    """The step y + h f(t, y) of Euler."""
     return y + h * f(t, y)
 
 
@@ -99,7 +99,7 @@ def discretize_relaxed(
 
 
 class _Walker:
-    """Where the scheme stands: mode, y = (x, z), and the strip that z belongs to."""
+    """The place where the scheme stands: mode, y = (x, z), and the strip that z belongs to."""
 
     def __init__(
         self, relaxed: Relaxed, mode: ModeKey, x: Array, method: OneStep, h: float

@@ -61,7 +61,7 @@ class GluedGuard:
         return (there, here) if backwards else (here, there)
 
     def fallen(self, s: Array) -> Array:
-        """s, put back onto the part of the guard that is fallen through."""
+        """The point s, put back onto the part of the guard that is fallen through."""
         excess = float(self.slope @ s) - self.level
         if excess <= 0.0:
             return s

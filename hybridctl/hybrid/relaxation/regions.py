@@ -62,7 +62,7 @@ class Sides:
 
     @property
     def weight(self) -> float:
-        r""":math:`\alpha`."""
+        r"""The weight :math:`\alpha` of the next mode's field."""
         first, second = self.speeds
         return first / (first - second)
 
@@ -126,7 +126,7 @@ class OnGuard:
     strip: Strip
 
     def across(self, t: float, x: Array, u: Array) -> tuple[float, Array]:
-        """b and w (n,) at a point of the guard."""
+        """The rate b and slope w (n,) at a point of the guard."""
         return self.strip.guard.derivative(t, x, u)
 
     def turning(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
@@ -247,7 +247,7 @@ class GuardMotion(Protocol):
         ...
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
-        """Where guards lead that fire together."""
+        """The edge behind guards that fire together."""
         ...
 
 

@@ -142,7 +142,7 @@ class _Slide(OnGuard):
         )
 
     def guards(self) -> GuardSet:
-        """Where one of the fields lets go, and the other guards of the mode."""
+        """The guards where one of the fields lets go, and the others of the mode."""
         names = ("leaves", "passes")
         return Beside(self.strip.guard, names, self._released, self._released_by).guards()
 
@@ -158,7 +158,7 @@ class _Slide(OnGuard):
         )
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
-        """Where one of the guards leads."""
+        """The edge behind one of the guards."""
         if len(fired) != 1:
             return None
         strip, (name,) = self.strip, fired
@@ -210,7 +210,7 @@ class Intersection:
         return strip if slides(strip) else None
 
     def fields(self, t: float, x: Array, u: Array) -> Array:
-        """F_00, F_10, F_01 and F_11 (4, n); the first two only where the others are not known."""
+        """The fields F_00, F_10, F_01, F_11 (4, n); the first two where others are unknown."""
         here = sides(self.first, t, x, u)
         partner = self.beyond(t, x, u, self.second)
         if partner is None:
@@ -309,13 +309,13 @@ class _Both:
         return np.asarray(x - np.linalg.pinv(np.array(slopes)) @ self._residuals(x))
 
     def guards(self) -> GuardSet:
-        """Where one of the weights reaches zero or one."""
+        """The guards where one of the weights reaches zero or one."""
         first, second = self.corner.first.guard.name, self.corner.second.guard.name
         names = [f"{name}: {what}" for name in (first, second) for what in ("leaves", "passes")]
         return GuardSet(tuple(names), self.values)
 
     def values(self, t: float, x: Array, u: Array) -> Array:
-        """a, 1 - a, b, 1 - b."""
+        """The values a, 1 - a, b, 1 - b."""
         a, b = self.corner.nearest(t, x, u)
         return np.array([a, 1.0 - a, b, 1.0 - b])
 

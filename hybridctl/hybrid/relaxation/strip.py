@@ -78,7 +78,7 @@ class Strip:
 
     @property
     def n(self) -> int:
-        """Size of x."""
+        """The size of x."""
         return self.source.space.nx
 
     @property

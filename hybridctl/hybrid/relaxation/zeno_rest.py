@@ -1,4 +1,4 @@
-r"""Past Zeno: the rest that relaxations tend to where events accumulate, as a mode of its own.
+r"""Rest past Zeno: the rest that relaxations tend to where events accumulate, as a mode of its own.
 
 A relaxation of a finite width goes on bouncing with speeds of order sqrt(epsilon), thousands of
 times a second, or is caught in its strip for a while when the force changes its sign. What it tends
@@ -59,7 +59,7 @@ class PastZeno(GuardModes):
     """A system that comes to rest where its events accumulate; see `past_zeno`."""
 
     def motion(self, key: ModeKey) -> _RestingMode | None:
-        """Rest on a guard; None for a mode of the system."""
+        """The rest on a guard; None for a mode of the system."""
         match key:
             case (kind, source, str() as name) if kind == RESTING:
                 return _RestingMode(self.strip(source, name))
