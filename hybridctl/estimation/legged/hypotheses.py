@@ -91,7 +91,7 @@ class ContactEvidence(Settings):
         return 1.0 / (self.step or STEP) if self.switches is None else self.switches
 
 
-class ContactState(NamedTuple):
+class HypothesesState(NamedTuple):
     """All that the filter keeps: `predict` and `update` make the next one of it.
 
     filter: what other filters keep, with the estimate of the likeliest hypothesis, without the feet
@@ -159,21 +159,23 @@ class ContactHypotheses:
             record, start, list(record.channels), self.step, lambda state: state.filter, None
         )
 
-    def start(self, initial: Estimate, *, sure: bool = True) -> ContactState:
+    def start(self, initial: Estimate, *, sure: bool = True) -> HypothesesState:
         """The state in which a run from an estimate begins; see `run`."""
         weights = np.ones(len(self.standing)) / len(self.standing)
         if sure:
             weights = np.where(self.standing.all(axis=1), 1.0, 0.0)
-        state = ContactState(self.filter.start(initial), initial, weights, initial.time)
+        state = HypothesesState(self.filter.start(initial), initial, weights, initial.time)
         return self._showing(state)
 
-    def predict(self, state: ContactState, time: float, input: Input = None) -> ContactState:
+    def predict(self, state: HypothesesState, time: float, input: Input = None) -> HypothesesState:
         """The state at a later time. input: see `SaltedKalmanFilter.predict`."""
         now = self.filter.rules.start(state.estimate)
         e = self.filter.predict(now, time, input).estimate
         return self._showing(state._replace(estimate=e))
 
-    def update(self, state: ContactState, channel: str, value: Array, input: Array) -> ContactState:
+    def update(
+        self, state: HypothesesState, channel: str, value: Array, input: Array
+    ) -> HypothesesState:
         """The state after a value (m,) of a channel, measured at the time of the state.
 
         Motion and force of feet are kept for the angles of the same time, which correct.
@@ -188,7 +190,7 @@ class ContactHypotheses:
             return self._showing(after, channel, state.estimate, innovation)
         return self._showing(state, channel)
 
-    def step(self, state: ContactState, record: Record, sample: ChannelRow) -> ContactState:
+    def step(self, state: HypothesesState, record: Record, sample: ChannelRow) -> HypothesesState:
         """The state after a sample of a record, over changes of the input: one step of `run`."""
         for t in (*record.input_changes(state.time, sample.time).tolist(), sample.time):
             if t > state.time:
@@ -224,7 +226,7 @@ class ContactHypotheses:
         """The channels of forces."""
         return frozenset(map(signal_name, self.base.feet))
 
-    def _weighed(self, state: ContactState, angles: Array, u: Array) -> Array:
+    def _weighed(self, state: HypothesesState, angles: Array, u: Array) -> Array:
         """The weights by what is known of motion and force of each foot."""
         e, feet = state.estimate, self.base.feet
         h = e.time - state.weighed
@@ -242,7 +244,7 @@ class ContactHypotheses:
         return np.asarray(weights / weights.sum())
 
     def _corrected(
-        self, state: ContactState, weights: Array, angles: Array, u: Array
+        self, state: HypothesesState, weights: Array, angles: Array, u: Array
     ) -> tuple[Estimate, Innovation | None]:
         """The estimate by all hypotheses that count, and the innovation of the likeliest."""
         e, h = state.estimate, state.estimate.time - state.weighed
@@ -270,11 +272,11 @@ class ContactHypotheses:
 
     def _showing(
         self,
-        state: ContactState,
+        state: HypothesesState,
         channel: str | None = None,
         predicted: Estimate | None = None,
         innovation: Innovation | None = None,
-    ) -> ContactState:
+    ) -> HypothesesState:
         """The state with what other filters keep, of the likeliest hypothesis and of all."""
         order = np.argsort(-state.weights, kind="stable")
         modes: list[ModeKey] = [
