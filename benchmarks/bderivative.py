@@ -60,7 +60,7 @@ def growth_table(effort: dict[str, float]) -> Table:
 
 
 def batch_table(effort: dict[str, float]) -> Table:
-    """Many directions in one call, by recursion and from the triangulation."""
+    """The table of many directions in one call, by recursion and from the triangulation."""
     b = problem(BATCH_SURFACES, BATCH_DIMENSION)
     dx = np.random.default_rng(0).normal(size=(DIRECTIONS, BATCH_DIMENSION))
     mesh = b.triangulation()

@@ -52,7 +52,7 @@ class BareRobot:
         term_derivatives(self.model, self.data, q, v)
 
     def acceleration(self, q: np.ndarray, v: np.ndarray) -> np.ndarray:
-        """That of feet which are held, by Pinocchio's compiled constraint dynamics."""
+        """The acceleration with feet held, by Pinocchio's compiled constraint dynamics."""
         pairs, nothing = (self.contacts, self.scratch), np.zeros(self.model.nv)
         return pin.constraintDynamics(self.model, self.data, q, v, nothing, *pairs, self.settings)
 
@@ -77,7 +77,7 @@ class Standing:
         self.name, self.bare = name, BareRobot(name, system)
 
     def values(self) -> Point:
-        """Field and guards."""
+        """The field and the guards."""
         point = self.mode.calc(0.0, self.x, self.u)
         _ = point.field, point.guards
         return point

@@ -98,7 +98,7 @@ def start(parameters: BipedParameters | None = None) -> Array:
 
 
 def touchdown(parameters: BipedParameters | None = None) -> tuple[float, Array]:
-    """When both feet touch after `start`, in s, and the state just then."""
+    """The time when both feet touch after `start`, in s, and the state just then."""
     p = parameters or BipedParameters()
     time = float(np.sqrt(2.0 * (p.height - p.landing_height) / p.gravity))
     return time, np.array([0.0, p.landing_height, 0.0, 0.0, -p.gravity * time, 0.0])

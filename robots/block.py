@@ -34,7 +34,7 @@ class BlockParameters(Settings):
 
     @property
     def pitch_inertia(self) -> float:
-        """About the centre, kg m^2."""
+        """The moment of inertia in pitch about the centre, kg m^2."""
         return float(cuboid_inertia(self.mass, (self.width, self.width, self.height))[1])
 
 

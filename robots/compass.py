@@ -56,7 +56,7 @@ class CompassParameters(Settings):
 
     @property
     def length(self) -> float:
-        """l = a + b of a leg, m."""
+        """The length l = a + b of a leg, m."""
         return self.lower + self.upper
 
 
@@ -126,7 +126,7 @@ _ACCELERATION = ca.SX.sym("acceleration", 2)
 
 
 def _lagrange(energy: Any, angles: Any, rates: Any) -> Any:
-    """d/dt of the momenta less the forces, (2, 1)."""
+    """The rates of the momenta less the forces, (2, 1)."""
     momenta = ca.gradient(energy, rates)
     change = ca.jacobian(momenta, angles) @ rates + ca.jacobian(momenta, rates) @ _ACCELERATION
     return change - ca.gradient(energy, angles)

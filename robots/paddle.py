@@ -68,7 +68,7 @@ class PaddleParameters(Settings):
 
     @property
     def phase(self) -> float:
-        """theta when the ball meets the paddle, between -pi/2 and 0 rad, where s = A sin(theta)."""
+        """The phase theta in [-pi/2, 0] rad at which the ball meets the paddle, s = A sin theta."""
         return float(-np.arccos(self.hit / (self.amplitude * self.frequency)))
 
 

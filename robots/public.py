@@ -33,7 +33,7 @@ _DAMPING = 0.7  # of critical
 
 @dataclass(frozen=True)
 class PublicRobot:
-    """Where a robot is described and how it stands.
+    """The description of a robot's files, and how it stands.
 
     file: within the robots of the package. posture: of joints that are not at zero, rad; springs
     pull to it. tips: frames that touch, at each of `offsets` (m). bearing: stiffness (N m/rad) of

@@ -127,7 +127,7 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class DropResult:
-    """Drops of one variant: final states (points, 6) by pitch (points,), and derivatives.
+    """The drops of one variant: final states (points, 6) by pitch (points,), and derivatives.
 
     level: the final state (6,) without a pitch. sides: the derivatives (6,) of the final state for
     falling and rising pitch, by |pitch|; None where the orders of the feet lead apart. differences
@@ -152,7 +152,7 @@ class DropResult:
 
 
 def quick(config: Config) -> Config:
-    """Fewer drops."""
+    """The settings with fewer drops."""
     return replace(config, points=13, steps=(1e-3, 1e-4), stiffnesses=(1e4, 1e6))
 
 
@@ -287,7 +287,7 @@ def study(config: Config, variant: Variant, tick: Callable[[float], None]) -> Dr
 
 
 def difference_of_orders(p: BipedParameters) -> Array:
-    """[Bder] (19) (6, 6): left foot first minus right foot first, with l, m and c."""
+    """The matrix [Bder] (19) (6, 6): left foot first minus right foot first, with l, m and c."""
     across, beta = np.cos(p.spread), p.damping / p.mass
     found = np.zeros((6, 6))
     found[RISE, 0] = -4.0 * beta * p.curvature * p.length * across
@@ -326,7 +326,7 @@ def record(config: Config, result: DropResult) -> dict[str, Any]:
 
 
 def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """Where the flow is smooth, has a kink, or jumps, and whether both orders are (19) apart."""
+    """The checks: where the flow is smooth, has a kink or jumps; whether orders are (19) apart."""
     found = [
         Check(f"{name}: the flow is smooth, kink", s["kink"], 1e-9)
         if name != "by feet"
@@ -409,7 +409,7 @@ def write_drops(
 
 
 def _outline(p: BipedParameters, x: Array) -> list[Array]:
-    """Both limbs, from the body to their feet."""
+    """The lines of both limbs, from the body to their feet."""
     sides = ((-1.0, x[2] + p.spread), (1.0, x[2] - p.spread))
     feet = [x[:2] + s * p.length * np.array([np.cos(a), np.sin(a)]) for s, a in sides]
     return [np.array([feet[0], x[:2], feet[1]])]

@@ -86,7 +86,7 @@ class Config(Settings):
 
 
 def quick(config: Config) -> Config:
-    """Looser tolerances and less rocking."""
+    """The settings with looser tolerances and less rocking."""
     return replace(config, rtol=1e-7, atol=1e-7, rocking_duration=1.0)
 
 

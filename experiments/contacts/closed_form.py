@@ -34,7 +34,7 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Simulated minus closed form."""
+        """The difference, simulated minus closed form."""
         return self.simulated - self.closed_form
 
     def record(self) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class Difference:
     angle: Array
 
     def record(self) -> dict[str, float]:
-        """Mean and final difference as they stand in summary.json."""
+        """The mean and final difference as they stand in summary.json."""
         return {
             "mean_position_mm": float(self.position.mean()),
             "mean_angle_deg": float(self.angle.mean()),
@@ -111,7 +111,7 @@ class Difference:
 
 
 def quick(config: Config) -> Config:
-    """Looser tolerances and longer steps."""
+    """The settings with looser tolerances and longer steps."""
     return replace(config, rtol=1e-7, atol=1e-7, step=2e-3)
 
 
@@ -145,7 +145,7 @@ def run(config: Config, console: Console) -> Findings:
 
 
 def prepare(config: Config) -> Drop:
-    """Where the run starts."""
+    """The state in which the run starts."""
     model = cube.CubeParameters(friction=config.friction, restitution=config.restitution)
     if config.data is None:
         turn = Rotation.from_euler("xyz", config.attitude)
@@ -352,7 +352,7 @@ def _rounded(value: float, digits: int) -> str:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Words with their counts."""
+    """The words with their counts."""
     return ", ".join(f"{number} {word}" for word, number in sorted(counts.items())) or "none"
 
 

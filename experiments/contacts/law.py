@@ -62,7 +62,7 @@ SHADES = {
 
 @dataclass(frozen=True)
 class Config:
-    """frictions: coefficients, each between 0 and 2. samples: cases of 1, 2, ... points."""
+    """The settings. frictions: each between 0 and 2. samples: cases of 1, 2, ... points."""
 
     frictions: tuple[float, ...] = (0.0, 0.25, 0.5, 1.0, 2.0)
     samples: tuple[int, ...] = (100, 50, 30, 12, 4)
@@ -306,7 +306,7 @@ def _cells(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def draw_figure(tallies: Sequence[Tally], folder: RunFolder) -> None:
-    """Shares of the outcomes as bars over friction, a picture for each number of points."""
+    """Draw shares of the outcomes as bars over friction, a picture for each number of points."""
     most = max(t.points for t in tallies)
     figure = canvas(1.6 + 2.0 * most, 4.6)
     cells = figure.subplots(len(PLACES), most, squeeze=False, sharex=True, sharey=True)

@@ -110,7 +110,7 @@ class ClosedForm:
 
 
 def quick(config: Config) -> Config:
-    """Looser tolerances."""
+    """The settings with looser tolerances."""
     return replace(config, rtol=1e-7, atol=1e-7)
 
 

@@ -236,7 +236,7 @@ def misfit(chosen: Sequence[tuple[Score, NDArray[np.bool_]]]) -> dict[str, Any]:
 
 
 def by_phase(done: Sequence[Score]) -> list[dict[str, Any]]:
-    """Where the filter fits and where it does not."""
+    """The rows that say in which phases the filter fits and in which it does not."""
     found = {
         name: misfit([(s, np.array([p == name for p in s.phases])) for s in done])
         for name in PHASES
@@ -390,7 +390,7 @@ SPAN = (1e-2, 1e3)  # of NIS
 
 
 def draw_shares(path: Path, scores: Mapping[CubeCase, Sequence[Score]], rate: float) -> None:
-    """Shares of poses below a NIS with the first camera; the salted filter's gains with each."""
+    """Draw shares of poses below a NIS with the first camera, and the salted filter's gains."""
     figure = canvas(10.0, 5.2)
     left, right = figure.subplots(1, 2)
     first = next(iter(scores)).camera

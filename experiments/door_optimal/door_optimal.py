@@ -57,7 +57,7 @@ _STARTS_AND_TORQUES = Perturbations(
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Settings.
+    """The settings of the experiment.
 
     variants: of references to look for; the first is tracked.
     references: which are tracked, "optimal" and "published". seed, training, judged: of the
@@ -94,7 +94,7 @@ class Config(Settings):
 
 
 def full(config: Config) -> Config:
-    """Both references, searches that settle, and an ensemble that tells controllers apart."""
+    """The settings with both references, searches that settle, and a large ensemble."""
     return replace(
         config, references=("optimal", "published"), training=24, judged=60, evaluations=40
     )
@@ -248,7 +248,7 @@ def reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
 
 
 def controller_table(name: str, row: Sequence[Tuned]) -> Table:
-    """Errors of unseen runs."""
+    """The table of errors of unseen runs."""
     rows = [
         (
             each.name,

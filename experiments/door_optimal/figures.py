@@ -33,7 +33,7 @@ def draw_comparison(
     drawn: Draw,
     peak_input: float,
 ) -> None:
-    """Left the error of controllers in one run, right those of unseen runs.
+    """Draw the error of controllers in one run on the left, those of unseen runs on the right.
 
     The run, perturbed as drawn, is on the first of the references.
     """

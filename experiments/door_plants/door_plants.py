@@ -78,7 +78,7 @@ Six: TypeAlias = tuple[Positive, Positive, Positive, Positive, Positive, Positiv
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Settings.
+    """The settings of the experiment.
 
     laws, plants: which are compared, by name. seed, training, checked, judged: of the ensembles
     that tune, that say which of the best gains keep the limit, and that judge. starts: frequency
@@ -120,12 +120,12 @@ class Config(Settings):
 
     @property
     def unseen(self) -> range:
-        """Members that judge."""
+        """The members that judge."""
         return range(_UNSEEN, _UNSEEN + self.judged)
 
     @property
     def seen(self) -> range:
-        """Members that tune."""
+        """The members that tune."""
         return range(_SEEN, _SEEN + self.training)
 
     @property
@@ -333,14 +333,14 @@ def checks(results: Results, searched: bool) -> list[Check]:
 
 
 def parameter_table(chosen: dict[str, Array]) -> Table:
-    """What was tuned."""
+    """The table of what was tuned."""
     columns = ["law", "before [rad/s]", "damping", "after [rad/s]", "damping", "window [ms]", ""]
     rows = [(law, *(f"{v:.2f}" for v in np.exp(p))) for law, p in chosen.items()]
     return table("Gains and windows, one set a law", columns, rows)
 
 
 def result_table(results: Results) -> Table:
-    """Mean errors with their standard errors, and peaks."""
+    """The table of mean errors with their standard errors, and of peaks."""
     laws = list(next(iter(results.values())))
     rows = [(name, *(cell(row[law]) for law in laws)) for name, row in results.items()]
     title = "Mean error after the impact [rad, rad/s], its standard error, and the peak [N m]"

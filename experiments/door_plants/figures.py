@@ -26,7 +26,7 @@ _WIDE = 2.5  # medians: farther errors are written at the border
 
 
 def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
-    """Left the mean of each law over plants that tell of touches, right its errors by contact time.
+    """Draw each law's mean over plants that tell of touches, and its errors by contact time.
 
     Runs of a number meet the same perturbations on all plants, so that standard errors over plants
     are those of the means of each number.

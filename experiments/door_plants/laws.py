@@ -52,7 +52,7 @@ class WindowedSprings:
 
 
 def structure() -> WindowedSprings:
-    """What is sought."""
+    """The structure of gains that is sought."""
     return WindowedSprings(SpringGains.of(*scene()))
 
 

@@ -79,7 +79,7 @@ class Setting:
 
 @lru_cache(maxsize=600)
 def _plant(parameters: rrr_door.DoorParameters, constant: float) -> MujocoPlant:
-    """Built once in each process."""
+    """The plant, built once in each process."""
     robot, contacts = rrr_door.robot(parameters), rrr_door.contacts(parameters)
     return MujocoPlant(MujocoModel(robot, contacts, Compliance(constant)), PERIOD)
 

@@ -77,7 +77,7 @@ Natural = Annotated[int, Bounds(at_least=0)]
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
+    """Settings. runs: at the stated noise, of each model; sweep: at each of the larger `scales`.
 
     particle_runs: the first of the runs, in which the particle filter takes part too.
     workers: processes, 0 for one on each processor; dask: the scheduler of a cluster instead.

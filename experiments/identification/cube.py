@@ -208,7 +208,7 @@ class Config(Settings):
 
 
 def quick(config: Config) -> Config:
-    """Few tosses, and a box that is wide enough for them."""
+    """The settings with few tosses, and a box that is wide enough for them."""
     box = Box((0.1, 0.3), (0.1, 0.4), (2e-3, 8e-3), 12, 0)
     return Config(config.data, 4, 2, 2, 0.2, box, (box,))
 

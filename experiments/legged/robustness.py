@@ -66,7 +66,7 @@ def without_force(readings: Readings) -> Readings:
 
 
 def dropped(series: Series) -> Series:
-    """No sample at all for 200 ms, three times."""
+    """The readings without any sample for 200 ms, three times."""
     keep = np.ones(len(series.times), dtype=bool)
     for start, end in LOST:
         keep &= (series.times < start) | (series.times > end)

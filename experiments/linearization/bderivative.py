@@ -165,7 +165,7 @@ class InstanceResult:
 
 
 def quick(config: Config) -> Config:
-    """Fewer directions and steps."""
+    """The settings with fewer directions and steps."""
     return replace(config, rim=24, directions=8, steps=config.steps[1::2])
 
 

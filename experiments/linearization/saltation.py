@@ -292,7 +292,7 @@ PATHS = 40  # simulated paths that are drawn of an ensemble
 
 
 def quick(config: Config) -> Config:
-    """Fewer samples, directions and lengths."""
+    """The settings with fewer samples, directions and lengths."""
     return replace(
         config, deviations=config.deviations[::2], directions=3, samples=min(config.samples, 60)
     )

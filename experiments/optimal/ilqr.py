@@ -71,7 +71,7 @@ class Config(Settings):
 
 
 def quick(config: Config) -> Config:
-    """Coarser grids, fewer iterations."""
+    """The settings with coarser grids and fewer iterations."""
     return replace(config, intervals=20, iterations=15, block_intervals=8, door_intervals=5)
 
 
@@ -289,7 +289,7 @@ def draw_balls(balls: Mapping[str, OptimalMotion], folder: RunFolder) -> None:
 def draw_states(
     path: Path, title: str, labels: Mapping[str, int], first: OptimalMotion, best: OptimalMotion
 ) -> None:
-    """Some components of the state of the first guess and of the optimum."""
+    """Draw some components of the state of the first guess and of the optimum."""
     panels = [
         [Panel(label, [_line(first, i, "first guess", 1), _line(best, i, "optimum", 0)])]
         for label, i in labels.items()

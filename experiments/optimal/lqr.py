@@ -88,12 +88,12 @@ class DesignCosts:
 
 
 def full(config: Config) -> Config:
-    """More starts, for a picture of their costs."""
+    """The settings with more starts, for a picture of their costs."""
     return replace(config, samples=20)
 
 
 def quick(config: Config) -> Config:
-    """Fewer starts."""
+    """The settings with fewer starts."""
     return replace(config, samples=3, sizes=(0.4, 0.2))
 
 

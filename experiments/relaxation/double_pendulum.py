@@ -60,7 +60,7 @@ Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """What is simulated.
+    """The settings: what is simulated.
 
     start, variation_start: theta_1, theta_2 in degrees, at rest. epsilon, variation_epsilon: rad.
     restitution: of the elastic stop. duration, variation_duration: s. sizes: perturbations of
@@ -345,7 +345,7 @@ def write_pendulum(folder: RunFolder, runs: Mapping[str, HybridTrajectory]) -> N
 
 
 def _links(x: Array) -> list[Array]:
-    """Both links, hanging where both angles are zero."""
+    """The lines of both links, hanging where both angles are zero."""
     first, second = x[0], x[0] + x[2]
     elbow = np.array([np.sin(first), -np.cos(first)])
     tip = elbow + np.array([np.sin(second), -np.cos(second)])
@@ -413,7 +413,7 @@ def draw_variations(folder: RunFolder, sizes: Array, remainders: Array) -> None:
 def draw_printed(
     folder: RunFolder, exact: HybridTrajectory, printed: Mapping[float, tuple[Array, Array]]
 ) -> None:
-    """theta_2 of a plastic stop, by events and under the field as printed."""
+    """Draw theta_2 of a plastic stop, by events and under the field as printed."""
     times = next(iter(printed.values()))[0]
     truth = np.array([exact(t)[2] for t in times.tolist()])
     lines = [Line(times, np.degrees(truth), "by events", "black", width=3.0)]

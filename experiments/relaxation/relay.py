@@ -91,7 +91,7 @@ class RelayFindings:
 
 
 def quick(config: Config) -> Config:
-    """Three widths."""
+    """The settings with three widths."""
     return replace(config, widths=config.widths[::3])
 
 
@@ -129,7 +129,7 @@ def study(config: Config, surface: Surface) -> RelayFindings:
 
 
 def stuck(config: Config) -> tuple[list[tuple[float, float]], Array]:
-    """When the body sticks, by `mechanics`, s, and its position at the sample times (m,)."""
+    """The time when the body sticks, by `mechanics`, s, and its positions (m,) at samples."""
     amplitude, rate = config.friction_forcing
     body = ball.system(ball.BallParameters(slope=0.0, friction=config.friction, gravity=GRAVITY))
 
@@ -205,7 +205,7 @@ def draw_sliding(folder: RunFolder, name: str, found: RelayFindings) -> None:
 
 
 def draw_orders(folder: RunFolder, widths: Array, errors: Mapping[str, Array]) -> None:
-    """Errors over epsilon."""
+    """Draw errors over epsilon."""
     lines = [
         Line(widths, found, name, color, mark)
         for (name, found), color, mark in zip(errors.items(), CURVES, MARKS, strict=False)

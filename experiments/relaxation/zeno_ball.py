@@ -71,7 +71,7 @@ Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """What is varied.
+    """The settings: what is varied.
 
     restitution: of the main case. restitutions: for which the time of the last bounce is looked at;
     others: for which the scheme is. steps: how many between `shortest` and 1e-1 s; other_steps: as
@@ -94,7 +94,7 @@ class Config(Settings):
 
 
 def quick(config: Config) -> Config:
-    """Fewer and longer steps."""
+    """The settings with fewer and longer steps."""
     return replace(
         config,
         restitutions=config.restitutions[::3],
@@ -125,7 +125,7 @@ def _fall(t: float, x: Array, u: Array) -> Array:
 
 
 def last_bounce(c: float) -> float:
-    """When a ball that is dropped has bounced for the last time, s."""
+    """The time when a ball that is dropped has bounced for the last time, s."""
     return float((1.0 + c) / (1.0 - c) * np.sqrt(2.0 * HEIGHT / GRAVITY))
 
 

@@ -110,7 +110,7 @@ class DoorRuns:
 
 
 def quick(config: Config) -> Config:
-    """Looser tolerances."""
+    """The settings with looser tolerances."""
     return replace(config, rtol=1e-7, atol=1e-7)
 
 
@@ -367,7 +367,7 @@ def rms_input(run: HybridTrajectory) -> float:
 
 
 def matrices(config: Config) -> tuple[Array, Array]:
-    """K (3, 8) of the settings: where a corner is open, and where both are on the door."""
+    """The gains K (3, 8) of the settings: where a corner is open, and where both are closed."""
     ante = _gain(config.position_gains_ante, config.velocity_gains_ante)
     return ante, _gain(config.position_gains_post, config.velocity_gains_post)
 
@@ -402,6 +402,6 @@ def schedule(
 
 
 def _gain(position: tuple[float, ...], velocity: tuple[float, ...]) -> Array:
-    """K (3, 8): torques of the three arm joints from errors of (q1..q4, v1..v4)."""
+    """The gain K (3, 8): torques of the three arm joints from errors of (q1..q4, v1..v4)."""
     idle = np.zeros((3, 1))
     return np.hstack([np.diag(position), idle, np.diag(velocity), idle])

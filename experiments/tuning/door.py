@@ -125,13 +125,13 @@ def run_beside(
 
 @lru_cache(maxsize=2)
 def _scene(door: rrr_door.Config) -> tuple[DoorParameters, Reference]:
-    """Built once in each process."""
+    """The scene, built once in each process."""
     parameters, _, reference = rrr_door.scene(door)
     return parameters, reference
 
 
 @lru_cache(maxsize=512)
 def _plant(parameters: DoorParameters) -> HybridSystem:
-    """Built once in each process, for all candidates that meet this member."""
+    """The plant, built once in each process, for all candidates that meet this member."""
     plant: HybridSystem = system(parameters)
     return plant

@@ -107,7 +107,7 @@ class Config(Settings):
 
 
 def quick(config: Config) -> Config:
-    """Few runs, one prediction, no search around it."""
+    """The settings with few runs, one prediction, and no search around it."""
     return replace(
         config,
         members=6,

@@ -112,7 +112,7 @@ def full(config: Config) -> Config:
 
 
 def quick(config: Config) -> Config:
-    """Few steps from one start."""
+    """The settings with few steps from one start."""
     return replace(
         config,
         starts=1,

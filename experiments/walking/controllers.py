@@ -61,12 +61,12 @@ class Weights:
 
     @property
     def state(self) -> Array:
-        """Q (14, 14)."""
+        """The weights Q (14, 14) of the state."""
         return np.diag([0.0, *[self.coordinates] * 6, *[self.velocities] * 7])
 
     @property
     def input(self) -> Array:
-        """R (4, 4)."""
+        """The weights R (4, 4) of the input."""
         return self.torques * np.eye(4)
 
 

@@ -162,7 +162,7 @@ def write_walk(folder: RunFolder, gait: Gait, run: HybridTrajectory) -> None:
 
 
 def _limbs(x: Array) -> list[Array]:
-    """Both legs, the left one behind, and the torso."""
+    """The lines of both legs, the left one behind, and of the torso."""
     hip = np.array([x[0], x[1]])
     limbs = []
     for i in (3, 5):

@@ -122,7 +122,7 @@ def limit(
 
 @dataclass(frozen=True)
 class Survived:
-    """What a controller survived.
+    """The disturbances that a controller survived.
 
     limits: by kind, from each start, in the units of `KINDS`. contraction: of the error from one
     touchdown to the next, measured; NaN after a fall.

@@ -57,7 +57,7 @@ _LOW, _LEANING = 0.75, 1.0  # of the height of the hip, and rad of the torso: a 
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """Settings.
+    """The settings of the experiment.
 
     time_constants: of the contacts, s. starts, scatter, seed: how many starts in mid-step, with
     standard deviations in rad and m, rad/s and m/s. steps: to walk. speed: of the gait, m/s.
@@ -122,7 +122,7 @@ class Bench:
 
     @staticmethod
     def of(config: Config, gait: Gait) -> Bench:
-        """Design for a gait."""
+        """The design for a gait."""
         tracks: dict[Known, Tracks] = {}
         feedback: dict[tuple[Known, str], PeriodicLqr] = {}
         known: tuple[Known, Known] = ("state", "estimate")
@@ -188,7 +188,7 @@ def on_states(tracks: Tracks, lqr: PeriodicLqr, torque: float) -> Torques:
 
 
 def fallen(gait: Gait, sample: Sample, since: float) -> str:
-    """Why a walk is over, empty while it is not. since: the last touchdown, s."""
+    """The reason why a walk is over, empty while it is not. since: the last touchdown, s."""
     if sample.state[1] < _LOW * gait.middle[1] or abs(sample.state[2]) > _LEANING:
         return "falls"
     return "stands" if since > _LONG * gait.period else ""
@@ -252,7 +252,7 @@ def name(row: dict[str, Any]) -> str:
 
 
 def walk_table(records: list[dict[str, Any]]) -> Table:
-    """Steps of all walks."""
+    """The table of steps of all walks."""
     columns = [
         "known, jumps, time constant",
         "steps from each start",

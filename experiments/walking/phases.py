@@ -1,4 +1,4 @@
-"""At which phase of its step the walker is: by its last touchdown, or by the value function."""
+"""The phase of its step that the walker is at: by its last touchdown, or by the value function."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class PhaseReset:
 
 
 class ValueFunction(NamedTuple):
-    """V (n, ndx, ndx) at phases (n,) of a step, s, seen from the left and from the right foot."""
+    """The value V (n, ndx, ndx) at phases (n,) of a step, s, seen from the left and right foot."""
 
     phases: Array
     left: Array
@@ -75,7 +75,7 @@ class ValueFunction(NamedTuple):
         return ValueFunction(phases, np.array(left), other.T @ np.array(left) @ other)
 
     def at(self, step: int, phase: float) -> Array:
-        """V (ndx, ndx) at a phase, s, of a step."""
+        """The value V (ndx, ndx) at a phase, s, of a step."""
         values, width = self.right if step % 2 else self.left, self.phases[1] - self.phases[0]
         place = min(max((phase - self.phases[0]) / width, 0.0), len(values) - 1.0)
         i = min(int(place), len(values) - 2)

@@ -54,7 +54,7 @@ def walk_record(gait: Gait, lqr: PeriodicLqr, blind: PeriodicLqr) -> dict[str, A
 
 
 def gait_table(records: Sequence[Mapping[str, Any]]) -> Table:
-    """Gaits by speed."""
+    """The table of gaits by speed."""
     rows = [
         (
             f"{r['speed']:g}",

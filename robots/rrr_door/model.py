@@ -55,7 +55,7 @@ class DoorParameters(Settings):
 
     @property
     def corner_offsets(self) -> tuple[float, float]:
-        """Where the corners are along y of the foot frame, m."""
+        """The places of the corners along y of the foot frame, m."""
         return self.corner_1_offset, self.corner_1_offset - self.foot_width
 
 
