@@ -99,7 +99,7 @@ class ContactEdges:
         each = zip(terms.gaps.tolist(), terms.rates[:count].tolist(), fall.tolist(), strict=False)
         length = min([_LONGEST, *(_reaches(BRIDGED + gap, rate, a) for gap, rate, a in each)])
         flying = (OPEN,) * count
-        taken_up = _TakenUp(dynamics, frozenset(dynamics.phase(self.modes).closed), flying)
+        taken_up = _BridgeEnd(dynamics, frozenset(dynamics.phase(self.modes).closed), flying)
         return Bridge(flying, max(length, _SHORTEST), Edge(taken_up))
 
     def _named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
@@ -259,7 +259,7 @@ def _reaches(height: float, rate: float, acceleration: float) -> float:
 
 
 @dataclass(frozen=True)
-class _TakenUp(_ImpactReset):
+class _BridgeEnd(_ImpactReset):
     """The end of a bridge: an impact of all contacts that touch, without gaps after it.
 
     Those that let go, `hit`, do not rebound. Of several velocities that of the greatest loss of

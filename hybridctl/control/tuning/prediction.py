@@ -181,7 +181,7 @@ class _Nodes:
 
 
 @dataclass(frozen=True, eq=False)
-class _Passed:
+class _ArcTape:
     """What the gradient needs of an arc that has been passed.
 
     gains, densities: K and what it makes of Q and R (n, s, ...) at the stages. products (n + 1,
@@ -269,7 +269,7 @@ class Prediction:
                 f"gains must have one curve per arc ({len(self._nodes)}), got {len(gains.arcs)}"
             )
         z, total = self._points, 0.0
-        passed: list[_Passed] = []
+        passed: list[_ArcTape] = []
         crossed = []
         for k, nodes in enumerate(self._nodes):
             part, spent, z = self._along(k, nodes, gains, z)
@@ -284,7 +284,7 @@ class Prediction:
 
     def _along(
         self, k: int, nodes: _Nodes, gains: GainSchedule, z: Array
-    ) -> tuple[_Passed, float, Array]:
+    ) -> tuple[_ArcTape, float, Array]:
         """One arc: what the gradient needs, its cost, and the points at its end."""
         nu, d = nodes.input.shape[3], nodes.input.shape[2]
         curve = gains.arcs[k]
@@ -301,11 +301,11 @@ class Prediction:
         products = [np.eye(d + nu)]
         for transition in steps.start[:, -1]:
             products.append(transition @ products[-1])
-        passed = _Passed(gain, densities, steps, costs, np.array(products), z)
+        passed = _ArcTape(gain, densities, steps, costs, np.array(products), z)
         return passed, float(np.sum(costs * _spread(passed))), products[-1] @ z
 
     def _gradient(
-        self, total: float, passed: list[_Passed], crossed: list[ForwardPass], end: Array
+        self, total: float, passed: list[_ArcTape], crossed: list[ForwardPass], end: Array
     ) -> PredictedCost:
         """Backwards, from the gradient by the points at the end."""
         arcs: list[Array] = []
@@ -319,7 +319,7 @@ class Prediction:
             arcs.insert(0, by_gain + at_event)
         return PredictedCost(total, tuple(arcs), phantoms)
 
-    def _back(self, nodes: _Nodes, part: _Passed, end: Array) -> tuple[Array, Array]:
+    def _back(self, nodes: _Nodes, part: _ArcTape, end: Array) -> tuple[Array, Array]:
         """One arc: the gradients by its gain, and by the points at its start."""
         phi, products, z, d = (
             part.steps.start[:, -1],
@@ -348,7 +348,7 @@ def _piecewise(jump: JumpGains | PiecewiseLinearJump) -> PiecewiseLinearJump:
     return PiecewiseLinearJump(("isolated",), lambda fired, j: jump)
 
 
-def _spread(part: _Passed) -> Array:
+def _spread(part: _ArcTape) -> Array:
     """The second moments (n, d, d) of the points at the starts of the intervals."""
     before = part.products[:-1]
     moment = part.start @ part.start.T / part.start.shape[1]
