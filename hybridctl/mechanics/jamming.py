@@ -60,14 +60,12 @@ class _Response(NamedTuple):
 def response_ratio(now: Solution) -> float:
     """The response ratio p of a mode in which contacts can jam.
 
-    Where R is regular it is 1 / det(I - E^T R^-1 B), with B = C M^-1 J^T Delta, by its own factors.
+    It is zero where friction takes away one more of the motions that forces can make.
     """
-    if now.kkt.redundant:
-        return _response(now).ratio
-    friction, sliding = _friction(now)
-    none = np.zeros((len(now.multipliers), len(sliding)))
-    x = now.kkt.solve(-now.rows.jacobian.T @ friction, none)[1]
-    return 1.0 / float(np.linalg.det(np.eye(len(sliding)) - x[sliding]))
+    even = now.kkt.plain()
+    if even.redundant and even.rank > now.kkt.rank:
+        return 0.0
+    return now.kkt.determinant / even.determinant
 
 
 def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Array) -> Array:
@@ -96,10 +94,11 @@ def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Ar
         change -= (now.rows.jacobian[slide.rows] @ moved[:, j]) @ turns[slide.rows]
     if even.redundant:
         pull = even.push @ even.forces(x @ by_own.T + at.picks @ (turning + turning.T))
-        still = np.zeros(nv)
-        for z, lost in zip(pull.T, phase.along_rows(at.lost).T, strict=True):
-            d = terms.impulse_derivatives(q, still, phase.scattered(lost, len(rates_z)))
-            change[:nv] -= z @ d.momentum
+        still, free = np.zeros(nv), len(at.lost) - even.rank
+        lost, sizes, shares = np.linalg.svd(at.lost, full_matrices=False)
+        for z, one in zip((pull @ shares.T * sizes).T[:free], lost.T[:free], strict=True):
+            along = phase.scattered(phase.along_rows(one), len(rates_z))
+            change[:nv] -= z @ terms.impulse_derivatives(q, still, along).momentum
     return np.asarray(0.5 * at.ratio * change)
 
 

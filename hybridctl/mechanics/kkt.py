@@ -53,11 +53,16 @@ class KKT:
     ) -> None:
         self._root, _ = dpotrf(mass.T, lower=1)  # as LAPACK stores it
         self.constraint = constraint
+        self._prepared(force, weights, redundant)
+
+    def _prepared(self, force: Array, weights: Array | None, redundant: bool) -> KKT:
+        """These equations, factorised."""
         self.push: Array = self.by_mass(force)
-        self.response: Array = (self.push.T @ constraint.T).T
+        self.response: Array = (self.push.T @ self.constraint.T).T
         self.redundant = redundant or self._singular()
         self._equal = weights is None
         self.weights: Array = np.ones(len(self.response)) if weights is None else weights
+        return self
 
     def _singular(self) -> bool:
         """Whether G, which is factorised, is singular."""
@@ -73,6 +78,25 @@ class KKT:
             other.__dict__.pop(known, None)
         other.weights, other._equal = weights, False
         return other
+
+    def plain(self) -> KKT:
+        """The equations in which forces push along the constraints, F = C^T."""
+        other = object.__new__(KKT)
+        other._root, other.constraint = self._root, self.constraint
+        return other._prepared(self.constraint.T, None, self.redundant)
+
+    @property
+    def rank(self) -> int:
+        """How many forces act independently of each other."""
+        return len(self._independent[1]) if self.redundant else len(self.response)
+
+    @property
+    def determinant(self) -> float:
+        """The determinant of G; where it is singular, the product of its other singular values."""
+        if self.redundant:
+            return abs(float(self._independent[1].diagonal().prod()))
+        exchanged = int(np.count_nonzero(self._pivots != np.arange(len(self._pivots))))
+        return float(self._factors.diagonal().prod()) * (-1.0) ** exchanged
 
     def solve(self, upper: Array, lower: Array) -> tuple[Array, Array]:
         """Accelerations and forces for right-hand sides (nv,) and (k,), or with m columns."""
