@@ -48,6 +48,7 @@ from hybridctl.mechanics.sliding import (
     begun_before,
     goes_on,
     sliding_directions,
+    sliding_from_rest,
     staying,
     steered_derivatives,
     stop_of,
@@ -268,7 +269,7 @@ class ContactDynamics:
             begun, sure = beginnings(phase, held, starting, stays, friction)
         begun = {k: s for k, s in begun.items() if k not in going}
         still = self._holding(phase, [k for k in slow if k not in going and k not in begun])
-        return solve(still, rows, directions | begun, tuple(begun) if sure else ())
+        return sliding_from_rest(still, rows, directions, begun, sure)
 
     def _beginning(
         self, phase: ContactPhase, rows: ContactRows, directions: dict[int, Array], slow: list[int]

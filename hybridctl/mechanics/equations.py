@@ -60,7 +60,8 @@ class Solution(NamedTuple):
     residual: what the constraints still want of C a, where they contradict each other. even: the
     solve of equal weights, whose normal forces are the weights of friction in this one. least: how
     the forces were found where those of least norm alone are not inside the cones. steered: closed
-    contacts that all but stand still and slide the way they accelerate.
+    contacts that all but stand still and slide the way they accelerate. inside: whether loads that
+    are shared as `shared` says are inside the friction cones; None where they are not shared.
     """
 
     phase: ContactPhase
@@ -74,6 +75,7 @@ class Solution(NamedTuple):
     even: Solution | None
     least: LeastForces | None
     steered: tuple[int, ...] = ()
+    inside: bool | None = None
 
     @property
     def forces(self) -> Array:
@@ -187,13 +189,13 @@ def shared(now: Solution, friction: Friction) -> Solution:
     Contacts whose constraints contradict each other cannot all hold, with no forces. States of a
     step that goes too far have no finite forces to share.
     """
+    if now.inside is not None or not now.kkt.redundant:
+        return now
     now = _weighed(now)
-    if not now.kkt.redundant or _inside_cones(now, friction):
-        return now
-    if not np.isfinite(now.multipliers).all():
-        return now
-    if contradict(now):
-        return now
+    if _inside_cones(now, friction):
+        return now._replace(inside=True)
+    if not np.isfinite(now.multipliers).all() or contradict(now):
+        return now._replace(inside=False)
     return _drawn_inside(now, friction)
 
 
@@ -218,10 +220,10 @@ def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     try:
         least = least_forces(law, modes, directions, weights)
     except NoContactSolutionError:
-        return now
+        return now._replace(inside=False)
     moved = now.kkt.push @ (least.multipliers - now.multipliers)
     a = now.acceleration + moved
-    return now._replace(acceleration=a, multipliers=least.multipliers, least=least)
+    return now._replace(acceleration=a, multipliers=least.multipliers, least=least, inside=True)
 
 
 def problem(phase: ContactPhase, rows: ContactRows, friction: Friction) -> CoulombProblem:

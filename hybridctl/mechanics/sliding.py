@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -140,19 +141,42 @@ def steered_derivatives(
     )
 
 
+def sliding_from_rest(
+    phase: ContactPhase,
+    rows: ContactRows,
+    directions: dict[int, Array],
+    begun: dict[int, Array],
+    sure: bool,
+) -> Solution:
+    """The solution in which some contacts `begun` to slide, the way they accelerate if it is found.
+
+    sure: whether they do in these directions, be it under loads that are shared otherwise.
+    """
+    now = solve(phase, rows, directions | begun, tuple(begun))
+    if sure:
+        return now
+    if now.kkt.redundant and begun:
+        with suppress(NoContactSolutionError):
+            found = turned_by_loads(shared(now, phase.friction), phase.friction)
+            if found.inside and (_change(found, along=True) >= 0.0).all():
+                return found
+    return now._replace(steered=())
+
+
 def turned_by_loads(now: Solution, friction: Friction) -> Solution:
     """A solution whose steered contacts slide the way they accelerate under the loads they carry.
 
     Directions are found with any loads that redundant contacts may share, and where these slide,
-    the motion depends on them. Newton's method on the angles, with loads shared anew.
+    the motion depends on them. Newton's method on the angles, with loads shared anew. As it is
+    where no loads are inside the friction cones: contacts are not in these modes then.
 
     Raises `NoContactSolutionError` where it finds no such directions.
     """
     if not now.steered or not now.kkt.redundant:
         return now
-    scale, missed = magnitude(now), _across(now)
+    scale, missed = magnitude(now), _change(now, along=False)
     for _ in range(_TURNED):
-        if not np.abs(missed).max() > CONSISTENT * scale:  # or is no number
+        if not now.inside or not np.abs(missed).max() > CONSISTENT * scale:  # or is no number
             return now
         turn, directions = _turn(now, now.steered), dict(now.directions)
         angles = np.linalg.lstsq(turn.slope, -missed)[0]
@@ -160,7 +184,7 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
             sideways = across[now.phase.tangents[k]]
             directions[k] = math.cos(angle) * directions[k] + math.sin(angle) * sideways
         now = shared(solve(now.phase, now.rows, directions, now.steered), friction)
-        missed = _across(now)
+        missed = _change(now, along=False)
     if np.abs(missed).max() <= CERTIFIED * scale:
         return now
     raise NoContactSolutionError(
@@ -170,11 +194,11 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
     )
 
 
-def _across(now: Solution) -> Array:
-    """Accelerations (n,) of steered contacts across the directions in which they slide."""
+def _change(now: Solution, along: bool) -> Array:
+    """Accelerations (n,) of steered contacts along, or across, the directions they slide in."""
     change = now.rows.jacobian @ now.acceleration - now.rows.target
-    along = [(now.directions[k], change[now.phase.tangents[k]]) for k in now.steered]
-    return np.array([s[0] * a[1] - s[1] * a[0] for s, a in along])
+    each = [(now.directions[k], change[now.phase.tangents[k]]) for k in now.steered]
+    return np.array([s @ a if along else s[0] * a[1] - s[1] * a[0] for s, a in each])
 
 
 def stop_of(now: Solution, contacts: tuple[int, ...]) -> tuple[Array, Array]:

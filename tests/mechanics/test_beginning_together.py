@@ -149,3 +149,40 @@ def test_directions_that_are_not_found_are_an_error(monkeypatch):
             q, np.zeros(system.robot.nv), np.array([20.0, -5.0, 0.3]), modes
         )
     assert caught.value.numerical
+
+
+def slab(across):
+    """A slab on four corners on a slope of 40 degrees, its centre of mass `across` from its middle.
+
+    It is at rest, and one of four normal forces is open.
+    """
+    urdf = (
+        f'<robot name="slab"><link name="slab"><inertial><origin xyz="0.01 {across} 0"/><mass '
+        'value="2"/><inertia ixx="0.01" iyy="0.01" izz="0.02" ixy="0" ixz="0" iyz="0"/>'
+        "</inertial></link></robot>"
+    )
+    robot, slope = Robot.from_urdf(urdf, root="floating"), np.radians(40.0)
+    upwards = np.array([np.sin(slope), 0.0, np.cos(slope)])
+    corners = [(x, y, -0.05) for x in (0.1, -0.1) for y in (0.06, -0.06)]
+    contacts = [
+        Contact(f"{x} {y}", "slab", Plane((0, 0, 0), upwards), offset=(x, y, z), friction=0.5)
+        for x, y, z in corners
+    ]
+    q = np.array([*0.05 * upwards, 0.0, np.sin(slope / 2.0), 0.0, np.cos(slope / 2.0)])
+    return contact_system(robot, contacts).dynamics, q
+
+
+@pytest.mark.parametrize("across", [0.0, 0.02, 0.03, -0.035])
+def test_a_slab_begins_to_slide_straight(across):
+    """Friction acts where the weight does: a = g (sin 40 - 0.5 cos 40), without a turn.
+
+    The friction that would hold it, the first guess, turns by the loads; tan 40 is 0.84.
+    """
+    dynamics, q = slab(across)
+    now = dynamics.acceleration(q, np.zeros(6), np.zeros(0), ("slip",) * 4)
+    slope, each = np.radians(40.0), 0.5 * now.forces
+    np.testing.assert_allclose(now.friction[:, 0], -each, rtol=1e-8)
+    np.testing.assert_allclose(now.friction[:, 1], 0.0, atol=1e-8 * each.max())
+    expected = np.zeros(6)
+    expected[0] = 9.81 * (np.sin(slope) - 0.5 * np.cos(slope))
+    np.testing.assert_allclose(now.acceleration, expected, atol=1e-8)
