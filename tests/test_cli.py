@@ -98,7 +98,10 @@ def test_a_log_is_overwritten_on_request_only(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("simulate", "rrr-door", "--set", "friction=no"), "'friction' must be true or false"),
+        (
+            ("simulate", "rrr-door", "--set", "friction=no"),
+            "settings.friction must be true or false",
+        ),
         (("simulate", "slope", "--config", "nowhere.json"), "nowhere.json cannot be read"),
         (("simulate", "slope", "--config", "."), "cannot be read"),
         (("simulate", "slope", "--set", "speed"), "must look like key=value"),

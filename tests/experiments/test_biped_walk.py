@@ -313,7 +313,7 @@ def test_the_whole_experiment_leaves_a_complete_folder(tmp_path):
     ("setting", "message"),
     [
         ("speed=0", "speed must be greater"),
-        ("weights=[1, 2]", "must have 3 entries"),
+        ("weights=[1, 2]", "must be a list of length 3"),
         ("steps=0", "steps must be"),
         ("scatter=[-1, 0]", r"scatter\[0\] must be at least"),
         ('kinds=["kick"]', r"\[0\] .kick. is unknown"),

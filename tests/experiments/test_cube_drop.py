@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hybridctl.experiments.contacts import cube_drop
-from hybridctl.experiments.contacts.recorded_tosses import CLEARANCE, load_toss
+from hybridctl.experiments.contacts.recorded_tosses import load_toss
+from hybridctl.experiments.cube_filter.tosses import CLEARANCE
 from hybridctl.robots import cube
 from rich.console import Console
 from scipy.spatial.transform import Rotation
@@ -259,7 +260,7 @@ def test_tosses_without_a_flight_and_a_landing_are_refused(arrays, tmp_path):
         ("end=1e9", "end must be at most"),
         ("step=1", "step must be at most"),
         ("step=1e-9", "step must be at least"),
-        ("position=[0,1]", "'position' must have 3 entries"),
+        ("position=[0,1]", "position must be a list of length 3"),
         ("data=5", "'data' must be text"),
         ("toss=-1", "toss must be a whole number"),
         ("toss=1.5", "'toss' must be a whole number"),

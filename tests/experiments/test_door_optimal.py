@@ -170,7 +170,7 @@ def test_the_experiment_leaves_a_complete_folder(tmp_path):
         ('variants=["other"]', "variant"),
         ('references=["other"]', "reference"),
         ("peak_input=0", "peak_input must be greater"),
-        ("start=[1, 2]", "must have 4 entries"),
+        ("start=[1, 2]", "must be a list of length 4"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(setting, message):

@@ -181,7 +181,7 @@ def test_searches_are_judged_by_runs_that_they_have_not_seen(tmp_path):
         ('laws=["other"]', "law 'other' is unknown"),
         ('plants=["other"]', "plant 'other' is unknown"),
         ("peak_input=0", "peak_input must be greater"),
-        ("starts=[[1, 2]]", "must have 6 entries"),
+        ("starts=[[1, 2]]", "must be a list of length 6"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(setting, message):

@@ -114,7 +114,7 @@ def test_the_folder_is_complete(results):
     [
         (["slope=2"], "slope must be at most"),
         (["height=0"], "height must be greater than"),
-        (["velocity=[1]"], "'velocity' must have 2 entries"),
+        (["velocity=[1]"], "velocity must be a list of length 2"),
         (["restitution=1.2"], "restitution must be at most"),
         (["flow_before=[-1, 0]"], "flow_before must cross the line"),
         (["deviations=[0.1, 1]"], "deviations must fall"),
