@@ -213,22 +213,26 @@ def typed(kind: type[T], content: Any, where: str) -> T:
         right = re.sub(r"\w+|\|", lambda word: _WORDS.get(word[0], word[0]), wanted[1])
         right = right.replace("`", "")
         raise InputError(f"{where}{path} must be {right}, got {quoted(value)}") from error
-    _check_dataclass(where, made, content)
-    return made
+    whole: T = _checked(where, made, content)
+    return whole
 
 
-def _check_dataclass(where: str, made: Any, content: Any) -> None:
-    """Raise for a key of a dataclass that is no field, and for a number that is not finite."""
+def _checked(where: str, made: Any, content: Any) -> Any:
+    """What msgspec has made: dataclasses by their own constructor, which sets their defaults too.
+
+    Raises for a key of one that is no field, and for a number in it that is not finite.
+    """
     if is_dataclass(made):
         names = [field.name for field in fields(made)]
-        for key, value in content.items():
-            known = member(f"key in {where}", key, names)
-            _check_dataclass(f"{where}.{key}", getattr(made, known), value)
-    elif isinstance(made, tuple):
-        for i, (part, entry) in enumerate(zip(made, content, strict=True)):
-            _check_dataclass(f"{where}[{i}]", part, entry)
-    elif isinstance(made, float):
-        number(where, made)
+        for key in content:
+            member(f"key in {where}", key, names)
+        parts = {k: _checked(f"{where}.{k}", getattr(made, k), v) for k, v in content.items()}
+        kind: Any = type(made)
+        return kind(**parts)
+    if isinstance(made, tuple):
+        both = enumerate(zip(made, content, strict=True))
+        return tuple(_checked(f"{where}[{i}]", part, entry) for i, (part, entry) in both)
+    return number(where, made) if isinstance(made, float) else made
 
 
 class _StrictLoader(yaml.SafeLoader):

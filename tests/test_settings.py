@@ -49,6 +49,7 @@ def test_numbers_outside_their_bounds_are_named(given, reason):
 def test_bounds_do_not_change_how_settings_are_read():
     found = typed(Config, {"widths": [1, 2], "angle": 1}, "settings")
     assert found == Config(1.0, widths=(1, 2))
+    assert vars(found) == vars(Config(1.0, widths=(1.0, 2.0)))  # defaults are among them
 
 
 def test_bounds_of_a_field_are_those_of_its_type():
