@@ -21,7 +21,13 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.generated import Constants
 from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.mode_expressions import HeldRows, cholesky, friction_of, gauss, tangents_of
+from hybridctl.mechanics.mode_expressions import (
+    PhaseExpressions,
+    cholesky,
+    friction_of,
+    gauss,
+    tangents_of,
+)
 from hybridctl.mechanics.robot import Robot
 
 
@@ -45,13 +51,13 @@ def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> Impac
     q, v = x[: c.nq], x[c.nq :]
     bodies = Bodies(c.tree, q)
     jacobian = ContactPoints(bodies, c.places).jacobian()
-    part = HeldRows(tangents_of(members), friction_of(contacts), modes)
+    part = PhaseExpressions(tangents_of(members), friction_of(contacts), modes)
     mix = part.mix(jacobian @ v)
     by_mass, _ = cholesky(bodies.mass())
     push = by_mass(jacobian.T @ mix)
-    held = jacobian[part.held, :]
-    divide = gauss if part.slides else cholesky
-    owners = [contacts[i] for i in members.owner[part.held]]
+    held = jacobian[part.rows, :]
+    divide = gauss if part.slides.any() else cholesky
+    owners = [contacts[i] for i in members.owner[part.rows]]
     rebound = [1.0 + contact.restitution for contact in owners[: len(part.closed)]]
     rebound += [1.0 + contact.tangential_restitution for contact in owners[len(part.closed) :]]
     impulses = -divide(held @ push)[0](ca.DM(rebound) * (held @ v))
@@ -64,6 +70,6 @@ def held_rows(robot: Robot, contacts: Sequence[Contact], modes: Modes, x: Expres
     members = ContactSet(robot, contacts)
     c = Constants.of(robot, members)
     points = ContactPoints(Bodies(c.tree, x[: c.nq]), c.places)
-    part = HeldRows(tangents_of(members), friction_of(contacts), modes)
+    part = PhaseExpressions(tangents_of(members), friction_of(contacts), modes)
     rates = points.jacobian() @ x[c.nq :]
-    return ca.vertcat(points.gaps()[part.closed], rates[part.held])
+    return ca.vertcat(points.gaps()[part.places], rates[part.rows])

@@ -22,13 +22,14 @@ import numpy as np
 from scipy.linalg import qr
 
 from hybridctl.checks import Array
-from hybridctl.mechanics import tolerances
+from hybridctl.mechanics import phase, tolerances
 from hybridctl.mechanics.contact_expressions import ContactPoints, RowExpressions
 from hybridctl.mechanics.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.expressions import Bodies, Expression
 from hybridctl.mechanics.generated import Constants, sources
 from hybridctl.mechanics.geometry import ContactSet
+from hybridctl.mechanics.phase import ClosedRows
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.tolerances import (
     JAMMED,
@@ -95,20 +96,20 @@ class ModeEquations(NamedTuple):
         """
         constants = Constants.of(robot, members, friction_of(contacts))
         tangents = tangents_of(members)
-        part = HeldRows(tangents, constants.friction, modes)
+        part = PhaseExpressions(tangents, constants.friction, modes)
         independent = _independent_rows(robot, members, part)
         return ModeEquations(
             constants, tangents, tuple(map(str, modes)), stabilization, independent
         )
 
     @property
-    def part(self) -> HeldRows:
+    def part(self) -> PhaseExpressions:
         """The rows that the mode holds."""
-        return HeldRows(self.tangents, self.constants.friction, self.modes)
+        return PhaseExpressions(self.tangents, self.constants.friction, self.modes)
 
     def key(self, *parts: Any) -> str:
         """A name under which to keep what is made from these, but for numbers, and from `parts`."""
-        made_by = sources(tolerances.__file__, __file__)
+        made_by = sources(tolerances.__file__, phase.__file__, __file__)
         return self.constants.key(made_by, *self[1:], *parts)
 
 
@@ -138,18 +139,18 @@ def field_of(equations: ModeEquations) -> ModeField:
     free = by_mass(drive)
     if part.closed:
         jacobian = points.jacobian()
-        target = _target(rows, len(c.places), equations.stabilization)[part.held]
+        target = _target(rows, len(c.places), equations.stabilization)[part.rows]
         mix = part.mix(rows.rates)
         response = by_mass(jacobian.T @ mix)
-        held = jacobian[part.held, :]
+        held = jacobian[part.rows, :]
         delassus, wanted = held @ response, target - held @ free
         independent = equations.independent
         m, margin = _multipliers(part, delassus, wanted, independent)
         ratio = ca.SX(1.0)
-        if part.slides:
+        if part.slides.any():
             ratio = _response_ratio(delassus, held @ by_mass(held.T), independent.rows)
         acceleration, forces = free + response @ m, mix @ m
-        redundant = len(independent.rows) < len(part.held)
+        redundant = len(independent.rows) < len(part.rows)
         cones = part.cones(forces) if redundant else []
         sound = ca.mmin(ca.vertcat(margin - LEAST_PIVOT, *part.speeds(rows), *cones))
     else:
@@ -189,34 +190,32 @@ def friction_of(contacts: Sequence[Contact]) -> Array:
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
 
 
-class HeldRows:
-    """The rows of all contacts that a mode holds, and the forces that come with them."""
+class PhaseExpressions(ClosedRows):
+    """The rows of all contacts that a mode holds, and the forces that come with them.
+
+    friction (c, 2): kinetic and static coefficients. rows: of those held, among all.
+    """
 
     def __init__(
         self, tangents: Sequence[Sequence[int]], friction: Array | Expression, modes: Modes
     ) -> None:
-        self._friction, self._modes = ca.SX(friction), modes
-        self._tangents = [list(rows) for rows in tangents]
-        self.closed = [i for i, mode in enumerate(modes) if mode != OPEN]
-        sticking = [i for i in self.closed if modes[i] == STICK]
-        friction = [(self.closed.index(i), row) for i in sticking for row in self._tangents[i]]
-        self.held = [*self.closed, *(row for _, row in friction)]
-        self.slides = any(mode in SLIPS for mode in modes)
+        super().__init__(tangents, modes)
+        self._friction, self._tangents = ca.SX(friction), [list(rows) for rows in tangents]
+        self.rows = self.held_rows.tolist()
         self.rubs = any(
             mode in SLIPS and not self._friction[i, 0].is_zero() for i, mode in enumerate(modes)
         )
-        self.normal_of_friction = [place for place, _ in friction]
         self._size = len(modes) + sum(map(len, tangents))
 
     def mix(self, rates: Expression) -> Expression:
         """The matrix E (r, m) of forces along all rows by multipliers."""
-        mix = ca.SX.zeros(self._size, len(self.held))
-        for k, row in enumerate(self.held):
+        mix = ca.SX.zeros(self._size, len(self.rows))
+        for k, row in enumerate(self.rows):
             mix[row, k] = 1.0
         for k, i in enumerate(self.closed):
-            if self._modes[i] not in SLIPS:
+            if self.modes[i] not in SLIPS:
                 continue
-            sign, tangents = SLIPS[self._modes[i]], self._tangents[i]
+            sign, tangents = SLIPS[self.modes[i]], self._tangents[i]
             velocity = rates[tangents]
             direction = ca.DM(sign) if sign else velocity / _length(velocity)
             mix[tangents, k] = -self._friction[i, 0] * direction
@@ -225,7 +224,7 @@ class HeldRows:
     def guards(self, rows: RowExpressions, forces: Expression, ratio: Expression) -> Expression:
         """The guards of the mode, in the order of `guards`; ratio: see `jamming`."""
         values = []
-        for i, mode in enumerate(self._modes):
+        for i, mode in enumerate(self.modes):
             tangents = self._tangents[i]
             values += [rows.gaps[i]] if mode == OPEN else self._cone(i, forces)
             if SLIPS.get(mode):
@@ -242,13 +241,13 @@ class HeldRows:
 
     def speeds(self, rows: RowExpressions) -> list[Expression]:
         """The speeds, beyond the least, of contacts that slide in a surface."""
-        spatial = [i for i in self.closed if SLIPS.get(self._modes[i]) == 0.0]
+        spatial = [i for i in self.closed if SLIPS.get(self.modes[i]) == 0.0]
         return [_length(rows.rates[self._tangents[i]]) - LEAST_COMPILED_SPEED for i in spatial]
 
     def _cone(self, i: int, forces: Expression) -> list[Expression]:
         tangents, normal = self._tangents[i], forces[i]
         limit = self._friction[i, 1] * normal
-        if self._modes[i] != STICK:
+        if self.modes[i] != STICK:
             return [normal]
         if len(tangents) == 1:
             return [normal, limit + forces[tangents[0]], limit - forces[tangents[0]]]
@@ -290,19 +289,19 @@ def _pivots(matrix: Array) -> list[int]:
     return sorted(order[: int((sizes > RANK * sizes[0]).sum())].tolist())
 
 
-def _independent_rows(robot: Robot, members: ContactSet, part: HeldRows) -> _Independent:
+def _independent_rows(robot: Robot, members: ContactSet, part: PhaseExpressions) -> _Independent:
     """Rows and columns of the block of G = C M^-1 J^T E that is regular where contacts touch."""
-    if len(part.held) <= 1:
-        return _Independent([0] * len(part.held), [0] * len(part.held))
+    if len(part.rows) <= 1:
+        return _Independent([0] * len(part.rows), [0] * len(part.rows))
     samples = []
-    for x in _looks(robot, members, part.closed):
+    for x in _looks(robot, members, part.places):
         q, v = np.split(x, [robot.nq])
         jacobian = members.jacobian(q)
         mix = np.array(ca.evalf(part.mix(ca.SX(jacobian @ v))))
         samples.append(
-            jacobian[part.held] @ np.linalg.solve(robot.mass_matrix(q), jacobian.T @ mix)
+            jacobian[part.rows] @ np.linalg.solve(robot.mass_matrix(q), jacobian.T @ mix)
         )
-    return _independent(samples, not part.slides)
+    return _independent(samples, not part.slides.any())
 
 
 def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
@@ -324,21 +323,21 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
 
 
 def _multipliers(
-    part: HeldRows, g: Expression, wanted: Expression, independent: _Independent
+    part: PhaseExpressions, g: Expression, wanted: Expression, independent: _Independent
 ) -> tuple[Expression, Expression]:
     """The multipliers m of G m = wanted and the margin; of least norm where G is singular.
 
     There G = N B K with its regular block B, and least squares and least norms are divisions by
     N^T N and K W K^T, which are no worse conditioned than the choice of the block.
     """
-    divide = gauss if part.slides else cholesky
+    divide = gauss if part.slides.any() else cholesky
     rows, columns = independent.rows, independent.columns
     if len(rows) == g.shape[0]:
         by_all, pivots = divide(g)
         return by_all(wanted), _spread(pivots)
     by_block, pivots = divide(g[rows, columns])
     right = by_block(g[rows, :])
-    left = gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides else right.T
+    left = gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides.any() else right.T
     coordinates = by_block(cholesky(left.T @ left)[0](left.T @ wanted))
     missed = ca.norm_fro(g - g[:, columns] @ right) / ca.norm_fro(g)
     margin = ca.if_else(missed > RANK, -missed, _spread(pivots))
@@ -348,20 +347,20 @@ def _multipliers(
         return weighted.T @ cholesky(weighted @ right.T)[0](coordinates)
 
     even = of_least_norm(ca.DM.ones(g.shape[0], 1))
-    if not part.normal_of_friction:
+    if not len(part.tied):
         return even, margin
     loaded = ca.sumsqr(even[: len(part.closed)]) > 0.0
     return of_least_norm(_friction_weights(part, even)), ca.if_else(loaded, margin, 0.0)
 
 
-def _friction_weights(part: HeldRows, even: Expression) -> Expression:
+def _friction_weights(part: PhaseExpressions, even: Expression) -> Expression:
     """The `equations.friction_weights` of multipliers of equal weights."""
     count = len(part.closed)
     normal = even[:count]
     least = LEAST_WEIGHT * _length(normal)
     x = normal / least - 1.0
     load = least * (1.0 + ca.fmax(x, 0.0) + ca.log1p(ca.exp(-ca.fabs(x))))
-    return ca.vertcat(ca.DM.ones(count, 1), load[part.normal_of_friction, 0])
+    return ca.vertcat(ca.DM.ones(count, 1), load[part.tied.tolist(), 0])
 
 
 def cholesky(matrix: Expression) -> tuple[Solve, Expression]:

@@ -36,33 +36,23 @@ class Friction:
     kinetic: Array
 
 
-class ContactPhase:
-    """The closed contacts of one mode: which rows are constrained, which forces act.
+class ClosedRows:
+    """The rows of the contacts that one mode closes, and which of them it holds.
 
-    tangents: for each of all c contacts its rows among all rows; friction (c,) is kinetic, the
-    other coefficients are static. bodies: the pair that each contact is between.
+    tangents: for each of all c contacts its rows among all rows.
 
     `closed` are the closed contacts, `all_rows` (r,) their rows among all: normals, then tangents.
     What follows counts rows within these: `tangents` of each closed contact, `owner` (r,) of each
     row, and `constrained`, all normals and the tangents of sticking contacts; each of these has a
     multiplier, and `held_rows` are the same among all. `held` are the sticking contacts, by their
     place among the closed ones, and `tied` those of the tangents that stick. `whole`: whether all
-    contacts are closed. `redundant`: whether two bodies have more constraints than their six
-    relative motions, which then hold each other.
+    contacts are closed. `slides` (k,): which of the closed ones do.
     """
 
-    def __init__(
-        self,
-        tangents: Sequence[Indices],
-        friction: Array,
-        static: Array,
-        modes: Modes,
-        bodies: Sequence[tuple[int, int]],
-    ) -> None:
+    def __init__(self, tangents: Sequence[Sequence[int] | Indices], modes: Modes) -> None:
         self.modes = modes
         self.closed = tuple(i for i, mode in enumerate(modes) if mode != OPEN)
         self.places = list(self.closed)
-        self.friction = Friction(static[self.places], friction[self.places])
         k = len(self.closed)
         self.whole = k == len(modes)
         sizes = [len(tangents[i]) for i in self.closed]
@@ -78,17 +68,37 @@ class ContactPhase:
         self.sticking = np.array([r for j in self.held for r in self.tangents[j]], dtype=np.intp)
         self.constrained: Indices = np.concatenate((np.arange(k), self.sticking))
         self.held_rows: Indices = self.all_rows[self.constrained]
+        self.tied = self.owner[self.sticking]
+        self.slides = np.array([modes[i] in SLIPS for i in self.closed], dtype=np.bool_)
+
+
+class ContactPhase(ClosedRows):
+    """The closed contacts of one mode: which rows are constrained, which forces act.
+
+    friction (c,) is kinetic, the other coefficients are static. bodies: the pair that each contact
+    is between. `redundant`: whether two bodies have more constraints than their six relative
+    motions, which then hold each other.
+    """
+
+    def __init__(
+        self,
+        tangents: Sequence[Indices],
+        friction: Array,
+        static: Array,
+        modes: Modes,
+        bodies: Sequence[tuple[int, int]],
+    ) -> None:
+        super().__init__(tangents, modes)
+        self.friction = Friction(static[self.places], friction[self.places])
         self.sliding = tuple(
             Sliding(j, self.tangents[j], float(friction[i]), SLIPS[modes[i]])
             for j, i in enumerate(self.closed)
             if modes[i] in SLIPS
         )
         self.spatial = tuple(slide for slide in self.sliding if slide.sign == 0.0)
-        self.tied = self.owner[self.sticking]
         between = Counter(bodies[self.closed[k]] for k in self.owner[self.constrained])
         self.redundant = max(between.values(), default=0) > 6
-        self.slides = np.array([modes[i] in SLIPS for i in self.closed], dtype=np.bool_)
-        self._in_space = sizes == [2] * k
+        self._in_space = all(len(rows) == 2 for rows in self.tangents)
         self.identity = not self.sliding and len(self.constrained) == len(self.owner)
         self._mix: Array = np.eye(len(self.owner))[:, self.constrained]
         for slide in self.sliding:
