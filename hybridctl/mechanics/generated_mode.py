@@ -120,13 +120,13 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
     @cached_property
     def _values(self) -> Compiled:
-        """(t, x, u) -> rate (nq + nv,) of the coordinates, guards (n,), soundness (1,)."""
+        """The function (t, x, u) -> rate (nq + nv,), guards (n,), soundness (1,)."""
         made = self._motion
         return Compiled(self._held_at(made), [(made.numel_out(0),), (made.numel_out(1),), (1,)])
 
     @cached_property
     def _slopes(self) -> Compiled:
-        """(x, u) -> soundness, and the results of `mode_derivatives`."""
+        """The function (x, u) -> soundness, and the results of `mode_derivatives`."""
         made = self._kept("slopes", self._new_slopes)
         n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
         shapes = [(1,), (n, n), (n, nu), (count, n), (count, nu)]

@@ -362,7 +362,7 @@ def _placed(pose: Array) -> tuple[Array, Array]:
 
 
 def _quaternion(turn: Array) -> Array:
-    """w, x, y, z of rotation matrices (..., 3, 3)."""
+    """The quaternions w, x, y, z of rotation matrices (..., 3, 3)."""
     return np.roll(Rotation.from_matrix(turn).as_quat(), 1, axis=-1)
 
 

@@ -371,7 +371,7 @@ class Programme:
 
 
 def _sided(rows: Rows, sides: list[tuple[int, float, Array]]) -> Rows:
-    """sign * value - bound of chosen rows (index, sign, bounds (m,))."""
+    """The residuals sign * value - bound of chosen rows (index, sign, bounds (m,))."""
     index = [i for i, _, _ in sides]
     sign = np.array([s for _, s, _ in sides])
     bound = np.array([b for _, _, b in sides]).T

@@ -117,7 +117,7 @@ class Transcription:
         return ca.vertcat(*(ca.vec(block.values) for block in self.blocks))
 
     def jacobian(self) -> Any:
-        """(w, parameters) -> constraints, and their Jacobian."""
+        """The function (w, parameters) -> constraints, and their Jacobian."""
         g = self.constraints
         slopes = jacobian(self.column, g, self.mapped)
         return ca.Function("jacobian", [self.column, ca.MX(0, 1)], [g, slopes])
