@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from control import planned
+from control import hopper, planned
 
 import hybridctl as hc
 from hybridctl.control.predictive.course import Horizon
+from hybridctl.control.predictive.functions import PhaseModel
 from hybridctl.control.trajectory.optimise import Feedforwards, optimise
 from hybridctl.control.trajectory.task import Margins
 from hybridctl.hybrid.policy import History
@@ -57,3 +58,33 @@ def test_a_motion_that_ends_at_a_time_stays_as_it_ends(block):
     assert len(policy.plan.sections) == 1
     assert section.duration == pytest.approx(0.3)
     np.testing.assert_allclose(section.states, np.tile(end, (len(section.states), 1)), atol=1e-6)
+
+
+def test_where_all_contacts_are_closed_there_are_no_gaps_to_keep():
+    """Nor in the air, where the motors alone act, a force to limit."""
+    task = hopper.task(60.0)
+    found = [
+        PhaseModel(task, k).inside(np.ones((1, 10)), np.ones((1, 2)), np.ones(1)) for k in (0, 1)
+    ]
+    assert [rows.values.shape for rows in found] == [(1, 4), (1, 2)]
+
+
+def test_limits_of_a_foot_that_lets_go_have_the_derivatives_of_differences():
+    """Also those where the next phase begins, and of how its force falls as the input changes."""
+    task, h = hopper.task(60.0), 1e-6
+    stance, flight = (PhaseModel(task, k) for k in (0, 1))
+    random = np.random.default_rng(0)
+    x, u, dx, du = (random.normal(size=(1, n)) for n in (10, 2, 10, 2))
+    rate = random.normal(size=2)
+    for rows in (lambda *at: stance.end(*at, rate), flight.start):
+        ends = [rows(x + s * h * dx, u + s * h * du).values[0] for s in (1.0, -1.0)]
+        found = rows(x, u)
+        exact = found.by_state[0] @ dx[0] + found.by_input[0] @ du[0]
+        np.testing.assert_allclose((ends[0] - ends[1]) / (2.0 * h), exact, rtol=1e-5, atol=1e-3)
+    slower = stance.end(x, u, np.zeros(2)).values[0]
+    assert stance.guards == [0]
+    assert not stance.lands
+    assert flight.lands
+    fall = stance.end_limits.index(next(r for r in stance.end_limits if "fall" in r.name))
+    changed = stance.end(x, u, rate).values[0] - slower
+    np.testing.assert_allclose(changed[fall], -stance.end(x, u, rate).by_input[0, 0] @ rate)

@@ -113,7 +113,7 @@ def gaps_of(
     """Gaps of some contacts over the ground of phase k, or over that which they leave."""
     rows = task.system.robot, task.contacts(k, left=left)
     modes = tuple(CLOSED if i in contacts else OPEN for i in range(len(rows[1])))
-    return held_rows(*rows, modes, x)[: len(contacts)]
+    return held_rows(*rows, modes, x)[: len(contacts), :]  # a column, without any contacts too
 
 
 def least_gaps(task: Task, k: int, names: Sequence[str], at: Array) -> Array:
