@@ -30,6 +30,7 @@ from hybridctl.errors import (
 from hybridctl.estimation.estimate import truncated
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.hybrid.jump import ends
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.augmentation import with_guard_offsets
@@ -118,12 +119,19 @@ def reset_jacobian(system: HybridSystem, event: Event) -> Array:
 
     A reset without a Jacobian, like that where events accumulate, counts as the identity.
     """
+    if event.accumulation is not None:
+        return np.eye(system.mode(event.mode_before).space.ndx)
     at = event.time, event.state_before, event.input_before
-    total: Array = np.eye(system.mode(event.mode_before).space.ndx)
-    if event.accumulation is None:
-        for reset, point in next(ends(system, event.mode_before, event.guards, *at)).resets:
-            if reset.differentiable:
-                total = np.asarray(reset.calc_diff(point).state @ total)
+    return _reset_jacobian(system, event.mode_before, event.guards, *at)
+
+
+def _reset_jacobian(
+    system: HybridSystem, key: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
+) -> Array:
+    total: Array = np.eye(system.mode(key).space.ndx)
+    for reset, point in next(ends(system, key, guards, t, x, u)).resets:
+        if reset.differentiable:
+            total = np.asarray(reset.calc_diff(point).state @ total)
     return total
 
 
@@ -134,19 +142,52 @@ def _linear(matrix: Array, p: Array, note: str | None = None) -> Jumped:
 def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
     """Infinitely many events: from there on their guards and the rates of those are zero.
 
-    The covariance is that given these zeros. The curvature of the guards is left out of the rows.
     Guards that see the input are forces, of which nothing is held.
     """
     before = system.mode(event.mode_before)
     t, x, u = event.time, event.state_before, event.input_before
-    present = before.guard_names
-    guards = [guard_derivative(before, g, t, x, u) for g in event.guards if g in present]
-    values = [guard.state for guard in guards if not guard.input.any()]
-    rates = [row @ coefficients(before, t, x, u).state for row in values]
-    rows = np.array([*values, *rates]).reshape(-1, len(p))
-    spread = p @ rows.T
-    matrix = np.eye(len(p)) - spread @ np.linalg.pinv(rows @ spread, hermitian=True) @ rows
+    slopes = {
+        g: guard_derivative(before, g, t, x, u) for g in event.guards if g in before.guard_names
+    }
+    guards = tuple(g for g, slope in slopes.items() if not slope.input.any())
+    matrix = to_rest(system, event.mode_before, guards, t, x, u)
     return _linear(matrix, p, "events accumulate: their guards and rates are set to zero")
+
+
+def to_rest(
+    system: HybridSystem, key: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
+) -> Array:
+    r"""The map (ndx, ndx) of deviations by events without end, which leave these guards at zero.
+
+    With gradients a (k, ndx) of the guards and a A of their rates, deviations are projected along
+    what the events move: velocities by d = (D_x R - I) (a A)^+, R the reset of the guards, and
+    places by A d,
+
+    .. math:: I - D\, (C D)^+ C, \qquad C = (a;\, a A), \quad D = (A d,\, d).
+
+    What they do not move they leave as uncertain as it was, and what the mode holds is held. Where
+    the reset has no Jacobian, or does not take the rates away, the projection is orthogonal.
+    Curvature is left out.
+    """
+    mode = system.mode(key)
+    slope = coefficients(mode, t, x, u).state
+    values = [guard_derivative(mode, g, t, x, u).state for g in guards]
+    rates = np.reshape([row @ slope for row in values], (-1, len(slope)))
+    rows = np.concatenate((np.reshape(values, rates.shape), rates))
+    ways = np.linalg.pinv(rows)
+    try:
+        after = _reset_jacobian(system, key, guards, t, x, u)
+    except (SimulationError, InputError):
+        after = np.zeros((0, 0))
+    if after.shape == slope.shape:
+        moved = (after - np.eye(len(slope))) @ np.linalg.pinv(rates)
+        along = np.hstack((slope @ moved, moved))
+        if mode.held is not None and mode.held.jacobian is not None:
+            kept = mode.held.jacobian(x)
+            along = along - np.linalg.pinv(kept) @ (kept @ along)
+        if np.linalg.matrix_rank(rows @ along) == np.linalg.matrix_rank(rows):
+            ways = along @ np.linalg.pinv(rows @ along)
+    return np.asarray(np.eye(len(slope)) - ways @ rows)
 
 
 def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | None) -> Jumped:

@@ -20,7 +20,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, SimulationError, SystemDefinitionError, ZenoError
 from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, constrained, corrected, nearest_semidefinite
-from hybridctl.estimation.jumps import jumped
+from hybridctl.estimation.jumps import jumped, to_rest
 from hybridctl.estimation.model import Model
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
@@ -241,8 +241,8 @@ def _rested(
     if not closed.any() or (np.abs(rates) > FORCED * made).any():
         return None
     free = extend(model, now, end, law)
-    held = np.vstack([rows, turning])
-    left = np.eye(len(e.covariance)) - np.linalg.pinv(held) @ held
+    names = tuple(name for name, is_at in zip(mode.guard_names, closed, strict=True) if is_at)
+    left = to_rest(model.system, e.mode, names, e.time, e.mean, u)
     way = mode.space.difference(e.mean, free.estimate.mean)
     p = left @ (free.estimate.covariance + np.outer(way, way)) @ left.T
     matrix = None if now.transition is None else left @ now.transition

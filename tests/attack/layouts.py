@@ -56,6 +56,14 @@ class Matter(NamedTuple):
     restitution: tuple[float, float]
     friction: tuple[float, ...]
 
+    @property
+    def words(self) -> tuple[str, str, str]:
+        """The same, in words."""
+        least, most = self.restitution
+        e = f"e {most:g}" if least == most else f"e {least:g} to {most:g}"
+        mu = ", ".join(f"{mu:g}" for mu in self.friction)
+        return f"masses 1e{self.decades:g}", e, f"friction {mu}"
+
     def masses(self, rng: np.random.Generator, count: int) -> Array:
         """In kg, in any order; the whole spread where there are two or more."""
         ends = self.decades * np.array([-0.5, 0.5])

@@ -2,8 +2,10 @@
 
 Trees of 1 to 12 joints on a fixed, planar or floating base fall onto 1 to 8 planes and spheres,
 with inputs, springs and dampers; with `python -m attack.systems N first layouts` the chains, loops,
-stacks and balls of `layouts`, in turn. A run may end with an error of hybridctl's; it may not take
-more than `MOST_STEPS` steps, nor raise anything else, nor break a law (`runs`). Where `linearize`
+stacks and balls of `layouts`, in turn, and with `laws` as the last word without derivatives, which
+take nine tenths of the time. It prints how many of each kind, and of what they are made of, end
+how. A run may end with an error of hybridctl's; it may not take more than `MOST_STEPS` steps, nor
+raise anything else, nor break a law (`runs`). Where `linearize`
 accepts a run, its derivative is compared with central differences of the whole simulated flow,
 for steps from 1e-3 to 1e-8 until one, or what two lead to, agrees, where perturbed runs have the
 same modes. Relative errors of differences are (k h)^2 by curvature and about 10 eps / h by the
@@ -60,12 +62,16 @@ class StepLimit:
 
 
 class Case(NamedTuple):
-    """A machine, its start in flight, and its input u(t, x); kind: "trees", or of a layout."""
+    """A machine, its start in flight, and its input u(t, x).
+
+    kind: "trees", or of a layout. made: what it is made of, in words.
+    """
 
     machine: Machine
     start: Array
     policy: object
     kind: str = "trees"
+    made: tuple[str, ...] = ()
 
 
 @dataclass
@@ -79,6 +85,7 @@ class Outcome:
 
     seed: int
     kind: str
+    made: tuple[str, ...]
     size: str
     error: str = ""
     raw: str = ""
@@ -104,14 +111,15 @@ def _layout(seed: int) -> Case:
     """Efforts are in proportion to the inertias that they move."""
     rng = np.random.default_rng([35, seed])
     kind = tuple(KINDS)[seed % len(KINDS)]
-    each = KINDS[kind](rng, matter(rng), 0.03)
+    of = matter(rng)
+    each = KINDS[kind](rng, of, 0.03)
     v = 10.0 ** rng.uniform(-1.0, 0.3) * rng.normal(size=each.model.nv)
     inertia = np.diag(each.judge().mass_matrix(each.q)) @ each.robot.actuation
     size, pace = inertia * rng.uniform(0.0, 10.0), rng.uniform(0.0, 9.0)
     phase = rng.uniform(0.0, 6.0, each.robot.nu)
     driven = each.robot.nu and rng.random() < 0.5
     policy = (lambda t, x: size * np.sin(pace * t + phase)) if driven else None
-    return Case(each, np.concatenate([each.q, v]), policy, kind)
+    return Case(each, np.concatenate([each.q, v]), policy, kind, of.words)
 
 
 def _tree(seed: int) -> Case:
@@ -159,7 +167,7 @@ def judged(seed: int, derivative: bool = True, layouts: bool = False) -> Outcome
     """Simulate system `seed` and judge it, and its derivative."""
     each = case(seed, layouts)
     count, dof = len(each.machine.contacts), each.machine.model.nv
-    outcome = Outcome(seed, each.kind, f"{count} contacts, {dof} dof")
+    outcome = Outcome(seed, each.kind, each.made, f"{count} contacts, {dof} dof")
     began = time.process_time()
     try:
         system = hc.mechanics.contact_system(each.machine.robot, each.machine.contacts)
@@ -244,44 +252,62 @@ def _alarm(number: int, frame: object) -> None:
     raise Hang(f"more than {MOST_SECONDS} s of processor time")
 
 
-def attack(count: int, first: int, layouts: bool) -> Iterator[Outcome]:
+def attack(
+    count: int, first: int, layouts: bool = False, derivative: bool = True
+) -> Iterator[Outcome]:
     """`count` systems from number `first` on; long ones are stopped by the clock."""
     signal.signal(signal.SIGVTALRM, _alarm)
     for seed in range(first, first + count):
         signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
         try:
-            yield judged(seed, layouts=layouts)
+            yield judged(seed, derivative, layouts)
         except Hang as hang:  # while the exception handlers of `judged` ran
-            yield Outcome(seed, "", "", raw=str(hang))
+            yield Outcome(seed, "", (), "", raw=str(hang))
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
 
 
-def summary(every: list[Outcome]) -> Iterator[str]:
-    """What became of some systems, line by line."""
-    yield f"ended: {sum(not o.error and not o.raw for o in every)} of {len(every)}"
+COLUMNS = ("systems", "by laws", "refused", "broken", "raw", "derivatives", "wrong ones")
+
+
+def counted(every: list[Outcome]) -> tuple[int, ...]:
+    """How many there are, and what became of them: the numbers of `COLUMNS`."""
+    return (
+        len(every),
+        sum(not o.error and not o.raw for o in every),
+        sum(bool(o.error) for o in every),
+        sum(bool(o.wrong) for o in every),
+        sum(bool(o.raw) for o in every),
+        sum(bool(np.isfinite(o.slope)) for o in every),
+        sum(o.slope_wrong for o in every),
+    )
+
+
+def table(every: list[Outcome]) -> Iterator[str]:
+    """Counts of all systems, of each kind and of what they are made of, and names of refusals."""
+    groups: dict[str, list[Outcome]] = {"all": every}
+    for o in every:
+        for name in (o.kind, *o.made):
+            groups.setdefault(name, []).append(o)
+    yield f"{'':20}" + "".join(f"{name:>13}" for name in COLUMNS)
+    for name in ("all", *sorted(groups.keys() - {"all"})):
+        yield f"{name:20}" + "".join(f"{n:>13}" for n in counted(groups[name]))
     yield f"refused: {dict(Counter(o.error for o in every if o.error))}"
-    yield f"raw or hanging: {[o.seed for o in every if o.raw]}"
-    yield f"laws broken: {[o.seed for o in every if o.wrong]}"
-    yield f"linearized: {dict(Counter(o.linearized for o in every))}"
-    compared = [o.slope for o in every if np.isfinite(o.slope)]
-    wrong = [o.seed for o in every if o.slope_wrong]
-    yield f"derivative compared: {len(compared)}, wrong: {wrong}"
+    yield f"linearized: {dict(Counter(o.linearized for o in every if o.linearized))}"
     seconds = np.array([o.seconds for o in every])
     yield f"seconds a run: median {np.median(seconds):.2f}, 90 % {np.quantile(seconds, 0.9):.2f}"
 
 
 def main() -> None:
-    """Print what goes wrong in many systems, and a summary of each kind."""
+    """Print what goes wrong in many systems, and how many of which kind end how."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
     first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     every = []
-    for outcome in attack(count, first, "layouts" in sys.argv[3:]):
+    for outcome in attack(count, first, "layouts" in sys.argv[3:], "laws" not in sys.argv[3:]):
         every.append(outcome)
-        if outcome.raw or outcome.wrong or outcome.error or not outcome.slope <= SLOPE:
+        if outcome.raw or outcome.wrong or outcome.error or outcome.slope_wrong:
             print(outcome, flush=True)
-    for kind in dict.fromkeys(o.kind for o in every):
-        print(f"{kind}:", *summary([o for o in every if o.kind == kind]), sep="\n  ")
+    print(*table(every), sep="\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ from estimation.systems import bouncing_ball
 from hybridctl.robots import ball
 
 import hybridctl as hc
+from attack.gaps import KINDS as FILTERS
+from attack.gaps import judged
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates, linear
@@ -98,3 +100,8 @@ def test_more_bounces_than_are_followed_leave_the_ball_above_the_floor():
     assert height > 1e-8 or (height >= -1e-8 and speed > 0.0)  # on the floor it has bounced
     most = np.array([0.01, np.sqrt(2.0 * 9.81 * 0.01)])  # it is no higher, and no faster
     assert (np.sqrt(np.diag(found.estimate.covariance)) >= 0.5 * most).all()
+
+
+@pytest.mark.parametrize("seed", range(len(FILTERS)))
+def test_random_balls_end_where_many_runs_do(seed):
+    assert judged(seed)[1] == "right"

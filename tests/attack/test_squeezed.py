@@ -1,160 +1,23 @@
-r"""A light ball between a wall and a heavy mass that moves towards it, against closed forms.
-
-Without a force, speeds after collisions are linear in those before. With u = (v, w) of ball and
-mass, mu = m/M and a = (1 + e) / (1 + mu), ball and mass, then ball and wall, make
-
-.. math:: u^+ = \begin{pmatrix} -e (1 - a) & -e a \\ \mu a & 1 - \mu a \end{pmatrix} u ,
-
-of determinant e^2. Its eigenvalues are complex where the mass turns round after finitely many
-collisions, and real where it is brought to a stop by infinitely many in finite time. With e = 1 the
-point (sqrt(m) x, sqrt(M) y) moves along a straight line, folded at the sides of a wedge of angle
-atan(sqrt(m/M)), so that state and number of collisions are known at any time.
-"""
-
-from dataclasses import dataclass
+"""A light ball squeezed between a wall and a heavy mass, against the closed forms of `squeezed`."""
 
 import numpy as np
 import pytest
 
-import hybridctl as hc
+from attack.squeezed import (
+    HORIZONS,
+    START,
+    Collisions,
+    G,
+    judged,
+    rounding,
+    simulated,
+    unfolded,
+)
 from hybridctl.errors import ZenoError
-from hybridctl.mechanics import Contact, Plane, Robot, contact_system
-
-G = 9.81
-START = np.array([0.5, 1.0, 0.0, -1.0])  # ball and mass, m and m/s; a mass of 1 kg
-FLIES = ("open", "open")
-HORIZONS = (1e-5, 1e-3)  # those of runs and of filters
-
-
-def link(name, mass):
-    return (
-        f'<link name="{name}"><inertial><mass value="{mass!r}"/>'
-        '<inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>'
-    )
-
-
-def chain(ratio, e, upright=False):
-    """Ball and mass on a rail, which is level or upright, with a wall at its beginning."""
-    axis = (0.0, 0.0, 1.0) if upright else (1.0, 0.0, 0.0)
-    joints = "".join(
-        f'<joint name="of {child}" type="prismatic"><parent link="base"/><child link="{child}"/>'
-        f'<axis xyz="{" ".join(map(str, axis))}"/>'
-        '<limit lower="-9" upper="9" effort="9" velocity="9"/></joint>'
-        for child in ("ball", "mass")
-    )
-    links = '<link name="base"/>' + link("ball", 1.0 / ratio) + link("mass", 1.0)
-    robot = Robot.from_urdf(f'<robot name="chain">{links}{joints}</robot>', actuated=())
-    plane = Plane((0.0, 0.0, 0.0), axis)
-    return contact_system(
-        robot,
-        [
-            Contact("wall", "ball", plane, friction=0.0, restitution=e),
-            Contact("pair", "mass", plane, body="ball", friction=0.0, restitution=e),
-        ],
-    )
-
-
-def unfolded(ratio, t):
-    """State of the elastic chain at time t, and the number of collisions until then."""
-    m, wedge = 1.0 / ratio, np.arctan(1.0 / np.sqrt(ratio))
-    (sx, vx), (sy, vy) = (np.sqrt(m) * START[[0, 2]], START[[1, 3]])
-    x, y = sx + t * vx, sy + t * vy
-    angle, r = np.arctan2(x, y), np.hypot(x, y)
-    out, round_ = (x * vx + y * vy) / r, (y * vx - x * vy) / r
-    side = int(np.floor(angle / wedge))
-    folded, sign = angle - side * wedge, 1.0
-    if side % 2:
-        folded, sign = wedge - folded, -1.0
-    s, c = np.sin(folded), np.cos(folded)
-    v = (out * s + sign * round_ * c) / np.sqrt(m)
-    w = out * c - sign * round_ * s
-    return np.array([r * s / np.sqrt(m), r * c, v, w]), abs(side)
-
-
-@dataclass
-class Collisions:
-    """The collisions of a chain, one by one, under an acceleration -g of both bodies.
-
-    Between them the distance of the bodies changes at a constant speed, and the ball falls freely.
-    """
-
-    ratio: float
-    e: float
-    g: float
-    t: float = 0.0
-    last: str = ""
-
-    def __post_init__(self):
-        (self.x, y, self.v, self.w) = START.tolist()
-        self.gap = y - self.x
-
-    def wait(self):
-        """Time to the next collision, and with what; infinite where there is none."""
-        to_mass = self.gap / (self.v - self.w) if self.v > self.w else np.inf
-        if self.last == "wall":
-            to_wall = 2.0 * self.v / self.g if self.g else np.inf
-        elif self.g:
-            to_wall = (self.v + np.sqrt(self.v**2 + 2.0 * self.g * self.x)) / self.g
-        else:
-            to_wall = -self.x / self.v if self.v < 0.0 else np.inf
-        if self.last == "pair":
-            to_mass = np.inf
-        return (to_wall, "wall") if to_wall < to_mass else (to_mass, "pair")
-
-    def fly(self, h):
-        self.x += h * (self.v - 0.5 * self.g * h)
-        self.gap += h * (self.w - self.v)
-        self.v, self.w, self.t = self.v - self.g * h, self.w - self.g * h, self.t + h
-
-    def collide(self, what):
-        self.last = what
-        if what == "wall":
-            self.x, self.v = 0.0, -self.e * self.v
-            return
-        mu, closing = 1.0 / self.ratio, self.v - self.w
-        push = (1.0 + self.e) / (1.0 + mu) * closing
-        self.gap, self.v, self.w = 0.0, self.v - push, self.w + mu * push
-
-    def run(self, end, least=0.0):
-        """All collisions until `end`: times, and states after them; then the state there.
-
-        Or until two of them are closer than `least`, s.
-        """
-        passed = []
-        while True:
-            h, what = self.wait()
-            if self.t + h >= end or h < least:
-                self.fly(min(h, end - self.t))
-                return passed
-            self.fly(h)
-            self.collide(what)
-            passed.append((self.t, self.state))
-
-    @property
-    def state(self):
-        return np.array([self.x, self.x + self.gap, self.v, self.w])
-
-
-def simulated(ratio, e, end, horizon=1e-5, upright=False, max_events=3000):
-    return hc.simulate(
-        chain(ratio, e, upright),
-        FLIES,
-        START,
-        (0.0, end),
-        on_zeno="rest",
-        zeno_horizon=horizon,
-        max_events=max_events,
-    )
 
 
 def slow(*case):
     return pytest.param(*case, marks=pytest.mark.slow)
-
-
-# Each collision rounds the state to 1e-16 of its speeds, up to sqrt(ratio) m/s, and the time of the
-# next one to 1e-15 s, over which the ball moves with that speed: 1e-15 sqrt(ratio) a collision.
-def rounding(ratio, collisions):
-    return 1e-14 * np.sqrt(ratio) * collisions
 
 
 @pytest.mark.parametrize(("ratio", "count"), [(1e2, 31), (1e4, 314), (1e6, 3141)])
@@ -253,3 +116,9 @@ def test_a_mass_rests_on_the_ball_only_when_it_has_come_to_rest(ratio, e, horizo
         v, w = event.state_before[2:]
         closing = [-v] * ("wall closes" in event.guards) + [v - w] * ("pair closes" in event.guards)
         assert max(closing) <= 10.0 * G * 4.0 * horizon
+
+
+def test_random_chains_end_as_in_closed_form_or_are_refused_where_collisions_accumulate():
+    answers = [judged(seed)[1] for seed in range(6)]
+    assert {"right", "ZenoError where they accumulate"} >= set(answers)
+    assert answers.count("right") >= 3

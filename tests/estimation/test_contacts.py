@@ -1,5 +1,6 @@
 """Robots with contacts: blocks that land corner by corner and stop, balls that come to rest."""
 
+import casadi as ca
 import numpy as np
 import pytest
 from hybridctl.robots import ball, block
@@ -58,6 +59,49 @@ def test_a_ball_that_comes_to_rest_has_no_gap_and_no_speed_across():
     assert not found.notes[1:]
     across = found.estimate.covariance[[1, 3]]
     assert np.abs(across).max() < 1e-15
+
+
+def expressed_ball(restitution):
+    """The same ball of expressions, without an edge of rest."""
+    x = ca.SX.sym("x", 4)
+    return hc.symbolic.hybrid_system(
+        [hc.symbolic.SymbolicMode("open", state=x, field=[x[2], x[3], 0.0, -9.81])],
+        [
+            hc.symbolic.SymbolicTransition(
+                "open", "floor", x[1], "open", [x[0], x[1], x[2], -restitution * x[3]]
+            )
+        ],
+    )
+
+
+@pytest.mark.parametrize("knows_rest", [True, False])
+def test_rest_tells_nothing_of_what_bounces_do_not_move(knows_rest):
+    """Place and speed along a floor without friction, known together with height and fall.
+
+    They were taken to be those of balls that are at rest without bounces: up to half of a variance
+    was gone. What is left is that of free flight, F P F^T with F = (1, t; 0, 1), to the rounding of
+    the variance of the height, which bounces make larger by 1e4 before rest takes it away.
+    """
+    key, e, end = ("open",), 0.7, 5.0
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=e))
+    if not knows_rest:
+        key, system = "open", expressed_ball(e)
+    kf = SaltedKalmanFilter(
+        system, np.zeros((4, 4)), coordinates("position", [0, 1], 1e-4 * np.eye(2))
+    )
+    root = 0.01 * np.random.default_rng(3).normal(size=(4, 4))
+    start = Estimate(key, 0.0, np.array([0.0, 0.5, 0.3, 0.0]), root @ root.T)
+    found = kf.predict(start, end)
+    assert any("accumulate" in note for note in found.notes)
+    flight = np.array([[1.0, end], [0.0, 1.0]])
+    along = np.ix_([0, 2], [0, 2])
+    free = flight @ start.covariance[along] @ flight.T
+    left = found.estimate.covariance[along]
+    if not knows_rest:  # how far it goes on is not known then, and said to be so
+        assert left[0, 0] > free[0, 0]
+        left, free = left[1:, 1:], free[1:, 1:]
+    np.testing.assert_allclose(left, free, rtol=1e-7)
+    np.testing.assert_allclose(found.estimate.covariance[[1, 3]], 0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("restitution", "pitch"), [(0.05, 0.01), (0.3, 0.01), (0.5, -0.05)])
