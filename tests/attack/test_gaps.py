@@ -17,6 +17,7 @@ from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.hybrid.laws import no_input
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 GAP = 10.0
 KINDS = [SaltedKalmanFilter, pytest.param(UnscentedFilter, marks=pytest.mark.slow)]
@@ -105,3 +106,30 @@ def test_more_bounces_than_are_followed_leave_the_ball_above_the_floor():
 @pytest.mark.parametrize("seed", range(len(FILTERS)))
 def test_random_balls_end_where_many_runs_do(seed):
     assert judged(seed)[1] == "right"
+
+
+@pytest.mark.slow
+def test_bounces_that_rub_leave_what_they_do_to_a_rolling_disc_as_uncertain_as_many_runs_do():
+    """It still slides when it is at rest across: NEES of places and velocities along and turning.
+
+    Its mean over n runs of four unknowns is 4 within 4 sqrt(2 * 4 / n).
+    """
+    inertia = '<inertia ixx="4e-3" iyy="4e-3" izz="4e-3" ixy="0" ixz="0" iyz="0"/>'
+    link = f'<link name="disc"><inertial><mass value="1"/>{inertia}</inertial></link>'
+    robot = Robot.from_urdf(f'<robot name="disc">{link}</robot>', root="sagittal")
+    floor = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    rim = Contact("rim", "disc", floor, radius=0.1, friction=0.02, restitution=0.6)
+    system, count = contact_system(robot, [rim]), 100
+    kf = SaltedKalmanFilter(system, np.zeros((6, 6)), coordinates("pose", [0, 1, 2], np.eye(3)))
+    rng = np.random.default_rng(1)
+    root = 0.005 * rng.normal(size=(6, 6))
+    start, p0, end = np.array([0.0, 0.4, 0.0, 3.0, 0.0, 0.0]), root @ root.T, 1.3
+    found = kf.predict(Estimate(("open",), 0.0, start, p0), end).estimate
+    assert found.mode == ("slip+",)
+    along = [0, 2, 3, 5]
+    p, scores = found.covariance[np.ix_(along, along)], []
+    for x in rng.multivariate_normal(start, p0, count):
+        run = hc.simulate(system, ("open",), x, (0.0, end), on_zeno="rest", zeno_horizon=1e-3)
+        off = (run.final_state - found.mean)[along]
+        scores.append(off @ np.linalg.solve(p, off))
+    assert abs(np.mean(scores) - 4.0) <= 4.0 * np.sqrt(8.0 / count)
