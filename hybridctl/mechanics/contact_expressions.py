@@ -20,8 +20,8 @@ import casadi as ca
 
 from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
+from hybridctl.mechanics.contacts import ContactPlace
 from hybridctl.mechanics.expressions import Bodies, BodyMotion, Expression, Spatial
-from hybridctl.mechanics.geometry import ContactPlace
 from hybridctl.mechanics.surfaces import ExpressedSurface, Surface
 
 

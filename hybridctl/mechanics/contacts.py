@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hybridctl.checks import number, quoted, vector
+from hybridctl.checks import Array, number, quoted, vector
 from hybridctl.errors import InputError
 from hybridctl.mechanics.surfaces import ByValue, Stairs, Surface, Terrain
 
@@ -93,6 +93,25 @@ class Contact(ByValue):
     def rough(self) -> bool:
         """Whether there is any friction."""
         return bool(self.static_friction)
+
+
+class ContactPlace(NamedTuple):
+    """The place of a contact: `point` (3,) in joint a, its surface in joint b, and its tangents.
+
+    radius: of a sphere around the point, m, or 0. rotation (3, 3) and position (3,) place the
+    surface; `directions` is the number of tangents, `axis` that of the plane of motion where there
+    is one.
+    """
+
+    joint_a: int
+    point: Array
+    radius: float
+    joint_b: int
+    rotation: Array
+    position: Array
+    surface: Surface
+    directions: int
+    axis: Array | None
 
 
 def checked_contacts(robot: Robot, contacts: Iterable[Contact]) -> tuple[Contact, ...]:

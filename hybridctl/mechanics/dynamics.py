@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.contact_states import STICK, Modes
+from hybridctl.mechanics.contact_terms import TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.contacts import Contact, checked_contacts
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.equations import (
@@ -40,7 +41,7 @@ from hybridctl.mechanics.flat_terms import FlatTerms
 from hybridctl.mechanics.generated import GeneratedTerms
 from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.multibody_terms import PinocchioTerms, TermDerivatives, Terms, TermValues
+from hybridctl.mechanics.multibody_terms import PinocchioTerms
 from hybridctl.mechanics.phase import ContactPhase
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import (
@@ -495,6 +496,4 @@ def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:
         except InputError:
             if choice == "generated":
                 raise
-    if ground is not None:
-        return FlatTerms(robot, ground, rows.owner)
-    return PinocchioTerms(robot, rows)
+    return PinocchioTerms(robot, rows) if ground is None else FlatTerms(robot, ground, rows.owner)

@@ -32,10 +32,10 @@ from scipy.special import expit
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError, SimulationError
 from hybridctl.mechanics.contact_states import STICK
+from hybridctl.mechanics.contact_terms import TermValues
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, least_forces
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.multibody_terms import TermValues
 from hybridctl.mechanics.phase import ContactPhase, Friction
 from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 

@@ -21,9 +21,9 @@ import threading
 import numpy as np
 
 from hybridctl.checks import Array, Indices
+from hybridctl.mechanics.contact_terms import ImpulseDerivatives, TermDerivatives, TermValues
 from hybridctl.mechanics.geometry import PointsOnPlanes
 from hybridctl.mechanics.joints import skew
-from hybridctl.mechanics.multibody_terms import ImpulseDerivatives, TermDerivatives, TermValues
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sweeps import Sweeps
 

@@ -25,9 +25,10 @@ from hybridctl.compiled import Compiled, held, kept, key_of, transposed
 from hybridctl.mechanics import contact_expressions, expressions
 from hybridctl.mechanics.bodies import Tree
 from hybridctl.mechanics.contact_expressions import ContactPoints
+from hybridctl.mechanics.contact_terms import ImpulseDerivatives, TermDerivatives, TermValues
+from hybridctl.mechanics.contacts import ContactPlace
 from hybridctl.mechanics.expressions import Bodies, Expression
-from hybridctl.mechanics.geometry import ContactPlace, ContactSet
-from hybridctl.mechanics.multibody_terms import ImpulseDerivatives, TermDerivatives, TermValues
+from hybridctl.mechanics.geometry import ContactSet
 from hybridctl.mechanics.passive import Passive
 from hybridctl.mechanics.robot import Robot
 

@@ -24,10 +24,10 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.bodies import BodyKinematics
-from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.contacts import Contact, ContactPlace
 from hybridctl.mechanics.joints import skew
 from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.surfaces import Surface, TangentFrames, grouped, plane_of_motion
+from hybridctl.mechanics.surfaces import TangentFrames, grouped, plane_of_motion
 
 _LOOKS = 3
 
@@ -47,25 +47,6 @@ class RowDerivatives(NamedTuple):
     acceleration_v: Array
     jacobian_a: Array
     jacobian_b: Array
-
-
-class ContactPlace(NamedTuple):
-    """The place of a contact: `point` (3,) in joint a, its surface in joint b, and its tangents.
-
-    radius: of a sphere around the point, m, or 0. rotation (3, 3) and position (3,) place the
-    surface; `directions` is the number of tangents, `axis` that of the plane of motion where there
-    is one.
-    """
-
-    joint_a: int
-    point: Array
-    radius: float
-    joint_b: int
-    rotation: Array
-    position: Array
-    surface: Surface
-    directions: int
-    axis: Array | None
 
 
 class PointsOnPlanes(NamedTuple):

@@ -33,10 +33,10 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_terms import TermValues
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
 from hybridctl.mechanics.dynamics import ContactDynamics, OnSeveral
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.multibody_terms import TermValues
 from hybridctl.mechanics.phase import ContactPhase, default_slip
 from hybridctl.mechanics.tolerances import (
     FIXED_VELOCITY,

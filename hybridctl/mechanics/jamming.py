@@ -30,9 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.mechanics.contact_terms import Terms
 from hybridctl.mechanics.equations import Solution
 from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.multibody_terms import Terms
 from hybridctl.mechanics.phase import ContactPhase
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import GuardViolatedError
 from hybridctl.mechanics.contact_states import OPEN, Modes
+from hybridctl.mechanics.contact_terms import TermValues
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.impact import impact_of, mode_by_velocity
-from hybridctl.mechanics.multibody_terms import TermValues
 from hybridctl.mechanics.selection import select_modes
 from hybridctl.mechanics.tolerances import OFF_MODE
 

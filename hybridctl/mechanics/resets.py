@@ -20,11 +20,11 @@ from hybridctl.hybrid.model import (
     ResetModel,
 )
 from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_terms import TermValues
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.impact import ImpactResult, impact_derivatives, impact_of, settle
 from hybridctl.mechanics.jamming import response_ratio
-from hybridctl.mechanics.multibody_terms import TermValues
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.stick_slip_border import clearly_held, impact_border
 from hybridctl.mechanics.tolerances import (

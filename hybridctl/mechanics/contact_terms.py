@@ -1,0 +1,69 @@
+r"""The terms of contact dynamics at a point, for all contacts at once; a mode picks its rows.
+
+Everything above needs of a robot with contacts only
+
+.. math:: M(q), \quad S u - h(q, v), \quad J(q), \quad \dot J v, \quad \text{gaps}, \quad J v
+
+and the derivatives of :math:`M a + h - J^T f` and :math:`J a + \dot J v` at fixed a and f. Rows of
+J are the normals of all contacts, then the tangents of the rough ones, as `ContactSet` has them.
+They are made by Pinocchio (`multibody_terms`, `flat_terms`) or by expressions (`generated`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from hybridctl.checks import Array
+
+
+class TermValues(NamedTuple):
+    """Terms at (q, v, u): c contacts, r rows.
+
+    mass (nv, nv); drive (nv,) = S u - h, with springs and dampers; jacobian (r, nv), drift (r,)
+    = Jdot v, gaps (c,) in m, rates (r,) = J v in m/s.
+    """
+
+    mass: Array
+    drive: Array
+    jacobian: Array
+    drift: Array
+    gaps: Array
+    rates: Array
+
+
+class TermDerivatives(NamedTuple):
+    """Derivatives by (q, v), at fixed acceleration a and row forces f; D_v of the rates is J.
+
+    equations (nv, 2 nv) of M a + h - J' f; accelerations (r, 2 nv) of J a + Jdot v;
+    rates (r, 2 nv) of J v.
+    """
+
+    equations: Array
+    accelerations: Array
+    rates: Array
+
+
+class ImpulseDerivatives(NamedTuple):
+    """The derivatives by q of M z - J' f (nv, nv) and of the rates J z (r, nv), z and f fixed."""
+
+    momentum: Array
+    rates: Array
+
+
+class Terms(Protocol):
+    """What gives the terms of a robot with contacts.
+
+    Arrays may be views that hold until the same method is called again in the same thread.
+    """
+
+    def values(self, q: Array, v: Array, u: Array) -> TermValues:
+        """All terms at a point."""
+        ...
+
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
+        """Derivatives at given acceleration (nv,) and row forces (r,)."""
+        ...
+
+    def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
+        """Derivatives of momentum and rates at a given velocity z (nv,)."""
+        ...
