@@ -46,10 +46,10 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate
-from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array, number
 from hybridctl.errors import AmbiguousEventError
 from hybridctl.sensitivity import Linearization
@@ -159,11 +159,8 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Drop every biped."""
-    with progress(console, 0.0, 1.0) as begin:
-        results = {
-            name: study(config, variant, begin(name)) for name, variant in variants(config).items()
-        }
-        limits = {name: limit(config, *feet) for name, feet in stiffened(config).items()}
+    results = studied(variants(config), partial(study, config), console)
+    limits = {name: limit(config, *feet) for name, feet in stiffened(config).items()}
     summary = {name: record(config, result) for name, result in results.items()}
 
     def draw(folder: RunFolder) -> None:

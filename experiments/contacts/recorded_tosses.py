@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
+from hybridctl.experiments.cube_filter.tosses import rows_in_flight, toss_log
 from hybridctl.robots import cube
-from hybridctl.robots.filter_models import TOSSES
+from hybridctl.robots.filter_models import TOSSES, CubeSettings, cube_model
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.logs import Mapping, read_raw
-from hybridctl.logs.build import build
-from hybridctl.logs.mapping import Segment
-from hybridctl.mechanics import ContactDynamics
 
 SIZES = ("half_width_m", "mass_kg", "inertia_kgm2")
-CLEARANCE = 5e-3  # m, above which the lowest corner is clearly in the air
 VELOCITIES = {
     "velocity": {"fields": "velocity", "unit": "m/s", "frame": "table", "labels": [*"xyz"]},
     "spin": {"fields": "omega_body", "unit": "rad/s", "frame": "cube", "labels": [*"xyz"]},
@@ -52,7 +48,7 @@ def load_toss(path: str, index: int) -> Toss:
     bounce.
     """
     raw, mapping = read_raw(path), Mapping.parse({**TOSSES, "truth": VELOCITIES})
-    log = build(raw, msgspec.structs.replace(mapping, segment=Segment("offset", index)))
+    log = toss_log(raw, mapping, index)
     fields = raw.tables[""].fields
     try:
         sizes = (number(name, fields[name], above=0.0) for name in SIZES)
@@ -61,25 +57,18 @@ def load_toss(path: str, index: int) -> Toss:
         )
     except (KeyError, InputError) as error:
         raise FileFormatError(f"{path} does not hold recorded tosses: {error}") from error
-    poses = np.hstack((log["position"].values, log["orientation"].values))
-    first = last_row_in_the_air(poses, model, index)
-    turn = Rotation.from_quat(poses[first, 3:])
-    velocity, spin = (log[name].values[first].copy() for name in VELOCITIES)
-    times = log["position"].times[first:]
+    toss = log.record(cube_model(CubeSettings()))
+    poses, first = toss.channels["pose"], rows_in_flight(toss, model) - 1
+    if first < 0:
+        raise InputError(f"toss {index} begins on the table: choose another one")
+    if first + 1 == len(poses):
+        raise InputError(f"toss {index} never comes down to the table: choose another one")
+    turn = Rotation.from_quat(poses.values[first, 3:])
+    velocity, spin = (log[name].values[first] for name in VELOCITIES)
+    times = poses.times[first:]
     return Toss(
         times - times[0],
-        poses[first:],
+        poses.values[first:],
         vector("velocity", np.concatenate((turn.inv().apply(velocity), spin)), 6),
         model,
     )
-
-
-def last_row_in_the_air(poses: Array, model: cube.CubeParameters, index: int) -> int:
-    """The row before the lowest corner first comes nearer to the table than `CLEARANCE`."""
-    dynamics = ContactDynamics(cube.robot(model), cube.contacts(model))
-    low = np.flatnonzero([dynamics.gaps(pose).min() < CLEARANCE for pose in poses])
-    if not len(low):
-        raise InputError(f"toss {index} never comes down to the table: choose another one")
-    if low[0] == 0:
-        raise InputError(f"toss {index} begins on the table: choose another one")
-    return int(low[0]) - 1

@@ -23,9 +23,10 @@ from hybridctl.checks import Array
 from hybridctl.estimation.filter_model import Scenario
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import synthetic
-from hybridctl.logs import Mapping, read_raw
+from hybridctl.logs import Log, Mapping, read_raw
 from hybridctl.logs.build import build
 from hybridctl.logs.mapping import Segment
+from hybridctl.logs.raw import RawLog
 
 ORIGIN = "DAIRLab/contact-nets on GitHub, data/tosses_processed"
 CLEARANCE = 5e-3  # m, above which the lowest corner is clearly in the air
@@ -58,8 +59,13 @@ def recorded(path: str, numbers: Sequence[int], settings: CubeSettings) -> dict[
     not in it.
     """
     model, mapping, content = cube_model(settings), Mapping.parse(TOSSES), read_raw(path)
-    segments = {k: msgspec.structs.replace(mapping, segment=Segment("offset", k)) for k in numbers}
-    return {k: build(content, own).record(model) for k, own in segments.items()}
+    return {k: toss_log(content, mapping, k).record(model) for k in numbers}
+
+
+def toss_log(content: RawLog, mapping: Mapping, number: int) -> Log:
+    """One toss of what a file of recordings holds."""
+    own = msgspec.structs.replace(mapping, segment=Segment("offset", number))
+    return build(content, own)
 
 
 def simulated(number: int, settings: CubeSettings) -> Record:
@@ -78,6 +84,12 @@ def corner_heights(toss: Record, p: cube.CubeParameters) -> Array:
     corners = p.half_width * np.array(cube.SIGNS)
     turned = Rotation.from_quat(poses[:, 3:]).as_matrix() @ corners.T
     return np.asarray(poses[:, 2:3] + turned[:, 2, :])
+
+
+def rows_in_flight(toss: Record, p: cube.CubeParameters) -> int:
+    """How many rows come before the table is near, from the first on."""
+    near = np.flatnonzero(corner_heights(toss, p).min(axis=1) < CLEARANCE)
+    return int(near[0]) if len(near) else len(toss.channels["pose"])
 
 
 def calibrate(tosses: Sequence[Record], p: cube.CubeParameters) -> Calibration:
@@ -103,9 +115,7 @@ def calibrate(tosses: Sequence[Record], p: cube.CubeParameters) -> Calibration:
 
 def _fall(toss: Record, p: cube.CubeParameters) -> float:
     """Downward acceleration over gravity, before the table is near; nan for too short a flight."""
-    poses = toss.channels["pose"]
-    near = np.flatnonzero(corner_heights(toss, p).min(axis=1) < CLEARANCE)
-    n = int(near[0]) if len(near) else len(poses)
+    poses, n = toss.channels["pose"], rows_in_flight(toss, p)
     if n < FLIGHT:
         return float("nan")
     curve = np.polyfit(poses.times[:n] - poses.times[0], poses.values[:n, 2], 2)

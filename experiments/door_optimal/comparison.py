@@ -11,13 +11,13 @@ impact on, whatever error is fed back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.tuning.door import Draw, Perturbations, draw, run_beside
+from hybridctl.experiments.tuning.door import Draw, Perturbations, draw
 from hybridctl.robots import rrr_door
 
 from hybridctl.checks import Array
@@ -35,6 +35,7 @@ from hybridctl.control.tuning.ensemble import (
     standard_error,
 )
 from hybridctl.control.tuning.search import tune
+from hybridctl.control.tuning.structure import GainStructure
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -44,6 +45,33 @@ CONTROLLERS = ("spreading", "spreading, late", "conventional", "nearest arc", "i
 _BOUNDS = (np.log(0.05), np.log(60.0))  # of frequencies in rad/s and damping ratios
 _STEP = 0.5  # of their logarithms, first
 _TOLERANCE = 1e-7
+
+
+def law(
+    name: str,
+    plant: HybridSystem,
+    reference: Reference,
+    gains: GainSchedule,
+    window: float | tuple[float, float],
+    *,
+    metric: Array | None = None,
+    blend: float = 0.0,
+    velocities: Sequence[int] | None = None,
+) -> Policy:
+    """The tracking law of this name, of those of `CONTROLLERS` that know of touches at once.
+
+    window: of the baselines, s. metric: of the nearest arc. blend, velocities: of impact-invariant
+    tracking.
+    """
+    if name == "conventional":
+        return ClockTracking(reference, gains)
+    if name == "nearest arc":
+        return NearestTracking(reference, gains, window=window, metric=metric)
+    if name == "impact-invariant":
+        return ImpactInvariantTracking(
+            plant, reference, gains, window=window, blend=blend, velocities=velocities
+        )
+    return ReferenceSpreading(reference, gains)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,20 +85,12 @@ class Stage:
 
     def policy(self, name: str, gains: GainSchedule) -> Policy:
         """The controller of this name, of `CONTROLLERS`."""
-        reference, window = self.reference, self.window
-        if name == "conventional":
-            return ClockTracking(reference, gains)
-        if name == "nearest arc":
-            return NearestTracking(reference, gains, window=window)
-        if name == "impact-invariant":
-            return ImpactInvariantTracking(self.plant, reference, gains, window=window)
-        spreading = ReferenceSpreading(reference, gains)
-        return DetectedPolicy(spreading, Detection(self.delay)) if "late" in name else spreading
+        plain = law(name.removesuffix(", late"), self.plant, self.reference, gains, self.window)
+        return DetectedPolicy(plain, Detection(self.delay)) if name.endswith("late") else plain
 
     def run(self, name: str, gains: GainSchedule, drawn: Draw) -> HybridTrajectory:
         """The run of a member under one of `CONTROLLERS`."""
-        policy = self.policy(name, gains)
-        return run_beside(self.plant, self.reference, policy, drawn, _TOLERANCE)
+        return drawn.run(self.plant, self.reference, self.policy(name, gains), _TOLERANCE, "DOP853")
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,16 +234,28 @@ def searched(trial: StageTrial, b: Budget, executor: Executor | None) -> Array:
     return found.best.parameters
 
 
-def tuned(trial: StageTrial, pool: Sequence[Array], b: Budget, executor: Executor | None) -> Tuned:
-    """The controller of a trial with the best parameters of a pool, judged on unseen members.
+def best_of(
+    pool: Sequence[Array],
+    structure: GainStructure,
+    seen: Ensemble,
+    peak_input: float,
+    error: Callable[[Statistics], float],
+) -> Array:
+    """The parameters of a pool of least error whose peak input, in N m, is within a limit.
 
-    Of parameters that all exceed the limit of the peak input it takes those of the lowest peak.
+    Of parameters that all exceed the limit those of the lowest peak.
     """
 
     def rank(parameters: Array) -> tuple[float, float]:
-        found = Ensemble(trial, b.members, executor)(trial.structure.schedule(parameters))
-        return max(found.peak_input, b.peak_input), found.mean_error + found.p95_error
+        found = seen(structure.schedule(parameters))
+        return max(found.peak_input, peak_input), error(found)
 
-    best = min(pool, key=rank)
-    gains = trial.structure.schedule(best)
+    return min(pool, key=rank)
+
+
+def tuned(trial: StageTrial, pool: Sequence[Array], b: Budget, executor: Executor | None) -> Tuned:
+    """The controller of a trial with the best parameters of a pool, judged on unseen members."""
+    seen, structure = Ensemble(trial, b.members, executor), trial.structure
+    best = best_of(pool, structure, seen, b.peak_input, lambda s: s.mean_error + s.p95_error)
+    gains = structure.schedule(best)
     return Tuned(trial.name, np.exp(best), gains, Ensemble(trial, range(b.judged), executor)(gains))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from hybridctl.experiments.door_optimal.comparison import best_of
 from hybridctl.experiments.door_plants import figures
 from hybridctl.experiments.door_plants.laws import LAWS, structure
 from hybridctl.experiments.door_plants.plants import PlantTrial, Setting
@@ -206,19 +207,11 @@ class LawSearch:
     def best(
         self, law: str, pool: Sequence[Array], members: Sequence[int], margin: float = 1.0
     ) -> Array:
-        """The best of a pool for a law: the least mean error of all within a part of the limit.
-
-        Without any it is those of the least peak.
-        """
+        """The best of a pool for a law, by its mean error, within a part of the limit."""
         if len(pool) == 1:
             return pool[0]
-        ensemble = self.ensemble(law, TRAINING, members, both=True)
-
-        def rank(parameters: Array) -> tuple[float, float]:
-            found = ensemble(structure().schedule(parameters))
-            return max(found.peak_input, margin * self.config.peak_input), found.mean_error
-
-        return min(pool, key=rank)
+        seen, limit = self.ensemble(law, TRAINING, members, both=True), self.config.peak_input
+        return best_of(pool, structure(), seen, margin * limit, lambda found: found.mean_error)
 
     def judge(self, law: str, parameters: Array, plant: Setting) -> Statistics:
         """What unseen runs on a plant say of a law."""

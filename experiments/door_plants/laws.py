@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from hybridctl.experiments.door_optimal.comparison import SpringGains
+from hybridctl.experiments.door_optimal.comparison import SpringGains, law
 from hybridctl.experiments.door_optimal.reference import published
 
 from hybridctl.checks import Array
-from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
 from hybridctl.control.detectors import Detector, Gate
 from hybridctl.control.interim import Interim
 from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tuning.structure import WindowedGains
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
@@ -60,20 +59,13 @@ def policy(name: str, design: WindowedGains, timeout: float) -> Policy:
     """The law of this name, of `LAWS`. timeout: of its interim mode, s."""
     plant, reference = scene()
     window = before, after = design.windows
-    if name == "conventional":
-        return ClockTracking(reference, design)
-    if name == "nearest arc":
-        weight = kinetic(reference)
-        return NearestTracking(reference, design, window=window, metric=weight)
-    if name == "impact-invariant":
-        return ImpactInvariantTracking(
-            plant, reference, design, window=window, blend=_BLEND, velocities=ARM
-        )
-    if name == "spreading":
-        return ReferenceSpreading(reference, design)
-    return ReferenceSpreading(
-        reference, design, interim=Interim(before, after, timeout, velocities=ARM)
-    )
+    if name == "interim":
+        bridge = Interim(before, after, timeout, velocities=ARM)
+        return ReferenceSpreading(reference, design, interim=bridge)
+    return law(
+        name, plant, reference, design, window,
+        metric=kinetic(reference), blend=_BLEND, velocities=ARM,
+    )  # fmt: skip
 
 
 def kinetic(reference: Reference) -> Array:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +29,7 @@ import numpy as np
 from rich.console import Console
 
 from hybridctl import HybridSystem, simulate_batch, symbolic
-from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import (
     GREEN,
     REFERENCE,
@@ -39,7 +40,7 @@ from hybridctl.app.plots import (
     power_law,
     series,
 )
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array, array, number
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.bderivative import BDerivative
@@ -172,9 +173,7 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Simulate a ball and differences of every field."""
-    cases = instances(config)
-    with progress(console, 0.0, 1.0) as begin:
-        results = {name: study(config, case, begin(name)) for name, case in cases.items()}
+    results = studied(instances(config), partial(study, config), console)
     summary = {name: record(config, result) for name, result in results.items()}
     rows = [
         (

@@ -18,9 +18,10 @@ event, the event and the flow after it: [Salt] (35), (40).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -36,13 +37,11 @@ from hybridctl import (
     simulate,
     simulate_batch,
 )
-from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import progress, table
+from hybridctl.app.experiment import Check, Findings, experiment, studied
+from hybridctl.app.report import Tick, table
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, InputError
 from hybridctl.hybrid.trajectory import Event
-
-Tick = Callable[[float], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,11 +300,12 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Simulate deviations and ensembles beside both maps."""
-    with progress(console, 0.0, 1.0) as begin:
-        results = {
-            name: study(example, config, np.random.default_rng([config.seed, k]), begin(name))
-            for k, (name, example) in enumerate(examples(config).items())
-        }
+    streams = (np.random.default_rng([config.seed, k]) for k in count())
+
+    def drawn(example: Example, tick: Tick) -> ExampleResult:
+        return study(example, config, next(streams), tick)
+
+    results = studied(examples(config), drawn, console)
     return Findings(
         {name: result.record() for name, result in results.items()},
         tables(results),

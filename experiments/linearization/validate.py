@@ -32,7 +32,7 @@ from rich.table import Table
 
 from hybridctl import HybridTrajectory, simulate
 from hybridctl.app import plugins
-from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import (
     GREEN,
     ORANGE,
@@ -44,7 +44,7 @@ from hybridctl.app.plots import (
     prediction,
     series,
 )
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid import DisturbedPolicy
@@ -138,8 +138,7 @@ def run(validated: str, config: Config, folder: RunFolder, console: Console) -> 
     @experiment
     def of_cases(config: Config, console: Console) -> Findings:
         cases = plugins.load("validations", validated)(config.tolerance)
-        with progress(console, 0.0, 1.0) as begin:
-            results = {n: study(config, build(), begin(n)) for n, build in cases.items()}
+        results = studied(cases, lambda build, tick: study(config, build(), tick), console)
         summary = summarize(config, results)
         return Findings(
             summary,

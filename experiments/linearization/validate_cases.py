@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.rrr_door import tracking as rrr_door
-from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN
+from hybridctl.experiments.rrr_door.reference import run_beside
 from hybridctl.robots import biped
 
 from hybridctl.control.reference import Reference
@@ -79,8 +79,8 @@ def split_impact(tolerance: float) -> ValidationCase:
     """The run of the thesis from its perturbed start: the corners hit one after the other."""
     config = rrr_door.Config()
     plant, reference, policy = _door(config, tolerance)
-    start = reference.nominal(0.0) + np.array(config.perturbation)
-    run = simulate(plant, OPEN, start, (0.0, FINAL_TIME), policy, rtol=tolerance, atol=tolerance)
+    deviation = np.array(config.perturbation)
+    run = run_beside(plant, reference, policy, deviation, (tolerance, tolerance))
     return _case(plant, run, policy, tolerance)
 
 

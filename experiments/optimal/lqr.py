@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,9 +28,9 @@ from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.app.report import progress, table
+from hybridctl.app.report import table
 from hybridctl.checks import Array
 from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
 from hybridctl.control.lqr.periodic import periodic_lqr
@@ -100,11 +101,8 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Design, track and compare on every case."""
-    with progress(console, 0.0, 1.0) as begin:
-        results = {
-            name: study(config, build(config.tolerance), begin(name))
-            for name, build in CASES.items()
-        }
+    cases = {name: build(config.tolerance) for name, build in CASES.items()}
+    results = studied(cases, partial(study, config), console)
     summary = {name: record(config, result) for name, result in results.items()}
     return Findings(
         summary,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.rrr_door import figures
 from hybridctl.experiments.rrr_door.contact import Manoeuvre, build_manoeuvre, contact_modes
-from hybridctl.experiments.rrr_door.reference import FINAL_TIME, OPEN, Design, build
+from hybridctl.experiments.rrr_door.reference import FINAL_TIME, Design, build, run_beside
 from hybridctl.robots.rrr_door import DoorParameters, system, urdf
 from rich.console import Console
 from rich.table import Table
@@ -33,7 +33,6 @@ from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tracking import TrackingError, tracking_error
 from hybridctl.errors import InputError
 from hybridctl.hybrid.policy import Policy
-from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
@@ -186,20 +185,10 @@ def simulate_all(config: Config, begin: Any) -> tuple[DoorParameters, DoorRuns]:
     from_file = tuned(config)  # before the work: it may not be there
     parameters, plant, reference = scene(config, begin("reference"))
     feedback = schedule(config, reference, from_file)
-    nominal = reference.nominal
 
     def tracked(policy: Policy, title: str) -> HybridTrajectory:
-        return simulate(
-            plant,
-            OPEN,
-            nominal(0.0) + config.scale * np.array(config.perturbation),
-            (0.0, nominal.end),
-            policy,
-            rtol=config.rtol,
-            atol=config.atol,
-            on_zeno="rest",
-            progress=begin(title),
-        )
+        deviation, to = config.scale * np.array(config.perturbation), (config.rtol, config.atol)
+        return run_beside(plant, reference, policy, deviation, to, progress=begin(title))
 
     tracking = tracked(ReferenceSpreading(reference, feedback), "reference spreading")
     conventional = tracked(ClockTracking(reference, feedback), "conventional error")

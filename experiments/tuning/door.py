@@ -8,9 +8,10 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.rrr_door import tracking as rrr_door
+from hybridctl.experiments.rrr_door.reference import run_beside
 from hybridctl.robots.rrr_door import DoorParameters, system
 
-from hybridctl import GainSchedule, HybridSystem, Reference, ReferenceSpreading, simulate
+from hybridctl import GainSchedule, HybridSystem, Reference, ReferenceSpreading
 from hybridctl.checks import Array
 from hybridctl.control import ClockTracking, DetectedPolicy, Detection
 from hybridctl.control.tuning.ensemble import Controller, Outcome, outcome
@@ -51,6 +52,13 @@ class Draw:
     start: Array
     bias: Array
     delay: float
+
+    def run(
+        self, plant: HybridSystem, reference: Reference, policy: Policy, tolerance: float, by: str
+    ) -> HybridTrajectory:
+        """The run off a reference at the start, with an error of torques; by: the method."""
+        biased = DisturbedPolicy(policy, lambda t, x: self.bias)
+        return run_beside(plant, reference, biased, self.start, (tolerance, tolerance), by)
 
 
 def draw(p: Perturbations, nominal: DoorParameters, seed: int, member: int) -> Draw:
@@ -96,31 +104,8 @@ class DoorTrial:
             else ClockTracking(reference, gains)
         )
         plant = _plant(drawn.parameters)
-        run = run_beside(plant, reference, policy, drawn, self.tolerance, "Radau")
+        run = drawn.run(plant, reference, policy, self.tolerance, "Radau")
         return outcome(reference, run)
-
-
-def run_beside(
-    plant: HybridSystem,
-    reference: Reference,
-    policy: Policy,
-    drawn: Draw,
-    tolerance: float,
-    method: str = "DOP853",
-) -> HybridTrajectory:
-    """The run of a member: from its start beside that of a reference, with its error of torques."""
-    nominal = reference.nominal
-    return simulate(
-        plant,
-        nominal.arcs[0].mode,
-        nominal(0.0) + drawn.start,
-        (0.0, nominal.end),
-        DisturbedPolicy(policy, lambda t, x: drawn.bias),
-        method=method,
-        rtol=tolerance,
-        atol=tolerance,
-        on_zeno="rest",
-    )
 
 
 @lru_cache(maxsize=2)

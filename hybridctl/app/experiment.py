@@ -15,11 +15,13 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import RunFolder, Tick, progress, table
 from hybridctl.errors import ClaimError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 C = TypeVar("C")
+Case = TypeVar("Case")
+Found = TypeVar("Found")
 CHECKS = "checks.json"
 
 
@@ -89,6 +91,14 @@ def experiment(
         return dict(found.summary)
 
     return run
+
+
+def studied(
+    cases: Mapping[str, Case], study: Callable[[Case, Tick], Found], console: Console
+) -> dict[str, Found]:
+    """What a study finds of each case, by name; it ticks with the share that is done, up to 1."""
+    with progress(console, 0.0, 1.0) as begin:
+        return {name: study(case, begin(name)) for name, case in cases.items()}
 
 
 def hold_claims(folder: RunFolder) -> None:
