@@ -64,7 +64,7 @@ def load_toss(path: str, index: int) -> Toss:
     if first + 1 == len(poses):
         raise InputError(f"toss {index} never comes down to the table: choose another one")
     turn = Rotation.from_quat(poses.values[first, 3:])
-    velocity, spin = (log[name].values[first] for name in VELOCITIES)
+    velocity, spin = (log[name].values[first].copy() for name in VELOCITIES)
     times = poses.times[first:]
     return Toss(
         times - times[0],

@@ -261,9 +261,9 @@ def test_tosses_without_a_flight_and_a_landing_are_refused(arrays, tmp_path):
         ("step=1", "step must be at most"),
         ("step=1e-9", "step must be at least"),
         ("position=[0,1]", "position must be a list of length 3"),
-        ("data=5", "'data' must be text"),
+        ("data=5", "data must be text"),
         ("toss=-1", "toss must be a whole number"),
-        ("toss=1.5", "'toss' must be a whole number"),
+        ("toss=1.5", "toss must be a whole number"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(setting, message):
