@@ -154,6 +154,7 @@ class GuardWatch:
         self._floor: list[float] = []
         self._fell: list[float] = []
         self._tolerances: list[float] = (tolerance * guards.sizes).tolist()
+        self._rounding: list[float] = (np.finfo(np.float64).eps * guards.sizes).tolist()
 
     def begin(self) -> None:
         """Begin an arc, with the next step that is scanned."""
@@ -282,13 +283,15 @@ class GuardWatch:
                     sampled = times[node], times[node + density]
                     if not g[node + density] < 0.0:
                         sampled = times[node], times[k + 1]
-                    return _root(piece, guard, ends, (g[k], g[k + 1]), sampled)
+                    values = g[k], g[k + 1]
+                    return _root(piece, guard, ends, values, sampled, self._rounding[i])
             elif dips[k]:
                 bottom = _lowest(piece, times[k], times[k + 1])
                 below = guard(bottom)
                 if below < 0.0:
                     sampled = times[k - k % density], bottom
-                    return _root(piece, guard, (times[k], bottom), (g[k], below), sampled)
+                    ends, values = (times[k], bottom), (g[k], below)
+                    return _root(piece, guard, ends, values, sampled, self._rounding[i])
         return None
 
     def _leaves(
@@ -318,7 +321,8 @@ class GuardWatch:
             highest = max(piece(top), before)
             if highest > 0.0:
                 sampled = left if before > 0.0 else top, right
-                self._fell[i] = _root(piece, guard, (top, right), (highest, now), sampled)
+                ends, least = (top, right), self._rounding[i]
+                self._fell[i] = _root(piece, guard, ends, (highest, now), sampled, least)
             elif before == 0.0:
                 self._fell[i] = left
             elif highest > before + HOP * tolerance:
@@ -373,19 +377,24 @@ def _root(
     ends: tuple[float, float],
     values: tuple[float, float],
     sampled: tuple[float, float],
+    rounding: float,
 ) -> float:
     """The time when a guard falls through zero, by Newton from the root of its series.
 
     values: of the series at the two times. sampled: times around them at which the guard itself was
-    seen to be positive, and negative: series know little of guards that jump.
+    seen to be positive, and negative: series know little of guards that jump. rounding: of the
+    guard, where iteration may end.
     """
     (left, right), before = ends, math.inf
     t, slope = piece.root(*ends, *values)
     for _ in range(NEWTON if slope < 0.0 else 0):
-        change, spacing = -guard(t) / slope, math.ulp(t)
+        value, spacing = guard(t), math.ulp(t)
+        change = -value / slope
         if abs(change) <= max(ROOT, SPACINGS * spacing):
             return t
         if not (left <= t + change <= right and abs(change) <= 0.5 * before):
+            if abs(value) <= rounding:
+                return t
             break
         t, before = t + change, abs(change)
     return _bracketed(guard, *sampled)

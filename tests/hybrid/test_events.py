@@ -285,3 +285,20 @@ def test_a_dip_is_looked_for_where_a_parabola_has_it(lowest):
     nodes = np.insert(np.cumsum(FINE_GAPS), 0, 0.0) - 1.0
     found = may_dip((nodes - lowest) ** 2, 2.0 * (nodes - lowest), 1e-12)
     assert np.flatnonzero(found).tolist() == [int(np.searchsorted(nodes, lowest)) - 1]
+
+
+@pytest.mark.parametrize("start", [3e-4, 1e-3 / 3.0, 1e-17])
+def test_a_guard_that_is_known_to_rounding_is_searched_no_further(start):
+    """Newton's steps stall where the guard is rounding, 5e-17 m or 5e-14 s, and that is the event.
+
+    Eight samples, eight of them again at the end, and two or three steps; bisection takes more.
+    """
+    asked = []
+
+    def wall(t, x, u):
+        asked.append(t)
+        return x[0] + 5e-17 * np.cos(1e17 * x[0] + 1e6 * t)
+
+    run = hc.simulate(line({"wall": wall}, speed=-1e-3), "go", [start], (0.0, 1.0))
+    assert run.events[0].time == pytest.approx(start / 1e-3, abs=3e-13)
+    assert len(asked) <= 22

@@ -32,7 +32,8 @@ def test_steps_under_held_inputs_are_one_run(system):
     assert whole.end == pytest.approx(0.9)
     assert [arc.index for arc in whole.arcs] == list(range(len(whole.arcs)))
     assert [event.index for event in whole.events] == list(range(len(whole.arcs) - 1))
-    np.testing.assert_allclose(whole(run.arcs[-1].start), run(run.arcs[-1].start), atol=1e-7)
+    landed = max(times[0][-1], times[1][-1])  # in both, whose times differ by rounding
+    np.testing.assert_allclose(whole(landed), run(landed), atol=1e-7)
 
 
 def test_an_input_that_ends_a_mode_begins_another():
