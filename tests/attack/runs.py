@@ -14,6 +14,7 @@ from attack.rigid import Judge, Row, impact_law, row_forces, stacked
 
 FORCE = 1e-7  # of the force unit F of the contact
 LENGTH = 1e-6  # m: guards see gaps below -1e-8; where bounces end, what is left decays at 20 / s
+ROUNDING = 2e-15  # of the terms of a speed, some twenty: a slow slip has its direction to as much
 SPEED = 1e-6  # m/s, beside the speeds of order 1 of these systems
 # A state of rest is taken up to 1e-5 s before bounces end, which leaves accelerations of 10 to
 # 100 m/s^2 that many m/s, however slow the last bounces are, and impulses that hold it; those of
@@ -100,9 +101,10 @@ def _judge_state(machine, judge: Judge, modes, x, u, outputs, acceleration, foun
         slip = row.rates()[1:]
         if modes[i] == "stick":
             found.note("rate", np.abs(slip).max(initial=0.0))
-        elif np.linalg.norm(slip) > SPEED:
-            s = slip / np.linalg.norm(slip)
-            found.note("oppose", np.abs(drag + mu * normal[i] * s).max() / units[i])
+        elif (speed := np.linalg.norm(slip)) > SPEED:
+            missed = np.abs(drag + mu * normal[i] * slip / speed).max()
+            blurred = ROUNDING * (np.abs(row.rows()[1:]) @ np.abs(v)).max() / speed
+            found.note("oppose", (missed - blurred * mu * normal[i]) / units[i])
     jacobian, _ = stacked(rows)
     forces = row_forces(rows, normal, friction)
     terms = np.array([mass @ acceleration, -push, -jacobian.T @ forces])
