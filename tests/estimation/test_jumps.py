@@ -18,7 +18,7 @@ from hybridctl import symbolic
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.jumps import _rates, _vague, jumped
+from hybridctl.estimation.jumps import _rates, _vague, jumped, to_rest
 from hybridctl.estimation.measurement import base_pose, configuration, encoders, linear
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.estimation.record import Record, Series
@@ -480,3 +480,23 @@ def test_the_noise_of_an_event_is_the_same_for_all_strategies():
     assert np.abs(added[0]).max() > 1e-5
     for other in added[1:]:
         np.testing.assert_allclose(other, added[0], rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("way", [(0.3, 0.8), None])
+def test_rest_projects_along_what_the_resets_move(way):
+    """Impulses along a way d, as friction turns them, on a floor with the normal n.
+
+    Places and velocities lose what they have across along d: 1 - d n' / (n . d). Where the reset
+    changes nothing there is no way, and the projection is orthogonal.
+    """
+    n, e, x = np.array([-0.6, 0.8]), 0.5, ca.SX.sym("x", 4)
+    d = n if way is None else np.array(way)
+    push = 0.0 if way is None else (1.0 + e) / (n @ d)
+    after = ca.vertcat(x[:2], x[2:] - push * d * (ca.DM(n).T @ x[2:]))
+    air = symbolic.SymbolicMode("air", state=x, field=[x[2], x[3], 0.0, -GRAVITY])
+    floor = symbolic.SymbolicTransition("air", "floor", ca.DM(n).T @ x[:2], "air", after)
+    system = symbolic.hybrid_system([air], [floor])
+    state = np.array([0.0, 0.0, 0.1, -0.2])
+    found = to_rest(system, "air", ("floor",), 0.0, state, np.zeros(0))
+    half = np.eye(2) - np.outer(d, n) / (n @ d)
+    np.testing.assert_allclose(found, block_diag(half, half), atol=1e-14)
