@@ -18,7 +18,7 @@ from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.model import Model, guard_rates
 from hybridctl.estimation.predict import StatePrediction, after_event
 from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
@@ -63,8 +63,7 @@ class ContactSignal:
             if closes not in ways.guards.names:
                 return fired(model, estimate, estimate, closes, law)
             e = _measured(model, estimate, closes, law)
-            _, rates = model.guard_rates(e.mode, e.time, e.mean, law(e.time, e.mean))
-            if rates[ways.guards.names.index(closes)] < 0.0:
+            if guard_rates(model.at(e, law))[ways.guards.names.index(closes)] < 0.0:
                 return fired(model, estimate, e, closes, law)
             note = f"{self.channel!r} is on, but {closes!r} recedes"
             return StatePrediction(estimate, notes=(note,))
@@ -81,10 +80,10 @@ def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
     row = model.system.outgoing(e.mode).guards.names.index(guard)
 
     def value(mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-        return model.guards(mode.key, t, x, u)[[row]]
+        return mode.guards(t, x, u)[[row]]
 
     def jacobian(mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-        return model.guard_rates(mode.key, t, x, u)[0][[row]]
+        return mode.guard_jacobian(t, x, u).state[[row]]
 
     zero = Measurement(guard, value, jacobian, np.array([[variance]]))
     mode = model.system.mode(e.mode)

@@ -37,7 +37,7 @@ from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.series import TO_SERIES, basis
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.sensitivity.propagation import Propagation, symmetric_part
-from hybridctl.sensitivity.variation import coefficients
+from hybridctl.sensitivity.variation import coefficients_at
 
 Generators = list[Array]
 
@@ -100,12 +100,13 @@ def step_transition(
 def generator(mode: ModeModel, noise: Noise | None, t: float, x: Array, u: Array) -> Array:
     """The matrix (2 ndx, 2 ndx) of the linear equation at a point."""
     n = mode.space.ndx
-    c = coefficients(mode, t, x, u)
+    point = mode.calc(t, x, u)
+    c = coefficients_at(point)
     m = np.zeros((2 * n, 2 * n))
     m[:n, :n] = c.state
     np.negative(c.state.T, out=m[n:, n:])
     if noise is not None:
-        m[:n, n:] = noise.matrix(mode, t, x, u, c.input)
+        m[:n, n:] = noise.matrix(point, c.input)
     return m
 
 

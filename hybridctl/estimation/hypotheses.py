@@ -33,12 +33,12 @@ from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import AnyMeasurement
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.model import Model, guard_rates, sees_input
 from hybridctl.estimation.predict import StatePrediction, extend
 from hybridctl.estimation.reconcile import ahead, reconcile, risen
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.mode import ModeModel
+from hybridctl.hybrid.model import ModeModel, Point
 from hybridctl.hybrid.trajectory import Event
 
 HYPOTHESES = 1  # by default
@@ -127,13 +127,13 @@ def predicted(
         main = rules.moments.predict(model, h.estimate, end, law)
         if main.kept and model is not rules.model:
             continue
-        if rules.bound == 1:
+        if not main.befores:
+            found.append(_gone(h, main))
+        elif rules.bound == 1:
             samples, pairs = (h.estimate.time, end), zip(main.befores, main.events, strict=False)
             said = [_astride(rules.model, b.estimate, v, samples, law) for b, v in pairs]
             gone = _gone(h, main)
             found.append(gone._replace(notes=(*chain(*said), *gone.notes)))
-        elif not main.befores:
-            found.append(_gone(h, main))
         else:
             found += _parted(rules, h, main, end, law)
     if not found:  # all were past their guards, where the simulation does not go on
@@ -212,7 +212,7 @@ def _parted(
     model, own, others = rules.model, 0.0, list[Hypothesis]()
     orders = list[tuple[float, int, str]]()
     for k, (before, event) in enumerate(zip(main.befores, main.events, strict=False)):
-        if not _may_part(model, before.estimate, event, law):
+        if not _may_part(model.at(before.estimate, law), event):
             continue
         late = extend(model, before, end, law)
         if late.kept:
@@ -373,27 +373,29 @@ def _agree(model: Model, a: Hypothesis, b: Hypothesis) -> bool:
     return bool((np.abs(way) <= AGREE * spread + _EXACT * (1.0 + np.abs(x).max())).all())
 
 
-def _margins(model: Model, e: Estimate, law: InputLaw) -> tuple[Array, Array]:
-    """Values (n,) and variances (n,) of the guards at the mean of an estimate."""
-    mode = model.system.mode(e.mode)
-    point = mode.calc(e.time, e.mean, law(e.time, e.mean))
-    g, d = point.guards, mode.guard_jacobian_at(point).state
-    variances = ((d @ e.covariance) * d).sum(axis=1)
+def _variances(model: Model, point: Point, covariance: Array) -> Array:
+    """Variances (n,) of the guards at the mean of an estimate."""
+    d = point.guard_jacobian.state
+    variances: Array = ((d @ covariance) * d).sum(axis=1)
     if model.guard_noise is not None:
-        variances = variances + [model.guard_noise.of(name) for name in mode.guard_names]
-    return g, variances
+        variances += [model.guard_noise.of(name) for name in point.mode.guard_names]
+    return variances
 
 
-def _rows(model: Model, e: Estimate, guards: Sequence[str]) -> list[int]:
-    names = model.system.outgoing(e.mode).guards.names
-    return [names.index(name) for name in guards]
+def _rows(point: Point, guards: Sequence[str]) -> list[int]:
+    return [point.mode.guard_names.index(name) for name in guards]
+
+
+def _positive(model: Model, point: Point, covariance: Array, rows: list[int]) -> float:
+    """Logarithm of the probability that these guards are positive."""
+    deviations = np.sqrt(np.maximum(_variances(model, point, covariance)[rows], _TINY))
+    return float(log_ndtr(point.guards[rows] / deviations).sum())
 
 
 def _before(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> float:
     """Logarithm of the probability that guards of a mode are positive."""
-    rows = _rows(model, e, guards)
-    g, variances = _margins(model, e, law)
-    return float(log_ndtr(g[rows] / np.sqrt(np.maximum(variances[rows], _TINY))).sum())
+    point = model.at(e, law)
+    return _positive(model, point, e.covariance, _rows(point, guards))
 
 
 def _after(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> float:
@@ -402,11 +404,9 @@ def _after(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> fl
     Just after it a guard that the mode still has rises from zero: a state at which it is negative
     is one whose event is to come.
     """
-    rows = risen(model, e, fired, law)
-    if not rows:
-        return 0.0
-    g, variances = _margins(model, e, law)
-    return float(log_ndtr(g[rows] / np.sqrt(np.maximum(variances[rows], _TINY))).sum())
+    point = model.at(e, law)
+    rows = risen(point, fired)
+    return _positive(model, point, e.covariance, rows) if rows else 0.0
 
 
 def _astride(
@@ -416,11 +416,11 @@ def _astride(
 
     Its time is known as well as its guard is, over the rate of that.
     """
-    if not _may_part(model, e, event, law):
+    point = model.at(e, law)
+    if not _may_part(point, event):
         return ()
-    rows = _rows(model, e, event.guards)
-    _, rates = model.guard_rates(e.mode, e.time, e.mean, law(e.time, e.mean))
-    variances = _margins(model, e, law)[1]
+    rows, rates = _rows(point, event.guards), guard_rates(point)
+    variances = _variances(model, point, e.covariance)
     near = min(abs(event.time - t) for t in samples) ** 2
     if not (near * rates[rows] ** 2 < _UNDECIDED * variances[rows]).any():
         return ()
@@ -428,32 +428,28 @@ def _astride(
 
 
 def _inside(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> bool:
-    u = law(e.time, e.mean)
-    return bool((model.guards(e.mode, e.time, e.mean, u)[_rows(model, e, guards)] > 0.0).all())
+    point = model.at(e, law)
+    return bool((point.guards[_rows(point, guards)] > 0.0).all())
 
 
-def _may_part(model: Model, e: Estimate, event: Event, law: InputLaw) -> bool:
+def _may_part(point: Point, event: Event) -> bool:
     """Whether an event is that of guards of its mode none of which depends on the input."""
-    names = model.system.outgoing(e.mode).guards.names
-    if event.accumulation is not None or not set(event.guards) <= set(names):
+    if event.accumulation is not None or not set(event.guards) <= set(point.mode.guard_names):
         return False
-    sees = model.sees_input(e.mode, e.time, e.mean, law(e.time, e.mean))
-    return not sees[_rows(model, e, event.guards)].any()
+    return not sees_input(point)[_rows(point, event.guards)].any()
 
 
 def _within_reach(model: Model, e: Estimate, law: InputLaw) -> list[tuple[str, float]]:
     """Guards that may have fired before the mean has reached them, and how probable that is."""
-    names = model.system.outgoing(e.mode).guards.names
+    point = model.at(e, law)
+    names = point.mode.guard_names
     if not names:
         return []
-    g, variances = _margins(model, e, law)
+    g, variances = point.guards, _variances(model, point, e.covariance)
     near = (g * g < _FARTHEST * variances) & (g > 0.0)
     if not near.any():
         return []
-    u = law(e.time, e.mean)
-    _, rates = model.guard_rates(e.mode, e.time, e.mean, u)
-    sees = model.sees_input(e.mode, e.time, e.mean, u)
-    rows = np.flatnonzero(near & (g < -model.rewind * rates) & ~sees)
+    rows = np.flatnonzero(near & (g < -model.rewind * guard_rates(point)) & ~sees_input(point))
     return [(names[k], float(log_ndtr(-g[k] / np.sqrt(variances[k])))) for k in rows]
 
 
@@ -461,12 +457,11 @@ def _overtaking(
     model: Model, e: Estimate, fired: Sequence[str], law: InputLaw
 ) -> list[tuple[str, float]]:
     """Guards that may have fired before some that fire now, and how probable that is."""
-    names = model.system.outgoing(e.mode).guards.names
-    u = law(e.time, e.mean)
-    g = model.guards(e.mode, e.time, e.mean, u)
-    d, rates = model.guard_rates(e.mode, e.time, e.mean, u)
+    point = model.at(e, law)
+    names, g, d = point.mode.guard_names, point.guards, point.guard_jacobian.state
+    rates = guard_rates(point)
     falling = (rates < 0.0) & (g > 0.0) & (g < -model.rewind * rates)
-    falling &= ~model.sees_input(e.mode, e.time, e.mean, u)
+    falling &= ~sees_input(point)
     first, found = names.index(fired[0]), list[tuple[str, float]]()
     for k in np.flatnonzero(falling):
         if names[k] not in fired and rates[first] < 0.0:

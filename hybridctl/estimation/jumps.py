@@ -34,11 +34,11 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.augmentation import with_guard_offsets
-from hybridctl.sensitivity.gains import JumpGains, guard_derivative
+from hybridctl.sensitivity.gains import JumpGains, guard_index
 from hybridctl.sensitivity.moments import through_jump
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.simultaneous import jump_derivative
-from hybridctl.sensitivity.variation import coefficients
+from hybridctl.sensitivity.variation import coefficients_at
 
 Strategy = Literal["saltation", "reset_jacobian", "no_jump"]
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian", "no_jump")
@@ -103,15 +103,9 @@ def _baseline(
     variances = _variances(noise, event)
     if not variances.any() or event.accumulation is not None:
         return result
-    rates = _rates(system, event)
-    vague = _vague(rates, p)
-    slowed = 1.0
-    if vague is not None:
-        falling, slowed = _falling(system, event, p, *rates[vague])
-        event = falling or event
-        result = result._replace(note=f"the rate of {vague!r} is {UNSURE}")
-    added = _first_order(system, event, np.zeros_like(p), variances, slowed).covariance
-    return result._replace(covariance=result.covariance + added)
+    event, rates, slowed, note = _steep(system, event, p)
+    added = _first_order(system, event, rates, np.zeros_like(p), variances, slowed).covariance
+    return result._replace(covariance=result.covariance + added, note=note)
 
 
 def reset_jacobian(system: HybridSystem, event: Event) -> Array:
@@ -146,9 +140,8 @@ def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
     """
     before = system.mode(event.mode_before)
     t, x, u = event.time, event.state_before, event.input_before
-    slopes = {
-        g: guard_derivative(before, g, t, x, u) for g in event.guards if g in before.guard_names
-    }
+    point, names = before.calc(t, x, u), before.guard_names
+    slopes = {g: before.guard_row_at(names.index(g), point) for g in event.guards if g in names}
     guards = tuple(g for g, slope in slopes.items() if not slope.input.any())
     matrix = to_rest(system, event.mode_before, guards, t, x, u)
     return _linear(matrix, p, "events accumulate: their guards and rates are set to zero")
@@ -170,8 +163,9 @@ def to_rest(
     Curvature is left out.
     """
     mode = system.mode(key)
-    slope = coefficients(mode, t, x, u).state
-    values = [guard_derivative(mode, g, t, x, u).state for g in guards]
+    point = mode.calc(t, x, u)
+    slope = coefficients_at(point).state
+    values = [mode.guard_row_at(guard_index(mode, g), point).state for g in guards]
     rates = np.reshape([row @ slope for row in values], (-1, len(slope)))
     rows = np.concatenate((np.reshape(values, rates.shape), rates))
     ways = np.linalg.pinv(rows)
@@ -193,15 +187,22 @@ def to_rest(
 def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | None) -> Jumped:
     if event.accumulation is not None:
         return _rested(system, event, p)
-    rates, slowed = _rates(system, event), 1.0
+    event, rates, slowed, note = _steep(system, event, p)
+    found = _first_order(system, event, rates, p, _variances(noise, event), slowed)
+    return found if note is None else found._replace(note=note)
+
+
+def _steep(system: HybridSystem, event: Event, p: Array) -> tuple[Event, Rates, float, str | None]:
+    """The event with rates that are surer than their sign, see `_falling`, and a note of that."""
+    rates = _rates(system, event)
     vague = _vague(rates, p)
-    if vague is not None:
-        falling, slowed = _falling(system, event, p, *rates[vague])
-        event = falling or event
-    found = _first_order(system, event, p, _variances(noise, event), slowed)
-    if vague is not None:
-        found = found._replace(note=f"the rate of {vague!r} is {UNSURE}")
-    return found
+    if vague is None:
+        return event, rates, 1.0, None
+    note = f"the rate of {vague!r} is {UNSURE}"
+    falling, slowed = _falling(system, event, p, *rates[vague])
+    if falling is None:
+        return event, rates, slowed, note
+    return falling, _rates(system, falling), slowed, note
 
 
 def _variances(noise: GuardNoise | None, event: Event) -> Array:
@@ -210,14 +211,14 @@ def _variances(noise: GuardNoise | None, event: Event) -> Array:
 
 
 def _first_order(
-    system: HybridSystem, event: Event, p: Array, variances: Array, slowed: float
+    system: HybridSystem, event: Event, rates: Rates, p: Array, variances: Array, slowed: float
 ) -> Jumped:
     """The jump by `_through`, or by the reset's Jacobian where there is no first order.
 
     slowed: by how much less than at its rate the time of an event changes with the deviation.
     """
     try:
-        return _through(system, event, p, variances, slowed)
+        return _through(system, event, rates, p, variances, slowed)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
@@ -225,7 +226,7 @@ def _first_order(
 
 
 def _through(
-    system: HybridSystem, event: Event, p: Array, variances: Array, slowed: float
+    system: HybridSystem, event: Event, rates: Rates, p: Array, variances: Array, slowed: float
 ) -> Jumped:
     """The jump by the saltation matrix G and k k^T s / gdot^2, or by a piecewise-linear map.
 
@@ -242,7 +243,7 @@ def _through(
             found = _linear(jump.state, p)
             if not noisy:
                 return found
-            ((rate, _),) = _rates(system, event).values()
+            ((rate, _),) = rates.values()
             shift = slowed / rate * jump.field_change
             added = variances[0] * np.outer(shift, shift)
             return found._replace(covariance=found.covariance + added)
@@ -313,15 +314,18 @@ def _rates(system: HybridSystem, event: Event) -> Rates:
     """
     before = system.mode(event.mode_before)
     t, x, u = event.time, event.state_before, event.input_before
-    a = coefficients(before, t, x, u).state
-    flow = before.field(t, x, u)
+    point = before.calc(t, x, u)
+    a, flow = coefficients_at(point).state, point.field
     h = _TURNED / max(1.0, float(np.abs(flow).max()))
-    ahead, behind = (before.space.normalize(before.space.integrate(x, s * flow)) for s in (h, -h))
+    ahead, behind = (
+        before.calc(t + s, before.space.normalize(before.space.integrate(x, s * flow)), u)
+        for s in (h, -h)
+    )
     found = {}
     for guard in event.guards:
-        g = guard_derivative(before, guard, t, x, u)
+        i = guard_index(before, guard)
+        g, late, early = (before.guard_row_at(i, p) for p in (point, ahead, behind))
         rate = g.time + g.state @ flow + g.input @ event.input_rate
-        turned = guard_derivative(before, guard, t + h, ahead, u).state
-        turned = turned - guard_derivative(before, guard, t - h, behind, u).state
-        found[guard] = float(rate), np.asarray(g.state @ a + turned / (2.0 * h))
+        turned = (late.state - early.state) / (2.0 * h)
+        found[guard] = float(rate), np.asarray(g.state @ a + turned)
     return found

@@ -83,15 +83,13 @@ def combined(system: HybridSystem, estimates: Sequence[Estimate], weights: Array
 
 def own_part(model: Model, h: Hypothesis, law: InputLaw) -> Estimate:
     """The moments of a hypothesis cut off where others go on."""
-    e = h.estimate
-    names = model.system.outgoing(e.mode).guards.names
+    e, point = h.estimate, model.at(h.estimate, law)
+    mode, names = point.mode, point.mode.guard_names
     rows = [names.index(name) for name in (*h.pending, *h.passed) if name in names]
-    rows += [k for k in risen(model, e, h.fired, law) if k not in rows]
+    rows += [k for k in risen(point, h.fired) if k not in rows]
     if not rows:
         return e
-    u, mode = law(e.time, e.mean), model.system.mode(e.mode)
-    g = model.guards(e.mode, e.time, e.mean, u)
-    slopes = model.guard_jacobian(e.mode, e.time, e.mean, u).state
+    g, slopes = point.guards, point.guard_jacobian.state
     step, p = np.zeros(mode.space.ndx), e.covariance
     for k in rows:
         noise = 0.0 if model.guard_noise is None else model.guard_noise.of(names[k])

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.checks import Array, vector
 from hybridctl.errors import IntegrationError
-from hybridctl.estimation.estimate import constrained
+from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.jump import consistent, jump
@@ -23,10 +23,10 @@ from hybridctl.hybrid.model import (
     FREE_PACE,
     Diffusion,
     FieldJacobian,
-    GuardJacobian,
     ModeKey,
     ModeModel,
     Pace,
+    Point,
 )
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
@@ -63,28 +63,13 @@ class Model:
     zeno_horizon: float = 1e-3
     late: Callable[[], bool] = _never
 
-    def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        """The values of the guards of a mode."""
-        return np.asarray(self.system.mode(key).guards(t, x, u), dtype=np.float64)
+    def at(self, e: Estimate, law: InputLaw) -> Point:
+        """The mode of an estimate at its mean."""
+        return self.system.mode(e.mode).calc(e.time, e.mean, law(e.time, e.mean))
 
     def tolerances(self, key: ModeKey) -> Array:
         """How far below zero the guards of a mode (n,) may be at a state inside it."""
         return GUARD_TOLERANCE * self.system.outgoing(key).guards.sizes
-
-    def guard_rates(self, key: ModeKey, t: float, x: Array, u: Array) -> tuple[Array, Array]:
-        """The derivatives D_x g (n, ndx) and rates dg/dt (n,) of the guards at constant input."""
-        mode = self.system.mode(key)
-        point = mode.calc(t, x, u)
-        d = mode.guard_jacobian_at(point)
-        return d.state, d.time + d.state @ point.field
-
-    def sees_input(self, key: ModeKey, t: float, x: Array, u: Array) -> NDArray[np.bool_]:
-        """The guards of a mode that depend on the input, as flags (n,)."""
-        return np.asarray(self.guard_jacobian(key, t, x, u).input.any(axis=1))
-
-    def guard_jacobian(self, key: ModeKey, t: float, x: Array, u: Array) -> GuardJacobian:
-        """The derivatives of the guards of a mode."""
-        return self.system.mode(key).guard_jacobian(t, x, u)
 
     def without(self, key: ModeKey, names: Sequence[str]) -> HybridSystem:
         """The system, with one mode that lacks some of its guards."""
@@ -187,6 +172,17 @@ class Model:
             system, key, x, span, law, rtol=self.rtol, atol=self.atol, progress=_limit(key)
         )
         return run.arcs[0]
+
+
+def guard_rates(point: Point) -> Array:
+    """The rates dg/dt (n,) of the guards at constant input."""
+    d = point.guard_jacobian
+    return np.asarray(d.time + d.state @ point.field)
+
+
+def sees_input(point: Point) -> NDArray[np.bool_]:
+    """The guards that depend on the input, as flags (n,)."""
+    return np.asarray(point.guard_jacobian.input.any(axis=1))
 
 
 def _limit(key: ModeKey) -> Callable[[float], None]:

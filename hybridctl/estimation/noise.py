@@ -31,10 +31,10 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, function, number, semidefinite
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.hybrid.mode import Diffusion, ModeKey, ModeModel
+from hybridctl.hybrid.model import Diffusion, ModeKey, ModeModel, Point
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.sensitivity.variation import coefficients
+from hybridctl.sensitivity.variation import coefficients_at
 
 NoiseFunction: TypeAlias = Callable[[ModeKey, float, Array, Array], ArrayLike]
 
@@ -81,13 +81,14 @@ class Noise:
             self._held[mode.key] = found
         return found
 
-    def matrix(self, mode: ModeModel, t: float, x: Array, u: Array, input_map: Array) -> Array:
+    def matrix(self, point: Point, input_map: Array) -> Array:
         """Covariance or density (ndx, ndx) at a point; input_map (ndx, nu) is D_u f there."""
-        w = self._at(mode, t, x, u)
+        mode = point.mode
+        w = self._at(mode, point.t, point.x, point.u)
         if not self.through_input:
             return w
         if self.yields(mode):
-            free = mode.free_input_at(mode.calc(t, x, u))
+            free = mode.free_input_at(point)
             input_map = input_map + self.compliance * (free - input_map)
         return np.asarray(input_map @ w @ input_map.T)
 
@@ -149,8 +150,9 @@ def reset_covariance(
     if isinstance(noise, EventNoise):
         return semidefinite("reset_noise", noise.function(event), mode.space.ndx)
     t, x, u = event.time, event.state_after, event.input_after
-    through = coefficients(mode, t, x, u).input if noise.through_input else np.zeros((0, 0))
-    return noise.matrix(mode, t, x, u, through)
+    point = mode.calc(t, x, u)
+    through = coefficients_at(point).input if noise.through_input else np.zeros((0, 0))
+    return noise.matrix(point, through)
 
 
 @dataclass(frozen=True, eq=False)

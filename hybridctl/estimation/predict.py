@@ -21,14 +21,14 @@ from hybridctl.errors import EventLimitError, SimulationError, SystemDefinitionE
 from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, constrained, corrected, nearest_semidefinite
 from hybridctl.estimation.jumps import jumped, to_rest
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.model import Model, guard_rates, sees_input
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import StepAhead, WholeStep
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
-from hybridctl.sensitivity.variation import coefficients
+from hybridctl.sensitivity.variation import coefficients_at
 
 _ROUNDS = 20
 _SHORTEST = 0.3  # of a prediction that fails: in this part of it the mode is kept
@@ -230,19 +230,18 @@ def _rested(
     None where rates are larger than what the flow makes of them within `zeno_horizon`. The
     curvature of the guards is left out.
     """
-    e, mode = now.estimate, model.system.mode(now.estimate.mode)
-    u = law(e.time, e.mean)
-    g = model.guards(e.mode, e.time, e.mean, u)
-    near = np.abs(g) <= _AT * model.tolerances(e.mode)
-    closed = near & ~model.sees_input(e.mode, e.time, e.mean, u)
-    rows, rates = (part[closed] for part in model.guard_rates(e.mode, e.time, e.mean, u))
-    turning = rows @ coefficients(mode, e.time, e.mean, u).state
-    made = np.abs(turning @ mode.field(e.time, e.mean, u)) * model.zeno_horizon
+    e, point = now.estimate, model.at(now.estimate, law)
+    mode = point.mode
+    near = np.abs(point.guards) <= _AT * model.tolerances(e.mode)
+    closed = near & ~sees_input(point)
+    rows, rates = point.guard_jacobian.state[closed], guard_rates(point)[closed]
+    turning = rows @ coefficients_at(point).state
+    made = np.abs(turning @ point.field) * model.zeno_horizon
     if not closed.any() or (np.abs(rates) > FORCED * made).any():
         return None
     free = extend(model, now, end, law)
     names = tuple(name for name, is_at in zip(mode.guard_names, closed, strict=True) if is_at)
-    left = to_rest(model.system, e.mode, names, e.time, e.mean, u)
+    left = to_rest(model.system, e.mode, names, e.time, e.mean, point.u)
     way = mode.space.difference(e.mean, free.estimate.mean)
     p = left @ (free.estimate.covariance + np.outer(way, way)) @ left.T
     matrix = None if now.transition is None else left @ now.transition
@@ -279,13 +278,12 @@ def _bounded(model: Model, now: StatePrediction, end: float, law: InputLaw) -> S
 
 def _fallen(model: Model, e: Estimate, law: InputLaw) -> list[str]:
     """The guards of a mode that are zero or less at the mean, and fall."""
-    u = law(e.time, e.mean)
-    at = model.guards(e.mode, e.time, e.mean, u) <= model.tolerances(e.mode)
+    point = model.at(e, law)
+    at = point.guards <= model.tolerances(e.mode)
     if not at.any():
         return []
-    at &= model.guard_rates(e.mode, e.time, e.mean, u)[1] < 0.0
-    names = model.system.outgoing(e.mode).guards.names
-    return [name for name, is_at in zip(names, at, strict=True) if is_at]
+    at &= guard_rates(point) < 0.0
+    return [name for name, is_at in zip(point.mode.guard_names, at, strict=True) if is_at]
 
 
 def extend(model: Model, now: StatePrediction, end: float, law: InputLaw) -> StatePrediction:
@@ -322,18 +320,17 @@ def along(
 
 def _outside(model: Model, e: Estimate, end: float, law: InputLaw) -> tuple[tuple[str, ...], float]:
     """The guards that the mean is outside of, and the time until which to flow without them."""
-    u = law(e.time, e.mean)
-    g = model.guards(e.mode, e.time, e.mean, u)
+    point = model.at(e, law)
+    g = point.guards
     out = g < -model.tolerances(e.mode)
     if not out.any():
         return (), end
-    _, rates = model.guard_rates(e.mode, e.time, e.mean, u)
+    rates = guard_rates(point)
     rising = out & (rates > 0.0)
     if rising.any():
         back = float((-g[rising] / rates[rising]).max())
         end = min(end, e.time + _BEYOND * back + 1e-9)
-    names = model.system.outgoing(e.mode).guards.names
-    return tuple(names[i] for i in np.flatnonzero(out)), end
+    return tuple(point.mode.guard_names[i] for i in np.flatnonzero(out)), end
 
 
 def _follow(

@@ -32,10 +32,10 @@ from hybridctl.estimation.estimate import (
     nearest_semidefinite,
     truncated,
 )
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.model import Model, guard_rates, sees_input
 from hybridctl.estimation.predict import StatePrediction, after_event, along, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.mode import ModeModel
+from hybridctl.hybrid.model import ModeModel, Point
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc
 
@@ -56,22 +56,21 @@ def reconcile(
     if not model.system.mode(estimate.mode).guard_names:
         return now
     for k in range(_ROUNDS):
-        e = now.estimate
-        u = law(e.time, e.mean)
-        g = model.guards(e.mode, e.time, e.mean, u)
-        out = np.flatnonzero(g < -model.tolerances(e.mode))
+        e, point = now.estimate, model.at(now.estimate, law)
+        g = point.guards
+        (out,) = (g < -model.tolerances(e.mode)).nonzero()
         if not out.size:
             return now
         if pending and e.mode == estimate.mode:
-            names = model.system.outgoing(e.mode).guards.names
+            names = point.mode.guard_names
             out = np.array([i for i in out.tolist() if names[i] not in pending], dtype=np.intp)
         if not out.size:
             return now
         if k == 0:
             now = now._replace(transition=np.eye(len(e.covariance)))
-        gradients, rates = model.guard_rates(e.mode, e.time, e.mean, u)
+        gradients, rates = point.guard_jacobian.state, guard_rates(point)
         falling = out[rates[out] < 0.0]
-        again = None if model.late() else _overdue(model, now, falling, rates, law)
+        again = None if model.late() else _overdue(model, now, point, falling, law)
         if again is not None:
             now = again
             continue
@@ -86,18 +85,17 @@ def reconcile(
 
 
 def _overdue(
-    model: Model, now: StatePrediction, falling: Indices, rates: Array, law: InputLaw
+    model: Model, now: StatePrediction, point: Point, falling: Indices, law: InputLaw
 ) -> StatePrediction | None:
     """The estimate with the event of one of these guards made up for; None where that fails.
 
-    Guards that see the input, forces, may have jumped with it, or with the correction: they come
-    last, and fire at once.
+    point: the mode at its mean. Guards that see the input, forces, may have jumped with it, or with
+    the correction: they come last, and fire at once.
     """
     e = now.estimate
-    sees = model.sees_input(e.mode, e.time, e.mean, law(e.time, e.mean))
-    placed = falling[~sees[falling]]
+    placed = falling[~sees_input(point)[falling]]
     if placed.size:
-        back = _rewound(model, now, placed, float(rates[placed].max()), law)
+        back = _rewound(model, now, placed, float(guard_rates(point)[placed].max()), law)
         return None if back is None else _again(model, back, e.time, law, len(now.events))
     if falling.size:
         return _fired(model, now, _lowest(model, now, falling, law), e.mean, law)
@@ -147,15 +145,13 @@ def _back(quiet: Model, after: StatePrediction, time: float, law: InputLaw) -> S
 
 def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Estimate:
     """The estimate given that a guard of its mode is zero."""
-    names = model.system.outgoing(estimate.mode).guards.names
-    row = names.index(guard)
     mode = model.system.mode(estimate.mode)
+    row = mode.guard_names.index(guard)
     x, p, t = estimate.mean, estimate.covariance, estimate.time
     allowed = float(model.tolerances(estimate.mode)[row])
     for _ in range(_ROUNDS):
-        u = law(t, x)
-        g = float(model.guards(estimate.mode, t, x, u)[row])
-        gradient = model.guard_rates(estimate.mode, t, x, u)[0][row]
+        point = mode.calc(t, x, law(t, x))
+        g, gradient = float(point.guards[row]), point.guard_jacobian.state[row]
         spread = p @ gradient
         s = float(gradient @ spread)
         if s <= _HELD**2 * g**2 or abs(g) <= allowed:
@@ -168,18 +164,16 @@ def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Es
     return replace(estimate, mean=x, covariance=p)
 
 
-def risen(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> list[int]:
-    """The guards of its mode, of those that have fired last, that rise at an estimate.
+def risen(point: Point, fired: Sequence[str]) -> list[int]:
+    """The guards of its mode, of those that have fired last, that rise at a point.
 
     They rise from zero: where one is negative, the event is late. Forces are none of them.
     """
-    names = model.system.outgoing(e.mode).guards.names
+    names = point.mode.guard_names
     rows = [names.index(name) for name in fired if name in names]
     if not rows:
         return []
-    u = law(e.time, e.mean)
-    _, rates = model.guard_rates(e.mode, e.time, e.mean, u)
-    sees = model.sees_input(e.mode, e.time, e.mean, u)
+    rates, sees = guard_rates(point), sees_input(point)
     return [k for k in rows if rates[k] > 0.0 and not sees[k]]
 
 
@@ -191,16 +185,16 @@ def _rewound(
     If that is before the last event: just after that, with the lowest guard fired.
     """
     e = present.estimate
-    outgoing = model.system.outgoing(e.mode).guards
+    own = model.system.mode(e.mode)
 
     def least(s: float, arc: Arc) -> float:
         t, x = e.time - s, arc(float(s))
-        return float(outgoing.values(t, x, law(t, x))[falling].min())
+        return float(own.guards(t, x, law(t, x))[falling].min())
 
     longest = min(model.rewind, e.time - e.since)
     if longest < _INSTANT:
         return _fired_there(model, present, falling, law)
-    now = _values(model, e, law)[falling].min()
+    now = model.at(e, law).guards[falling].min()
     first = 2.0 * float(now) / min(rate, -1e-300)
     for length in sorted({min(first, longest), longest}):
         try:
@@ -210,7 +204,7 @@ def _rewound(
         if least(length, arc) > 0.0:
             back = float(brentq(least, 0.0, length, args=(arc,), xtol=1e-15))
             then = _taken_back(model, present, mode, replace(arc, end=back))
-            inside = _values(model, then.estimate, law) >= -model.tolerances(e.mode)
+            inside = model.at(then.estimate, law).guards >= -model.tolerances(e.mode)
             return then if inside.all() else _fired_there(model, then, falling, law)
     if longest < e.time - e.since:
         return None
@@ -225,16 +219,10 @@ def _taken_back(
     return present.onward(*along(model.quiet, mode, arc, e, e.time - arc.end))
 
 
-def _values(model: Model, e: Estimate, law: InputLaw) -> Array:
-    """The guards at the mean."""
-    return model.guards(e.mode, e.time, e.mean, law(e.time, e.mean))
-
-
 def _lowest(model: Model, now: StatePrediction, falling: Indices, law: InputLaw) -> str:
     """The name of the guard with the lowest value of some."""
-    e = now.estimate
-    g = _values(model, e, law)[falling]
-    return model.system.outgoing(e.mode).guards.names[int(falling[g.argmin()])]
+    point = model.at(now.estimate, law)
+    return point.mode.guard_names[int(falling[point.guards[falling].argmin()])]
 
 
 def _fired_there(

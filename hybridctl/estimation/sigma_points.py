@@ -72,7 +72,8 @@ def carried(
     One that is outside its mode is reconciled and predicted as the mean of a salted filter is,
     without a covariance; so is one whose simulation cannot go on. model: a silent one.
     """
-    if (model.guards(mode, start, x, law(start, x)) >= -model.tolerances(mode)).all():
+    guards = model.system.mode(mode).guards(start, x, law(start, x))
+    if (guards >= -model.tolerances(mode)).all():
         try:
             run = _simulated(model, mode, x, start, end, law)
             return CarriedState(run.final_mode, run.final_state, _brief(run.guard_events))

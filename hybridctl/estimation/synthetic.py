@@ -170,8 +170,8 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     period, n = 1.0 / settings.rate, round(settings.duration * settings.rate)
     times: Array = scenario.begin + period * np.arange(n + 1, dtype=np.float64)
     mode = model.system.mode(model.open)
-    none = np.zeros(mode.nu)
-    density = model.process_noise.matrix(mode, times[0], scenario.mean, none, np.eye(mode.nu))
+    point = mode.calc(times[0], scenario.mean, np.zeros(mode.nu))
+    density = model.process_noise.matrix(point, np.eye(mode.nu))
     root = np.linalg.cholesky(density / period) if density.any() else density
     held = HeldPolicy(
         scenario.policy, rng.normal(size=(n + 1, mode.nu)) @ root.T, float(times[0]), period

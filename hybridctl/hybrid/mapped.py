@@ -38,10 +38,6 @@ from hybridctl.spaces import Space
 class MappedPoint(Point):
     """A point of a mapped mode, with that of the mode `inner` to it."""
 
-    __slots__ = ("inner",)
-
-    inner: Point
-
     def __init__(self, mode: ModeModel, t: float, x: Array, u: Array, inner: Point) -> None:
         super().__init__(mode, t, x, u)
         self.inner = inner

@@ -113,7 +113,7 @@ class Mode(ModeModel):
 
     def guards_at(self, point: Point) -> Array:
         """The guards."""
-        return self._guards.values(point.t, point.x, point.u)
+        return np.asarray(self._guards.values(point.t, point.x, point.u))
 
     def guard(self, i: int, t: float, x: Array, u: Array) -> float:
         """The value of guard i alone."""

@@ -35,7 +35,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -46,6 +46,7 @@ from hybridctl.hybrid.guards import GuardSet
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.spaces import Space
 
+T = TypeVar("T")
 ModeKey: TypeAlias = Hashable
 ResetJacobian: TypeAlias = GuardJacobian
 
@@ -176,33 +177,46 @@ class JumpTerms(NamedTuple):
     reset_rate: Array
 
 
+class Found(Generic[T]):
+    """What a point finds by this function when it is first asked for, and then knows."""
+
+    def __init__(self, find: Callable[[Any], T]) -> None:
+        self._find = find
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, point: Any, owner: type) -> T:
+        value: T = self._find(point)
+        point.__dict__[self._name] = value
+        return value
+
+
 class Point:
-    """A mode at (t, x, u): its `field` (ndx,), its `guards` (n,), found when they are asked for.
+    """A mode at (t, x, u): field (ndx,), guards (n,) and their derivatives, found when asked for.
 
     Subclasses keep more. x is a point of the space: normalised where that is a manifold.
     """
 
-    __slots__ = ("field", "guards", "mode", "t", "u", "x")
-
     mode: ModeModel
-    t: float
-    x: Array
-    u: Array
-    field: Array
-    guards: Array
 
     def __init__(self, mode: ModeModel, t: float, x: Array, u: Array) -> None:
         self.mode, self.t, self.x, self.u = mode, t, x, u
 
-    def __getattr__(self, name: str) -> Any:
-        """What the point does not know yet, found by its mode."""
-        if name == "field":
-            self.field = self.mode.field_at(self)
-            return self.field
-        if name == "guards":
-            self.guards = self.mode.guards_at(self)
-            return self.guards
-        raise AttributeError(f"{type(self).__name__} has no {name!r}")
+    @Found
+    def field(self) -> Array:
+        """The field."""
+        return self.mode.field_at(self)
+
+    @Found
+    def guards(self) -> Array:
+        """The guards."""
+        return self.mode.guards_at(self)
+
+    @Found
+    def guard_jacobian(self) -> GuardJacobian:
+        """The derivatives of the guards."""
+        return self.mode.guard_jacobian_at(self)
 
 
 FREE_PACE = Pace()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.model import (
     FieldJacobian,
+    Found,
     GuardJacobian,
     Held,
     ModeKey,
@@ -31,40 +31,34 @@ _OF_STOP = 0.9  # of the time to a stop in a surface: the field ends there
 
 
 class ContactPoint(Point):
-    """A point of a contact mode, x = (q, v), and what was found there.
-
-    solved: the equations, which tell the acceleration, and gaps (c,). contact: the forces with
-    loads shared. derivatives: those of both.
-    """
-
-    __slots__ = ("contact", "derivatives", "q", "solved", "v")
+    """A point of a contact mode, x = (q, v), and what was found there."""
 
     mode: ContactMode
-    q: Array
-    v: Array
-    solved: tuple[Solution, Array]
-    contact: ContactAcceleration
-    derivatives: AccelerationDerivatives
 
-    def __init__(self, mode: ContactMode, t: float, x: Array, u: Array) -> None:
-        super().__init__(mode, t, x, u)
-        n = mode.dynamics.robot.nq
-        self.q, self.v = x[:n], x[n:]
+    @Found
+    def q(self) -> Array:
+        """The configuration (nq,)."""
+        return self.x[: self.mode.dynamics.robot.nq]
 
-    def __getattr__(self, name: str) -> Any:
-        """What the point does not know yet."""
-        mode = self.mode
-        if name == "solved":
-            self.solved = mode.dynamics.solved(mode.phase, self.q, self.v, self.u)
-            return self.solved
-        if name == "contact":
-            self.contact = mode.contact_at(self)
-            return self.contact
-        if name == "derivatives":
-            found = mode.dynamics.derivatives_at(self.q, self.v, self.u, self.contact)
-            self.derivatives = found
-            return found
-        return super().__getattr__(name)
+    @Found
+    def v(self) -> Array:
+        """The velocity (nv,)."""
+        return self.x[self.mode.dynamics.robot.nq :]
+
+    @Found
+    def solved(self) -> tuple[Solution, Array]:
+        """The equations, which tell the acceleration, and gaps (c,)."""
+        return self.mode.dynamics.solved(self.mode.phase, self.q, self.v, self.u)
+
+    @Found
+    def contact(self) -> ContactAcceleration:
+        """Acceleration and forces, with loads shared."""
+        return self.mode.contact_at(self)
+
+    @Found
+    def derivatives(self) -> AccelerationDerivatives:
+        """Derivatives of both."""
+        return self.mode.dynamics.derivatives_at(self.q, self.v, self.u, self.contact)
 
 
 class ContactMode(ModeModel):

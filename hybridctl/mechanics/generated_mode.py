@@ -18,7 +18,7 @@ import numpy as np
 from hybridctl import whole_step
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, held, kept, key_of, transposed
-from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, Slopes
+from hybridctl.hybrid.model import FieldJacobian, Found, GuardJacobian, ModeKey, Slopes
 from hybridctl.mechanics.contact_mode import ContactMode, ContactPoint
 from hybridctl.mechanics.expressions import Bodies, Expression, normalized
 from hybridctl.mechanics.generated import sources
@@ -36,27 +36,19 @@ _SOURCES = (whole_step.__file__, __file__)
 
 
 class GeneratedPoint(ContactPoint):
-    """A point of a generated mode.
-
-    values: rate (nq + nv,) of the coordinates and guards (n,), None where they are not sound.
-    slopes: derivatives of field and guards, likewise.
-    """
-
-    __slots__ = ("slopes", "values")
+    """A point of a generated mode."""
 
     mode: GeneratedContactMode
-    values: tuple[Array, Array] | None
-    slopes: Slopes | None
 
-    def __getattr__(self, name: str) -> Any:
-        """What the point does not know yet."""
-        if name == "values":
-            self.values = self.mode.values_at(self)
-            return self.values
-        if name == "slopes":
-            self.slopes = self.mode.slopes_at(self)
-            return self.slopes
-        return super().__getattr__(name)
+    @Found
+    def values(self) -> tuple[Array, Array] | None:
+        """Rate (nq + nv,) of the coordinates and guards (n,), None where they are not sound."""
+        return self.mode.values_at(self)
+
+    @Found
+    def slopes(self) -> Slopes | None:
+        """Derivatives of field and guards, likewise."""
+        return self.mode.slopes_at(self)
 
 
 class GeneratedContactMode(ContactMode, CompiledMode):

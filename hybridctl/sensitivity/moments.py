@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import eigh
-from scipy.stats import norm, qmc
+from scipy.special import ndtri
 
 from hybridctl.checks import Array, array, count, semidefinite
 from hybridctl.errors import InputError
@@ -91,8 +91,10 @@ def normal_points(covariance: Array, points: int, seed: int) -> Array:
     _check_points(points)
     values, vectors = eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
+    from scipy.stats import qmc  # costs as much to import as all else, and is rarely wanted
+
     uniform = qmc.Sobol(len(covariance), seed=seed).random(points // 2)
-    normal = norm.ppf(np.clip(uniform, 1e-15, 1.0 - 1e-15))
+    normal = ndtri(np.clip(uniform, 1e-15, 1.0 - 1e-15))
     normal = np.concatenate((normal, -normal))
     own = np.linalg.cholesky(normal.T @ normal / len(normal))
     return np.asarray(np.linalg.solve(own, normal.T).T @ root.T)

@@ -16,7 +16,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Mode, ModeModel
-from hybridctl.hybrid.model import StepAhead
+from hybridctl.hybrid.model import Point, StepAhead
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
@@ -45,9 +45,15 @@ class Coefficients:
 
 
 def coefficients(mode: ModeModel, t: float, x: Array, u: Array) -> Coefficients:
+    """A and B at (t, x, u). Raises `SystemDefinitionError` if the field has no Jacobian."""
+    return coefficients_at(mode.calc(t, x, u))
+
+
+def coefficients_at(point: Point) -> Coefficients:
     """A and B at a point. Raises `SystemDefinitionError` if the field has no Jacobian."""
-    point = mode.calc(t, x, u)
-    d = mode.field_jacobian_at(point)
+    mode, d = point.mode, point.mode.field_jacobian_at(point)
+    if isinstance(mode.space, VectorSpace):  # where perturbations do not turn
+        return Coefficients(d.state, d.input)
     return Coefficients(d.state + mode.space.transport(point.field), d.input)
 
 
