@@ -56,7 +56,6 @@ from hybridctl.estimation.filter_model import (
 )
 from hybridctl.estimation.measurement import base_pose, encoders
 from hybridctl.estimation.noise import Noise
-from hybridctl.files import read_yaml, typed
 from hybridctl.formula import formula
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contact_states import OPEN
@@ -65,6 +64,7 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.mechanics.surfaces import Plane, Sphere, Surface, Terrain
 from hybridctl.mechanics.system import contact_system
+from hybridctl.yaml_files import read_yaml, typed
 
 T = TypeVar("T")
 Positive = Annotated[float, msgspec.Meta(gt=0)]

@@ -15,7 +15,7 @@ LAYERS = [
     {"errors"},
     {"checks"},
     {"files", "formula", "spaces", "series", "settings", "tables", "workers"},
-    {"compiled"},
+    {"compiled", "yaml_files"},
     {"hybrid"},
     {"sensitivity", "whole_jump"},
     {"whole_step"},

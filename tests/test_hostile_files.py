@@ -13,12 +13,13 @@ from hybridctl.app.sweep import plan, values_of
 from hybridctl.checks import printable, quoted
 from hybridctl.control.gains import GainSchedule
 from hybridctl.errors import FileFormatError, FileWriteError, HybridctlError, InputError
-from hybridctl.files import atomic, read_yaml
+from hybridctl.files import atomic
 from hybridctl.formula import formula
 from hybridctl.logs import read_log
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.shapes import shapes_of
 from hybridctl.robot_file import load_robot
+from hybridctl.yaml_files import read_yaml
 
 LONGEST = 2000  # characters of a message, which fits on a screen
 NINE = range(1, 9)

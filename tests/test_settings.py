@@ -8,8 +8,8 @@ import pytest
 from hybridctl.robots.filter_models import BallSettings
 
 from hybridctl.errors import InputError
-from hybridctl.files import typed
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings, least_and_most
+from hybridctl.yaml_files import typed
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ from rich.table import Table
 
 from hybridctl.checks import printable, quoted
 from hybridctl.errors import FileFormatError, FileWriteError, InputError
-from hybridctl.files import atomic, read_text, typed
+from hybridctl.files import atomic, read_text
 from hybridctl.hybrid.trajectory import Event
+from hybridctl.yaml_files import typed
 
 C = TypeVar("C")
 

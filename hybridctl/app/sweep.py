@@ -31,8 +31,9 @@ from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep
 from hybridctl.checks import count, did_you_mean, quoted, sequence
 from hybridctl.checks import function as check_function
 from hybridctl.errors import FileFormatError, HybridctlError, InputError, UnknownNameError
-from hybridctl.files import atomic, typed
+from hybridctl.files import atomic
 from hybridctl.workers import Crew, crew
+from hybridctl.yaml_files import typed
 
 PLAN = "sweep.json"
 MOST_UNITS = 1_000_000

@@ -23,7 +23,6 @@ from hybridctl.hybrid.policy import (
     input_law,
     next_change,
 )
-from hybridctl.hybrid.relaxation.zeno_rest import past_zeno
 from hybridctl.hybrid.run import (
     ArcStart,
     FlownArc,
@@ -120,6 +119,8 @@ def simulate(
     if wrench is not None:
         system = system.pushed(wrench)
     if member("on_zeno", on_zeno, ("raise", "rest", "relax")) == "relax":
+        from hybridctl.hybrid.relaxation.zeno_rest import past_zeno  # what few runs load
+
         system, on_zeno = past_zeno(system), "rest"
     if mode is None:
         mode = consistent_start(system, as_policy(policy, system), start, vector("x0", x0))

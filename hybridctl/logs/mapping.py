@@ -26,7 +26,7 @@ import yaml
 
 from hybridctl import checks
 from hybridctl.errors import InputError
-from hybridctl.files import read_yaml, typed
+from hybridctl.yaml_files import read_yaml, typed
 
 _DEGREE = math.pi / 180
 _GRAVITY = 9.80665

@@ -21,9 +21,9 @@ from hybridctl.errors import (
     InputError,
     ReferenceRangeError,
 )
-from hybridctl.files import typed
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.yaml_files import typed
 
 CONFIG = rrr_door.Config()
 

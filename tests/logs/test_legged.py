@@ -9,9 +9,9 @@ from estimation.legged.machine import URDF
 
 from hybridctl import Series
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.files import typed
 from hybridctl.logs import Log
 from hybridctl.logs.legged import BaseModel, filter_base
+from hybridctl.yaml_files import typed
 
 MODEL = """
 urdf: walker.urdf

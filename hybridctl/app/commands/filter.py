@@ -23,10 +23,10 @@ from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.estimation.record import Record
-from hybridctl.files import typed
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
+from hybridctl.yaml_files import typed
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
 _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one

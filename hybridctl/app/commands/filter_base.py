@@ -36,10 +36,10 @@ from hybridctl.app.report import RunFolder, say, table
 from hybridctl.errors import InputError
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.estimation.legged.system import BaseNoise
-from hybridctl.files import read_yaml, typed
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.logs import examine, read_log
 from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
+from hybridctl.yaml_files import read_yaml, typed
 
 _SIGMAS = 2.0
 
