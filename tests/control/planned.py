@@ -9,7 +9,7 @@ from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.mechanics import Contact, Stairs, contact_system
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
 
-JUMP = Margins(force=2.0, clearance=0.03, approach=0.1, friction=0.8, unload=50.0, lift=5.0)
+JUMP = Margins(force=10.0, clearance=0.03, approach=0.1, friction=0.8, unload=50.0, lift=5.0)
 
 
 def at_rest(names, count):
@@ -75,7 +75,7 @@ def quadruped_bound():
         jumper.QUADRUPED,
         [
             Phase(on, ("fore opens",), (0.1, 0.5), 8, 5),
-            Phase(hind, ("hind opens",), (0.05, 0.4), 3, 5),
+            Phase(hind, ("hind opens",), (0.05, 0.4), 6, 5),
             Phase(off, ("fore closes",), (0.08, 0.4), 3, 5),
             Phase(fore, ("hind closes",), (0.03, 0.4), 3, 5),
             Phase(on, (), (0.2, 0.8), 8, 5),

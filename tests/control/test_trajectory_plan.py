@@ -1,19 +1,25 @@
 """Plans that are kept: what follows them, and what they may be over."""
 
+from types import SimpleNamespace
+
 import casadi as ca
 import numpy as np
 import pytest
 from control.planned import sliding_block
 from control.plate import CLOSED, TIME, landing
 from control.plate import guess as landing_guess
-from control.test_trajectory import WAY, ball, straight, to_the_wall
+from control.test_trajectory import MASS, WAY, ball, straight, to_the_wall
+from control.test_trajectory import TIME as WAY_TIME
 from mechanics.test_several import several_velocities
 
 from hybridctl.control.trajectory.functions import phase_functions
 from hybridctl.control.trajectory.optimise import optimise
+from hybridctl.control.trajectory.plan import Feedforwards, InputCurve, planned
 from hybridctl.control.trajectory.redundant import implied_guards
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
+from hybridctl.control.trajectory.transcription import transcribe
 from hybridctl.errors import InputError, RedundantConditionWarning, SimulationError
+from hybridctl.hybrid.policy import History
 from hybridctl.mechanics import Contact, Plane, Robot, Stairs, contact_system
 from hybridctl.mechanics.impact import impact
 
@@ -224,3 +230,30 @@ def test_stairs_are_level_treads():
     assert stairs == Stairs([0.0, 1.0], [0.0, 0.2, 0.1])
     with pytest.raises(InputError, match="edges must increase"):
         Stairs([1.0, 0.0], [0.0, 0.1, 0.2])
+
+
+def test_a_run_that_leaves_its_plan_is_stopped_there():
+    """Pushed on from its speed d / T by F = 4 m d / T^2, the mass hits the wall in half of T."""
+    programme = transcribe(to_the_wall())
+    plan = planned(programme, programme.start(straight))
+    force = 4.0 * MASS * WAY / WAY_TIME**2
+    options = {"rtol": 1e-9, "atol": 1e-9}
+    closing = plan.closing(lambda: lambda t, x: np.array([force]), 1e-4, options)
+    assert not closing.closes
+    assert "leaves the plan at 0.4 s, where ('nose closes',) lead to" in closing.problem
+    assert "phase 0 is to end with ('nose closes',) at 0.8 s" in closing.problem
+    assert closing.run.end == pytest.approx(0.5 * WAY_TIME)
+    waits = plan.closing(lambda: lambda t, x: np.array([-0.25 * force]), 1e-4, options)
+    assert "has no such event where phase 0 is to end" in waits.problem
+
+
+def test_inputs_go_on_to_the_next_phase_when_its_mode_begins():
+    """A foot that slips as its force vanishes is no phase of the plan."""
+    curves = tuple(InputCurve(0.0, 1.0, np.array([[float(k)]])) for k in range(3))
+    policy = Feedforwards(curves, (("stick",), ("open",), ("stick",)))
+    run = [SimpleNamespace(guards=("g",), mode_after=(mode,)) for mode in ("slip+", "open")]
+    seen = [
+        policy.law(History((), 0.0, np.zeros(2), tuple(run[:n])))(0.3, np.zeros(2)).item()
+        for n in range(3)
+    ]
+    assert seen == [0.0, 0.0, 1.0]

@@ -20,6 +20,7 @@ from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.system import closed_contacts
 
 Expression = Any
+_SIZES = {"N": 100.0, "N m": 100.0, "N s": 10.0, "m": 0.1, "m/s": 1.0, "rad/s": 1.0}
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,15 @@ class Limit:
     lower: float
     upper: float = np.inf
     fades: bool = False
+
+    def least(self, at: Array) -> Array:
+        """The lower bound (n,) where these fractions of the phase are over."""
+        return self.lower * (1.0 - at) ** self.fades
+
+    @property
+    def size(self) -> float:
+        """What is no small miss of the limit, in its unit."""
+        return _SIZES.get(self.unit, 1.0)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hybridctl.checks import Array, count, function, instance, number
+from hybridctl.control.trajectory.mesh import begun, divided
 from hybridctl.control.trajectory.plan import Closing as Closing
 from hybridctl.control.trajectory.plan import Feedforwards as Feedforwards
 from hybridctl.control.trajectory.plan import InputCurve as InputCurve
@@ -17,6 +18,8 @@ from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Guess, transcribe
 from hybridctl.errors import RedundantConditionWarning
 from hybridctl.hybrid.trajectory import HybridTrajectory
+
+_MISSED = 0.1  # of the tolerance, by an interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,6 +70,7 @@ def optimise(
     guess: Guess,
     *,
     max_iterations: int = 300,
+    refinements: int = 0,
     tolerance: float = 1e-4,
     event_window: float = 1e-6,
     rtol: float = 1e-12,
@@ -75,11 +79,13 @@ def optimise(
 ) -> OptimalTrajectory:
     """The trajectory of least cost near a guess, and its simulation.
 
-    guess: a state (nx,) for (phase, fraction of it). max_iterations: of IPOPT. tolerance: by how
-    much simulated states may differ from planned ones, relative to 1 + |x|; more intervals and
-    points bring them closer. event_window: guards that a task wants to fire together do so within
-    this time of each other in the simulation, s. rtol, atol: of the simulation. progress: called
-    after each iteration.
+    guess: a state (nx,) for (phase, fraction of it). max_iterations: of IPOPT, in each search.
+    refinements: how often phases at most whose intervals miss their ends by a tenth of the
+    tolerance, or limits between the points of collocation, get twice as many intervals; the search
+    goes on from the plan on the former ones. tolerance: by how much simulated states may differ
+    from planned ones, relative to 1 + |x|; more intervals and points bring them closer.
+    event_window: guards that a task wants to fire together do so within this time of each other in
+    the simulation, s. rtol, atol: of the simulation. progress: called after each iteration.
 
     A cost of the state transition is added where the task has been solved without it. The plan
     comes back whether or not its open-loop simulation closes: of an unstable motion it
@@ -94,6 +100,7 @@ def optimise(
     function("guess", guess)
     number("tolerance", tolerance, above=0.0)
     count("max_iterations", max_iterations)
+    count("refinements", refinements, at_least=0)
     kept, redundant = independent(task, guess)
     if redundant:
         warnings.warn(
@@ -105,11 +112,22 @@ def optimise(
     implied = implied_guards(kept, guess)
     programme = transcribe(replace(kept, transition=None), implied)
     optimum = solve(programme, programme.start(guess), max_iterations, progress)
+    found = planned(programme, optimum.variables)
+    iterations, seconds = optimum.iterations, optimum.seconds
+    for _ in range(refinements):
+        finer = divided(programme, found, _MISSED * tolerance)
+        if finer is None:
+            break
+        programme = transcribe(finer, implied)
+        optimum = solve(programme, begun(programme, found), max_iterations, progress, near=True)
+        found = planned(programme, optimum.variables)
+        iterations, seconds = iterations + optimum.iterations, seconds + optimum.seconds
     if kept.transition is not None:
-        programme = transcribe(kept, implied)
+        programme = transcribe(replace(programme.task, transition=kept.transition), implied)
         begin = programme.with_deviations(optimum.variables)
         optimum = solve(programme, begin, max_iterations, progress)
-    found = planned(programme, optimum.variables)
+        found = planned(programme, optimum.variables)
+        iterations, seconds = iterations + optimum.iterations, seconds + optimum.seconds
     settings = {"event_window": event_window, "rtol": rtol, "atol": atol}
     open_loop = found.closing(found.open_loop, tolerance, settings)
     tracked = None
@@ -124,6 +142,6 @@ def optimise(
         redundant,
         float(optimum.variables[-1]),
         optimum.cost,
-        optimum.iterations,
-        optimum.seconds,
+        iterations,
+        seconds,
     )

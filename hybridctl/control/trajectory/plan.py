@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +18,7 @@ from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Transcription, point_places
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.model import ModeModel
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.series import FRACTIONS
@@ -29,7 +30,7 @@ from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.propagation import LinearStep, radau
 from hybridctl.sensitivity.variation import coefficients
 
-_LATE = 0.05  # of the duration: how long an event is waited for past its planned time
+_LATE = 0.05  # of the duration: how far events may be from their planned times
 _PAST = 0.01  # of the duration: how far arcs go on past their events
 _SPLIT = 1e-3  # s: how far apart events may come that are one in a plan
 _KNOTS = 4  # of a gain in each interval of collocation
@@ -47,15 +48,15 @@ class InputCurve:
     length: float
     coefficients: Array
 
-    def __call__(self, t: float) -> Array:
-        """The input u (nu,) at time t."""
+    def __call__(self, t: float | Array) -> Array:
+        """The input u (nu,) at time t, (nu, n) at times (n,)."""
         return np.asarray(chebval(self._place(t), self.coefficients))
 
     def rate(self, t: float) -> Array:
         """The derivative (nu,) at time t, 1/s."""
         return np.asarray(2.0 / self.length * chebval(self._place(t), self._slopes))
 
-    def _place(self, t: float) -> float:
+    def _place(self, t: float | Array) -> float | Array:
         return 2.0 * (t - self.start) / self.length - 1.0
 
     @cached_property
@@ -65,13 +66,19 @@ class InputCurve:
 
 @dataclass(frozen=True, eq=False)
 class Feedforwards:
-    """A policy without feedback: the curve of as many events of guards as there have been."""
+    """A policy without feedback: the curve of as many events of guards as there have been.
+
+    modes: of the phases of the curves; with them only events count that lead to the next of these.
+    """
 
     curves: tuple[InputCurve, ...]
+    modes: tuple[ModeKey, ...] = ()
 
     def law(self, history: History) -> InputLaw:
         """The curve as a law; the last goes on."""
         done = sum(bool(event.guards) for event in history.events)
+        if self.modes:
+            done = _begun(self.modes, history.events)
         curve = self.curves[min(done, len(self.curves) - 1)]
         none = np.zeros((curve.coefficients.shape[1], len(history.state)))
         return DifferentiableLaw(
@@ -112,10 +119,16 @@ class PlanTracking:
 
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback on an arc."""
-        k = 0
-        for event in history.events:
-            k += k + 1 < len(self.arcs) and event.mode_after == self.arcs[k + 1].mode
+        k = _begun([arc.mode for arc in self.arcs], history.events)
         return tracking_law(self.arcs[k], self.gains[k], self.limits)
+
+
+def _begun(modes: Sequence[ModeKey], events: Iterable[Event]) -> int:
+    """Which of these modes was begun last: one by one, by events that lead to the next."""
+    k = 0
+    for event in events:
+        k += k + 1 < len(modes) and event.mode_after == modes[k + 1]
+    return k
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,21 +175,14 @@ class MotionPlan:
         self, making: Callable[[], Policy], tolerance: float, options: dict[str, float]
     ) -> Closing:
         """How it is followed under the policy that `making` makes."""
+        course = _Course(self.task, self.curves)
         try:
-            run = self._run(making(), options)
+            run = self._run(making(), course, options)
         except (SimulationError, ValueError) as error:
             return Closing(None, np.inf, f"the simulation fails: {error}")
-        passed = self._passed(run.guard_events)
-        if passed is None:
-            seen = [(event.guards, event.mode_after) for event in run.guard_events]
-            due = [(phase.ends, phase.mode) for phase in self.task.phases]
-            problem = (
-                "the simulation does not follow the task: its events, with the modes after them, "
-                f"are {seen}, of phases that end with and have {due}; wider margins or more "
-                "intervals help"
-            )
-            return Closing(run, np.inf, problem)
-        reached = [event.state_before for event in passed]
+        if lost := course.lost():
+            return Closing(run, np.inf, f"{lost}; wider margins or more intervals help")
+        reached = [event.state_before for event in course.found]
         reached += [run.final_state] * (len(self.planned) - len(reached))
         off = float((np.abs(reached - self.planned) / (1.0 + np.abs(self.planned))).max())
         if off <= tolerance:
@@ -189,56 +195,82 @@ class MotionPlan:
 
     def open_loop(self) -> Feedforwards:
         """The policy of the planned inputs alone."""
-        return Feedforwards(self.curves)
+        return Feedforwards(self.curves, tuple(phase.mode for phase in self.task.phases))
 
     def tracking(self) -> PlanTracking:
         """The policy that tracks the plan, inside the torque of the task."""
         return PlanTracking.along(self.motion, self.curves, self.task.torque)
 
-    def _passed(self, events: Sequence[Event]) -> list[Event] | None:
-        """The first of the events that lead to each planned mode, for phases that end with any.
-
-        None where they are not these, in their order. What comes together in the plan may come one
-        by one at a simulation's accuracy, and a foot that sticks may slip as its force vanishes:
-        other events are let pass that come up to `_SPLIT` before or after.
-        """
-        found, before, done = list[Event](), list[Event](), -np.inf
-        ending = [k for k, phase in enumerate(self.task.phases) if phase.ends]
-        for event in events:
-            if not before and event.time - done <= _SPLIT:
-                continue
-            before.append(event)
-            if len(found) == len(ending):
-                return None
-            k = ending[len(found)]
-            after = self.task.mode_after(k)
-            closing = {name for name in self.task.phases[k].ends if name.endswith(" closes")}
-            fired = {name for one in before for name in one.guards}
-            if event.mode_after == after or (after is None and closing <= fired):
-                if event.time - before[0].time > _SPLIT:
-                    return None
-                found.append(before[0])
-                before, done = [], event.time
-        return found if len(found) == len(ending) and not before else None
-
-    def _run(self, policy: Policy, options: dict[str, float]) -> HybridTrajectory:
-        """The run until the last event or the end."""
-        task, last = self.task, self.curves[-1]
-        end = last.start + last.length
-        events = sum(bool(phase.ends) for phase in task.phases)
-        late = _LATE * end if task.phases[-1].ends else 0.0
-
-        def terminal(event: Event) -> bool:
-            return late > 0.0 and event.index + 1 == events
-
+    def _run(self, policy: Policy, course: _Course, options: dict[str, float]) -> HybridTrajectory:
+        """The run until the last event or the end, or to where it leaves the plan."""
         return simulate(
             self.system,
-            task.phases[0].mode,
+            self.task.phases[0].mode,
             self.motion(0.0),
-            (0.0, end + late),
+            (0.0, course.end),
             policy,
-            terminal=terminal,
+            terminal=course.take,
+            on_jam="raise",
             **options,  # type: ignore[arg-type]
+        )
+
+
+class _Course:
+    """Whether the events of a run are those of a plan, as they come.
+
+    What comes together in the plan may come one by one at a simulation's accuracy, and a foot that
+    sticks may slip as its force vanishes: other events are let pass that come up to `_SPLIT` before
+    or after. found: the first of the events that lead to each planned mode. end: by when they come.
+    """
+
+    def __init__(self, task: Task, curves: Sequence[InputCurve]) -> None:
+        self._task, times = task, [curve.start + curve.length for curve in curves]
+        self._due = [(k, t) for k, t in enumerate(times) if task.phases[k].ends]
+        self._late = _LATE * times[-1]
+        self._last = bool(task.phases[-1].ends)
+        self.end = times[-1] + self._late * self._last
+        self.found, self._before, self._done = list[Event](), list[Event](), -np.inf
+        self._wrong: Event | None = None
+
+    def take(self, event: Event) -> bool:
+        """Whether the run is to stop at an event: it has left the plan, or is at its end."""
+        if not event.guards or (not self._before and event.time - self._done <= _SPLIT):
+            return False
+        self._before.append(event)
+        first, waiting = self._before[0], len(self.found) < len(self._due)
+        if not waiting or event.time - first.time > _SPLIT:
+            self._wrong = first
+        elif self._leads_on(event):
+            if abs(event.time - self._due[len(self.found)][1]) > self._late:
+                self._wrong = event
+            else:
+                self.found.append(first)
+                self._before, self._done = [], event.time
+        return self._wrong is not None or (self._last and len(self.found) == len(self._due))
+
+    def _leads_on(self, event: Event) -> bool:
+        """Whether an event, with those just before it, is the one that is due."""
+        k, _ = self._due[len(self.found)]
+        after = self._task.mode_after(k)
+        if after is not None:
+            return event.mode_after == after
+        fired = {name for one in self._before for name in one.guards}
+        return {name for name in self._task.phases[k].ends if name.endswith(" closes")} <= fired
+
+    def lost(self) -> str:
+        """What is wrong with the events of the run, empty where they are those of the plan."""
+        wrong = self._wrong or next(iter(self._before), None)
+        if wrong is None and len(self.found) == len(self._due):
+            return ""
+        due = "no event is planned any more"
+        if len(self.found) < len(self._due):
+            k, time = self._due[len(self.found)]
+            due = f"phase {k} is to end with {self._task.phases[k].ends} at {time:.4g} s"
+        if wrong is None:
+            return f"the simulation has no such event where {due}"
+        return (
+            f"the simulation leaves the plan at {wrong.time:.4g} s, where {wrong.guards} lead to "
+            f"{wrong.mode_after}, while {due}"
         )
 
 

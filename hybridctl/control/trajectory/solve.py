@@ -11,7 +11,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.control.trajectory.functions import Expression, Limit
+from hybridctl.control.trajectory.functions import Expression
 from hybridctl.control.trajectory.transcription import Block, Transcription
 from hybridctl.errors import InfeasibleReferenceError, SimulationError
 
@@ -24,9 +24,15 @@ _OPTIONS: dict[str, Any] = {
     "ipopt.bound_relax_factor": 0.0,
     "ipopt.mumps_pivot_order": 5,  # METIS: half the time of what MUMPS chooses by itself
 }
+_NEAR = {
+    "ipopt.mu_init": 1e-5,
+    "ipopt.bound_push": 1e-6,
+    "ipopt.bound_frac": 1e-6,
+    "ipopt.slack_bound_push": 1e-6,
+    "ipopt.slack_bound_frac": 1e-6,
+}
 _SOLVED = ("Solve_Succeeded", "Solved_To_Acceptable_Level")
 _MET = 1e-5  # of the size below: what is not met by more than this is reported
-_SIZES = {"N": 100.0, "N m": 100.0, "N s": 10.0, "m": 0.1, "m/s": 1.0, "rad/s": 1.0}
 
 
 @dataclass(frozen=True)
@@ -108,9 +114,14 @@ class _Told(ca.Callback):
 
 
 def solve(
-    programme: Transcription, begin: Array, max_iterations: int, tell: Tell | None = None
+    programme: Transcription,
+    begin: Array,
+    max_iterations: int,
+    tell: Tell | None = None,
+    *,
+    near: bool = False,
 ) -> Optimum:
-    """A local optimum near variables (n,). tell: called after each iteration.
+    """A local optimum near variables (n,), next to one where `near`. tell: after each iteration.
 
     Raises `InfeasibleReferenceError` where there is none, with the constraints that cannot be met
     near the guess, and `SimulationError` where the search ends for another reason.
@@ -125,6 +136,7 @@ def solve(
             "jac_g": programme.jacobian(),
             "hess_lag": programme.hessian(),
             "ipopt.max_iter": max_iterations,
+            **(_NEAR if near else {}),
         },
         tell,
     )
@@ -185,11 +197,6 @@ def violations(
     return _reported(soft, used[:count] + used[count:])
 
 
-def _size(limit: Limit) -> float:
-    """What is no small miss of a limit, in its unit."""
-    return _SIZES.get(limit.unit, 1.0)
-
-
 def _missing(programme: Transcription) -> Any:
     """By how much of its size each amount (k,) changes the constraints (m,): a matrix (m, k)."""
     rows, sizes, at = list[int](), list[float](), 0
@@ -197,7 +204,7 @@ def _missing(programme: Transcription) -> Any:
         after = at + block.values.numel()
         if not block.hard:
             rows += range(at, after)
-            sizes += [_size(limit) for limit in block.limits] * block.values.shape[1]
+            sizes += [limit.size for limit in block.limits] * block.values.shape[1]
         at = after
     return ca.DM.triplet(rows, [*range(len(rows))], sizes, at, len(rows))
 
@@ -231,7 +238,7 @@ def _reported(blocks: list[Block], missed: Array) -> list[Violation]:
             worst = int(row.argmax())
             if row[worst] > _MET:
                 fraction = None if block.at is None else float(block.at[worst])
-                amount = float(row[worst]) * _size(limit)
+                amount = float(row[worst]) * limit.size
                 found.append(
                     (row[worst], Violation(limit.name, limit.unit, amount, block.phase, fraction))
                 )

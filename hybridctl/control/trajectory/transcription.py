@@ -90,7 +90,7 @@ class Transcription:
     """The variables of all phases, the common margin, the cost, and the blocks of constraints.
 
     margin: of the orders of touch (1, 1), see `Task.widen`. mapped: what all these see of functions
-    at the points of phases. fields: (x, u) -> dx/dt of each. deviations: of each phase, where the
+    at the points of phases. functions: of each phase. deviations: of each phase, where the
     state transition has a cost, and moving: what vanishes where they obey the motion (m, 1).
     """
 
@@ -100,7 +100,7 @@ class Transcription:
     cost: Expression
     blocks: tuple[Block, ...]
     mapped: tuple[ColumnFunction, ...]
-    fields: tuple[Any, ...]
+    functions: tuple[PhaseFunctions, ...]
     deviations: tuple[Deviations, ...] = ()
     moving: Expression = None
 
@@ -151,15 +151,20 @@ class Transcription:
         high.append(np.array([np.inf if self.task.widen else 0.0]))
         return np.concatenate(low), np.concatenate(high)
 
-    def start(self, guess: Guess) -> Array:
-        """Variables (n,) from states at (phase, fraction), under inputs that hold them best."""
+    def start(self, guess: Guess, inputs: Sequence[tuple[Array, float]] = ()) -> Array:
+        """Variables (n,) from states at (phase, fraction).
+
+        inputs: coefficients (p + 1, nu) and duration of each phase; by default what holds the
+        state in its middle best, and the mean of its bounds.
+        """
         parts = []
-        for k, (phase, field) in enumerate(zip(self.task.phases, self.fields, strict=True)):
+        for k, (phase, f) in enumerate(zip(self.task.phases, self.functions, strict=True)):
             fractions = np.linspace(0.0, 1.0, phase.intervals + 1), point_fractions(phase)
             parts += [np.array([guess(k, s) for s in group]).ravel() for group in fractions]
-            inputs = np.zeros((self.task.degree + 1, self.task.system.robot.nu))
-            inputs[0] = _holding(self.task, field, guess(k, 0.5))
-            parts += [inputs.ravel(), np.array([0.5 * sum(phase.duration)])]
+            curve = np.zeros((self.task.degree + 1, self.task.system.robot.nu))
+            curve[0] = _holding(self.task, f.field, guess(k, 0.5))
+            curve, duration = inputs[k] if inputs else (curve, 0.5 * sum(phase.duration))
+            parts += [curve.ravel(), np.array([duration])]
         return np.concatenate([*parts, np.zeros(1)])
 
     def with_deviations(self, values: Array) -> Array:
@@ -203,7 +208,7 @@ def input_basis(fractions: Array, degree: int) -> Array:
 def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) -> Transcription:
     """The programme of a task. implied: guards, by phase, that vanish with others there."""
     variables = tuple(_variables(task, k) for k in range(len(task.phases)))
-    functions = [phase_functions(task, k, implied) for k in range(len(task.phases))]
+    functions = tuple(phase_functions(task, k, implied) for k in range(len(task.phases)))
     blocks, mapped = list[Block](), list[ColumnFunction]()
     cost: Expression = ca.MX(0.0)
     for k, (v, f) in enumerate(zip(variables, functions, strict=True)):
@@ -229,7 +234,6 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         blocks.append(Block(value, (limit,)))
     if task.final_cost is not None:
         cost += task.final_cost(first, ends[-1], total)
-    fields = tuple(f.field for f in functions)
     deviations, moving = tuple[Deviations, ...](), list[Block]()
     if task.transition is not None:
         deviations = tuple(Deviations.of(task, k) for k in range(len(task.phases)))
@@ -240,7 +244,7 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
     rows: Expression = ca.vertcat(*(ca.vec(block.values) for block in moving))
     every = (*blocks, *moving)
     return Transcription(
-        task, variables, margin, cost, every, tuple(mapped), fields, deviations, rows
+        task, variables, margin, cost, every, tuple(mapped), functions, deviations, rows
     )
 
 
@@ -362,8 +366,7 @@ def _inside(
     at = np.concatenate((point_fractions(phase), np.linspace(0.0, 1.0, phase.intervals + 1)))
     u = v.inputs @ ca.DM(input_basis(at, task.degree))
     mapped = ColumnFunction.over(f.inside, ca.horzcat(v.points, v.knots), u)
-    left = [(1.0 - at) ** limit.fades for limit in f.inside_limits]
-    lower = np.array([[limit.lower] for limit in f.inside_limits]) * left
+    lower = np.array([limit.least(at) for limit in f.inside_limits])
     lower[np.ix_([limit.fades for limit in f.inside_limits], at == 1.0)] = -np.inf
     return mapped, Block(mapped.values, f.inside_limits, k, at, lower)
 
