@@ -7,7 +7,7 @@ from control.guesses import sought
 CASES = [
     ("monoped_jump", 0),
     ("quadruped_jump", 0),
-    ("quadruped_bound", 0),
+    ("quadruped_bound", 2),
     ("quadruped_bound", 1),
     ("sliding_block", 0),
     ("sliding_block", 1),
