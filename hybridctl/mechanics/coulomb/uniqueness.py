@@ -20,6 +20,9 @@ an affine variational inequality on the disk of radius mu, of matrix G_tt - b_t 
 one tau does if its symmetric part is positive definite, or if there is one tangent.
 
 Static friction above kinetic friction leaves sticking and sliding both possible: then none holds.
+
+Trying all sets of states says the same where they are few, at most twice as slow. Four feet in
+space have 81 sets, more than are tried: there only these conditions prove it.
 """
 
 from __future__ import annotations
