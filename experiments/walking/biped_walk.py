@@ -60,7 +60,9 @@ class Config(Settings):
     """The gait, its feedback, and the trials.
 
     speed: m/s. clearance: of the swinging foot in mid-step, m. friction: of the ground. share: of
-    it that the gait may use, of forces and of landings. torque: the greatest, N m. weights: of
+    it that the gait may use, of forces and of landings. early: the last part of a step, as a share,
+    in which the foot would land inside that too, on ground that is higher; late: how long the step
+    goes on so where the ground is lower, s. torque: the greatest, N m. weights: of
     coordinates in 1/rad^2, velocities in s^2/rad^2 and torques in 1/(N m)^2. extension: of the
     reference before and after touchdowns, s. starts, seed, scatter: of random starts, with standard
     deviations in rad and m, rad/s and m/s. steps: to walk.
@@ -80,6 +82,8 @@ class Config(Settings):
     clearance: Positive = 0.05
     friction: Positive = 0.7
     share: Annotated[float, Bounds(above=0.0, at_most=1.0)] = MARGINS.friction
+    early: Annotated[float, Bounds(at_least=0.0, at_most=1.0)] = 0.12
+    late: NotNegative = 0.04
     torque: Positive = 100.0
     weights: tuple[Positive, Positive, Positive] = (100.0, 10.0, 0.01)
     extension: Positive = 0.2
@@ -188,8 +192,12 @@ _JUMPS = ("saltation", "reset")
 
 def found_gait(config: Config, speed: float) -> Gait:
     """The gait at a speed."""
-    margins = replace(MARGINS, clearance=config.clearance, friction=config.share)
-    return find(speed, friction=config.friction, torque=config.torque, margins=margins)
+    margins = replace(
+        MARGINS, clearance=config.clearance, friction=config.share, early=config.early
+    )
+    return find(
+        speed, friction=config.friction, torque=config.torque, margins=margins, late=config.late
+    )
 
 
 def walked(config: Config, gait: Gait, lqr: PeriodicLqr) -> list[Walk]:
@@ -211,7 +219,8 @@ def everything(
     Raises what `find` raises for a speed without a gait.
     """
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
-        traded = in_order(workers, partial(_traded, config), config.shares, begin("shares"))
+        others = [replace(config, share=share, early=0.0, late=0.0) for share in config.shares]
+        traded = in_order(workers, _traded, [*others, config], begin("shares"))
         gaits = searched(config, gait, workers, begin("speeds"))
         found = compared(config, folder, gait, workers, begin("controllers"))
         estimated = on_estimates(config, gait, workers, begin("estimates"))
@@ -235,7 +244,7 @@ def everything(
         assert first.draw is not None
         first.draw(folder)
         figures.draw_limits(folder / "figures/limits.png", found)
-        shares.draw_shares(folder / "figures/shares.png", traded, config.share)
+        shares.draw_shares(folder / "figures/shares.png", traded)
 
     printed = [
         shares.share_table(traded),
@@ -264,10 +273,11 @@ def searched(
     return sorted([tables.gait_record(gait), *found], key=lambda record: record["speed"])
 
 
-def _traded(config: Config, share: float) -> dict[str, Any]:
+def _traded(config: Config) -> dict[str, Any]:
     return shares.record(
-        found_gait(replace(config, share=share), config.speed),
-        share,
+        found_gait(config, config.speed),
+        config.share,
+        ready=config.early > 0.0 or config.late > 0.0,
         weights=Weights(*config.weights),
         torque=config.torque,
         extension=config.extension,

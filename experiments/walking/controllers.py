@@ -42,7 +42,9 @@ TITLES = {
 }
 NAMES = tuple(TITLES)
 ROOM = Margins(force=20.0, friction=0.9, impulse=0.3, release=0.02, clearance=0.01)  # predictive
-PATIENCE = 0.02  # s, after which a foot that is due is no longer waited for, whatever the law
+PATIENCE = 0.03  # s, after which a foot that is due is no longer waited for, whatever the law
+SAMPLE = 0.01  # s, at which the phase of least value is looked for
+USED, PRESSED = 0.8, 80.0  # share of friction inside the cone, and force that is kept there, N
 AHEAD = Horizon(early=0.09)  # predictive
 _TILT = 0.1  # rad, a unit of slope that the predictive controller looks for
 _RISE = np.eye(14)[1]  # up
@@ -106,7 +108,8 @@ def standing(gait: Gait, torque: float) -> ConeFilter:
         five_link.LEFT_STANCE: five_link.RIGHT_STANCE,
         five_link.RIGHT_STANCE: five_link.LEFT_STANCE,
     }
-    return ConeFilter(gait.walker, np.full(4, torque), landings)
+    most = np.full(4, torque)
+    return ConeFilter(gait.walker, most, landings, share=USED, least=PRESSED)
 
 
 def design(gait: Gait, weights: Weights, jumps: str = "saltation") -> PeriodicLqr:
@@ -167,6 +170,7 @@ class Tracks:
                 gains,
                 lambda k, t: values.at(k, t - k * period),
                 limits=limits,
+                sample=SAMPLE,
                 patience=PATIENCE,
                 correction=standing(self.gait, torque) if name == "cone" else None,
             )

@@ -106,8 +106,13 @@ class Gait:
         return self.map.floquet_multipliers(symmetry=self.symmetry)
 
 
-def task(walker: ContactSystem, speed: float, *, torque: float, margins: Margins) -> Task:
-    """One step at a mean speed in m/s, of least integral of squared torques."""
+def task(
+    walker: ContactSystem, speed: float, *, torque: float, margins: Margins, late: float = 0.0
+) -> Task:
+    """One step at a mean speed in m/s, of least integral of squared torques.
+
+    late: for how long it goes on inside its margins where the ground is not met, s.
+    """
     phase = Phase(five_link.LEFT_STANCE, ("right closes",), STEP, points=POINTS)
     return Task(
         walker,
@@ -119,6 +124,7 @@ def task(walker: ContactSystem, speed: float, *, torque: float, margins: Margins
         margins=margins,
         joint_limits=dict.fromkeys(KNEES, BEND),
         torque=torque,
+        spread=late,
     )
 
 
@@ -135,14 +141,16 @@ def find(
     friction: float = 0.7,
     torque: float = 100.0,
     margins: Margins = MARGINS,
+    late: float = 0.0,
     noise: Array | None = None,
 ) -> Gait:
     """The gait at a speed in m/s; see `optimise` for what it raises.
 
-    friction: of the ground. torque: the greatest, N m. noise (2, 14): of the guess.
+    friction: of the ground. torque: the greatest, N m. late: see `task`. noise (2, 14): of the
+    guess.
     """
     walker = five_link.system(friction)
-    planned = task(walker, speed, torque=torque, margins=margins)
+    planned = task(walker, speed, torque=torque, margins=margins, late=late)
     begin = straight_guess(np.zeros((2, 14)) if noise is None else noise)
     step = optimise(planned, begin)
     step.open_loop.required()

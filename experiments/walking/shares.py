@@ -22,6 +22,7 @@ def record(
     gait: Gait,
     share: float,
     *,
+    ready: bool,
     weights: Weights,
     torque: float,
     extension: float,
@@ -29,13 +30,15 @@ def record(
 ) -> dict[str, Any]:
     """A gait that may use a share of friction: cost, map of a step, and what it survives.
 
-    Under tracking at the phase of least value, for so many steps, from the orbit itself.
+    ready: whether the share holds where it lands early and where it lands late, too. Under tracking
+    at the phase of least value, for so many steps, from the orbit itself.
     """
     lqr = design(gait, weights)
     policy = Tracks.of(gait, lqr, steps, extension).policy("value", lqr, torque)
     limits = {way: limit(gait, policy, way, gait.middle, steps) for way in WAYS}
     return {
         "share": share,
+        "ready": ready,
         "cost": gait.step.cost,
         "largest_multiplier": float(np.abs(gait.multipliers.others).max()),
         "norm_of_map": float(np.linalg.norm(gait.map.state_transition, 2)),
@@ -47,7 +50,7 @@ def share_table(records: Sequence[dict[str, Any]]) -> Table:
     """Cost and survival by share."""
     rows = [
         (
-            f"{r['share']:g}",
+            f"{r['share']:g}{', ready' * r['ready']}",
             f"{r['cost']:.0f}",
             f"{r['largest_multiplier']:.1f}",
             f"{r['norm_of_map']:.0f}",
@@ -60,23 +63,25 @@ def share_table(records: Sequence[dict[str, Any]]) -> Table:
     return table("Gaits by the share of friction that they may use", columns, rows)
 
 
-def draw_shares(path: Path, records: Sequence[dict[str, Any]], chosen: float) -> None:
-    """What is survived over the cost, a point for each share; the chosen one is marked."""
+def draw_shares(path: Path, records: Sequence[dict[str, Any]]) -> None:
+    """What is survived over the cost, a point for each share; the last one is the gait that ships.
+
+    Points of gaits that are not ready for early and late landings are joined.
+    """
     figure = canvas(8.0, 3.6)
-    costs = [r["cost"] for r in records]
+    *plain, shipped = records
     for axes, ways in zip(figure.subplots(1, 2), (WAYS[:2], WAYS[2:]), strict=True):
         for way, color in zip(ways, (TRACKING, REFERENCE), strict=True):
-            survived = [r["limits"][way] for r in records]
+            costs, survived = [r["cost"] for r in plain], [r["limits"][way] for r in plain]
             axes.plot(costs, survived, "o-", color=color, label=KINDS[way].title)
-        for r in records:
+            axes.plot(shipped["cost"], shipped["limits"][way], "*", color=color, ms=12)
+        for r in plain:
             at = r["cost"], r["limits"][ways[0]]
             axes.annotate(f"{r['share']:g}", at, xytext=(0, -14), textcoords="offset points")
-            if r["share"] == chosen:
-                axes.axvline(r["cost"], color="black", lw=0.8, ls="--")
         axes.set_xlabel("integral of squared torques [N² m² s]")
         axes.set_ylabel(f"survived [{KINDS[ways[0]].unit}]")
         axes.set_ylim(bottom=0.0)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    figure.suptitle("Gaits by the share of friction that they may use (dashed: the one that ships)")
+    figure.suptitle("Gaits by the share of friction that they may use (stars: the one that ships)")
     save_figure(figure, path)

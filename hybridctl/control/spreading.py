@@ -60,8 +60,10 @@ def locate(reference: Reference, events: Sequence[Event]) -> Position:
 
 def advance(reference: Reference, position: Position, guards: Collection[str]) -> Position:
     """The position after guards have fired at a position."""
+    if not guards:
+        return position
     macro, planned = position.macro, reference.events
-    if macro == len(planned) or not guards:
+    if macro == len(planned):
         return position
     fired = position.fired | (set(planned[macro].guards) & set(guards))
     if fired and (macro, fired) not in reference.phantoms:

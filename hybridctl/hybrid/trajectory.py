@@ -220,7 +220,7 @@ class HybridTrajectory:
     def __getstate__(self) -> dict[str, Any]:
         return {"arcs": self.arcs, "events": self.events, "system": None, "source": None}
 
-    @property
+    @cached_property
     def guard_events(self) -> tuple[Event, ...]:
         """The events of guards, without those at which the policy changed its law."""
         return tuple(event for event in self.events if event.guards)

@@ -55,7 +55,7 @@ def test_every_controller_walks_from_the_orbit(gait, tracks, designs, name):
     found = walks.walk(gait, policy, gait.middle, STEPS)
     assert found.steps == STEPS
     assert found.reason == ""
-    exact = 1e-3 if name == "predictive" else 1e-5  # its steps are 45 ms long, of fourth order
+    exact = 4e-3 if name == "predictive" else 1e-5  # 2e-3 of held corrections, whatever its steps
     assert found.errors(gait).max() < exact
 
 
@@ -189,9 +189,15 @@ def test_small_steps_up_and_down_are_walked(gait, tracks, designs, height):
 
 
 @pytest.mark.slow
-def test_a_push_that_makes_the_next_landing_slip_is_walked_where_the_cone_is_known():
-    """13 N s forwards on a gait that lands at the edge of its cone; without it the foot slides."""
-    gait = biped_walk.found_gait(replace(CONFIG, share=0.7), CONFIG.speed)
+def test_a_push_that_makes_the_next_landing_slip_is_walked_where_the_cone_is_known(monkeypatch):
+    """13 N s forwards on a gait that lands at the edge of its cone; without it the foot slides.
+
+    Its own landings use 70 % of friction: the law is to have more than on the gait that ships.
+    """
+    settings = {"USED": 0.95, "PRESSED": 5.0, "SAMPLE": 0.02, "PATIENCE": 0.02}
+    for name, value in settings.items():
+        monkeypatch.setattr(controllers, name, value)
+    gait = biped_walk.found_gait(replace(CONFIG, share=0.7, early=0.0, late=0.0), CONFIG.speed)
     lqr = controllers.design(gait, controllers.Weights(*CONFIG.weights))
     tracks = controllers.Tracks.of(gait, lqr, STEPS, CONFIG.extension)
     found = {
@@ -206,9 +212,12 @@ def test_a_push_that_makes_the_next_landing_slip_is_walked_where_the_cone_is_kno
 
 
 def test_a_gait_with_room_in_its_cone_takes_a_push_that_makes_the_other_slip(gait, tracks, designs):
-    """The same push, and more than twice that of the gait that uses 70 % of friction."""
-    for impulse in (13.0, 20.0, -30.0):
-        policy = tracks.policy("value", designs["saltation"], CONFIG.torque)
+    """The same push, and more than twice that of the gait that uses 70 % of friction.
+
+    Of 25 N s the standing foot slips where the force on it is not kept.
+    """
+    for impulse in (13.0, 25.0, -30.0):
+        policy = tracks.policy("cone", designs["saltation"], CONFIG.torque)
         found = walks.walk(gait, policy, walks.pushed(gait, impulse), STEPS)
         assert (found.steps, found.reason) == (STEPS, ""), impulse
 

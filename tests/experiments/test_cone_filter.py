@@ -33,7 +33,8 @@ def test_cone_rows_are_the_forces_of_the_dynamics(gait):
     a, b = controllers.standing(gait, 100.0).rows(("stick", "open"), x, u)
     out = gait.walker.mode(("stick", "open")).outputs(0.0, x, u)
     normal, friction = out["normal_force"][0], out["friction_force"][0][0]
-    expected = [normal - 5.0, 0.95 * 0.7 * normal - friction, 0.95 * 0.7 * normal + friction]
+    least, used = controllers.PRESSED, controllers.USED * 0.7
+    expected = [normal - least, used * normal - friction, used * normal + friction]
     np.testing.assert_allclose(a @ u + b, expected, rtol=1e-8, atol=1e-8)
 
 
@@ -54,7 +55,7 @@ def test_cone_rows_before_a_landing_foretell_its_impulse(gait):
     rows = walker.dynamics.all.jacobian(q)[[1, 3]]
     normal, along = np.linalg.lstsq(rows.T, walker.robot.mass_matrix(q) @ gained, rcond=None)[0]
     assert normal == pytest.approx(landed.impulses[1])
-    limit = 0.95 * gait.friction * normal
+    limit = controllers.USED * gait.friction * normal
     np.testing.assert_allclose(foretold, [limit - along, limit + along], atol=0.02 * normal)
     farther = gait.orbit(touchdown.time - 0.1)
     assert len(controllers.standing(gait, 100.0).rows(touchdown.mode_before, farther, u)[0]) == 3

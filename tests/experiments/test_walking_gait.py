@@ -41,6 +41,28 @@ def test_it_stays_inside_its_margins(gait):
     assert event.impulses[0] == 0.0
 
 
+@pytest.mark.parametrize("s", [0.885, 0.92, 0.96])
+def test_it_lands_early_inside_the_cone(gait, s):
+    """On ground that is met there, of 2 % more friction than it may use: a simulation sticks."""
+    share = gaits.MARGINS.friction + 0.02
+    x = gait.step.run(s * gait.period)
+    height = gait.walker.mode(five_link.LEFT_STANCE).outputs(0.0, x, np.zeros(4))["gap"][1]
+    raised = five_link.system(0.7 * share, step=height - 1e-6)
+    span = (s * gait.period, s * gait.period + 1e-3)
+    policy = Feedforwards((gait.curve(0), gait.curve(1)))
+    run = hc.simulate(raised, five_link.LEFT_STANCE, x, span, policy)
+    assert [event.mode_after for event in run.guard_events] == [five_link.RIGHT_STANCE]
+
+
+def test_it_goes_on_inside_the_cone_where_the_ground_is_lower(gait):
+    """For 0.04 s, of 2 % more friction than it may use: a simulation has no event."""
+    lowered = five_link.system(0.7 * (gaits.MARGINS.friction + 0.02), step=-0.2)
+    span = (0.01 * gait.period, gait.period + 0.04)
+    x = gait.step.run(span[0])
+    run = hc.simulate(lowered, five_link.LEFT_STANCE, x, span, Feedforwards((gait.curve(0),)))
+    assert not run.events
+
+
 def test_without_feedback_it_is_unstable_and_trivial_multipliers_are_named(gait):
     found = gait.map.floquet_multipliers(symmetry=gait.symmetry)
     assert sorted(found.trivial.values()) == ["held", "held", "held", "translation"]

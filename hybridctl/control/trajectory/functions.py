@@ -54,7 +54,8 @@ class PhaseFunctions:
     field: (x, u) -> dx/dt (nx,). cost: (x, u) -> L. inside: (x, u) -> values of `inside_limits`,
     wherever in the phase; gaps: (x, s) -> gaps (g,) of the contacts `open`, where s of it is over.
     start: (x, u) -> values of `start_limits`, where it begins; end: (x, u, du/dt) -> values of
-    `end_limits`, where it ends. jump: x -> state after the end, None where it stays.
+    `end_limits`, where it ends. jump: x -> state after the end, None where it stays; early: x ->
+    values of `early_limits`, of the impulses of that jump, where it may come early.
     """
 
     field: Any
@@ -68,6 +69,8 @@ class PhaseFunctions:
     end: Any
     end_limits: tuple[Limit, ...]
     jump: Any
+    early: Any
+    early_limits: tuple[Limit, ...]
 
 
 def phase_functions(
@@ -80,9 +83,11 @@ def phase_functions(
     inside = [*_forces(task, k, mode), *_joints(task, x), *torque_limits(task, u)]
     rate = ca.SX.sym("rate", u.numel())
     starts, ends = _lifted(task, k, mode), _events(task, k, mode, rate, implied)
-    jump = jump_of(task, k)
+    jump, early = jump_of(task, k), list[Limited]()
     if jump is not None:
-        ends += _impacts(task, k, *jump(x)[1:])
+        hits = _impacts(task, k, *jump(x)[1:])
+        ends += hits
+        early = hits if task.margins.early else []
         jump = ca.Function("jump", [x], [jump(x)[0]])
     closed = closed_contacts(phase.mode)
     opened = [i for i in range(len(system.contacts)) if i not in closed]
@@ -100,6 +105,8 @@ def phase_functions(
         ca.Function("end", [x, u, rate], [ca.vertcat(*(value for value, _ in ends))]),
         tuple(limit for _, limit in ends),
         jump,
+        ca.Function("early", [x], [ca.vertcat(*(value for value, _ in early))]),
+        tuple(limit for _, limit in early),
     )
 
 

@@ -75,7 +75,8 @@ class Margins(Settings):
     4 s (1 - s) times this, s being the fraction of the phase that is over; those of contacts whose
     force vanished where it began, which rise by the cube of the time, 256/27 s^3 (1 - s) times.
     approach: least rate at which other guards fall that end a phase, in their unit per s. sliding:
-    least speed of contacts that slide, m/s.
+    least speed of contacts that slide, m/s. early: the share of a phase, at its end, from which on
+    the impact that ends it would be inside these margins too, if the ground were met there.
     """
 
     force: NotNegative = 10.0
@@ -87,6 +88,7 @@ class Margins(Settings):
     clearance: NotNegative = 0.0
     approach: NotNegative = 0.05
     sliding: NotNegative = 0.01
+    early: Annotated[float, Bounds(at_least=0.0, at_most=1.0)] = 0.0
 
 
 @dataclass(frozen=True, eq=False)
