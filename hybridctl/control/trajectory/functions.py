@@ -72,6 +72,18 @@ class PhaseFunctions:
     early: Any
     early_limits: tuple[Limit, ...]
 
+    def landing_early(
+        self, task: Task, k: int, states: tuple[Expression, Expression], at: Array
+    ) -> tuple[Expression, tuple[Limit, ...], int, Array]:
+        """Values of `early_limits` at states at points and knots, where phase k may end early.
+
+        at: how much of the phase is over at its points. With their limits, k, and where they are.
+        """
+        every = np.concatenate((at, np.linspace(0.0, 1.0, task.phases[k].intervals + 1)))
+        last = np.flatnonzero((every >= 1.0 - task.margins.early) & (every < 1.0)).tolist()
+        joined: Expression = ca.horzcat(*states)
+        return self.early.map(len(last))(joined[:, last]), self.early_limits, k, every[last]
+
 
 def phase_functions(
     task: Task, k: int, implied: frozenset[tuple[int, str]] = frozenset()

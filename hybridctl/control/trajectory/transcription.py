@@ -313,7 +313,7 @@ def _phase(
         mapped.append(gaps)
         blocks.append(_clearance(task, k, f, gaps, at))
     if f.early_limits:
-        blocks.append(_early(task, k, v, f))
+        blocks.append(Block(*f.landing_early(task, k, (v.points, v.knots), at)))
     if f.start_limits:
         values = f.start(v.knots[:, 0], _input_at(v, 0.0))
         blocks.append(Block(values, f.start_limits, k, np.zeros(1)))
@@ -379,15 +379,6 @@ def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: ColumnFunction, at: 
     lower[:, at == 1.0] = -np.inf
     limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
     return Block(gaps.values, limits, k, at, lower)
-
-
-def _early(task: Task, k: int, v: PhaseVariables, f: PhaseFunctions) -> Block:
-    """What holds of the impact at the end of a phase, where it may come early."""
-    phase = task.phases[k]
-    at = np.concatenate((point_fractions(phase), np.linspace(0.0, 1.0, phase.intervals + 1)))
-    last = np.flatnonzero((at >= 1.0 - task.margins.early) & (at < 1.0)).tolist()
-    states: Expression = ca.horzcat(v.points, v.knots)
-    return Block(f.early.map(len(last))(states[:, last]), f.early_limits, k, at[last])
 
 
 def _events_apart(
