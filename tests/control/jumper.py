@@ -16,6 +16,7 @@ from hybridctl.robots.bodies import cuboid_inertia
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.passive import Rotor
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.surfaces import Plane, Surface
 from hybridctl.mechanics.system import ContactSystem, contact_system
@@ -33,23 +34,26 @@ def system(
     friction: float = 0.7,
     ground: Surface = GROUND,
     grounds: Mapping[str, Surface] | None = None,
+    rotors: float = 0.0,
 ) -> ContactSystem:
     """A jumper and its ground, with one contact for each leg, of its name; impacts are plastic.
 
-    grounds: those of some legs, instead of `ground`.
+    grounds: those of some legs, instead of `ground`. rotors: inertia of a motor's, as its joint
+    feels it, kg m^2.
     """
     own = {} if grounds is None else grounds
     contacts = [Contact(n, f"{n}_foot", own.get(n, ground), friction=friction) for n in legs]
-    return contact_system(robot(legs), contacts)
+    return contact_system(robot(legs, rotors), contacts)
 
 
-def robot(legs: Mapping[str, float] = QUADRUPED) -> Robot:
+def robot(legs: Mapping[str, float] = QUADRUPED, rotors: float = 0.0) -> Robot:
     """The jumper alone."""
     parts = [_link("trunk", _TRUNK, cuboid_inertia(_TRUNK, (0.45, 0.2, 0.12)), 0.0)]
     for name, along in legs.items():
         parts += [_leg(name, along)]
     text = f'<?xml version="1.0"?><robot name="jumper">{"".join(parts)}</robot>'
-    return Robot.from_urdf(text, root="sagittal")
+    turning = {f"{name}_{joint}": Rotor(rotors) for name in legs for joint in ("hip", "knee")}
+    return Robot.from_urdf(text, root="sagittal", rotors=turning)
 
 
 def standing(
