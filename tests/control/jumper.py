@@ -24,6 +24,7 @@ from hybridctl.mechanics.system import ContactSystem, contact_system
 MONOPED = {"foot": 0.0}  # legs, and where their hips are along the trunk, m
 QUADRUPED = {"hind": -0.2, "fore": 0.2}
 LINK = 0.2  # of thighs and shanks, m
+SOLE = 0.03  # from an ankle down to its sole, m
 GROUND = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
 _TRUNK, _THIGH, _SHANK = 8.0, 1.2, 0.4  # kg
 
@@ -56,6 +57,31 @@ def robot(legs: Mapping[str, float] = QUADRUPED, rotors: float = 0.0) -> Robot:
     return Robot.from_urdf(text, root="sagittal", rotors=turning)
 
 
+def soled(*, friction: float, ground: Surface, rotors: float) -> ContactSystem:
+    """A monoped with an ankle, whose foot is a sole between a smooth heel and a toe with friction.
+
+    Both rough, they would be held along the ground twice. State x = (q, v), with q = (root_x,
+    root_z, root_pitch, hip, knee, ankle); rotors: see `system`.
+    """
+    moved = ("hip", "knee", "ankle")
+    rod = LINK**2 / 12.0
+    text = (
+        _link("trunk", _TRUNK, cuboid_inertia(_TRUNK, (0.45, 0.2, 0.12)), 0.0)
+        + _link("thigh", _THIGH, (_THIGH * rod,) * 3, -0.5 * LINK)
+        + _link("shank", _SHANK, (_SHANK * rod,) * 3, -0.5 * LINK)
+        + _link("sole", 0.2, (3e-4,) * 3, -0.02)
+        + _joint("hip", "trunk", "thigh", 0.0, 0.0)
+        + _joint("knee", "thigh", "shank", 0.0, -LINK)
+        + _joint("ankle", "shank", "sole", 0.0, -LINK)
+        + _fixed("heel", "sole", -0.04, -SOLE)
+        + _fixed("toe", "sole", 0.06, -SOLE)
+    )
+    whole = f'<?xml version="1.0"?><robot name="soled">{text}</robot>'
+    made = Robot.from_urdf(whole, root="sagittal", rotors={j: Rotor(rotors) for j in moved})
+    heel = Contact("heel", "heel", ground, friction=0.0)
+    return contact_system(made, [heel, Contact("toe", "toe", ground, friction=friction)])
+
+
 def standing(
     legs: Mapping[str, float] = QUADRUPED,
     *,
@@ -77,11 +103,9 @@ def _leg(name: str, along: float) -> str:
     return (
         _link(f"{name}_thigh", _THIGH, (_THIGH * rod,) * 3, -0.5 * LINK)
         + _link(f"{name}_shank", _SHANK, (_SHANK * rod,) * 3, -0.5 * LINK)
-        + f'<link name="{name}_foot"/>'
         + _joint(f"{name}_hip", "trunk", f"{name}_thigh", along, 0.0)
         + _joint(f"{name}_knee", f"{name}_thigh", f"{name}_shank", 0.0, -LINK)
-        + f'<joint name="{name}_ankle" type="fixed"><parent link="{name}_shank"/>'
-        f'<child link="{name}_foot"/><origin xyz="0 0 {-LINK}"/></joint>'
+        + _fixed(f"{name}_foot", f"{name}_shank", 0.0, -LINK)
     )
 
 
@@ -91,6 +115,13 @@ def _link(name: str, mass: float, inertia: tuple[float, ...], centre: float) -> 
         f'<link name="{name}"><inertial><origin xyz="0 0 {centre}"/><mass value="{mass}"/>'
         f'<inertia ixx="{x:.17g}" iyy="{y:.17g}" izz="{z:.17g}" ixy="0" ixz="0" iyz="0"/>'
         "</inertial></link>"
+    )
+
+
+def _fixed(name: str, parent: str, x: float, z: float) -> str:
+    return (
+        f'<link name="{name}"/><joint name="{name}_end" type="fixed"><parent link="{parent}"/>'
+        f'<child link="{name}"/><origin xyz="{x} 0 {z}"/></joint>'
     )
 
 
