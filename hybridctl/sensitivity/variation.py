@@ -29,7 +29,7 @@ Gain = Callable[[float], Array]
 
 _AT_ONCE = 1e-6  # of the duration of an arc: what decays this fast at its start is not followed
 _LEAP, _FARTHEST = 1e-2, 5e-2
-_SLOWER = 10.0
+_SLOWER = 100.0  # times: nearer to the start runs know directions too roughly, however tight
 _SAFETY, _SHRINK = 0.9, 0.2
 _STIFF = 1e-2  # of a step of the arc: where the perturbations need shorter ones, others follow them
 _AT_START = basis(-1.0)

@@ -39,9 +39,12 @@ def derivative(tolerance):
 
 
 def test_the_derivative_across_breakaway_is_that_of_the_flow():
-    """Differences of order h^4 over 2e-3 m, of runs that are right to 1e-12: 1e-9 and less."""
-    direction, h = np.array([0.6, 0.8, 0.0, 0.0, 0.0, 0.0]), 1e-3
-    ends = [broken_away(X0 + k * h * direction, 1e-12)[1].final_state for k in (2, 1, -1, -2)]
+    """Differences of order h^4 over 4e-3 m, of runs right to 2e-12: 1.5e-9 at the worst.
+
+    Runs to 1e-12 are off by up to 2e-11 where friction turns at once, which such differences show.
+    """
+    direction, h = np.array([0.6, 0.8, 0.0, 0.0, 0.0, 0.0]), 2e-3
+    ends = [broken_away(X0 + k * h * direction, 1e-13)[1].final_state for k in (2, 1, -1, -2)]
     found = (8.0 * (ends[1] - ends[2]) - (ends[0] - ends[3])) / (12.0 * h)
     expected = derivative(1e-12) @ direction
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=5e-9)
