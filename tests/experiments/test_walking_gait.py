@@ -1,10 +1,12 @@
 """The gait of the five-link walker: it closes, keeps its limits, and has the right derivative."""
 
 from dataclasses import replace
+from functools import partial
 
 import casadi as ca
 import numpy as np
 import pytest
+from hybridctl.experiments.walking import biped_walk
 from hybridctl.experiments.walking import gait as gaits
 from hybridctl.robots import five_link
 
@@ -160,7 +162,8 @@ def test_a_slow_gait_closes_as_well_as_its_collocation():
 @pytest.mark.slow
 def test_five_random_guesses_reach_one_optimum(gait):
     """Postures and speeds moved by noise of standard deviation 0.1 rad, m, rad/s or m/s."""
-    random, margins = np.random.default_rng(1), replace(gaits.MARGINS, clearance=0.05)
-    noises = 0.1 * random.normal(size=(5, 2, 14))
-    steps = [gaits.find(0.7, margins=margins, noise=noise).step for noise in noises]
+    noises, config = 0.1 * np.random.default_rng(1).normal(size=(5, 2, 14)), biped_walk.Config()
+    margins = replace(gaits.MARGINS, clearance=config.clearance, early=config.early)
+    find = partial(gaits.find, config.speed, margins=margins, late=config.late)
+    steps = [find(noise=noise).step for noise in noises]
     np.testing.assert_allclose([step.cost for step in steps], gait.step.cost, rtol=1e-8)
