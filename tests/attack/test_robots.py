@@ -118,8 +118,15 @@ FALLS = list(product(FALLING, (0.05, 0.1, 0.3, 0.6), (0.0, 0.15), ("limp", "held
 MADE = {"limp": public.limp, "held": public.robot}
 
 
+def marks(i, fall):
+    """All but the quick ones are slow, and two of three of these many."""
+    if fall in QUICK:
+        return []
+    return [pytest.mark.slow] + [pytest.mark.long] * (i % 3 != 0)
+
+
 @pytest.mark.parametrize(
-    "fall", [pytest.param(f, marks=[pytest.mark.slow] * (f not in QUICK)) for f in FALLS], ids=str
+    "fall", [pytest.param(f, marks=marks(i, f)) for i, f in enumerate(FALLS)], ids=str
 )
 def test_a_fall_ends_and_obeys_the_laws(fall):
     """Contacts that let go on a bridge are 1e-7 m deep at its end, and energy never rises.
