@@ -58,12 +58,12 @@ def structure() -> WindowedSprings:
 def policy(name: str, design: WindowedGains, timeout: float) -> Policy:
     """The law of this name, of `LAWS`. timeout: of its interim mode, s."""
     plant, reference = scene()
-    window = before, after = design.windows
+    before, after = design.windows
     if name == "interim":
         bridge = Interim(before, after, timeout, velocities=ARM)
         return ReferenceSpreading(reference, design, interim=bridge)
     return law(
-        name, plant, reference, design, window,
+        name, plant, reference, design, (before, after),
         metric=kinetic(reference), blend=_BLEND, velocities=ARM,
     )  # fmt: skip
 
