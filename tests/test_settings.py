@@ -1,13 +1,13 @@
 """Bounds that the types of settings say."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
 from hybridctl.robots.filter_models import BallSettings
 
-from hybridctl.errors import InputError
+from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings, least_and_most
 from hybridctl.yaml_files import typed
 
@@ -50,6 +50,15 @@ def test_bounds_do_not_change_how_settings_are_read():
     found = typed(Config, {"widths": [1, 2], "angle": 1}, "settings")
     assert found == Config(1.0, widths=(1, 2))
     assert vars(found) == vars(Config(1.0, widths=(1.0, 2.0)))  # defaults are among them
+
+
+def test_a_text_that_is_none_of_a_few_is_named_beside_them():
+    @dataclass(frozen=True)
+    class Chosen(Config):
+        rule: Literal["first", "last"] = "first"
+
+    with pytest.raises(UnknownNameError, match=r"settings\.rule.*'lats'.*first.*last"):
+        typed(Chosen, {"rule": "lats"}, "settings")
 
 
 def test_bounds_of_a_field_are_those_of_its_type():
