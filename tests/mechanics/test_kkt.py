@@ -42,3 +42,70 @@ def test_contacts_are_redundant_up_to_a_response_that_no_two_distinct_ones_have(
     rows = np.diag([1.0, np.sqrt(ratio)])
     assert KKT(np.eye(2), rows.T, rows).redundant == redundant
     assert 1e-14 < RANK < 1e-6
+
+
+def equations(seed, contacts, ranks, symmetric):
+    """Random equations with so many contacts, of which so many are independent."""
+    random = np.random.default_rng(seed)
+    nv = 5
+    root = random.normal(size=(nv, nv))
+    mass = root @ root.T + nv * np.eye(nv)
+    mixed = np.eye(contacts) if contacts == ranks else random.normal(size=(contacts, ranks))
+    constraint = mixed @ random.normal(size=(ranks, nv))
+    # sliding friction tilts what pushes, and independent contacts' forces stay independent
+    tilted = (
+        constraint.T
+        if symmetric
+        else constraint.T + 0.2 * random.normal(size=(nv, ranks)) @ mixed.T
+    )
+    weights = random.uniform(0.2, 5.0, size=contacts)
+    return mass, tilted, constraint, weights, random
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("contacts", "ranks"), [(3, 3), (4, 2), (5, 4)])
+def test_forces_and_what_belongs_to_them_are_those_of_numpy(contacts, ranks, symmetric, seed):
+    """The least forces of G lambda = c in the metric of weights are W^(1/2) (G W^(1/2))^+ c.
+
+    Condition numbers of these random matrices are up to 1e4, hence 1e-10 of rounding.
+    """
+    mass, force, constraint, weights, random = equations(seed, contacts, ranks, symmetric)
+    G = constraint @ np.linalg.solve(mass, force)
+    redundant, near = contacts > ranks, {"rtol": 1e-9, "atol": 1e-9}
+    half = np.sqrt(weights)[:, None] if redundant else np.ones((contacts, 1))
+    inverse = half * np.linalg.pinv(G * half.T, rcond=1e-11)
+    system = KKT(mass, force, constraint, weights)
+    assert (system.redundant, system.rank) == (redundant, ranks)
+
+    upper, acting = random.normal(size=(5, 3)), random.normal(size=(contacts, 3))
+    lower = G @ acting  # what these contacts can do
+    acceleration, found = system.solve(upper, lower)
+    expected = inverse @ (lower - constraint @ np.linalg.solve(mass, upper))
+    np.testing.assert_allclose(found, expected, **near)
+    np.testing.assert_allclose(mass @ acceleration - force @ found, upper, **near)
+    np.testing.assert_allclose(system.forces(lower[:, 0]), inverse @ lower[:, 0], **near)
+
+    sizes = np.linalg.svd(G, compute_uv=False)[:ranks]
+    whole = np.linalg.det(G) if not redundant else sizes.prod()
+    assert system.determinant == pytest.approx(whole, rel=1e-9)
+    if not redundant:
+        return
+    np.testing.assert_allclose(system.alike(acting[:, 0]), inverse @ lower[:, 0], **near)
+    np.testing.assert_allclose(system.indeterminate(), np.eye(contacts) - inverse @ G, **near)
+    np.testing.assert_allclose(system.least_squares(acting), inverse @ inverse.T @ acting, **near)
+    least = inverse @ lower[:, 0]
+    np.testing.assert_allclose(G.T @ system.adjoint(least), least / weights, **near)
+    equal = np.linalg.pinv(G, rcond=1e-11)
+    other = KKT(mass, force, constraint)
+    np.testing.assert_allclose(other.forces(lower), equal @ lower, **near)
+    again = other.weighted(weights)
+    np.testing.assert_allclose(again.forces(lower), inverse @ lower, **near)
+    np.testing.assert_allclose(again.forces(lower[:, 0]), inverse @ lower[:, 0], **near)
+    pushed = system.plain()
+    plain = constraint @ np.linalg.solve(mass, constraint.T)
+    np.testing.assert_allclose(pushed.response, plain, **near)
+    reached = plain @ acting
+    np.testing.assert_allclose(
+        pushed.forces(reached), np.linalg.pinv(plain, rcond=1e-11) @ reached, **near
+    )
