@@ -42,6 +42,7 @@ TITLES = {
 }
 NAMES = tuple(TITLES)
 ROOM = Margins(force=20.0, friction=0.9, impulse=0.3, release=0.02, clearance=0.01)  # predictive
+BEND = (0.03, 1.55)  # of its knees, rad, which those of the gait keep well inside
 PATIENCE = 0.03  # s, after which a foot that is due is no longer waited for, whatever the law
 SAMPLE = 0.01  # s, at which the phase of least value is looked for
 USED, PRESSED = 0.8, 80.0  # share of friction inside the cone, and force that is kept there, N
@@ -83,7 +84,7 @@ def predictive(
 ) -> HybridMpc:
     """Predictive control with the weights of the LQR and its value function after a touchdown."""
     planned, uphill = (
-        task(walker, gait.speed, torque=torque, margins=ROOM)
+        task(walker, gait.speed, torque=torque, margins=ROOM, bend=BEND)
         for walker in (gait.walker, five_link.system(gait.friction, tilt=_TILT))
     )
     back = np.linalg.inv(gait.symmetry.matrix)

@@ -107,11 +107,18 @@ class Gait:
 
 
 def task(
-    walker: ContactSystem, speed: float, *, torque: float, margins: Margins, late: float = 0.0
+    walker: ContactSystem,
+    speed: float,
+    *,
+    torque: float,
+    margins: Margins,
+    late: float = 0.0,
+    bend: tuple[float, float] = BEND,
 ) -> Task:
     """One step at a mean speed in m/s, of least integral of squared torques.
 
-    late: for how long it goes on inside its margins where the ground is not met, s.
+    late: for how long it goes on inside its margins where the ground is not met, s. bend: of knees,
+    rad.
     """
     phase = Phase(five_link.LEFT_STANCE, ("right closes",), STEP, points=POINTS)
     return Task(
@@ -122,7 +129,7 @@ def task(
             Condition("speed times duration", lambda a, b, t: b[0] - a[0] - speed * t, unit="m")
         ],
         margins=margins,
-        joint_limits=dict.fromkeys(KNEES, BEND),
+        joint_limits=dict.fromkeys(KNEES, bend),
         torque=torque,
         spread=late,
     )

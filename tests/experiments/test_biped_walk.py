@@ -55,8 +55,7 @@ def test_every_controller_walks_from_the_orbit(gait, tracks, designs, name):
     found = walks.walk(gait, policy, gait.middle, STEPS)
     assert found.steps == STEPS
     assert found.reason == ""
-    exact = 4e-3 if name == "predictive" else 1e-5  # 2e-3 of held corrections, whatever its steps
-    assert found.errors(gait).max() < exact
+    assert found.errors(gait).max() < 1e-5
 
 
 def test_being_late_costs_nothing_where_the_phase_is_chosen_by_value(gait, tracks, designs):

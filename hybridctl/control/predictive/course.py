@@ -24,7 +24,6 @@ from hybridctl.sensitivity.symmetry import seen_as
 _MERGED = 0.25  # of an interval: what is left of one is part of the next one
 _BEYOND = 1.2  # of a phase, to which feedforward goes on
 _BEGUN = 0.9  # of a phase, at which it is taken up at the latest where no plan is
-_LAST = 0.985  # of a phase, at which the rest of it begins at the latest
 _SAME = 1e-9  # of a phase, by which fractions differ from rounding
 _SHORTEST = 2e-4  # s, of what is left of a phase
 _WHOLE = (0.4, 1.8)  # of the reference: durations of phases that are to come
@@ -213,6 +212,19 @@ class Course:
             u[fractions > 1.0] = self._kept
         return u
 
+    def missed(self, phase: int, fractions: Array) -> Array:
+        """What steps along the motion miss of it (n, nx), from each fraction (n + 1,) to the next.
+
+        That is their error where it is what they are to follow; past the end of a phase, where it
+        is only held, they have none to tell.
+        """
+        x, u = self.states(phase, fractions), self.inputs(phase, fractions)
+        middles = self.inputs(phase, 0.5 * (fractions[:-1] + fractions[1:]))
+        h = np.diff(fractions) * self.length(phase)
+        ends = self.models[phase].moved(x[:-1], (u[:-1], middles, u[1:]), h)
+        inside = fractions[1:] < 1.0 + _SAME
+        return np.where(inside[:, None], ends - x[1:], 0.0)
+
     def _keeping(self, phase: int) -> Array:
         """The input (nu,) that keeps the state in which a phase ends, by least squares."""
         one = np.ones(1)
@@ -276,7 +288,8 @@ class Course:
             s = self._resampled(s, self._nodes(s.phase, begin, self.horizon.intervals[0]))
             rest = s.duration
         else:
-            begin, rest = min(begin, _LAST), max(place.rest, _SHORTEST)
+            begin = min(begin, 1.0 - _SHORTEST / self.length(s.phase))
+            rest = max(place.rest, _SHORTEST)
             if place.section:
                 s = self._resampled(s, self._nodes(s.phase, 0.0, self.horizon.intervals[0]))
         fractions = _from(s.fractions, begin)
@@ -314,10 +327,11 @@ class Course:
         """One step of h s from a moment on, under the input of the plan."""
         place = plan.place(at.time, at.events, at.touched)
         s = plan.sections[place.section]
-        u = self.inputs(s.phase, place.fraction + s.rate * h * np.array([0.0, 0.5, 1.0]))
-        u += s.corrections[place.interval]
+        fractions = place.fraction + s.rate * h * np.array([0.0, 0.5, 1.0])
+        u = self.inputs(s.phase, fractions) + s.corrections[place.interval]
         given = (u[:1], u[1:2], u[2:])
-        return self.models[s.phase].steps(at.state[None], given, np.array([h]), disturbance)
+        found = self.models[s.phase].steps(at.state[None], given, np.array([h]), disturbance)
+        return found._replace(states=found.states - self.missed(s.phase, fractions[::2]))
 
     def guard(self, plan: Plan, at: Moment) -> float:
         """The largest value of the guards that end the phase, under the plan; infinite without."""
@@ -365,6 +379,7 @@ class Course:
             self.inputs(s.phase, a),
             self.inputs(s.phase, 0.5 * (a[:-1] + a[1:])),
             curve.rate(curve.start + curve.length) * length * s.rate,
+            self.missed(s.phase, a),
             nominal,
             least,
             greatest,

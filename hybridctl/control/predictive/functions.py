@@ -77,11 +77,12 @@ class PhaseModel:
             pairs = zip(values, _values(other, x, u, share, rate), strict=True)
             values = [ca.cse(value + d * (moved - value)) for value, moved in pairs]
         field, inside, start, end, jump = values
-        self._field = _mapped("field", compiled, field, x, u, d)
-        self._inside = _mapped("inside", compiled, inside, x, u, d, share)
-        self._start = _mapped("start", compiled, start, x, u, d)
-        self._end = _mapped("end", compiled, end, x, u, d, rate)
-        self._jump = _mapped("jump", compiled, jump, x, u, d)
+        self._rate = _mapped("rate", compiled, [field], x, u, d)
+        self._field = _mapped("field", compiled, _sloped(field, x, u, d), x, u, d)
+        self._inside = _mapped("inside", compiled, _sloped(inside, x, u, d), x, u, d, share)
+        self._start = _mapped("start", compiled, _sloped(start, x, u, d), x, u, d)
+        self._end = _mapped("end", compiled, _sloped(end, x, u, d), x, u, d, rate)
+        self._jump = _mapped("jump", compiled, _sloped(jump, x, u, d), x, u, d)
 
     def field(self, x: Array, u: Array, d: float = 0.0) -> Rows:
         """The field f at states (m, nx) and inputs (m, nu)."""
@@ -108,6 +109,15 @@ class PhaseModel:
         x = x[None]
         after, by_state, *_ = self._jump(x, np.zeros((1, self.nu)), _column(d, x))
         return after[0], by_state[0]
+
+    def moved(self, x: Array, u: tuple[Array, Array, Array], h: Array, d: float = 0.0) -> Array:
+        """States (m, nx) after the same steps as those of `steps`."""
+        h, d_column = h[:, None], _column(d, x)
+        rate, total = np.zeros_like(x), np.zeros_like(x)
+        for (c, weight), at in zip(_STAGES, (u[0], u[1], u[1], u[2]), strict=True):
+            (rate,) = self._rate(x + c * h * rate, at, d_column)
+            total += weight / 6.0 * rate
+        return np.asarray(x + h * total)
 
     def steps(self, x: Array, u: tuple[Array, Array, Array], h: Array, d: float = 0.0) -> Steps:
         """Steps from states (m, nx), with inputs (m, nu) at begin, middle and end; h (m,), s."""
@@ -143,13 +153,15 @@ def _column(d: float, x: Array) -> Array:
     return np.full((len(x), 1), d)
 
 
-def _mapped(
-    name: str, compiled: bool, value: Any, x: Any, u: Any, d: Any, *others: Any
-) -> MappedFunction:
-    """Values (r,) with their derivatives by x, u and d, at many points."""
-    r, known = value.numel(), (x, u, d)
-    results = [value, *(ca.jacobian(value, each) for each in known)]
-    function = transposed(name, [*known, *others], results)
+def _sloped(value: Any, *known: Any) -> list[Any]:
+    """Values (r, 1) with their derivatives by what is known."""
+    return [value, *(ca.jacobian(value, each) for each in known)]
+
+
+def _mapped(name: str, compiled: bool, results: list[Any], *arguments: Any) -> MappedFunction:
+    """Values (r, 1), and derivatives (r, n), at many points."""
+    function = transposed(name, arguments, results)
     if compiled:
         function = native(function)
-    return MappedFunction(function, [(r,), *((r, each.numel()) for each in known)])
+    first, *slopes = (result.shape for result in results)
+    return MappedFunction(function, [first[:1], *slopes])

@@ -9,10 +9,11 @@ left to the end of a phase, of which interval i takes the share :math:`\sigma_i`
     \min \sum_{p, i} \tfrac12 \sigma_i T_p \left(|x_{pi} - \alpha_{pi}|_Q^2 + |d_{pi}|_R^2\right)
     + \tfrac12 w (T_p - \bar T_p)^2 + \tfrac12 |y - \alpha|_V^2
 
-subject to :math:`x_{p,i+1} = F(x_{pi}, d_{pi}, \sigma_i T_p)`, :math:`g(x_{pN}) = 0` for the
-guards that end a phase, :math:`x_{p+1,0} = S(x_{pN})` for the jump S there, whose last value is y,
-and limits of inputs; all linearised. What limits states has slack, which costs in proportion. So no
-prediction goes through an event, and none breaks where it would slip or miss one.
+subject to :math:`x_{p,i+1} = F(x_{pi}, d_{pi}, \sigma_i T_p) - e_{pi}`, :math:`g(x_{pN}) = 0` for
+the guards that end a phase, :math:`x_{p+1,0} = S(x_{pN})` for the jump S there, whose last value is
+y, and limits of inputs; all linearised. F is a step, and e is what it misses along the reference,
+which so remains a solution however long intervals are. What limits states has slack, which costs in
+proportion. So no prediction goes through an event, and none breaks where it would slip or miss one.
 """
 
 from __future__ import annotations
@@ -76,16 +77,18 @@ class Aim:
     """What a section is to be like.
 
     states (n + 1, nx): of the reference. inputs (n + 1, nu), middles (n, nu): the feedforward;
-    slope (nu,): its rate in the end, 1/s. duration: s. least, greatest: of changes of the duration,
-    s. clearance (n + 1, g): least gaps of open contacts, m. ends: the number of the node from which
-    on the phase may end. lowest (n + 1, r): lower limits of its end at the nodes. surface: height
-    of what it ends on, m. disturbance: how much there is.
+    slope (nu,): its rate in the end, 1/s. missed (n, nx): what steps along the reference are off
+    from it at their ends. duration: s. least, greatest: of changes of the duration, s. clearance (n
+    + 1, g): least gaps of open contacts, m. ends: the number of the node from which on the phase
+    may end. lowest (n + 1, r): lower limits of its end at the nodes. surface: height of what it
+    ends on, m. disturbance: how much there is.
     """
 
     states: Array
     inputs: Array
     middles: Array
     slope: Array
+    missed: Array
     duration: float
     least: float
     greatest: float
@@ -219,7 +222,7 @@ class Programme:
         d, shares = s.corrections, s.shares
         inputs = aim.inputs[:-1] + d, aim.middles + d, aim.inputs[1:] + d
         found = model.steps(s.states[:-1], inputs, s.duration * shares, aim.disturbance)
-        first = self._new_equations((found.states - s.states[1:]).ravel())
+        first = self._new_equations((found.states - aim.missed - s.states[1:]).ravel())
         rows = first + self._nx * np.arange(len(d))
         one = np.broadcast_to(np.eye(self._nx), (len(d), self._nx, self._nx))
         free = 1 if p == 0 else 0
