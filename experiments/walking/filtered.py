@@ -192,17 +192,18 @@ def pushed_on_estimates(
     seed: int,
     impulse: float,
     scatter: tuple[float, float],
+    policy: Policy | None = None,
 ) -> Filtered:
-    """A walk of the predictive controller on estimates, from a random start that is pushed.
+    """A walk of the predictive controller, or another policy, on estimates, from a pushed start.
 
-    impulse: in N s. The filter knows the start before the push, and how pushes of this size move
-    states, as a standard deviation, but not that there is one.
+    The start is random. impulse: in N s. The filter knows the start before the push, and how pushes
+    of this size move states, as a standard deviation, but not that there is one.
     """
     gait = tracks.gait
     random = np.random.default_rng([seed, 1])
     before = scattered(gait, random, scatter)
     start = pushed(gait, impulse, before)
-    policy = tracks.policy("predictive", lqr, torque)
+    policy = policy or tracks.policy("predictive", lqr, torque)
     feedback = EstimateFeedback(
         tracks, lqr, torque, sensing, seed, before, policy, unknown=start - before
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from hybridctl.experiments.walking.gait import Gait
@@ -17,7 +18,7 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.kkt import KKT
 from hybridctl.mechanics.phase import contact_modes
-from hybridctl.mechanics.system import ContactSystem
+from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 TOLERANCE = 1e-7
 _PATIENCE = 1.5  # of the time that the steps of the gait take
@@ -61,16 +62,51 @@ def is_fall(event: Event) -> bool:
     return bool(event.guards) and event.mode_after == event.mode_before
 
 
+class Place(NamedTuple):
+    """A place on a gait from which walks begin: the time there, s, which foot stands, its state.
+
+    past: events before it.
+    """
+
+    time: float
+    mode: ModeKey
+    state: Array
+    past: tuple[Event, ...] = ()
+
+
+def in_mid_step(gait: Gait) -> Place:
+    """The first place of the orbit: in mid-step of the left leg."""
+    return Place(0.5 * gait.period, five_link.LEFT_STANCE, gait.middle)
+
+
+def in_step(gait: Gait, phase: float) -> Place:
+    """A place on the right foot after the first touchdown, where this share of the step is over.
+
+    How far it has walked counts for nothing, and is left out.
+    """
+    x = np.asarray(np.linalg.solve(gait.symmetry.matrix, gait.step.run(phase * gait.period)), float)
+    time = (1.0 + phase) * gait.period
+    return Place(time, five_link.RIGHT_STANCE, x, gait.orbit.events[:1])
+
+
 def walk(
-    gait: Gait, policy: Policy, start: Array, steps: int, walker: ContactSystem | None = None
+    gait: Gait,
+    policy: Policy,
+    start: Array,
+    steps: int,
+    walker: ContactSystem | None = None,
+    place: Place | None = None,
 ) -> Walk:
-    """A walk of so many steps, from a state in mid-step of the left leg.
+    """A walk of so many steps, from a state at a place, by default in mid-step of the left leg.
 
     They may take half as long again as those of the gait. walker: what walks, by default that of
     the gait.
     """
-    span = (0.5 * gait.period, (0.5 + _PATIENCE * steps) * gait.period)
-    return _walked(walker or gait.walker, five_link.LEFT_STANCE, policy, start, span, steps)
+    time, mode, _, past = place or in_mid_step(gait)
+    span = (time, time + _PATIENCE * steps * gait.period)
+    if past:
+        policy = Continued(policy, past)
+    return _walked(walker or gait.walker, mode, policy, start, span, steps)
 
 
 def over_a_step(
@@ -106,27 +142,37 @@ def over_a_step(
     return replace(rest, steps=rest.steps + 1)
 
 
-def pushed(gait: Gait, impulse: float, start: Array | None = None) -> Array:
-    """A state in mid-step, by default of the gait, after a horizontal impulse in N s at the hip.
+def pushed(
+    gait: Gait, impulse: float, start: Array | None = None, mode: ModeKey = five_link.LEFT_STANCE
+) -> Array:
+    """A state, by default of the gait in mid-step, after a horizontal impulse in N s at the hip.
 
-    The foot is held. Of 10 N s forwards the ground gives 0.2 N s down and 0.4 along: a force on the
-    hip that lasts 2 ms leaves the foot in its cone, under the weight of the walker.
+    The foot that stands in the mode is held. Of 10 N s forwards the ground gives 0.2 N s down and
+    0.4 along: a force on the hip that lasts 2 ms leaves the foot in its cone, under the weight of
+    the walker.
     """
     q, v = np.split(gait.middle if start is None else start, 2)
-    rows = gait.walker.dynamics.all.jacobian(q)[[0, 2]]  # normal and tangent of the left foot
+    (foot,) = closed_contacts(mode)
+    rows = gait.walker.dynamics.all.jacobian(q)[[foot, 2 + foot]]  # its normal and tangent
     kick = impulse * np.eye(7)[0]
     gained, _ = KKT(gait.walker.robot.mass_matrix(q), rows.T, rows).solve(kick, np.zeros(2))
     return np.concatenate((q, v + gained))
 
 
-def scattered(gait: Gait, random: np.random.Generator, scatter: tuple[float, float]) -> Array:
-    """A random start in mid-step with the stance foot at rest.
+def scattered(
+    gait: Gait,
+    random: np.random.Generator,
+    scatter: tuple[float, float],
+    place: Place | None = None,
+) -> Array:
+    """A random start at a place, by default in mid-step, with the stance foot at rest.
 
     scatter: standard deviations of coordinates (rad, m) and velocities (rad/s, m/s).
     """
+    place = place or in_mid_step(gait)
     sizes = np.repeat(scatter, 7)
-    off = gait.middle + sizes * random.normal(size=14)
-    project = gait.walker.mode(five_link.LEFT_STANCE).project
+    off = place.state + sizes * random.normal(size=14)
+    project = gait.walker.mode(place.mode).project
     assert project is not None
     return project(off)
 

@@ -1,0 +1,179 @@
+"""What the predictive controller of the walker survives, trial by trial, each from random starts.
+
+A trial is a disturbance of one size, after which twenty steps are to be walked: pushes of the hip
+in mid-step and at other phases of a step, slopes, steps of the ground, all of them unseen; plans
+that come late, and a filter's estimates in place of states. Other laws can be put through the same
+trials but the last two.
+
+    python -m hybridctl.experiments.walking.ahead FOLDER
+
+keeps each walk in FOLDER as it ends, goes on from what is there, and prints the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from hybridctl.experiments.walking import limits
+from hybridctl.experiments.walking.biped_walk import Config, found_gait
+from hybridctl.experiments.walking.controllers import AHEAD, Tracks, Weights, design, predictive
+from hybridctl.experiments.walking.filtered import Sensing, pushed_on_estimates
+from hybridctl.experiments.walking.gait import Gait
+from hybridctl.experiments.walking.walk import Walk, in_mid_step, in_step, pushed, scattered, walk
+from rich.console import Console
+from rich.table import Table
+
+from hybridctl import __version__
+from hybridctl.app.report import table
+from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.control.tuning.journal import Journal
+from hybridctl.hybrid.policy import Policy
+
+RECORD = "walks.jsonl"
+_EXTENSION = 0.2  # s, of references past touchdowns
+_SENSING = Sensing(1.0, "saltation", driven=0.1)  # it is not told of a push
+
+
+class Trial(NamedTuple):
+    """A disturbance by its kind, and its size in the unit of that.
+
+    phase: of a step, at which a push comes. delay: by which plans come late, s. estimated: whether
+    states are a filter's estimates.
+    """
+
+    kind: limits.Name
+    size: float
+    phase: float | None = None
+    delay: float = 0.0
+    estimated: bool = False
+
+    def __str__(self) -> str:
+        kind = limits.KINDS[self.kind]
+        words = [f"{kind.title}, {self.size:g} {kind.unit}"]
+        words += [] if self.phase is None else [f"at {self.phase:g} of a step"]
+        words += [f"plans {1e3 * self.delay:g} ms late"] if self.delay else []
+        return ", ".join([*words, "on estimates"] if self.estimated else words)
+
+
+TRIALS = (
+    Trial("push forward", 40.0),
+    Trial("push back", 60.0),
+    *(Trial("push forward", 30.0, phase) for phase in (0.2, 0.35, 0.5, 0.65, 0.8)),
+    Trial("slope down", 10.0),
+    Trial("slope up", 15.0),
+    Trial("up", 8.0),
+    Trial("down", 10.0),
+    Trial("push forward", 35.0, delay=0.02),
+    Trial("push forward", 30.0, estimated=True),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Judge:
+    """A gait with a law, put through trials of so many steps.
+
+    law: its name. seed: of the starts, which differ from trial to trial, but not between laws.
+    compiled: whether a predictive controller is made machine code.
+    """
+
+    config: Config
+    gait: Gait
+    lqr: PeriodicLqr
+    law: str
+    steps: int
+    seed: int
+    compiled: bool = False
+
+    @staticmethod
+    def of(config: Config, law: str, steps: int, seed: int, compiled: bool = False) -> Judge:
+        """The judge of a law on the gait of `biped-walk`."""
+        gait = found_gait(config, config.speed)
+        lqr = design(gait, Weights(*config.weights))
+        return Judge(config, gait, lqr, law, steps, seed, compiled)
+
+    def takes(self, trial: Trial) -> bool:
+        """Whether the law can be put through a trial."""
+        return self.law == "predictive" or not (trial.delay or trial.estimated)
+
+    def walk(self, number: int, trial: Trial, start: int) -> Walk:
+        """The walk through trial `number` from random start `start`."""
+        gait, torque, scatter = self.gait, self.config.torque, self.config.scatter
+        policy = self._policy(trial.delay)
+        if trial.estimated:
+            seed = int(np.random.SeedSequence([self.seed, number, start]).generate_state(1)[0])
+            settings = (_SENSING, seed, trial.size, scatter)
+            return pushed_on_estimates(self._tracks, self.lqr, torque, *settings, policy).walk
+        random = np.random.default_rng([self.seed, number, start])
+        place = in_mid_step(gait) if trial.phase is None else in_step(gait, trial.phase)
+        x = scattered(gait, random, scatter, place)
+        if trial.phase is None:
+            return limits.tried(gait, policy, trial.kind, trial.size, x, self.steps)
+        x = pushed(gait, trial.size, x, place.mode)
+        return walk(gait, policy, x, self.steps, place=place)
+
+    @cached_property
+    def _tracks(self) -> Tracks:
+        return Tracks.of(self.gait, self.lqr, self.steps + 1, _EXTENSION)
+
+    def _policy(self, delay: float) -> Policy:
+        tracks = self._tracks
+        torque, weights = self.config.torque, Weights(*self.config.weights)
+        if self.law != "predictive":
+            return tracks.policy(self.law, self.lqr, torque)
+        fixed, horizon = tracks.policy("cone", self.lqr, torque), replace(AHEAD, delay=delay)
+        return predictive(self.gait, self.lqr, weights, fixed, torque, horizon, self.compiled)
+
+
+def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[Trial]) -> Journal:
+    """The record of all walks, as (steps, reason of a fall) by trial and number of the start."""
+    settings = {"law": judge.law, "steps": judge.steps, "seed": judge.seed}
+    known = {"version": __version__, "settings": asdict(judge.config), **settings}
+    record = Journal(folder / RECORD, known)
+    for start in range(starts):
+        for number, trial in enumerate(trials):
+            if judge.takes(trial) and record.get(_key(trial, start)) is None:
+                found = judge.walk(number, trial, start)
+                record.put(_key(trial, start), (found.steps, found.reason))
+    return record
+
+
+def survival_table(record: Journal, judge: Judge, starts: int, trials: Sequence[Trial]) -> Table:
+    """From how many starts each trial was survived, and the falls."""
+    rows = []
+    for trial in filter(judge.takes, trials):
+        walks = [record.get(_key(trial, start)) or (0, "") for start in range(starts)]
+        survived = sum(steps >= judge.steps for steps, _ in walks)
+        falls = "; ".join(f"{steps}: {why}" for steps, why in walks if steps < judge.steps)
+        rows.append((str(trial), f"{survived} of {starts}", falls))
+    title = f"Walks on for {judge.steps} steps: {judge.law}"
+    return table(title, ["trial", "from starts", "falls after steps"], rows)
+
+
+def _key(trial: Trial, start: int) -> str:
+    return f"{trial}, start {start}"
+
+
+def main() -> None:
+    """Put a law through all trials, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--law", default="predictive")
+    parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--compiled", action="store_true", help="by a C compiler")
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True, exist_ok=True)
+    judge = Judge.of(Config(), given.law, given.steps, given.seed, given.compiled)
+    record = judged(given.folder, judge, given.starts, TRIALS)
+    Console(width=140).print(survival_table(record, judge, given.starts, TRIALS))
+
+
+if __name__ == "__main__":
+    main()
