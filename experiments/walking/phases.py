@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.least_value import later
+from hybridctl.control.laws import tracking_law
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.reference import Reference
 from hybridctl.hybrid.laws import InputLaw
@@ -38,7 +38,7 @@ class PhaseReset:
         """Feedforward and feedback at the time that has gone by since the touchdown."""
         k, late, overdue = self._place(history)
         k += history.time >= overdue
-        return later(self.reference.arcs[k], self.gains.arcs[k], late, self.limits)
+        return tracking_law(self.reference.arcs[k], self.gains.arcs[k], self.limits, late=late)
 
     def next_change(self, history: History) -> float:
         """The time at which a touchdown is overdue, s."""

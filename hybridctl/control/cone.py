@@ -13,7 +13,7 @@ reached then. Both are affine in u.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import casadi as ca
@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
 from hybridctl.checks import Array, instance, number
+from hybridctl.compiled import Compiled, transposed
 from hybridctl.control.laws import input_limits
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
@@ -35,14 +36,14 @@ _INFEASIBLE = 1e-12  # of the residual of the dual problem, which is 1 where not
 
 
 class _Landing(NamedTuple):
-    """CasADi functions of a contact that lands.
+    """Functions of a contact that lands.
 
     approach: x and u to its gap, the gap's rate and acceleration, and those of the coordinates.
     impulse: x, the time until it lands, and the coordinates then, to a and b of its cone.
     """
 
-    approach: Any
-    impulse: Any
+    approach: Compiled
+    impulse: Compiled
 
 
 class ConeFilter:
@@ -78,7 +79,7 @@ class ConeFilter:
         self.share = number("share", share, above=0.0, at_most=1.0)
         self.least = number("least", least, at_least=0.0)
         self.ahead = number("ahead", ahead, at_least=0.0)
-        self._functions: dict[ModeKey, tuple[Any, list[_Landing]]] = {}
+        self._functions: dict[ModeKey, tuple[Compiled, list[_Landing]]] = {}
 
     def __call__(self, key: ModeKey, x: Array, wanted: Array) -> Array:
         """The inputs (nu,) at a state x of a mode; the wanted ones but where contacts stick."""
@@ -102,19 +103,19 @@ class ConeFilter:
             t = _until_zero(float(gap), float(rate), float(change))
             if t < self.ahead:
                 nq = self.system.robot.nq
-                there = x[:nq] + t * x[nq:] + 0.5 * t**2 * np.asarray(acceleration).ravel()
+                there = x[:nq] + t * x[nq:] + 0.5 * t**2 * acceleration
                 rows.append(landing.impulse(x, t, there))
-        a, b = (np.vstack([np.asarray(row[i]) for row in rows]) for i in (0, 1))
-        return a, b.ravel()
+        a, b = (np.concatenate([row[i] for row in rows]) for i in (0, 1))
+        return a, b
 
-    def _made(self, key: ModeKey) -> tuple[Any, list[_Landing]]:
+    def _made(self, key: ModeKey) -> tuple[Compiled, list[_Landing]]:
         robot, contacts, modes = self.system.robot, self.system.contacts, contact_modes(key)
         closed = closed_contacts(key)
         mode = mode_field(robot, contacts, modes, stabilization=self.system.dynamics.stabilization)
         rows = [
             ca.vertcat(mode.forces[i] - self.least, self._sides(mode.forces, i)) for i in closed
         ]
-        standing = ca.Function("standing", [mode.x], _affine(ca.vertcat(*rows), mode.u))
+        standing = _affine("standing", [mode.x], ca.vertcat(*rows), mode.u)
         if key not in self.landings:
             return standing, []
         after = contact_modes(self.landings[key])
@@ -128,14 +129,10 @@ class ConeFilter:
         for i in sorted(set(closed_contacts(self.landings[key])) - set(closed)):
             alone = tuple(STICK if j == i else "open" for j in range(len(modes)))
             gap, rate = ca.vertsplit(held_rows(robot, contacts, alone, x)[:2])
-            approach = [gap, rate, ca.jtimes(rate, x, mode.field), acceleration]
-            sides = _affine(self._sides(impulses, i), u)
-            landings.append(
-                _Landing(
-                    ca.Function("approach", [x, u], approach),
-                    ca.Function("impulse", [x, t, there], sides),
-                )
-            )
+            coming = [gap, rate, ca.jtimes(rate, x, mode.field), acceleration]
+            approach = transposed("approach", [x, u], coming)
+            impulse = _affine("impulse", [x, t, there], self._sides(impulses, i), u)
+            landings.append(_Landing(Compiled(approach, [(), (), (), (nq,)]), impulse))
         return standing, landings
 
     def _sides(self, forces: Any, i: int) -> Any:
@@ -146,9 +143,11 @@ class ConeFilter:
         return ca.vertcat(*(limit + sign * forces[k] for k in tangents for sign in (-1.0, 1.0)))
 
 
-def _affine(rows: Any, u: Any) -> list[Any]:
-    """The matrices a and b of rows = a u + b."""
-    return [ca.densify(ca.jacobian(rows, u)), ca.substitute(rows, u, ca.SX.zeros(u.numel()))]
+def _affine(name: str, arguments: Sequence[Any], rows: Any, u: Any) -> Compiled:
+    """The function that gives a (m, nu) and b (m,) of rows = a u + b."""
+    m, nu = rows.numel(), u.numel()
+    parts = [ca.jacobian(rows, u), ca.substitute(rows, u, ca.SX.zeros(nu))]
+    return Compiled(transposed(name, arguments, parts), [(m, nu), (m,)])
 
 
 def _until_zero(gap: float, rate: float, change: float) -> float:

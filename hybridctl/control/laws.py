@@ -60,13 +60,15 @@ def tracking_law(
     gain: GainCurve | None,
     limits: Array | None = None,
     projection: Projection | None = None,
+    late: float = 0.0,
 ) -> DifferentiableLaw:
     """The law u = mu(t) + K(t) P(t) (alpha(t) - x) on an arc, the difference tangent at x.
 
     gain: None for the feedforward mu alone. limits (2, nu): the least and the greatest input, to
-    which u is cut; what is cut has derivative zero. projection: P, the identity by default.
+    which u is cut; what is cut has derivative zero. projection: P, the identity by default. late:
+    by how much later all of it is followed, s.
     """
-    law = _Tracking(arc, gain, limits, projection)
+    law = _Tracking(arc, gain, limits, projection, late)
     return DifferentiableLaw(law, law.jacobian, law.rate)
 
 
@@ -82,14 +84,16 @@ class _Tracking:
     gain: GainCurve | None
     limits: Array | None
     projection: Projection | None
+    late: float
     _kept: dict[float, tuple[Array, Array]] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, t: float, x: Array) -> Array:
-        u, limits = self._free(t, x), self.limits
+        u, limits = self._free(t - self.late, x), self.limits
         return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
 
     def along(self, times: Array) -> tuple[Array, Array]:
         """The terms b (k, nu) and K (k, nu, nx) of u = b - K x."""
+        times = times - self.late
         if len(times) == 1:
             offset, gain = self._affine(float(times[0]))
             return offset[None], gain[None]
@@ -102,14 +106,14 @@ class _Tracking:
         return u + (gain @ self.arc(times)[:, :, None])[:, :, 0], gain
 
     def jacobian(self, t: float, x: Array) -> Array:
-        arc, space = self.arc, self.arc.space
+        t, arc, space = t - self.late, self.arc, self.arc.space
         if self.gain is None:
             return np.zeros((arc.inputs.shape[2], space.ndx))
         by_state, _ = difference_jacobians(space, x, arc.state_and_input(t)[0])
         return self._where_free(t, x, self.gain(t) @ self._projected(t, by_state))
 
     def rate(self, t: float, x: Array) -> Array:
-        arc, space = self.arc, self.arc.space
+        t, arc, space = t - self.late, self.arc, self.arc.space
         inside = arc.start <= t <= arc.end
         change = arc.input_rate(t) if inside else np.zeros(arc.inputs.shape[2])
         if self.gain is not None:

@@ -16,14 +16,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, function, instance, number
-from hybridctl.control.gains import GainCurve, GainSchedule
+from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import checked_limits, scheduled, tracking_law
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
-from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
+from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
-from hybridctl.hybrid.trajectory import Arc
 
 Value = Callable[[int, float], Array]
 Correction = Callable[[ModeKey, Array, Array], Array]
@@ -68,7 +67,7 @@ class LeastValueTracking:
         if k < len(planned) and time > planned[k].time + self._patience:
             k += 1
         arc, gain, late = self.reference.arcs[k], self.gains.arcs[k], history.time - time
-        law = later(arc, gain, late, self.limits)
+        law = tracking_law(arc, gain, self.limits, late=late)
         if self._correction is None:
             return law
         wanted = law(history.time, history.state)
@@ -77,7 +76,7 @@ class LeastValueTracking:
             return law
         inputs = arc.inputs.copy()
         inputs[:, 0] += allowed - wanted  # of Chebyshev's polynomials the first is 1
-        return later(replace(arc, inputs=inputs), gain, late, self.limits)
+        return tracking_law(replace(arc, inputs=inputs), gain, self.limits, late=late)
 
     def next_change(self, history: History) -> float:
         """The time of the next sample, s."""
@@ -103,9 +102,3 @@ class LeastValueTracking:
             values = np.array([self._value(k, time) for time in times.tolist()])
             self._grids[k] = times, arc(times), values
         return self._grids[k]
-
-
-def later(arc: Arc, gain: GainCurve, late: float, limits: Array | None) -> DifferentiableLaw:
-    """The tracking law of an arc that is followed `late` seconds later."""
-    moved = replace(arc, start=arc.start + late, end=arc.end + late, breaks=arc.breaks + late)
-    return tracking_law(moved, replace(gain, times=gain.times + late), limits)

@@ -53,8 +53,8 @@ def locate(reference: Reference, events: Sequence[Event]) -> Position:
     without guards do not count.
     """
     position = START
-    for event in events:
-        position = advance(reference, position, event.guards)
+    for guards in [event.guards for event in events if event.guards]:
+        position = advance(reference, position, guards)
     return position
 
 
