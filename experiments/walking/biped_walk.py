@@ -68,14 +68,14 @@ class Config(Settings):
     deviations in rad and m, rad/s and m/s. steps: to walk.
     full: all controllers and speeds, from `full_starts`. budget: how many weights are tried for
     each controller but the predictive one. kinds: of trials, see `limits.KINDS`; what is survived
-    is looked for on their grids, over `judged` steps, from `full_starts`, and `predictive_starts`
-    of them for the predictive controller, which takes twenty times as long. speeds: of further
-    gaits, m/s. levels: of noise of the sensors, where a filter is in the loop, and driven: what it
-    takes to disturb velocities, see `filtered.Sensing`. filtered: walks, each of `filtered_steps`,
-    with each filter, with gains for this weight of torques: noise asks for less; and as many of the
-    predictive controller on the salted filter's estimates, from random starts after a push,
-    `filtered_push`, N s. workers:
-    processes, 0 for one on each processor; dask: the scheduler of a cluster instead.
+    is looked for on their grids, over `judged` steps (see `walk.repeats`), from `full_starts`, and
+    `predictive_starts` of them for the predictive controller, which takes some five times as long.
+    speeds: of further gaits, m/s. levels: of noise of the sensors, where a filter is in the loop,
+    and driven: what it takes to disturb velocities, see `filtered.Sensing`. filtered: walks, each
+    of `filtered_steps`, with each filter, with gains for this weight of torques: noise asks for
+    less; and as many of the predictive controller on the salted filter's estimates, from random
+    starts after a push, `filtered_push`, N s. workers: processes, 0 for one on each processor;
+    dask: the scheduler of a cluster instead.
     """
 
     speed: Positive = 0.7
@@ -95,7 +95,7 @@ class Config(Settings):
     full_starts: Count = 20
     budget: Count = 5
     kinds: tuple[Name, ...] = tuple(KINDS)
-    judged: Count = 10
+    judged: Count = 20
     predictive_starts: Count = 5
     speeds: tuple[Positive, ...] = (0.5, 0.7, 0.9)
     shares: tuple[Positive, ...] = (0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7)
@@ -312,7 +312,7 @@ def compared(
         record.put(name, (tuned.result().weights, *tuned.result().guesses))
     kept = {name: _kept(record, name) for name in NAMES}
     chosen = [Chosen(name, weights, tuple(rest)) for name, (weights, *rest) in kept.items()]
-    trials = [(each, kind) for each in chosen for kind in config.kinds]
+    trials = [(each, kind) for kind in config.kinds for each in chosen]
     missing = [trial for trial in trials if record.get(_key(*trial)) is None]
     judge = partial(_limits, config, contest)
     for n, (trial, future) in enumerate(workers.finished(judge, missing), start=1):

@@ -51,8 +51,8 @@ KINDS: dict[Name, Kind] = {
     "push forward": Kind("push forward", "N s", 1, 80),
     "push back": Kind("push back", "N s", 1, 100),
     "up": Kind("step up", "cm", 1, 10),
-    "down": Kind("step down", "cm", 1, 20),
-    "slope up": Kind("slope up", "%", 1, 25),
+    "down": Kind("step down", "cm", 1, 30),
+    "slope up": Kind("slope up", "%", 1, 40),
     "slope down": Kind("slope down", "%", 1, 25),
     "heavier": Kind("heavier torso", "%", 10, 200),
     "lighter": Kind("lighter torso", "%", 10, 90),
@@ -61,24 +61,36 @@ KINDS: dict[Name, Kind] = {
 TUNED: tuple[Name, ...] = ("push forward", "push back", "up", "down")
 
 
-def tried(gait: Gait, policy: Policy, kind: Name, size: float, start: Array, steps: int) -> Walk:
+def tried(
+    gait: Gait,
+    policy: Policy,
+    kind: Name,
+    size: float,
+    start: Array,
+    steps: int,
+    *,
+    whole: bool = False,
+) -> Walk:
     """A walk of so many steps from a start in mid-step through a trial of a size, in its unit.
 
     A push is an impulse at the hip at the start, and a step of the ground begins with the first
     touchdown; gravity leans against the ground, the torso has another mass and moment of inertia,
-    and touchdowns are known late, all the way.
+    and touchdowns are known late, all the way. whole: whether steps are simulated that only repeat
+    the last one, see `walk.repeats`.
     """
     if kind.startswith("push"):
         impulse = size if kind == "push forward" else -size
-        return walk(gait, policy, pushed(gait, impulse, start), steps)
+        return walk(gait, policy, pushed(gait, impulse, start), steps, whole=whole)
     if kind in ("up", "down"):
         height = 0.01 * (size if kind == "up" else -size)
-        return over_a_step(gait, policy, height, steps, start)
+        return over_a_step(gait, policy, height, steps, start, whole=whole)
     if kind == "late":
-        return walk(gait, DetectedPolicy(policy, Detection(1e-3 * size)), start, steps)
+        late = DetectedPolicy(policy, Detection(1e-3 * size))
+        return walk(gait, late, start, steps, whole=whole)
     share = 0.01 * (size if kind in ("slope up", "heavier") else -size)
     torso, tilt = (1.0, share) if kind.startswith("slope") else (1.0 + share, 0.0)
-    return walk(gait, policy, start, steps, _other_walker(gait.friction, torso, tilt))
+    walker = _other_walker(gait.friction, torso, tilt)
+    return walk(gait, policy, start, steps, walker, whole=whole)
 
 
 @lru_cache(maxsize=64)
@@ -232,11 +244,12 @@ class Contest:
     def limits(self, chosen: Chosen, kind: Name, starts: int) -> tuple[float, ...]:
         """The limits of a kind from so many starts."""
         policy = self._policy(chosen.controller, chosen.weights, self.steps)
-        found: list[float] = []
         guess = dict(zip(TUNED, chosen.guesses, strict=True)).get(kind, 0.0)
+        found: list[float] = []
         for i in range(starts):
-            guess = limit(self.gait, policy, kind, self._start(i), self.steps, guess)
-            found.append(guess)
+            last = limit(self.gait, policy, kind, self._start(i), self.steps, guess)
+            found.append(last)
+            guess = float(np.median(found))
         return tuple(found)
 
     def survived(self, chosen: Chosen, limits: Mapping[Name, tuple[float, ...]]) -> Survived:

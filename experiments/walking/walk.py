@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -22,6 +23,8 @@ from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 TOLERANCE = 1e-7
 _PATIENCE = 1.5  # of the time that the steps of the gait take
+_AGREED = 3  # changes of a state from step to step that tell how they go on
+_LEFT = 1e-3  # rad, m and per s, that steps to come may move a state; a push of 1 N s moves it 0.08
 STANCES = (five_link.LEFT_STANCE, five_link.RIGHT_STANCE)
 BOTH_DOWN = ("stick", "stick")
 
@@ -30,8 +33,9 @@ BOTH_DOWN = ("stick", "stick")
 class Walk:
     """A walk of some steps.
 
-    steps: touchdowns of the right foot at the right turn before a fall. run: what was simulated,
-    None where even that failed. reason: of the fall, empty where there was none.
+    steps: touchdowns of the right foot at the right turn before a fall, and those that follow where
+    the walk repeats. run: what was simulated, None where even that failed. reason: of the fall,
+    empty where there was none.
     """
 
     steps: int
@@ -44,12 +48,44 @@ class Walk:
         They are compared as those of one leg.
         """
         assert self.run is not None
-        nominal = gait.orbit.events[0].state_after
-        found = []
-        for k, event in enumerate(self.run.guard_events[: self.steps]):
-            seen = gait.symmetry.matrix @ event.state_after if k % 2 else event.state_after
-            found.append(float(np.linalg.norm((seen - nominal)[1:])))
-        return np.array(found)
+        nominal = gait.orbit.events[0].state_after[1:]
+        seen = seen_alike(gait, self.run.guard_events[: self.steps])
+        return np.asarray(np.linalg.norm(seen - nominal, axis=1))
+
+
+def seen_alike(gait: Gait, touchdowns: Sequence[Event]) -> Array:
+    """States (steps, 13) after touchdowns, the way apart, as those of the leg of the first one."""
+    exchange = gait.symmetry.matrix
+    after = [event.state_after for event in touchdowns]
+    seen = [exchange @ x if k % 2 else x for k, x in enumerate(after)]
+    return np.array(seen).reshape(-1, len(exchange))[:, 1:]
+
+
+def repeats(states: Array, more: int) -> bool:
+    r"""Whether a walk repeats, by its states (n, 13) after touchdowns, over so many more steps.
+
+    With the changes :math:`d_k = |x_{k + p} - x_k|` over a step, p = 1, or over two of a walk that
+    limps, p = 2, and the worst ratio :math:`\rho` of the last three, but no better than 1/2, what
+    is left of them is at most
+
+    .. math:: d\, (\rho + \rho^2 + \dots + \rho^m)
+
+    with the last d, if they go on so; what is below the tolerance of a run counts as that. Where
+    this is 1e-3 rad, m and per s or less, an 80th of what 1 N s does, each step to come is one of
+    the last p but for a change of its start that is far below the grids on which limits are looked
+    for: those were walked, so it is. A drift, of ratio 1, counts with all its steps, a growing
+    error with its growth. What a change hides that shrinks by itself is not seen: an error that is
+    smaller than it by then, and shrinks more slowly or grows.
+    """
+    return any(_settles(states[p:] - states[:-p], more) for p in (1, 2))
+
+
+def _settles(changes: Array, more: int) -> bool:
+    if len(changes) < _AGREED:
+        return False
+    sizes = np.maximum(np.linalg.norm(changes[-_AGREED:], axis=1), TOLERANCE)
+    ratio = max(0.5, float((sizes[1:] / sizes[:-1]).max()))
+    return bool(sizes[-1] * np.sum(ratio ** np.arange(1, more + 1)) <= _LEFT)
 
 
 def is_fall(event: Event) -> bool:
@@ -96,35 +132,45 @@ def walk(
     steps: int,
     walker: ContactSystem | None = None,
     place: Place | None = None,
+    *,
+    whole: bool = True,
 ) -> Walk:
     """A walk of so many steps, from a state at a place, by default in mid-step of the left leg.
 
     They may take half as long again as those of the gait. walker: what walks, by default that of
-    the gait.
+    the gait. whole: whether steps are simulated that only repeat the last one, see `repeats`.
     """
     time, mode, _, past = place or in_mid_step(gait)
     span = (time, time + _PATIENCE * steps * gait.period)
     if past:
         policy = Continued(policy, past)
-    return _walked(walker or gait.walker, mode, policy, start, span, steps)
+    return _walked(gait, walker or gait.walker, mode, policy, start, span, steps, whole)
 
 
 def over_a_step(
-    gait: Gait, policy: Policy, height: float, steps: int, start: Array | None = None
+    gait: Gait,
+    policy: Policy,
+    height: float,
+    steps: int,
+    start: Array | None = None,
+    *,
+    whole: bool = True,
 ) -> Walk:
     """A walk over ground that is higher by `height` in m from the first touchdown on.
 
     The left foot leaves the old ground then, and meets the new one a quarter of a step later.
     start: in mid-step, by default that of the gait, whose other foot is 10 cm above the ground.
+    whole: see `walk`.
     """
     start = gait.middle if start is None else start
     raised = five_link.system(gait.friction, step=height)
     begin, end = 0.5 * gait.period, (0.5 + _PATIENCE * steps) * gait.period
-    first = _walked(raised, five_link.LEFT_STANCE, policy, start, (begin, end), most=1)
+    first = _walked(gait, raised, five_link.LEFT_STANCE, policy, start, (begin, end), most=1)
     if first.reason or first.run is None or not first.steps:
         return first
     past, now = first.run.events, first.run.end + 0.25 * gait.period
     leaving = _walked(
+        gait,
         raised,
         first.run.final_mode,
         Continued(policy, past),
@@ -138,7 +184,7 @@ def over_a_step(
     if steps == 1:
         return replace(leaving, steps=1)
     mode, after = leaving.run.final_mode, Continued(policy, past)
-    rest = _walked(gait.walker, mode, after, state, (now, end), steps - 1)
+    rest = _walked(gait, gait.walker, mode, after, state, (now, end), steps - 1, whole)
     return replace(rest, steps=rest.steps + 1)
 
 
@@ -197,20 +243,28 @@ class Continued:
 
 
 def _walked(
+    gait: Gait,
     walker: ContactSystem,
     mode: ModeKey,
     policy: Policy,
     start: Array,
     span: tuple[float, float],
     most: float = np.inf,
+    whole: bool = True,
 ) -> Walk:
-    """The walk until a fall, the end of the span, or the last of `most` touchdowns."""
+    """The walk until a fall, the end of the span, the last of `most` touchdowns, or repetition."""
     touchdowns: list[Event] = []
+    skipped = 0
 
     def terminal(event: Event) -> bool:
-        if not is_fall(event):
-            touchdowns.append(event)
-        return is_fall(event) or len(touchdowns) == most
+        nonlocal skipped
+        if is_fall(event):
+            return True
+        touchdowns.append(event)
+        more = most - len(touchdowns)
+        if not whole and goes_on(gait, touchdowns, int(more), span[1]):
+            skipped = int(more)
+        return more == 0 or skipped > 0
 
     try:
         run = simulate(
@@ -220,9 +274,18 @@ def _walked(
         return Walk(len(touchdowns), None, f"{type(error).__name__}: {error}")
     fall = next((event for event in run.events if is_fall(event)), None)
     if fall is None:
-        return Walk(len(touchdowns), run)
+        return Walk(len(touchdowns) + skipped, run)
     walked = sum(event.time < fall.time for event in touchdowns)
     return Walk(walked, run, f"{_what_happens(fall)} at {fall.time:.3f} s")
+
+
+def goes_on(gait: Gait, touchdowns: Sequence[Event], more: int, end: float) -> bool:
+    """Whether steps repeat, and so many more, as long as the last ones, come before the end."""
+    last = touchdowns[-_AGREED - 2 :]
+    if not repeats(seen_alike(gait, last), more):
+        return False
+    longest = max(b.time - a.time for a, b in zip(last[-3:], last[-2:], strict=False))
+    return last[-1].time + more * longest <= end
 
 
 def _what_happens(fall: Event) -> str:

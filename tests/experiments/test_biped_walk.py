@@ -257,6 +257,88 @@ def test_the_last_that_is_survived_is_found_from_any_guess():
             assert all(1 <= n <= 12 for n in asked)
 
 
+def _states(changes):
+    """States after touchdowns that differ by these amounts, in any one direction."""
+    way = np.zeros(13)
+    way[4] = 1.0
+    return np.outer(np.cumsum([0.0, *changes]), way)
+
+
+def test_a_walk_repeats_where_what_is_left_of_its_changes_is_little():
+    """At most the last change where they shrink by half or faster, and m times it where not."""
+    assert walks.repeats(_states([0.1, 0.01, 0.001]), 40)
+    assert not walks.repeats(_states([0.1, 0.01, 0.0011]), 40)
+    assert walks.repeats(_states([0.01, 0.0015, 0.0011]), 1)
+    assert walks.repeats(_states([1.25e-3, 5e-4, 4e-4]), 3), "4e-4 (.8 + .64 + .512) = 7.8e-4"
+    assert not walks.repeats(_states([1.25e-3, 5e-4, 4e-4]), 5), "1.08e-3"
+    assert walks.repeats(_states([2.4e-5] * 4), 40)
+    assert walks.repeats(_states([0.1, -0.1] * 2), 40), "every second step is the same"
+    assert walks.repeats(_states([0.0, 1e-12, 1e-10, 1e-9]), 40), "errors of simulation"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [1e-5] * 2,  # too few
+        [2.6e-5] * 4,  # drifts by 1.04e-3 in 40 steps
+        [0.1, 1e-3, 2.6e-5, 2.6e-5, 2.6e-5],  # the same, after what dies out fast
+        [1e-6, 1.2e-6, 1.44e-6],  # grows by 1.2^40 = 1470
+        [0.1, -0.1, 0.1, -0.097],  # every second step is nearly the same, and it drifts
+    ],
+)
+def test_a_walk_does_not_repeat_while_its_changes_may_add_up(changes):
+    assert not walks.repeats(_states(changes), 40)
+
+
+def test_steps_that_repeat_too_slowly_are_not_all_walked_in_time(gait, tracks, designs):
+    """A walk in whole ends after half as long again as the steps of the gait take, too."""
+    policy = tracks.policy("value", designs["saltation"], CONFIG.torque)
+    touchdowns = walks.walk(gait, policy, gait.middle, STEPS + 1).run.guard_events
+    end = touchdowns[-1].time + 40 * gait.period
+    assert walks.goes_on(gait, touchdowns, 40, end + 0.01)
+    assert not walks.goes_on(gait, touchdowns, 40, end - 0.01)
+
+
+TRIALS = [
+    ("value", "push forward", 15.0),
+    ("value", "push back", 37.0),
+    ("spreading", "push forward", 8.0),
+    ("spreading", "slope up", 6.0),
+    ("spreading", "heavier", 60.0),
+    ("reset", "push forward", 15.0),
+    ("reset", "slope down", 2.0),
+    ("phase", "push forward", 12.0),
+    ("phase", "slope up", 3.0),
+    ("phase", "up", 7.0),
+    ("phase", "late", 20.0),
+    ("clock", "push back", 24.0),
+    ("clock", "slope up", 4.0),
+    ("clock", "down", 6.0),
+    ("cone", "slope up", 12.0),
+]
+
+
+@pytest.fixture(scope="module")
+def long_tracks(gait, designs):
+    return {
+        jumps: controllers.Tracks.of(gait, lqr, 50, CONFIG.extension)
+        for jumps, lqr in designs.items()
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind", "size"), TRIALS)
+def test_walks_that_repeat_end_as_they_do_in_whole(gait, designs, long_tracks, name, kind, size):
+    """Near the limits of each law, beyond some, and on slopes with steps of another length."""
+    jumps = "reset" if name == "reset" else "saltation"
+    policy = long_tracks[jumps].policy(name, designs[jumps], CONFIG.torque)
+    start = walks.scattered(gait, np.random.default_rng(28), (0.01, 0.05))
+    whole, short = (
+        limits.tried(gait, policy, kind, size, start, 50, whole=whole) for whole in (True, False)
+    )
+    assert (short.steps, short.reason) == (whole.steps, whole.reason)
+
+
 def test_a_standing_foot_that_stays_as_the_other_lands_ends_a_walk(gait):
     """Knees bent, on ground of friction 3, without torques."""
     walker = five_link.system(friction=3.0)
