@@ -27,6 +27,7 @@ from hybridctl.hybrid.model import (
     ModeModel,
     Pace,
     Point,
+    StepAhead,
 )
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
@@ -142,13 +143,16 @@ class Model:
         nu = self.system.mode(key).nu
         return no_input(nu) if given is None else HeldInput(vector("input", given, nu))
 
-    def diffusion(self, mode: ModeModel, t: float, x: Array, u: Array) -> Diffusion | None:
-        """The noise of a mode that takes whole steps, where it is constant under a held input."""
-        if not mode.compiled:
+    def diffusion(self, mode: ModeModel, ahead: StepAhead, u: Array) -> Diffusion | None:
+        """The noise of a mode that takes whole steps, where it is constant under a held input.
+
+        None where a step ahead leaves the pace of the mode, such as that of friction that is stiff.
+        """
+        if not mode.compiled or not in_pace(mode, ahead, u):
             return None
         if self.process_noise is None:
             return Diffusion(np.zeros((mode.space.ndx,) * 2), np.zeros((mode.nu, mode.nu)))
-        return None if self.process_noise.yields(mode) else self.process_noise.held(mode, t, x, u)
+        return self.process_noise.held(mode, ahead.t, ahead.x, u)
 
     @cached_property
     def impatient(self) -> Model:
@@ -172,6 +176,14 @@ class Model:
             system, key, x, span, law, rtol=self.rtol, atol=self.atol, progress=_limit(key)
         )
         return run.arcs[0]
+
+
+def in_pace(mode: ModeModel, ahead: StepAhead, u: Array) -> bool:
+    """Whether a step is no longer than the pace of the mode allows."""
+    if not mode.paced:
+        return True
+    pace = mode.pace(ahead.t, ahead.x, u)
+    return abs(ahead.h) <= min(pace.longest_step, pace.relaxation)
 
 
 def guard_rates(point: Point) -> Array:

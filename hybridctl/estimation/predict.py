@@ -21,7 +21,7 @@ from hybridctl.errors import EventLimitError, SimulationError, SystemDefinitionE
 from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, constrained, corrected, nearest_semidefinite
 from hybridctl.estimation.jumps import jumped, to_rest
-from hybridctl.estimation.model import Model, guard_rates, sees_input
+from hybridctl.estimation.model import Model, guard_rates, in_pace, sees_input
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import StepAhead, WholeStep
@@ -91,9 +91,10 @@ def _in_one_step(
     if not isinstance(law, HeldInput):
         return None
     h, u = end - e.time, law.value
-    noise = model.diffusion(mode, e.time, e.mean, u)
-    if noise is not None and not mode.paced:
-        moved = mode.transition(StepAhead(e.time, e.mean, h, model.rtol, model.atol), u, noise)
+    ahead = StepAhead(e.time, e.mean, h, model.rtol, model.atol)
+    noise = model.diffusion(mode, ahead, u)
+    if noise is not None:
+        moved = mode.transition(ahead, u, noise)
         if moved is None or not moved.error < 1.0:
             return None
         assert moved.noise is not None
@@ -119,8 +120,8 @@ def _ended(
     model: Model, mode: ModeModel, e: Estimate, end: float, taken: WholeStep, u: Array
 ) -> StatePrediction | None:
     """The prediction at the end of a compiled step, None where its covariance needs several."""
-    noise, p = model.process_noise, e.covariance
-    flow = step_transition(mode, e.time, end - e.time, taken.states, u, noise, p, model.rtol)
+    p = e.covariance
+    flow = step_transition(model, mode, e.time, end - e.time, taken.states, u, p)
     if flow is None:
         return None
     x = constrained(mode, mode.space.normalize(taken.states[-1]))
@@ -145,14 +146,11 @@ def _taken(
     model: Model, mode: ModeModel, e: Estimate, h: float, law: HeldInput
 ) -> WholeStep | None:
     """A whole step that is accurate, if there is one."""
-    taken = mode.step(StepAhead(e.time, e.mean, h, model.rtol, model.atol), law)
-    if taken is None or not taken.error < 1.0:
+    ahead = StepAhead(e.time, e.mean, h, model.rtol, model.atol)
+    if not in_pace(mode, ahead, law.value):
         return None
-    if mode.paced:
-        pace = mode.pace(e.time, e.mean, law.value)
-        if abs(h) > min(pace.longest_step, pace.relaxation):
-            return None
-    return taken
+    taken = mode.step(ahead, law)
+    return None if taken is None or not taken.error < 1.0 else taken
 
 
 def _go(
@@ -313,7 +311,7 @@ def along(
     model: Model, mode: ModeModel, arc: Arc, e: Estimate, time: float
 ) -> tuple[Estimate, Array]:
     """An estimate at the end of an arc of a mode, which is at a time, and the map to it."""
-    flow = transition(mode, arc, model.process_noise, e.covariance, model.rtol)
+    flow = transition(model, mode, arc, e.covariance)
     p = flow.covariance(e.covariance)
     return replace(e, time=time, mean=arc(arc.end), covariance=p), flow.state
 

@@ -26,6 +26,7 @@ from hybridctl.mechanics.mode_expressions import (
     ModeEquations,
     ModeField,
     field_of,
+    free_input,
     mode_derivatives,
 )
 from hybridctl.mechanics.selection import select_modes
@@ -128,8 +129,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         """A function of its whole steps."""
         if name == "motion":
             return self._held_at(self._motion)
-        made = self._kept(name, lambda: whole_step.made(name, self._motion, self._tangent()))
-        return self._held_at(made)
+        return self._held_at(self._kept(name, lambda: self._new_step(name)))
 
     def _held_at(self, made: Function) -> Function:
         return held(made, self._equations.constants.numbers)
@@ -165,6 +165,10 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         columns = ca.cse([ca.densify(result) for result in results])
         return ca.Function("motion", [ca.SX.sym("t"), *symbols], columns)
 
+    def _new_step(self, name: str) -> Function:
+        free = self._free_input() if name == "noisy" and self.held is not None else None
+        return whole_step.made(name, self._motion, self._tangent(), free)
+
     def _new_slopes(self) -> Function:
         mode, numbers = self._expressions
         results = [mode.sound, *mode_derivatives(mode)]
@@ -180,6 +184,13 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         rates = ca.diagcat(Bodies(tree, unit[: robot.nq]).rate, ca.SX.eye(robot.nv))
         back = ca.diag(1.0 / ca.sum1(rates * rates)) @ rates.T @ ca.jacobian(unit, x)
         return ca.Function("tangent", [x], ca.cse([ca.densify(rates), ca.densify(back)]))
+
+    def _free_input(self) -> Function:
+        """The function (x, numbers) -> (0, M^-1 S), (nx, nu)."""
+        constants, numbers = self._equations.constants.symbolic()
+        x = ca.SX.sym("x", constants.nq + constants.nv)
+        moved = free_input(constants, self._unit(x)[: constants.nq])
+        return ca.Function("free", [x, numbers], ca.cse([ca.densify(moved)]))
 
     def _unit(self, x: Expression) -> Expression:
         """The state with unit quaternions and circles."""

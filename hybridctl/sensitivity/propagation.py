@@ -52,6 +52,11 @@ class Propagation:
         after, before = state.shape
         return Propagation(state, np.zeros((after, after)), np.zeros((before, before)))
 
+    @staticmethod
+    def of_no_time(n: int) -> Propagation:
+        """The propagation of deviations (n,) over no time."""
+        return Propagation.jump(np.eye(n))
+
     def __iter__(self) -> Iterator[Propagation]:
         return map(Propagation, self.state, self.noise, self.cost)
 
@@ -68,6 +73,13 @@ class Propagation:
             symmetric_part(self.cost + self.state.T @ later.cost @ moved),
         )
 
+    def onward(self, state: Array, noise: Array | None) -> Propagation:
+        """The propagation with F (n+, n) and P (n+, n+), or no noise, after it; without W."""
+        gathered = state @ self.noise @ state.T
+        if noise is not None:
+            gathered += noise
+        return Propagation(state @ self.state, symmetric_part(gathered), self.cost)
+
     def value(self, after: Array) -> Array:
         """The value V_0 (n, n) for V_1 (n+, n+): of the least cost, with S the input's reach."""
         whole = np.eye(len(after)) + self.noise @ after
@@ -80,11 +92,15 @@ class Propagation:
 
 
 class Radau(NamedTuple):
-    """Radau IIA on [0, 1]: points c (s,), weights b (s,), matrix a (s, s)."""
+    """Radau IIA on [0, 1]: points c (s,), weights b (s,), matrix a (s, s).
+
+    adjoint (s + 1, s): 1 of the start, and a_ij / b_j of stage j, see `LinearStep.to_end`.
+    """
 
     points: Array
     weights: Array
     matrix: Array
+    adjoint: Array
 
 
 @lru_cache
@@ -97,7 +113,8 @@ def radau(stages: int) -> Radau:
     lagrange = np.linalg.inv(legendre.legvander(points, stages - 1))
     integrals = 0.5 * legendre.legvander(points, stages) @ legendre.legint(lagrange, lbnd=-1.0)
     matrix = np.asarray(integrals, dtype=np.float64)
-    return Radau(0.5 * (points + 1.0), matrix[-1], matrix)
+    adjoint = np.vstack([np.ones(stages), (matrix / matrix[-1]).T])
+    return Radau(0.5 * (points + 1.0), matrix[-1], matrix, adjoint)
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,21 +173,34 @@ class LinearStep:
         back = np.swapaxes(self.response, -1, -2) @ by_start.reshape(*batch, s * n, n)
         return np.asarray(back.reshape(by_start.shape) @ np.swapaxes(self.start, -1, -2))
 
+    @cached_property
+    def to_end(self) -> Array:
+        """The maps (..., s + 1, n, n) to the end: the transition, and those from each stage."""
+        *batch, s, n, _ = self.matrices.shape
+        last = np.zeros((s * n, n))
+        last[-n:] = np.eye(n)
+        rows = np.linalg.solve(np.swapaxes(self._system, -1, -2), last)
+        rows = np.swapaxes(rows.reshape(*batch, s, n, n), -1, -2).reshape(*batch, s, n * n)
+        return np.asarray((self.formula.adjoint @ rows).reshape(*batch, s + 1, n, n))
+
+    def arriving(self, noise: Array) -> Array:
+        """The densities (..., s, n, n) that S at the stages has when it is at the end."""
+        stages = self.to_end[..., 1:, :, :]
+        return np.asarray(stages @ noise @ np.swapaxes(stages, -1, -2))
+
     def propagation(self, noise: Array | None = None, cost: Array | None = None) -> Propagation:
         """The propagation of each step, with S and W (..., s, n, n) at the stages."""
         *batch, s, n, _ = self.matrices.shape
-        x, c = self.start.reshape(*batch, s * n, n), self.weights[..., None, None]
-        none: Array = np.zeros((*batch, n, n))
+        c, none = self.weights[..., None, None], np.zeros((*batch, n, n))
+        if cost is None:
+            gathered = none if noise is None else (c * self.arriving(noise)).sum(axis=-3)
+            return Propagation(self.to_end[..., 0, :, :], symmetric_part(gathered), none)
+        x = self.start.reshape(*batch, s * n, n)
         turned: Array = np.swapaxes(x, -1, -2)
         if noise is None:
-            spent = none if cost is None else symmetric_part(turned @ _rows(c * cost, x))
-            return Propagation(x[..., -n:, :], none, spent)
+            return Propagation(x[..., -n:, :], none, symmetric_part(turned @ _rows(c * cost, x)))
         response = self.response
-        forced = _rows(noise / c, np.swapaxes(response, -1, -2))
-        if cost is None:
-            gathered = symmetric_part(response[..., -n:, :] @ forced[..., -n:])
-            return Propagation(x[..., -n:, :], gathered, none)
-        gathered = response @ forced
+        gathered = response @ _rows(noise / c, np.swapaxes(response, -1, -2))
         whole = np.eye(s * n) + np.swapaxes(_rows(c * cost, gathered), -1, -2)
         both = np.concatenate((x, gathered[..., -n:]), axis=-1)
         solved = np.asarray(np.linalg.solve(whole, both), dtype=np.float64)

@@ -16,16 +16,18 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Mode, ModeModel
-from hybridctl.hybrid.model import Point, StepAhead
+from hybridctl.hybrid.model import Diffusion, Point, StepAhead
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, collocated
+from hybridctl.sensitivity.propagation import Propagation
 from hybridctl.spaces import VectorSpace
 
 InputChange = Callable[[float], Array]
 Gain = Callable[[float], Array]
+HeldNoise = Callable[[StepAhead, Array], Diffusion | None]
 
 _AT_ONCE = 1e-6  # of the duration of an arc: what decays this fast at its start is not followed
 _LEAP, _FARTHEST = 1e-2, 5e-2
@@ -114,15 +116,26 @@ def transition(mode: ModeModel, arc: Arc, *, rtol: float, atol: float) -> Array 
     later, or would have to be much shorter than those of the arc, the equation is collocated. None
     where the mode has none of its field, or its input is not held.
     """
-    t, total = _by_steps(mode, arc, rtol, atol)
+    t, total = by_steps(mode, arc, rtol=rtol, atol=atol)
     if t == arc.end:
-        return total
-    return None if t == arc.start else _onwards(mode, arc, t, total, rtol, atol)
+        return total.state
+    return None if t == arc.start else _onwards(mode, arc, t, total.state, rtol, atol)
 
 
-def _by_steps(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> tuple[float, Array]:
-    """The time until which compiled steps carry deviations along an arc, and how they do."""
-    total = np.eye(arc.space.ndx)
+def by_steps(
+    mode: ModeModel,
+    arc: Arc,
+    noise: HeldNoise | None = None,
+    *,
+    rtol: float,
+    atol: float,
+) -> tuple[float, Propagation]:
+    """The time until which compiled steps carry deviations along an arc, and how they do.
+
+    noise: (ahead, u) -> what a step gathers while the input u is held, or None where that is not
+    known; carried no further there.
+    """
+    total = Propagation.of_no_time(arc.space.ndx)
     if not mode.compiled or not arc.is_held:
         return arc.start, total
     ends = (*arc.breaks[1:].tolist(), arc.end)
@@ -130,13 +143,20 @@ def _by_steps(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> tuple[floa
         arc.breaks.tolist(), ends, arc.states, arc.inputs, strict=True
     ):
         x, u, h = _AT_START @ states, inputs[0], end - t
+        density = None if noise is None else noise(StepAhead(t, x, h, rtol, atol), u)
+        if noise is not None and density is None:
+            return t, total
         shortest = _STIFF * h
         while t < end:
-            moved = mode.transition(StepAhead(t, x, min(h, end - t), rtol, atol), u)
+            moved = mode.transition(StepAhead(t, x, min(h, end - t), rtol, atol), u, density)
             if moved is None or h < shortest:
                 return t, total
             if moved.error < 1.0:
-                t, x, total = t + min(h, end - t), moved.state, moved.matrix @ total
+                t, x, total = (
+                    t + min(h, end - t),
+                    moved.state,
+                    total.onward(moved.matrix, moved.noise),
+                )
             else:
                 h *= max(_SHRINK, _SAFETY * moved.error**DOP853_TABLEAU.exponent)
     return arc.end, total

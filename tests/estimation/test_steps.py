@@ -1,4 +1,4 @@
-"""One step of mean and covariance: compiled with its noise, by panels, and in closed form."""
+"""One step of mean and covariance: compiled with its noise, collocated, and in closed form."""
 
 import casadi as ca
 import numpy as np
@@ -32,7 +32,8 @@ def test_a_compiled_step_gathers_the_noise_of_a_force_in_closed_form():
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0, 1], np.eye(2)))
     start = Estimate(("open",), 0.0, np.array([0.0, 1.0, 0.5, 0.3]), np.diag([1.0, 2.0, 3.0, 4.0]))
     found = predict(kf.model, start, H, HeldInput(np.zeros(2)))
-    assert kf.model.diffusion(system.mode(("open",)), 0.0, start.mean, np.zeros(2)) is not None
+    ahead = StepAhead(0.0, start.mean, H, 1e-9, 1e-9)
+    assert kf.model.diffusion(system.mode(("open",)), ahead, np.zeros(2)) is not None
     phi = np.kron([[1.0, H], [0.0, 1.0]], np.eye(2))
     right = phi @ start.covariance @ phi.T + pushed(H, p.mass, w)
     np.testing.assert_allclose(found.transition, phi, atol=1e-14)
@@ -40,7 +41,7 @@ def test_a_compiled_step_gathers_the_noise_of_a_force_in_closed_form():
 
 
 @pytest.mark.parametrize("density", [np.diag([0.0, 0.0, 0.0, 1.0, 2.0, 3.0]), None])
-def test_compiled_and_by_panels_a_step_is_the_same(density):
+def test_compiled_and_collocated_a_step_is_the_same(density):
     system = block.system(actuated=True)
     mode = system.mode(("open", "open"))
     noise = Noise(np.diag([1.0, 4.0, 0.1]), through_input=True)
@@ -48,14 +49,33 @@ def test_compiled_and_by_panels_a_step_is_the_same(density):
         noise = Noise(density)
     x, u, p = np.array([0.0, 0.5, 0.3, 1.0, 0.2, -2.0]), np.array([0.3, 0.1, -0.2]), np.eye(6)
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)), rtol=1e-10, atol=1e-10)
-    moved = mode.transition(
-        StepAhead(0.0, x, H, 1e-10, 1e-10), u, kf.model.diffusion(mode, 0.0, x, u)
-    )
-    taken = mode.step(StepAhead(0.0, x, H, 1e-10, 1e-10), HeldInput(u))
-    flow = step_transition(mode, 0.0, H, taken.states, u, noise, p, 1e-10)
+    ahead = StepAhead(0.0, x, H, 1e-10, 1e-10)
+    moved = mode.transition(ahead, u, kf.model.diffusion(mode, ahead, u))
+    taken = mode.step(ahead, HeldInput(u))
+    flow = step_transition(kf.model, mode, 0.0, H, taken.states, u, p)
     np.testing.assert_allclose(moved.state, taken.states[-1], atol=1e-14)
     np.testing.assert_allclose(moved.matrix, flow.state, atol=1e-12)
     np.testing.assert_allclose(moved.noise, flow.noise, atol=1e-12)
+
+
+@pytest.mark.parametrize("key", [("stick", "stick"), ("slip+", "open"), ("open", "stick")])
+def test_what_gives_way_gathers_the_same_compiled_and_collocated(key):
+    system = block.system(actuated=True)
+    mode = system.mode(key)
+    noise = Noise(np.diag([1.0, 4.0, 0.1]), through_input=True, compliance=0.5)
+    x, u = mode.project(np.array([0.1, 0.05, 0.1, 0.4, 0.0, 0.3])), np.array([0.3, 0.1, -0.2])
+    kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)), rtol=1e-10, atol=1e-10)
+    ahead = StepAhead(0.0, x, 2e-3, 1e-10, 1e-10)
+    moved = mode.transition(ahead, u, kf.model.diffusion(mode, ahead, u))
+    taken = mode.step(ahead, HeldInput(u))
+    flow = step_transition(kf.model, mode, 0.0, ahead.h, taken.states, u, np.zeros((6, 6)))
+    assert moved.error < 1.0
+    sizes = np.sqrt(np.diag(flow.noise))
+    # each is as accurate as the tolerance of the noise gathered; none of it is zero
+    np.testing.assert_allclose(moved.noise / np.outer(sizes, sizes),
+                               flow.noise / np.outer(sizes, sizes), atol=1e-9)  # fmt: skip
+    rigid = Noise(noise.value, through_input=True, compliance=0.0).held(mode, 0.0, x, u)
+    assert np.abs(mode.transition(ahead, u, rigid).noise - moved.noise).max() > 1e-6
 
 
 def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():
@@ -73,7 +93,7 @@ def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():
 
 @pytest.mark.parametrize("change", [0.3, 0.7])
 def test_noise_that_changes_at_once_is_gathered_on_both_sides(change):
-    """No series holds across the change: panels are halved there, ten times and then no more."""
+    """No series holds across the change: steps are halved there, ten times and then no more."""
     few, much = 0.5, 2.0
     noise = Noise(lambda mode, t, x, u: [[few if t < change else much]])
     kf = SaltedKalmanFilter(affine([[-1.0]], [0.0]), noise, coordinates("z", [0], np.eye(1)))
@@ -81,7 +101,7 @@ def test_noise_that_changes_at_once_is_gathered_on_both_sides(change):
     found = kf.predict(start, 1.0).estimate.covariance
     at_first, at_last = np.exp(-2.0), np.exp(-2.0 * (1.0 - change))
     right = at_first + 0.5 * few * (at_last - at_first) + 0.5 * much * (1.0 - at_last)
-    # in the panel of the change, of length 2^-10, either noise may be taken for the other
+    # in the step of the change, of length 2^-10, either noise may be taken for the other
     np.testing.assert_allclose(found, right, rtol=0.0, atol=(much - few) / 2**10)
 
 

@@ -1,4 +1,4 @@
-"""Noise that compiled steps gather, beside Magnus' expansion along the arc and a closed form."""
+"""Noise that compiled steps gather, beside collocation along the arc and a closed form."""
 
 from itertools import pairwise
 
@@ -9,6 +9,7 @@ from hybridctl.robots import block, cube, rrr_door
 
 import hybridctl as hc
 from hybridctl.estimation.covariance import transition
+from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import Diffusion
@@ -69,7 +70,8 @@ def test_it_is_that_of_the_riccati_equation(make, key, start):
     root = rng.normal(size=(n, n))
     noise = Diffusion(root @ root.T, np.zeros((mode.nu, mode.nu)))
     matrix, found = gathered(mode, run.arcs[0], noise, 20)
-    other = transition(mode, run.arcs[0], Noise(noise.density, name="w"), np.eye(n), 1e-9)
+    collocated = Noise(lambda mode, t, x, u: noise.density)  # a function might change on the way
+    other = transition(Model(system, collocated), mode, run.arcs[0], np.eye(n))
     sizes = np.sqrt(np.diag(other.noise))
     np.testing.assert_allclose(matrix, other.state, atol=1e-7)
     apart = (found - other.noise) / np.outer(sizes, sizes)

@@ -33,8 +33,9 @@ alone, so are constant on a step:
           \dot\nu = -\omega \times \nu - a \times \theta - b_a, \quad
           \dot\delta = -\omega \times \delta, \quad \dot\varphi = 0.
 
-Its exponential and the integral of its noise are summed to 1e-11: in half the time that the
-exponential of a matrix of twice the size takes, as in `covariance`.
+Its exponential and the integral of its noise are summed to 1e-11 as part of the step, as other
+modes carry both along their compiled steps: in 85 us where the exponential of a matrix of twice the
+size takes 137, and four Radau points, for coefficients that change (see `covariance`), 675.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ H = 0.3  # s, many times that of a sample, so that every term counts
 
 @pytest.mark.parametrize("key", KEYS)
 def test_it_is_what_the_integrator_finds(key):
-    """Mean, covariance with noise, and transition, by DOP853 and Magnus' expansion at 1e-12."""
+    """Mean, covariance with noise, and transition, by DOP853 and collocation at 1e-12."""
     base, system = machine()
     rng = np.random.default_rng(0)
     x, u = state(base, key, rng)
