@@ -139,7 +139,7 @@ class SaltedKalmanFilter:
             raise InputError(
                 f"time must not be before that of the estimate, {state.time} s, got {end}"
             )
-        return self._mixed(self._predicted(state, end, input), input)
+        return self._mixed(self._predicted(state, end, input).finite(), input)
 
     def update(
         self,
@@ -204,7 +204,7 @@ class SaltedKalmanFilter:
         inputs = (*state.inputs, InputPiece(end, given))
         return FilterState(
             end, after, state.beginning, None, False, state.rejections, state.rows, inputs
-        ).finite()
+        )
 
     def _updated(self, state: FilterState, channel: str, value: Array, given: Input) -> FilterState:
         before = state.hypotheses if state.channel is None else begun(state.hypotheses)

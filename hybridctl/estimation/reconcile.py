@@ -58,6 +58,8 @@ def reconcile(
     for k in range(_ROUNDS):
         e, point = now.estimate, model.at(now.estimate, law)
         g = point.guards
+        if g.min() >= 0.0:
+            return now
         (out,) = (g < -model.tolerances(e.mode)).nonzero()
         if not out.size:
             return now

@@ -120,14 +120,18 @@ class ContactPhase(ClosedRows):
         f_t changes by -mu f_n / |v_t| (I - s s') dv_t, not at all at a standstill, where there is
         no s.
         """
-        size = len(self.owner)
-        result = np.zeros((size, size))
-        for slide in self.spatial:
-            speed = float(np.linalg.norm(speeds[slide.rows]))
-            if speed > NO_DIRECTION:
-                s = directions[slide.contact]
-                ratio = slide.friction * multipliers[slide.contact] / speed
-                result[np.ix_(slide.rows, slide.rows)] = ratio * (np.eye(2) - np.outer(s, s))
+        result = np.zeros((len(self.owner), len(self.owner)))
+        if not self.spatial:
+            return result
+        contacts = [slide.contact for slide in self.spatial]
+        rows = np.array([slide.rows for slide in self.spatial])
+        friction = np.array([slide.friction for slide in self.spatial])
+        s = np.array([directions[contact] for contact in contacts])
+        speed = np.hypot(*speeds[rows].T)
+        moving = speed > NO_DIRECTION
+        ratio = friction * multipliers[contacts] * moving / np.where(moving, speed, 1.0)
+        across = np.eye(2) - s[:, :, None] * s[:, None]
+        result[rows[:, :, None], rows[:, None]] = ratio[:, None, None] * across
         return result
 
     def spread(self, rows: Array) -> tuple[Array, Array]:
