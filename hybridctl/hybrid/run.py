@@ -44,7 +44,7 @@ class Memory:
 
     steps: how many it has taken, without the first of each arc. lengths: what to try first in a
     mode, s, from its last arc. bridged: whether it has been warned of a bridge. watches: of the
-    guards of each mode.
+    guards of each mode. empty: the last arc in a mode that ended where it began.
     """
 
     steps: int = 0
@@ -52,6 +52,7 @@ class Memory:
     short: dict[ModeKey, float] = field(default_factory=dict)
     bridged: bool = False
     watches: dict[ModeKey, GuardWatch] = field(default_factory=dict)
+    empty: dict[ModeKey, EmptyArc] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,20 @@ class FlownArc(NamedTuple):
     failed: StepSizeError | None = None
 
 
+class EmptyArc(NamedTuple):
+    """An arc that ended where it began; length: of the step that showed it, s."""
+
+    start: ArcStart
+    flown: FlownArc
+    length: float
+
+    def repeats(self, point: ArcStart) -> bool:
+        """Whether an arc from this point is the same one: the event before it changed nothing."""
+        held = isinstance(point.law, HeldInput) and isinstance(self.start.law, HeldInput)
+        same = np.array_equal(point.state, self.start.state)
+        return held and same and np.array_equal(point.input, self.start.input)
+
+
 def arc_of(index: int, point: ArcStart, flown: FlownArc) -> Arc:
     """The arc that begins at a point, of what was flown."""
     t, x, u = point.time, point.state, point.input
@@ -238,13 +253,19 @@ def _under_law(run: Run, point: ArcStart) -> FlownArc:
     if short:
         integrator, length = replace(integrator, method=RK45_TABLEAU), last - point.time
     motion = DrivenMode(point.mode, point.law, True, point.here, short)
-    for _ in range(_LOOKS):
+    looks, empty = _LOOKS, memory.empty.get(key)
+    if empty is not None and empty.start.time == point.time:
+        if empty.repeats(point):
+            return empty.flown
+        looks, length = 1, empty.length
+    for _ in range(looks):
         watch.begin()
         flow = Flow(integrator, motion, point.time, point.state, last, length)
         flown = _until_crossing(run, flow, watch, last)
         if flown.crossing is None or flown.end > point.time:
             break
-        length = (flown.steps[-1].end - point.time) / _CLOSER
+        looked = flown.steps[-1].end - point.time
+        memory.empty[key], length = EmptyArc(point, flown, looked), looked / _CLOSER
     if short:
         memory.short[key] = flow.length
     elif flown.end > point.time:
