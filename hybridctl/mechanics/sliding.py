@@ -156,8 +156,9 @@ def sliding_from_rest(
     if sure:
         return now
     if now.kkt.redundant and begun:
+        now = shared(now, phase.friction)
         with suppress(NoContactSolutionError):
-            found = turned_by_loads(shared(now, phase.friction), phase.friction)
+            found = turned_by_loads(now, phase.friction)
             if found.inside and (_change(found, along=True) >= 0.0).all():
                 return found
     return now._replace(steered=())
