@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
+import zlib
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +17,11 @@ from uuid import uuid4
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.errors import FileFormatError, FileWriteError
+from hybridctl.errors import FileFormatError, FileWriteError, InputError
 
 MOST_TEXT = 16 * 2**20  # bytes of a URDF or of JSON
+_CUT_OFF = (EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+_GARBLED = (*_CUT_OFF, IndexError, KeyError, TypeError, ValueError)  # raised by what reads it
 MOST_BYTES = 4 * 2**30  # of arrays that were packed
 
 
@@ -51,12 +55,38 @@ def read_text(name: str, path: str | os.PathLike[str], most: int = MOST_TEXT) ->
         raise FileFormatError(f"{name} {os.fspath(path)} cannot be read: {error}") from error
 
 
-@contextmanager
-def saved_arrays(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """The arrays of an NPZ file; nothing is unpickled.
+def save_arrays(
+    path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> None:
+    """Write a header, which JSON can hold, and arrays to an NPZ file, atomically."""
+    with atomic(path) as temporary, open(temporary, "wb") as file:
+        np.savez_compressed(file, header=json.dumps(header), **arrays)
 
-    Raises `FileFormatError` for what cannot be opened, and for contents of more than `MOST_BYTES`.
+
+@contextmanager
+def saved_arrays(path: str | os.PathLike[str], what: str, version: int) -> Iterator[Any]:
+    """The header and the arrays that `save_arrays` wrote; nothing is unpickled.
+
+    Raises `FileFormatError` for what cannot be opened, for contents of more than `MOST_BYTES`, for
+    another version of the header's "format", and where what is read of it in the block is not
+    there: it is no saved `what`.
     """
+    try:
+        with _opened(path) as data:
+            header = json.loads(str(data["header"]))
+            if header["format"] != version:
+                raise FileFormatError(
+                    f"{path} has format {header['format']!r}, this version reads {version}"
+                )
+            yield header, data
+    except InputError:
+        raise
+    except _GARBLED as error:
+        raise FileFormatError(f"{path} is not a saved {what}: {error}") from error
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     try:
         if not Path(path).is_file():
             os.stat(path)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import atomic, saved_arrays
+from hybridctl.errors import InputError
+from hybridctl.files import save_arrays, saved_arrays
 
 Gain = Callable[[float], Array]
 
@@ -122,36 +119,21 @@ class GainSchedule:
                 arrays[f"{kind}{i}.values"] = curve.values
                 if curve.slopes is not None:
                     arrays[f"{kind}{i}.slopes"] = curve.slopes
-        with atomic(path) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(file, header=json.dumps(header), **arrays)
+        save_arrays(path, header, arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> GainSchedule:
         """Read what `save` wrote. Raises `FileFormatError` for anything else."""
-        try:
-            with saved_arrays(path) as data:
-                header = json.loads(str(data["header"]))
-                if header["format"] != FORMAT:
-                    raise FileFormatError(
-                        f"{path} has format {header['format']!r}, this version reads {FORMAT}"
-                    )
+        with saved_arrays(path, "gain schedule", FORMAT) as (header, data):
 
-                def curve(name: str) -> GainCurve:
-                    slopes = f"{name}.slopes"
-                    return GainCurve(
-                        data[f"{name}.times"],
-                        data[f"{name}.values"],
-                        data.get(slopes),
-                    )
+            def curve(name: str) -> GainCurve:
+                slopes = data.get(f"{name}.slopes")
+                return GainCurve(data[f"{name}.times"], data[f"{name}.values"], slopes)
 
-                return GainSchedule(
-                    tuple(curve(f"arc{i}") for i in range(header["arcs"])),
-                    {
-                        (event, frozenset(fired)): curve(f"phantom{i}")
-                        for i, (event, fired) in enumerate(header["phantoms"])
-                    },
-                )
-        except (EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-            if isinstance(error, FileFormatError):
-                raise
-            raise FileFormatError(f"{path} is not a saved gain schedule: {error}") from error
+            return GainSchedule(
+                tuple(curve(f"arc{i}") for i in range(header["arcs"])),
+                {
+                    (event, frozenset(fired)): curve(f"phantom{i}")
+                    for i, (event, fired) in enumerate(header["phantoms"])
+                },
+            )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import zipfile
-import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, counted, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import atomic, saved_arrays
+from hybridctl.files import save_arrays, saved_arrays
 from hybridctl.hybrid.event import Event as Event
 from hybridctl.hybrid.frames import dataframe
 from hybridctl.hybrid.mode import ModeKey, ModeModel
@@ -408,8 +406,7 @@ class HybridTrajectory:
             for item in items
             for name in names
         }
-        with atomic(path) as temporary, open(temporary, "wb") as file:
-            np.savez_compressed(file, header=json.dumps(header), **arrays)
+        save_arrays(path, header, arrays)
 
     @staticmethod
     def load(path: str | os.PathLike[str], system: HybridSystem) -> HybridTrajectory:
@@ -419,33 +416,23 @@ class HybridTrajectory:
         does not fit the system, and for what is no run (numbers that are not finite, times that go
         back, arcs that do not go on from events).
         """
-        try:
-            with saved_arrays(path) as data:
-                header = json.loads(str(data["header"]))
-                if header["format"] != FORMAT:
-                    raise FileFormatError(
-                        f"{path} has format {header['format']!r}, this version reads {FORMAT}"
-                    )
-                arcs = [
-                    _load_arc(system, i, meta, {n: data[f"arc{i}.{n}"] for n in _ARC_ARRAYS})
-                    for i, meta in enumerate(header["arcs"])
-                ]
-                events = [
-                    Event(
-                        i,
-                        meta["time"],
-                        _key(meta["mode_before"]),
-                        _key(meta["mode_after"]),
-                        tuple(meta["guards"]),
-                        **_stored(data, meta, i),
-                    )
-                    for i, meta in enumerate(header["events"])
-                ]
+        with saved_arrays(path, "hybrid trajectory", FORMAT) as (header, data):
+            arcs = [
+                _load_arc(system, i, meta, {n: data[f"arc{i}.{n}"] for n in _ARC_ARRAYS})
+                for i, meta in enumerate(header["arcs"])
+            ]
+            events = [
+                Event(
+                    i,
+                    meta["time"],
+                    _key(meta["mode_before"]),
+                    _key(meta["mode_after"]),
+                    tuple(meta["guards"]),
+                    **_stored(data, meta, i),
+                )
+                for i, meta in enumerate(header["events"])
+            ]
             check_run(arcs, events, system)
-        except _BROKEN as error:
-            if isinstance(error, InputError):
-                raise
-            raise FileFormatError(f"{path} is not a saved hybrid trajectory: {error}") from error
         return HybridTrajectory(tuple(arcs), tuple(events), system)
 
 
@@ -459,8 +446,6 @@ _ARC_ARRAYS = ("breaks", "lengths", "states", "inputs")
 _STATES, _INPUTS = ("state_before", "state_after"), ("input_before", "input_after", "input_rate")
 _EVENT_ARRAYS = (*_STATES, *_INPUTS, "impulses")
 _EVENT_VALUES = ("accumulation", "accuracy", "uniqueness", "bridged")
-_GARBLED = (EOFError, IndexError, KeyError, NotImplementedError, TypeError, ValueError)
-_BROKEN = (*_GARBLED, zipfile.BadZipFile, zlib.error)
 
 
 def _key(stored: Any) -> ModeKey:
