@@ -146,7 +146,7 @@ def draw_limits(path: Path, found: Sequence[Survived]) -> None:
     if not all(each.is_stable for each in found):
         meant += "; hatched: unstable"
     figure.suptitle(
-        f"What controllers survive: means over starts, standard errors, and each start ({meant})",
+        f"What controllers survive: means over starts, standard errors, and each start\n({meant})",
         fontsize=10,
     )
     save_figure(figure, path)

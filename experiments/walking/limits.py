@@ -50,8 +50,8 @@ Name = Literal[
 KINDS: dict[Name, Kind] = {
     "push forward": Kind("push forward", "N s", 1, 80),
     "push back": Kind("push back", "N s", 1, 100),
-    "up": Kind("step up", "cm", 1, 10),
-    "down": Kind("step down", "cm", 1, 30),
+    "up": Kind("step up", "cm", 1, 20),
+    "down": Kind("step down", "cm", 1, 40),
     "slope up": Kind("slope up", "%", 1, 40),
     "slope down": Kind("slope down", "%", 1, 25),
     "heavier": Kind("heavier torso", "%", 10, 200),

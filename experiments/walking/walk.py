@@ -159,7 +159,7 @@ def over_a_step(
     """A walk over ground that is higher by `height` in m from the first touchdown on.
 
     The left foot leaves the old ground then, and meets the new one a quarter of a step later.
-    start: in mid-step, by default that of the gait, whose other foot is 10 cm above the ground.
+    start: in mid-step, by default that of the gait, whose other foot is 20 cm above the ground.
     whole: see `walk`.
     """
     start = gait.middle if start is None else start
