@@ -6,7 +6,17 @@ import argparse
 
 from rich.console import Console
 
-from benchmarks import ball, bderivative, door, estimation, friction, loop, quadruped, robots
+from benchmarks import (
+    ball,
+    bderivative,
+    door,
+    estimation,
+    friction,
+    loop,
+    predictive,
+    quadruped,
+    robots,
+)
 
 
 def main() -> None:
@@ -22,6 +32,7 @@ def main() -> None:
     console.print(door.simulation_table(effort))
     console.print(loop.steps_table(quick))
     console.print(loop.filter_table(quick))
+    console.print(predictive.samples_table(quick))
     console.print(friction.calls_table(effort))
     console.print(friction.simulators_table(effort))
     console.print(quadruped.calls_table(effort))

@@ -29,7 +29,7 @@ from hybridctl.files import atomic
 
 _SETTING = "HYBRIDCTL_CACHE"
 _SHARED = 256  # functions that were read, in memory for the next who asks for them
-_WIDTHS = (64, 8, 1)  # points in a map: of wider ones a point costs no less
+_WIDTHS = (64, 16, 8, 4, 2, 1)  # points in a map: of wider ones a point costs no less
 
 
 class Compiled(threading.local):

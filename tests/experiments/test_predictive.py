@@ -87,7 +87,7 @@ def test_what_steps_along_the_motion_miss_falls_with_the_fifth_power_of_their_le
     Between its points the motion is known to 1e-5: coarse intervals are measured.
     """
     course = make()._course
-    missed = [course.missed(0, np.linspace(0.0, 1.0, n + 1)) for n in (4, 8, 16)]
+    missed = [course.followed(0, np.linspace(0.0, 1.0, n + 1)).missed for n in (4, 8, 16)]
     sizes = [np.abs(each).max() for each in missed]
     assert 1e-4 < sizes[2] < 1e-3
     for coarse, fine in pairwise(sizes):
@@ -96,7 +96,7 @@ def test_what_steps_along_the_motion_miss_falls_with_the_fifth_power_of_their_le
 
 def test_a_motion_that_is_over_misses_nothing(gait, make):
     """What is held past the end of a phase is no solution, and steps are believed there."""
-    missed = make()._course.missed(0, np.array([0.9, 1.0, 1.1, 1.2]))
+    missed = make()._course.followed(0, np.array([0.9, 1.0, 1.1, 1.2])).missed
     assert np.abs(missed[0]).max() > 1e-6
     np.testing.assert_array_equal(missed[1:], 0.0)
 

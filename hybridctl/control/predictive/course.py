@@ -11,7 +11,7 @@ from numpy.polynomial.chebyshev import chebval
 
 from hybridctl.checks import Array, count, number
 from hybridctl.control.predictive.functions import PhaseModel, Steps
-from hybridctl.control.predictive.programme import Aim, Junction, Section
+from hybridctl.control.predictive.programme import Aim, Followed, Junction, Section
 from hybridctl.control.trajectory.functions import least_gaps
 from hybridctl.control.trajectory.optimise import OptimalTrajectory
 from hybridctl.control.trajectory.redundant import implied_guards
@@ -150,6 +150,9 @@ class Course:
         self._onto = free @ np.linalg.pinv(free)
         self._kept = None if self.ends(phases[-1]) else self._keeping(phases[-1])
         self._junctions = [self._junction(k) for k in phases]
+        self._known: dict[tuple[int, int], tuple[Array, Followed]] = {}
+        curves = motion.feedforward
+        self._slopes = [curve.rate(curve.start + curve.length) for curve in curves]
         self._falls = {k: self._fall(k) for k in phases if self.models[k].lands}
 
     def phase(self, events: int) -> int:
@@ -212,18 +215,25 @@ class Course:
             u[fractions > 1.0] = self._kept
         return u
 
-    def missed(self, phase: int, fractions: Array) -> Array:
-        """What steps along the motion miss of it (n, nx), from each fraction (n + 1,) to the next.
+    def followed(self, phase: int, fractions: Array) -> Followed:
+        """The motion at these fractions (n + 1,), with what steps from each to the next miss of it.
 
         That is their error where it is what they are to follow; past the end of a phase, where it
-        is only held, they have none to tell.
+        is only held, they have none to tell. Of whole phases it is known from before.
         """
+        key, whole = (phase, len(fractions)), fractions[0] == 0.0
+        if whole and key in self._known and np.array_equal(self._known[key][0], fractions):
+            return self._known[key][1]
         x, u = self.states(phase, fractions), self.inputs(phase, fractions)
         middles = self.inputs(phase, 0.5 * (fractions[:-1] + fractions[1:]))
-        h = np.diff(fractions) * self.length(phase)
-        ends = self.models[phase].moved(x[:-1], (u[:-1], middles, u[1:]), h)
-        inside = fractions[1:] < 1.0 + _SAME
-        return np.where(inside[:, None], ends - x[1:], 0.0)
+        model, h = self.models[phase], np.diff(fractions) * self.length(phase)
+        ends = model.moved(x[:-1], (u[:-1], middles, u[1:]), h)
+        missed = np.where(fractions[1:, None] < 1.0 + _SAME, ends - x[1:], 0.0)
+        clearance = least_gaps(self.task, phase, model.open, np.minimum(fractions, 1.0))
+        found = Followed(x, u, middles, missed, clearance)
+        if whole:
+            self._known[key] = fractions, found
+        return found
 
     def _keeping(self, phase: int) -> Array:
         """The input (nu,) that keeps the state in which a phase ends, by least squares."""
@@ -324,14 +334,24 @@ class Course:
         return at
 
     def step(self, plan: Plan, at: Moment, h: float, disturbance: float) -> Steps:
-        """One step of h s from a moment on, under the input of the plan."""
+        """One step of h s from a moment on, under the input of the plan.
+
+        A step beside it along the motion itself tells what steps miss there.
+        """
         place = plan.place(at.time, at.events, at.touched)
         s = plan.sections[place.section]
         fractions = place.fraction + s.rate * h * np.array([0.0, 0.5, 1.0])
-        u = self.inputs(s.phase, fractions) + s.corrections[place.interval]
-        given = (u[:1], u[1:2], u[2:])
-        found = self.models[s.phase].steps(at.state[None], given, np.array([h]), disturbance)
-        return found._replace(states=found.states - self.missed(s.phase, fractions[::2]))
+        u, on_it = self.inputs(s.phase, fractions), self.states(s.phase, fractions[::2])
+        given = np.stack((u + s.corrections[place.interval], u), axis=1)
+        found = self.models[s.phase].steps(
+            np.stack((at.state, on_it[0])),
+            (given[0], given[1], given[2]),
+            np.array([h, s.rate * h * self.length(s.phase)]),
+            np.array([[disturbance], [0.0]]),
+        )
+        missed = found.states[1] - on_it[1] if fractions[2] < 1.0 + _SAME else 0.0
+        own = Steps(*(part[:1] for part in found))
+        return own._replace(states=own.states - missed)
 
     def guard(self, plan: Plan, at: Moment) -> float:
         """The largest value of the guards that end the phase, under the plan; infinite without."""
@@ -373,20 +393,10 @@ class Course:
             spare = 0.0
         least = max(-most, min(0.0, max(shortest * nominal, 0.01 * _SHORTEST) - s.duration))
         greatest = min(most, max(0.0, longest * nominal + spare - s.duration))
-        curve = self.motion.feedforward[s.phase]
-        return Aim(
-            self.states(s.phase, a),
-            self.inputs(s.phase, a),
-            self.inputs(s.phase, 0.5 * (a[:-1] + a[1:])),
-            curve.rate(curve.start + curve.length) * length * s.rate,
-            self.missed(s.phase, a),
-            nominal,
-            least,
-            greatest,
-            least_gaps(self.task, s.phase, model.open, np.minimum(a, 1.0)),
-            len(a) - 1 if whole or not model.lands else self._ends(s.phase, s.states),
-            self._lowest(s.phase, s.states),
-        )
+        slope = self._slopes[s.phase] * length * s.rate
+        ends, lowest = self._ends(s) if model.lands and not whole else self._last(s)
+        motion = self.followed(s.phase, a)
+        return Aim(motion, slope, nominal, least, greatest, ends, lowest)
 
     def _fall(self, phase: int) -> tuple[Array, Array]:
         """Heights (m,) of the motion, ever larger, and what limits of the phase's end are of."""
@@ -398,23 +408,25 @@ class Course:
         values = self.models[phase].end(states[:last], inputs[:last], slope).values
         return np.maximum.accumulate(heights[:last]), values
 
-    def _lowest(self, phase: int, states: Array) -> Array:
-        """Lower limits (n + 1, r) of the phase's end, before it no more than the motion keeps."""
-        lower = np.array([limit.lower for limit in self.models[phase].end_limits])
-        if phase not in self._falls:
-            return np.tile(lower, (len(states), 1))
-        heights, values = self._falls[phase]
-        above = self.heights(phase, states)
-        kept = np.array([np.interp(above, heights, column) for column in values.T]).T
-        least: Array = np.minimum(lower, kept)
-        least[-1] = lower
-        return least
+    def _last(self, s: Section) -> tuple[int, Array]:
+        """The last node, where alone a section may end, and lower limits (n + 1, r) of its end."""
+        n = len(s.corrections)
+        lower = [limit.lower for limit in self.models[s.phase].end_limits]
+        return n, np.tile(np.array(lower), (n + 1, 1))
 
-    def _ends(self, phase: int, states: Array) -> int:
-        """The number of the state from which on the phase may end, on ground that is higher."""
-        heights = self.heights(phase, states[:-1])
-        above = np.flatnonzero(heights > self.horizon.early)
-        return int(max(heights.argmax(), above[-1] + 1 if len(above) else 0))
+    def _ends(self, s: Section) -> tuple[int, Array]:
+        """The same where it lands, perhaps early, on ground that is higher.
+
+        Before the last node limits ask for no more than the motion keeps at that height.
+        """
+        n, lowest = self._last(s)
+        heights = self.heights(s.phase, s.states)
+        above = np.flatnonzero(heights[:-1] > self.horizon.early)
+        known, values = self._falls[s.phase]
+        kept = np.array([np.interp(heights[:-1], known, column) for column in values.T]).T
+        lowest[:-1] = np.minimum(lowest[:-1], kept)
+        first = above[-1] + 1 if len(above) else 0
+        return int(max(heights[:n].argmax(), first)), lowest
 
     def _resampled(self, s: Section, fine: Array) -> Section:
         """The section at other nodes; beyond its last one what is planned there goes on."""

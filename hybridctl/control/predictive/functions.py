@@ -18,6 +18,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.compiled import MappedFunction, native, transposed
+from hybridctl.control.predictive.sides import Sides
 from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions
 from hybridctl.control.trajectory.task import Task
 
@@ -49,8 +50,9 @@ class PhaseModel:
     d, all values are affine functions: those of the task, and d times what the other one's differ.
     inside_limits, start_limits, end_limits: of what `inside`, `start` and `end` return, in order;
     the gaps of open contacts, `open`, come last in the first, and have none. zero: which of the
-    last vanish; guards: which of these are guards. lands: whether they are gaps. compiled: whether
-    functions are machine code. implied: guards, by phase, that vanish with others.
+    last vanish; guards: which of these are guards. lands: whether they are gaps. inside_sides,
+    start_sides, end_sides: of the limits that have slack. compiled: whether functions are machine
+    code. implied: guards, by phase, that vanish with others.
     """
 
     def __init__(
@@ -70,6 +72,9 @@ class PhaseModel:
         names = [f"guard {name!r}" for name in task.phases[k].ends]
         self.guards = [i for i in self.zero if self.end_limits[i].name in names]
         self.lands = bool(names) and all(name.endswith(" closes") for name in task.phases[k].ends)
+        self.inside_sides = Sides.of(self.inside_limits, gaps=len(self.open))
+        self.start_sides = Sides.of(self.start_limits)
+        self.end_sides = Sides.of(self.end_limits, self.zero)
         d, share, rate = ca.SX.sym("d"), ca.SX.sym("share"), ca.SX.sym("rate", self.nu)
         values = _values(made, x, u, share, rate)
         if disturbed is not None:
@@ -119,8 +124,13 @@ class PhaseModel:
             total += weight / 6.0 * rate
         return np.asarray(x + h * total)
 
-    def steps(self, x: Array, u: tuple[Array, Array, Array], h: Array, d: float = 0.0) -> Steps:
-        """Steps from states (m, nx), with inputs (m, nu) at begin, middle and end; h (m,), s."""
+    def steps(
+        self, x: Array, u: tuple[Array, Array, Array], h: Array, d: float | Array = 0.0
+    ) -> Steps:
+        """Steps from states (m, nx), with inputs (m, nu) at begin, middle and end; h (m,), s.
+
+        d: one for all, or (m, 1).
+        """
         m, nx, nu = len(x), self.nx, self.nu
         h, d_column = h[:, None], _column(d, x)
         unit = np.zeros((m, nx, nx + nu + 2))
@@ -149,7 +159,7 @@ def _values(made: PhaseFunctions, x: Any, u: Any, share: Any, rate: Any) -> list
     return [made.field(x, u), inside, made.start(x, u), made.end(x, u, rate), after]
 
 
-def _column(d: float, x: Array) -> Array:
+def _column(d: float | Array, x: Array) -> Array:
     return np.full((len(x), 1), d)
 
 

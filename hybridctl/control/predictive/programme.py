@@ -26,10 +26,8 @@ from scipy.sparse import csc_matrix
 
 from hybridctl.checks import Array, Indices
 from hybridctl.control.predictive.functions import PhaseModel, Rows
+from hybridctl.control.predictive.sides import Sides
 
-# What a unit of slack costs, of the first three for a second.
-SLACK = {"N": 50.0, "rad": 3e4, "m": 3e4, "N s": 2e3, "m/s": 2e3, "m/s^2": 20.0, "m/s/s": 20.0}
-SLACK |= {"rad/s": 2e3, "N/s": 0.5}
 _SOON = 2  # intervals, in which the input acts before it is planned anew
 _EARLY = 0.002  # of what slack costs where a phase ends, where it may do so early
 _SMALL = 1e-6  # on the diagonal, so that the programme is strictly convex
@@ -73,26 +71,36 @@ class Section:
 
 
 @dataclass(frozen=True, eq=False)
-class Aim:
-    """What a section is to be like.
+class Followed:
+    """The motion that a section is to follow, at its nodes.
 
-    states (n + 1, nx): of the reference. inputs (n + 1, nu), middles (n, nu): the feedforward;
-    slope (nu,): its rate in the end, 1/s. missed (n, nx): what steps along the reference are off
-    from it at their ends. duration: s. least, greatest: of changes of the duration, s. clearance (n
-    + 1, g): least gaps of open contacts, m. ends: the number of the node from which on the phase
-    may end. lowest (n + 1, r): lower limits of its end at the nodes. surface: height of what it
-    ends on, m. disturbance: how much there is.
+    states (n + 1, nx). inputs (n + 1, nu), middles (n, nu): the feedforward. missed (n, nx): what
+    steps along the motion are off from it at their ends. clearance (n + 1, g): least gaps of open
+    contacts, m.
     """
 
     states: Array
     inputs: Array
     middles: Array
-    slope: Array
     missed: Array
+    clearance: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Aim:
+    """What a section is to be like.
+
+    slope (nu,): the rate of the feedforward in the end, 1/s. duration: s. least, greatest: of
+    changes of the duration, s. ends: the number of the node from which on the phase may end. lowest
+    (n + 1, r): lower limits of its end at the nodes. surface: height of what it ends on, m.
+    disturbance: how much there is.
+    """
+
+    motion: Followed
+    slope: Array
     duration: float
     least: float
     greatest: float
-    clearance: Array
     ends: int
     lowest: Array
     surface: float = 0.0
@@ -161,7 +169,8 @@ class Programme:
         self._right: list[Array] = []  # of the equations
         self._most: list[Array] = []  # of the inequalities
         self._slack_rows: list[Indices] = []  # the slack of each inequality
-        self._slack_costs: list[float] = []
+        self._slack_costs: list[Array] = []
+        self._slacks = 0  # so far
         self._lay_out()
         for p, section in enumerate(sections):
             model, last = models[section.phase], p + 1 == len(sections)
@@ -176,7 +185,7 @@ class Programme:
 
     def solution(self) -> list[Section] | None:
         """The sections after one iteration, None where the programme has no solution."""
-        n, count = self._size, len(self._slack_costs)
+        n, count = self._size, self._slacks
         solver = piqp.SparseSolver()
         for name in ("eps_abs", "eps_rel", "eps_duality_gap_abs", "eps_duality_gap_rel"):
             setattr(solver.settings, name, _ACCURACY)
@@ -184,7 +193,7 @@ class Programme:
         none = np.full(count, np.inf)
         solver.setup(
             self._hessian(n + count),
-            np.concatenate((self._gradient, self._slack_costs)),
+            np.concatenate((self._gradient, *self._slack_costs)),
             self._equal.matrix(n + count),
             np.concatenate(self._right),
             self._inequalities(n + count),
@@ -220,9 +229,9 @@ class Programme:
         """States at nodes are those that steps lead to."""
         s, columns = self._sections[p], self._states[p]
         d, shares = s.corrections, s.shares
-        inputs = aim.inputs[:-1] + d, aim.middles + d, aim.inputs[1:] + d
+        inputs = aim.motion.inputs[:-1] + d, aim.motion.middles + d, aim.motion.inputs[1:] + d
         found = model.steps(s.states[:-1], inputs, s.duration * shares, aim.disturbance)
-        first = self._new_equations((found.states - aim.missed - s.states[1:]).ravel())
+        first = self._new_equations((found.states - aim.motion.missed - s.states[1:]).ravel())
         rows = first + self._nx * np.arange(len(d))
         one = np.broadcast_to(np.eye(self._nx), (len(d), self._nx, self._nx))
         free = 1 if p == 0 else 0
@@ -240,32 +249,24 @@ class Programme:
         if p == 0:
             soon = nodes[:_SOON]
             nodes, of = np.append(nodes, soon + 1), np.append(of, soon)
-        u = aim.inputs[nodes] + s.corrections[of]
+        u = aim.motion.inputs[nodes] + s.corrections[of]
         found = model.inside(s.states[nodes], u, s.fractions[nodes], aim.disturbance)
         lengths = (s.duration * s.shares)[of]
-        limits = model.inside_limits
-        gaps = found.values.shape[1] - len(limits)
+        sides, gaps = model.inside_sides, len(model.open)
         left = np.maximum(1.0 - s.fractions[nodes], 0.0)
-        for unit in dict.fromkeys(limit.unit for limit in limits):
-            mine = [(i, r) for i, r in enumerate(limits) if r.unit == unit]
-            sides = [(i, 1.0, r.lower * left**r.fades) for i, r in mine if np.isfinite(r.lower)]
-            sides += [(i, -1.0, -r.upper * left**0) for i, r in mine if np.isfinite(r.upper)]
-            chosen = _sided(found, sides)
-            self._soften(p, nodes, of, chosen, SLACK[unit] * lengths)
-        for g in range(gaps):
-            wanted = _sided(found, [(len(limits) + g, 1.0, aim.clearance[nodes, g])])
-            later = nodes > 0
-            kept = Rows(*(part[later] for part in wanted))
-            self._soften(p, nodes[later], of[later], kept, SLACK["m"] * lengths[later])
+        bounds = sides.bound * left[:, None] ** sides.fades
+        bounds[:, len(sides.bound) - gaps :] = aim.motion.clearance[nodes]
+        kept = np.full(bounds.shape, True)
+        kept[nodes == 0, len(sides.bound) - gaps :] = False
+        self._soften(p, (nodes, of), found, sides, bounds, lengths, kept)
 
     def _start(self, p: int, model: PhaseModel, aim: Aim) -> None:
         """Limits where a section begins."""
         s, first = self._sections[p], np.zeros(1, dtype=int)
-        u = aim.inputs[first] + s.corrections[first]
+        u = aim.motion.inputs[first] + s.corrections[first]
         found = model.start(s.states[first], u, aim.disturbance)
-        for i, limit in enumerate(model.start_limits):
-            wanted = _sided(found, [(i, 1.0, np.full(1, limit.lower))])
-            self._soften(p, first, first, wanted, np.full(1, SLACK[limit.unit]))
+        sides = model.start_sides
+        self._soften(p, (first, first), found, sides, sides.bound[None], np.ones(1))
 
     def _end(self, p: int, model: PhaseModel, aim: Aim) -> None:
         """Guards that end the section vanish; limits of the event, also where it comes early."""
@@ -273,18 +274,15 @@ class Programme:
         n = len(s.corrections)
         nodes = np.arange(aim.ends, n + 1)
         of = np.minimum(nodes, n - 1)
-        u = aim.inputs[nodes] + s.corrections[of]
+        u = aim.motion.inputs[nodes] + s.corrections[of]
         found = model.end(s.states[nodes], u, aim.slope, aim.disturbance)
-        limits, zero = model.end_limits, model.zero
+        zero, sides = model.zero, model.end_sides
         row = self._new_equations(aim.surface - found.values[-1, zero])
         self._equal.put(np.array([row]), self._states[p][-1:], found.by_state[-1:, zero])
         self._equal.put(np.array([row]), self._inputs[p][-1:], found.by_input[-1:, zero])
-        for unit in dict.fromkeys(limit.unit for limit in limits):
-            mine = [i for i, r in enumerate(limits) if r.unit == unit and i not in zero]
-            if mine:
-                costs = SLACK[unit] * np.where(nodes < n, _EARLY, 1.0)
-                wanted = _sided(found, [(i, 1.0, aim.lowest[nodes, i]) for i in mine])
-                self._soften(p, nodes, of, wanted, costs)
+        bounds = np.where(sides.sign > 0.0, aim.lowest[nodes][:, sides.index], sides.bound)
+        scale = np.where(nodes < n, _EARLY, 1.0)
+        self._soften(p, (nodes, of), found, sides, bounds, scale)
 
     def _join(
         self, p: int, model: PhaseModel, junction: Junction, disturbance: float, last: bool
@@ -309,12 +307,12 @@ class Programme:
         free = 1 if p == 0 else 0
         states = slice(self._states[p][free], self._states[p][-1])
         self._diagonal[states] += (lengths * costs.state)[free:].ravel()
-        off = s.states[:-1] - aim.states[:-1]
+        off = s.states[:-1] - aim.motion.states[:-1]
         self._gradient[states] += (lengths * costs.state * off)[free:].ravel()
         inputs = slice(self._inputs[p][0], self._times[p])
         self._diagonal[inputs] += (lengths * costs.input).ravel()
         self._gradient[inputs] += (lengths * costs.input * s.corrections).ravel()
-        fed = np.array([aim.inputs[:-1], aim.middles, aim.inputs[1:]])
+        fed = np.array([aim.motion.inputs[:-1], aim.motion.middles, aim.motion.inputs[1:]])
         high = np.maximum(self._limits[1] - fed.max(axis=0), 0.0) - s.corrections
         low = np.minimum(self._limits[0] - fed.min(axis=0), 0.0) - s.corrections
         self._low[inputs], self._high[inputs] = low.ravel(), high.ravel()
@@ -330,19 +328,37 @@ class Programme:
         self._right.append(right)
         return row
 
-    def _soften(self, p: int, nodes: Indices, of: Indices, rows: Rows, costs: Array) -> None:
-        """Values (m, r) at nodes (m,) are at least 0, up to a slack for each that costs so much."""
-        m, r = rows.values.shape
-        first = self._below.rows
-        at = first + r * np.arange(m)
-        self._below.rows += m * r
-        self._most.append(rows.values.ravel())
-        free = nodes > 0 if p == 0 else np.full(m, True)
-        self._below.put(at[free], self._states[p][nodes[free]], -rows.by_state[free])
-        self._below.put(at, self._inputs[p][of], -rows.by_input)
-        slack = len(self._slack_costs) + np.arange(m)
-        self._slack_rows.append(np.repeat(slack, r))
-        self._slack_costs += costs.tolist()
+    def _soften(
+        self,
+        p: int,
+        at: tuple[Indices, Indices],
+        found: Rows,
+        sides: Sides,
+        bounds: Array,
+        scale: Array,
+        kept: Array | None = None,
+    ) -> None:
+        """Sides of what was found keep bounds (m, r), up to slacks that cost scale (m,) as much.
+
+        at: nodes (m,), and intervals (m,) whose inputs act there. kept (m, r): which do, else all.
+        """
+        values = sides.sign * (found.values[:, sides.index] - bounds)
+        m, r = values.shape
+        flat = np.arange(m * r) if kept is None else np.flatnonzero(kept)
+        point, side = np.divmod(flat, r)
+        nodes, of = (each[point] for each in at)
+        sign, which = sides.sign[side, None], (point, sides.index[side])
+        rows = self._below.rows + np.arange(len(flat))
+        self._below.rows += len(flat)
+        self._most.append(values.ravel()[flat])
+        free = nodes > 0 if p == 0 else np.full(len(flat), True)
+        by_state, by_input = -sign * found.by_state[which], -sign * found.by_input[which]
+        self._below.put(rows[free], self._states[p][nodes[free]], by_state[free, None])
+        self._below.put(rows, self._inputs[p][of], by_input[:, None])
+        costs = scale[:, None] * sides.costs
+        self._slack_rows.append(self._slacks + point * len(sides.costs) + sides.group[side])
+        self._slack_costs.append(costs.ravel())
+        self._slacks += costs.size
 
     def _inequalities(self, columns: int) -> csc_matrix:
         rows = np.arange(self._below.rows)
@@ -351,15 +367,18 @@ class Programme:
         return self._below.matrix(columns)
 
     def _hessian(self, columns: int) -> csc_matrix:
-        found = Entries()
-        found.rows = columns
-        at = np.arange(columns)
-        diagonal = np.concatenate((self._diagonal, np.full(columns - self._size, _SMALL)))
-        found.put(at, at, diagonal[:, None, None])
+        """The diagonal, and the block of the last state."""
         first, block = self._block
-        place = np.array([first])
-        found.put(place, place, 0.5 * (block + block.T)[None])
-        return found.matrix(columns)
+        last = first + self._nx
+        diagonal = np.concatenate((self._diagonal, np.full(columns - self._size, _SMALL)))
+        dense = 0.5 * (block + block.T) + np.diag(diagonal[first:last])
+        rows = np.tile(np.arange(first, last), self._nx)
+        indices = np.concatenate((np.arange(first), rows, np.arange(last, columns)))
+        counts = np.ones(columns, dtype=int)
+        counts[first:last] = self._nx
+        ends = np.concatenate(([0], counts.cumsum()))
+        values = np.concatenate((diagonal[:first], dense.ravel(), diagonal[last:]))
+        return csc_matrix((values, indices, ends), shape=(columns, columns))
 
     def _changed(self, p: int, z: Array) -> Section:
         s, first = self._sections[p], int(self._states[p][0])
@@ -371,15 +390,3 @@ class Programme:
         time = self._times[p]
         corrections = z[self._inputs[p][0] : time].reshape(n, self._nu)
         return s.changed(states, corrections, float(z[time]))
-
-
-def _sided(rows: Rows, sides: list[tuple[int, float, Array]]) -> Rows:
-    """The residuals sign * value - bound of chosen rows (index, sign, bounds (m,))."""
-    index = [i for i, _, _ in sides]
-    sign = np.array([s for _, s, _ in sides])
-    bound = np.array([b for _, _, b in sides]).T
-    return Rows(
-        sign * rows.values[:, index] - bound,
-        sign[:, None] * rows.by_state[:, index],
-        sign[:, None] * rows.by_input[:, index],
-    )
