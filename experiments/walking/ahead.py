@@ -115,7 +115,7 @@ class Judge:
         if trial.phase is None:
             return limits.tried(gait, policy, trial.kind, trial.size, x, self.steps)
         x = pushed(gait, trial.size, x, place.mode)
-        return walk(gait, policy, x, self.steps, place=place)
+        return walk(gait, policy, x, self.steps, place=place, whole=False)
 
     @cached_property
     def _tracks(self) -> Tracks:

@@ -42,9 +42,7 @@ class Sides:
             if i not in without and np.isfinite(bound)
         ]
         rows += [(len(limits) + g, 1.0, 0.0, 0.0, len(units) + g) for g in range(gaps)]
-        index, sign, bound, fades, group = (
-            np.array([row[k] for row in rows], dtype)
-            for k, dtype in enumerate((int, float, float, float, int))
-        )
+        columns = [np.array([row[k] for row in rows], dtype=float) for k in range(5)]
+        index, sign, bound, fades, group = columns
         costs = np.array([SLACK[unit] for unit in units] + [SLACK["m"]] * gaps)
-        return Sides(index, sign, bound, fades, group, costs)
+        return Sides(index.astype(int), sign, bound, fades, group.astype(int), costs)
