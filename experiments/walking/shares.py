@@ -81,6 +81,7 @@ def draw_shares(path: Path, records: Sequence[dict[str, Any]]) -> None:
         axes.set_xlabel("integral of squared torques [N² m² s]")
         axes.set_ylabel(f"survived [{KINDS[ways[0]].unit}]")
         axes.set_ylim(bottom=0.0)
+        axes.margins(x=0.1)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
     figure.suptitle("Gaits by the share of friction that they may use (stars: the one that ships)")
