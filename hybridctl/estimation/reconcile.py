@@ -58,7 +58,7 @@ def reconcile(
     for k in range(_ROUNDS):
         e, point = now.estimate, model.at(now.estimate, law)
         g = point.guards
-        if g.min() >= 0.0:
+        if g.min(initial=0.0) >= 0.0:
             return now
         (out,) = (g < -model.tolerances(e.mode)).nonzero()
         if not out.size:

@@ -54,7 +54,7 @@ def optimum(course, section, aim):
     rows, right = np.zeros((2 * n + 1, size)), np.zeros(2 * n + 1)
     for i in range(n):
         h, x = shares[i] * section.duration, section.states[i]
-        a, b = (aim.inputs[k, 0] + section.corrections[i, 0] for k in (i, i + 1))
+        a, b = (aim.motion.inputs[k, 0] + section.corrections[i, 0] for k in (i, i + 1))
         reached = x + np.array(
             [h * x[1] + h**2 * (a / 3.0 + b / 6.0) / MASS, h * (a + b) / 2.0 / MASS]
         )
@@ -64,7 +64,7 @@ def optimum(course, section, aim):
         if i:
             rows[at, before] = [[-1.0, -h], [0.0, -1.0]]
             hessian[before, before] = h * np.diag(STATE)
-            gradient[before] = h * STATE * (x - aim.states[i])
+            gradient[before] = h * STATE * (x - aim.motion.states[i])
         rows[at, now] = [-(h**2) / 2.0 / MASS, -h / MASS]
         rows[at, -1] = -shares[i] * np.array(by_h)
         right[at] = reached - section.states[i + 1]
@@ -100,7 +100,7 @@ def test_inputs_stay_inside_their_limits_with_what_is_fed_forward(course, sectio
     To the solver's 1e-5 of duality gap, over a multiplier of 0.25 s R 0.04 N.
     """
     aim, free = iterated(course, section)
-    fed, wanted = aim.inputs[0, 0], aim.inputs[0, 0] + free.corrections[0, 0]
+    fed, wanted = aim.motion.inputs[0, 0], aim.motion.inputs[0, 0] + free.corrections[0, 0]
     most = 0.5 * (fed + wanted)
     assert fed < most < wanted
     _, found = iterated(course, section, np.array([[-50.0], [most]]))
