@@ -32,7 +32,9 @@ from hybridctl.hybrid.trajectory import Event
 
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian")
 SAMPLE = 0.004  # s
+HYPOTHESES = 2  # a foot may have landed by a sample or not
 _SAME = 1e-9  # s, by which times differ from rounding
+_UNDONE = 0.1  # s after a touchdown, in which it is taken back rather than followed by the next one
 _CHANNELS = {"encoders": ([3, 4, 5, 6], [1e-3] * 4), "inertial": ([2, 9], [2e-3, 1e-2])}
 
 
@@ -66,6 +68,7 @@ class Sensing:
             self._channels(),
             strategy=self.strategy,
             guard_noise=self.ground**2,
+            hypotheses=HYPOTHESES,
             patience=None,
             rtol=TOLERANCE,
             atol=TOLERANCE,
@@ -126,15 +129,13 @@ class EstimateFeedback:
             if t <= self._state.time:
                 return self._input
             self._state = self._filter.predict(self._state, t, self._input)
-        undone = False
         for name, value in self._sensing.measured(x, self._random).items():
             self._state = self._filter.update(self._state, name, value)
-            undone = undone or self._state.undone
         estimate = self._state.estimate
         self.errors.append(float(np.linalg.norm((estimate.mean - x)[1:])))
         on_foot = estimate.mode in STANCES
         if on_foot and estimate.mode != STANCES[len(self._touchdowns) % 2]:
-            if undone and self._touchdowns:
+            if self._touchdowns and t - self._touchdowns[-1].time < _UNDONE:
                 self._touchdowns.pop()
             else:
                 self._touchdowns.append(_touchdown(len(self._touchdowns), estimate))

@@ -54,9 +54,9 @@ KINDS: dict[Name, Kind] = {
     "down": Kind("step down", "cm", 1, 40),
     "slope up": Kind("slope up", "%", 1, 40),
     "slope down": Kind("slope down", "%", 1, 25),
-    "heavier": Kind("heavier torso", "%", 10, 200),
+    "heavier": Kind("heavier torso", "%", 10, 500),
     "lighter": Kind("lighter torso", "%", 10, 90),
-    "late": Kind("touchdown known late", "ms", 5, 100),
+    "late": Kind("touchdown known late", "ms", 10, 1000),
 }
 TUNED: tuple[Name, ...] = ("push forward", "push back", "up", "down")
 

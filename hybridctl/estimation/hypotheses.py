@@ -6,7 +6,9 @@ or back from an event that is still to come. From one hypothesis others part
 
 - at each event of a prediction, with the guards of the event *pending*, for as long as they may not
   have fired yet; and with another guard that may have fired *before*;
-- at each value, with a guard that the mean has not reached yet, fired *ahead*.
+- at each value, with a guard that the mean has not reached yet, fired *ahead*; where the value
+  takes the mean past that guard, it is pending from there on;
+- from one whose guards are pending, at the end of each prediction, with these fired since.
 
 The probability of each comes from the guard's value g and its variance,
 :math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
@@ -120,7 +122,8 @@ def predicted(
         if h.pending:
             start = StatePrediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
             passed = extend(rules.model, start, end, law)
-            found += [] if passed.kept else [_gone(h, passed)]
+            if not passed.kept:
+                found += [_gone(h, passed), *_fired_since(rules.model, h, passed, law)]
             continue
         alone = not found and h is hypotheses[-1]
         model = rules.model if alone or h is hypotheses[0] else rules.model.impatient
@@ -233,6 +236,25 @@ def _parted(
     return [whole._replace(log_weight=h.log_weight + own), *others]
 
 
+def _fired_since(
+    model: Model, h: Hypothesis, passed: StatePrediction, law: InputLaw
+) -> list[Hypothesis]:
+    """The hypothesis whose pending guards have fired since the last value, if that is likely.
+
+    Another one, for which they had fired by then, does not stand for it: a value may have spoken
+    against that. passed: the way on without their event.
+    """
+    left = min(_before(model, passed.estimate, h.pending, law) - h.side, -1e-3)
+    weight = h.weight + float(np.log1p(-np.exp(left)))
+    if weight < LEAST:
+        return []
+    way = reconcile(model, passed.estimate, law)
+    if not way.events:
+        return []
+    there = passed.onward(way.estimate, way.transition)._replace(events=way.events, notes=way.notes)
+    return [_gone(h, there)._replace(log_weight=weight, side=0.0, pending=())]
+
+
 def _overtaken(
     rules: Rules, before: StatePrediction, name: str, end: float, law: InputLaw
 ) -> StatePrediction | None:
@@ -306,7 +328,11 @@ def _settled(
     elif rules.bound > 1:
         weight += _after(model, after, h.fired, law) - _after(model, h.estimate, h.fired, law)
         if passed:
-            weight += _before(model, after, passed, law)
+            before = _before(model, after, passed, law)
+            if _inside(model, after, passed, law):
+                weight += before
+            else:
+                side, pending = before, tuple(passed)
     way = reconcile(model, after, law, pending)
     reconciliation, notes = None, (*h.notes, *way.notes)
     if way.events:

@@ -24,16 +24,22 @@ IMPACT = np.sqrt(2.0 * START[0] / GRAVITY)
 
 
 def bayes(s, value, time=IMPACT):
-    """Mean, covariance and evidence of the state at `time`, given a height measured within s.
+    """Mean, covariance and evidence of the state at `time`, given a height measured within s."""
+    return bayes_of(s, [(time, 0, value, s)])
+
+
+def bayes_of(s, values):
+    """The same at the last of several values: their times, rows of the state, and deviations.
 
     The ball starts at N(START, s^2). A rule of 600 midpoints each way, within 6 deviations: the
     density jumps where the bounce begins, so it is good to some 1e-3 of a deviation.
     """
     line = 12.0 * ((np.arange(600) + 0.5) / 600 - 0.5)
     z = np.array(np.meshgrid(line, line)).reshape(2, -1).T
-    states = bounced(START + s * z, time, RESTITUTION)
-    likelihood = np.exp(-0.5 * ((value - states[:, 0]) / s) ** 2) / (np.sqrt(2.0 * np.pi) * s)
-    weights = np.exp(-0.5 * (z**2).sum(axis=1)) / (2.0 * np.pi) * (12.0 / 600) ** 2 * likelihood
+    weights = np.exp(-0.5 * (z**2).sum(axis=1)) / (2.0 * np.pi) * (12.0 / 600) ** 2
+    for time, row, value, deviation in values:
+        states = bounced(START + s * z, time, RESTITUTION)
+        weights *= norm.pdf(value, states[:, row], deviation)
     evidence = weights.sum()
     mean = weights @ states / evidence
     ways = states - mean
@@ -78,6 +84,38 @@ def test_the_likeliest_alone_is_far_off_there_and_stays_available():
     assert np.sqrt(alone.covariance[1, 1]) < 0.1 * np.sqrt(covariance[1, 1])
     assert np.sqrt(all_.covariance[1, 1]) == pytest.approx(np.sqrt(covariance[1, 1]), rel=0.01)
     assert alone.covariance is state.hypotheses[0].estimate.covariance
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "last"), [(-0.8, 1.0, 0.4), (-1.5, 1.0, 0.4), (-0.8, 2.0, 1.0)]
+)
+def test_a_bounce_that_a_value_speaks_for_and_the_next_one_against_comes_after_them(
+    first, then, last
+):
+    """The mean is a quarter of a deviation above the floor, and a height takes it below.
+
+    That it falls still says the speed. A while later, in which the mean would fall by one or two
+    deviations, a height comes from above. The speed is then that of a bounce, 1 m/s, or still -1.4.
+    Of the chance of that, an eighth at most, normal distributions that go on past the floor take a
+    tenth of a deviation more or less to be beyond it, a thirtieth: 0.08 m/s.
+    """
+    s, fall = 2e-3, GRAVITY * IMPACT
+    time = IMPACT - 0.25 * s / fall
+    values = [
+        (time, 0, first * s, s),
+        (time, 1, -fall, 0.1),
+        (time + then * s / fall, 0, last * s, s),
+    ]
+    speed = linear("speed", np.array([[0.0, 1.0]]), np.array([[0.1**2]]))
+    system = bouncing_ball(RESTITUTION)
+    kf = SaltedKalmanFilter(system, np.zeros((2, 2)), [height(s**2), speed], hypotheses=4)
+    state = kf.start(Estimate("air", 0.0, START, s**2 * np.eye(2)))
+    for at, row, value, _ in values:
+        state = kf.update(kf.predict(state, at), ("height", "speed")[row], [value])
+    mean, covariance, _ = bayes_of(s, values)
+    found = state.mixture
+    assert found.mean[1] == pytest.approx(mean[1], abs=0.08)
+    assert found.covariance[1, 1] ** 0.5 == pytest.approx(covariance[1, 1] ** 0.5, abs=0.08)
 
 
 @pytest.mark.slow
