@@ -132,14 +132,19 @@ def kept(key: str, build: Callable[[], Any]) -> Any:
     return function
 
 
+def compiler() -> str | None:
+    """The C compiler of this machine, `cc` or the one that `CC` names; None where there is none."""
+    return shutil.which(os.environ.get("CC", "cc"))
+
+
 def native(function: Any) -> Any:
     """The function as machine code, by the C compiler of this machine, some 10 times as fast.
 
     It is kept where functions are kept. Raises `InputError` where there is no compiler, `cc` or the
     one that `CC` names, or where it fails.
     """
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
+    command = compiler()
+    if command is None:
         raise InputError("functions can be compiled where there is a C compiler, named cc or by CC")
     name, text = function.name(), function.serialize()
     place = _directory() or Path(tempfile.mkdtemp(prefix="hybridctl-"))
@@ -151,10 +156,12 @@ def native(function: Any) -> Any:
             generator = ca.CodeGenerator(source.name)
             generator.add(function)
             generator.generate(f"{folder}{os.sep}")
-            command = [compiler, "-O1", "-fPIC", "-shared", str(source), "-o", str(made), "-lm"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            arguments = ["-O1", "-fPIC", "-shared", str(source), "-o", str(made), "-lm"]
+            done = subprocess.run(
+                [command, *arguments], capture_output=True, text=True, check=False
+            )
             if done.returncode:
-                raise InputError(f"{compiler} fails: {done.stderr[:500]}")
+                raise InputError(f"{command} fails: {done.stderr[:500]}")
             made.replace(library)
     return ca.external(name, str(library))
 

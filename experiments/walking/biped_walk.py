@@ -44,6 +44,7 @@ from rich.console import Console
 from hybridctl import __version__
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import RunFolder, progress
+from hybridctl.compiled import compiler
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
@@ -70,6 +71,7 @@ class Config(Settings):
     each controller but the predictive one. kinds: of trials, see `limits.KINDS`; what is survived
     is looked for on their grids, over `judged` steps (see `walk.repeats`), from `full_starts`, and
     `predictive_starts` of them for the predictive controller, which takes some five times as long.
+    compiled: whether its functions are machine code, where there is a C compiler.
     speeds: of further gaits, m/s. levels: of noise of the sensors, where a filter is in the loop,
     and driven: what it takes to disturb velocities, see `filtered.Sensing`. filtered: walks, each
     of `filtered_steps`, with each filter, with gains for this weight of torques: noise asks for
@@ -97,6 +99,7 @@ class Config(Settings):
     kinds: tuple[Name, ...] = tuple(KINDS)
     judged: Count = 20
     predictive_starts: Count = 5
+    compiled: bool = True
     speeds: tuple[Positive, ...] = (0.5, 0.7, 0.9)
     shares: tuple[Positive, ...] = (0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7)
     share_steps: Count = 20
@@ -126,6 +129,7 @@ def quick(config: Config) -> Config:
         kinds=config.kinds[:1],
         judged=1,
         predictive_starts=1,
+        compiled=False,
         speeds=(config.speed,),
         shares=(config.share,),
         share_steps=2,
@@ -303,7 +307,14 @@ def compared(
     random = np.random.default_rng(config.seed + 1)
     tried = designs(gait, candidates(Weights(*config.weights), config.budget, random))
     contest = Contest(
-        gait, tried, config.torque, config.extension, config.judged, config.scatter, config.seed
+        gait,
+        tried,
+        config.torque,
+        config.extension,
+        config.judged,
+        config.scatter,
+        config.seed,
+        config.compiled and compiler() is not None,
     )
     settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
     record = Journal(folder / RECORD, {"version": __version__, "settings": settings})

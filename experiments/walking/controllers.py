@@ -147,15 +147,20 @@ class Tracks:
         return Tracks(gait, reference, steps, extension)
 
     def policy(
-        self, name: str, lqr: PeriodicLqr, torque: float, weights: Weights | None = None
+        self,
+        name: str,
+        lqr: PeriodicLqr,
+        torque: float,
+        weights: Weights | None = None,
+        compiled: bool = False,
     ) -> Policy:
         """The controller of this name, with torques of at most `torque` N m.
 
-        weights: of the LQR, by default the usual ones.
+        weights: of the LQR, by default the usual ones. compiled: see `HybridMpc`.
         """
         if name == "predictive":
-            fixed = self.policy("cone", lqr, torque)
-            return predictive(self.gait, lqr, weights or Weights(), fixed, torque)
+            weights, fixed = weights or Weights(), self.policy("cone", lqr, torque)
+            return predictive(self.gait, lqr, weights, fixed, torque, compiled=compiled)
         _, gains = lqr.repeated(self.steps + 1)
         most = np.full(4, torque)
         limits = np.array([-most, most])

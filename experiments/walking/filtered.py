@@ -32,7 +32,6 @@ from hybridctl.hybrid.trajectory import Event
 
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian")
 SAMPLE = 0.004  # s
-HYPOTHESES = 2  # a foot may have landed by a sample or not
 _SAME = 1e-9  # s, by which times differ from rounding
 _UNDONE = 0.1  # s after a touchdown, in which it is taken back rather than followed by the next one
 _CHANNELS = {"encoders": ([3, 4, 5, 6], [1e-3] * 4), "inertial": ([2, 9], [2e-3, 1e-2])}
@@ -68,7 +67,6 @@ class Sensing:
             self._channels(),
             strategy=self.strategy,
             guard_noise=self.ground**2,
-            hypotheses=HYPOTHESES,
             patience=None,
             rtol=TOLERANCE,
             atol=TOLERANCE,

@@ -207,7 +207,7 @@ class Contest:
     """What controllers have in common: what they try, and the trials of tuning and of judgement.
 
     torque: the greatest, N m. extension: of the reference past touchdowns, s. steps: to be walked.
-    scatter, seed: of random starts, the same for all.
+    scatter, seed: of random starts, the same for all. compiled: of the predictive one.
     """
 
     gait: Gait
@@ -217,6 +217,7 @@ class Contest:
     steps: int
     scatter: tuple[float, float]
     seed: int
+    compiled: bool = False
 
     def tuned(self, name: str) -> Chosen:
         """A controller with the weights of the largest limits in brief trials from one start.
@@ -268,7 +269,7 @@ class Contest:
     def _policy(self, name: str, i: int, steps: int) -> Policy:
         weights, lqr = self._designs(name)[i]
         tracks = Tracks.of(self.gait, lqr, steps, self.extension)
-        return tracks.policy(name, lqr, self.torque, weights)
+        return tracks.policy(name, lqr, self.torque, weights, self.compiled)
 
 
 def contraction(gait: Gait, policy: Policy, seed: int) -> float:

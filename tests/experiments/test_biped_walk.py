@@ -429,17 +429,6 @@ def test_a_slip_under_torques_of_an_estimate_is_a_fall(soft):
     assert "slips" in found.reason
 
 
-def test_a_touchdown_counts_that_another_hypothesis_has_seen(soft):
-    """The one that takes over at the second has landed before, so none is taken back.
-
-    Off as far as the estimate may be: a tenth of what it jumps by at a touchdown, 5.
-    """
-    sensing = filtered.Sensing(1.0, "saltation")
-    found = filtered.walk_on_estimates(*soft, CONFIG.torque, sensing, seed=1)
-    assert (found.walk.steps, found.walk.reason) == (5, "")
-    assert found.error < 0.5
-
-
 @pytest.mark.slow
 def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_is_lost(soft):
     """At 0.3 mrad of encoders, 0.6 mrad of inclination and 3 mrad/s of its rate.
