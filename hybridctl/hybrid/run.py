@@ -411,6 +411,11 @@ def accumulating(
     return None
 
 
+def crowd(events: Sequence[Event], span: float) -> bool:
+    """Whether the last ten events of guards fit into `span`, s."""
+    return crowded([Fired(e.time, e.guards) for e in events if e.guards], INSTANT_EVENTS, span)
+
+
 def _way_on(run: Run) -> str:
     return "" if run.rests else '; with on_zeno="rest" they may come to rest'
 

@@ -33,6 +33,7 @@ from hybridctl.hybrid.run import (
     check_start,
     consistent_start,
     cross,
+    crowd,
     flow_on,
 )
 from hybridctl.hybrid.system import HybridSystem
@@ -87,7 +88,8 @@ def simulate(
     guard_tolerance: a guard is armed once above this value, relative to its scale
     (`GuardSet.scales`, one in its own unit by default), which has to exceed the rounding of a
     guard on its surface; an arc may begin this far outside.
-    min_dwell: ten events in a row closer than this, in s, count as Zeno.
+    min_dwell: ten events in a row closer than this, in s, count as Zeno; so do the last ten of more
+    than `max_events` that are within `zeno_horizon`, where no rest is taken.
     on_zeno: "raise", or "rest": where intervals between events and their jumps shrink by one ratio
     and are predicted to end within `zeno_horizon` (s), after jumps that add up to no more than the
     flow makes meanwhile, the state they tend to is taken at once, if the system knows it
@@ -233,11 +235,13 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
             fired += 1
             if fired > run.max_events:
                 guards = () if crossing is None else crossing.guards
-                raise EventLimitError(
+                many = (
                     f"more than max_events = {run.max_events} events by t = {flown.end:.9g} s "
-                    f"in mode {point.mode.key!r}; the last guards were {guards}",
-                    trajectory=so_far(),
+                    f"in mode {point.mode.key!r}; the last guards were {guards}"
                 )
+                if not run.rests and crowd(events, run.zeno_horizon):
+                    raise ZenoError(f"{many}, and the last events crowd", trajectory=so_far())
+                raise EventLimitError(many, trajectory=so_far())
         try:
             event, point = _crossed(run, arc, flown, events)
         except BRIDGED as error:
