@@ -118,6 +118,8 @@ class StepLimitError(SimulationError):
 class ZenoError(SimulationError):
     """Events accumulate: the dwell time between them has shrunk below `min_dwell`.
 
+    Or there are more than `max_events`, of which the last ten came within `zeno_horizon`.
+
     `trajectory` is what was simulated, up to the last of these events. `steady`: whether intervals
     shrink by one ratio; otherwise they only crowd.
     """

@@ -33,7 +33,6 @@ from hybridctl.hybrid.trajectory import Event
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian")
 SAMPLE = 0.004  # s
 _SAME = 1e-9  # s, by which times differ from rounding
-_UNDONE = 0.1  # s after a touchdown, in which it is taken back rather than followed by the next one
 _CHANNELS = {"encoders": ([3, 4, 5, 6], [1e-3] * 4), "inertial": ([2, 9], [2e-3, 1e-2])}
 
 
@@ -133,10 +132,7 @@ class EstimateFeedback:
         self.errors.append(float(np.linalg.norm((estimate.mean - x)[1:])))
         on_foot = estimate.mode in STANCES
         if on_foot and estimate.mode != STANCES[len(self._touchdowns) % 2]:
-            if self._touchdowns and t - self._touchdowns[-1].time < _UNDONE:
-                self._touchdowns.pop()
-            else:
-                self._touchdowns.append(_touchdown(len(self._touchdowns), estimate))
+            self._touchdowns.append(_touchdown(len(self._touchdowns), estimate))
         if self._policy is not None:
             self._input = self._asked(self._policy, estimate)
             return self._input

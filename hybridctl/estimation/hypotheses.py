@@ -16,7 +16,7 @@ difference of their times. Below `LEAST` nothing parts. Weights are multiplied w
 of each value; a value that the gate rejects counts as one at its limit. Of those that agree, in
 mode and within half a deviation in every coordinate, the likelier is kept with both weights, and
 of all the likeliest `bound`. With a bound of one there is the mean's own order alone, and notes say
-where another has more than `DOUBT`.
+where another has more than `chances.DOUBT`.
 """
 
 from __future__ import annotations
@@ -28,32 +28,36 @@ from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import log_ndtr, logsumexp, ndtri
+from scipy.special import logsumexp
 
 from hybridctl.checks import Array
+from hybridctl.estimation.chances import (
+    LEAST,
+    astride,
+    chance_after,
+    chance_before,
+    contrary,
+    inside,
+    may_part,
+    overtaking,
+    within_reach,
+)
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import AnyMeasurement
-from hybridctl.estimation.model import Model, guard_rates, sees_input
+from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import StatePrediction, extend
-from hybridctl.estimation.reconcile import ahead, reconcile, risen
+from hybridctl.estimation.reconcile import ahead, reconcile
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.model import ModeModel, Point
-from hybridctl.hybrid.trajectory import Event
+from hybridctl.hybrid.model import ModeModel
 
 HYPOTHESES = 1  # by default
-LEAST = np.log(1e-4)  # of the probability of a hypothesis that parts from another
-DOUBT = 0.01  # of the probability of an order, which is said where it is not followed
-ASTRIDE = "may lie on another side of a sample than"
 FORGOTTEN = -14.0  # of its weight, relative to the likeliest
 AGREE = 0.5  # deviations
 _UNTRIED = 4  # times as many as are kept, before a value has been compared with them
 _LOOKS = 2  # at hypotheses that have passed a guard, for each that is kept beside the first
-_UNDECIDED = float(ndtri(DOUBT)) ** 2  # the same of `DOUBT`
-_FARTHEST = float(ndtri(1e-4)) ** 2  # of a guard, in variances: that of `LEAST`
-_TINY = 1e-300  # variance of a guard that is known
 _EXACT = 1e-9  # of a coordinate without deviation, relative
 
 Corrected = tuple[Estimate, Innovation]
@@ -123,7 +127,7 @@ def predicted(
             start = StatePrediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
             passed = extend(rules.model, start, end, law)
             if not passed.kept:
-                found += [_gone(h, passed), *_fired_since(rules.model, h, passed, law)]
+                found += _waited(rules.model, h, passed, law)
             continue
         alone = not found and h is hypotheses[-1]
         model = rules.model if alone or h is hypotheses[0] else rules.model.impatient
@@ -134,7 +138,7 @@ def predicted(
             found.append(_gone(h, main))
         elif rules.bound == 1:
             samples, pairs = (h.estimate.time, end), zip(main.befores, main.events, strict=False)
-            said = [_astride(rules.model, b.estimate, v, samples, law) for b, v in pairs]
+            said = [astride(rules.model, b.estimate, v, samples, law) for b, v in pairs]
             gone = _gone(h, main)
             found.append(gone._replace(notes=(*chain(*said), *gone.notes)))
         else:
@@ -215,16 +219,16 @@ def _parted(
     model, own, others = rules.model, 0.0, list[Hypothesis]()
     orders = list[tuple[float, int, str]]()
     for k, (before, event) in enumerate(zip(main.befores, main.events, strict=False)):
-        if not _may_part(model.at(before.estimate, law), event):
+        if not may_part(model.at(before.estimate, law), event):
             continue
         late = extend(model, before, end, law)
         if late.kept:
             continue
-        chance = _before(model, late.estimate, event.guards, law)
+        chance = chance_before(model, late.estimate, event.guards, law)
         if h.weight + chance > LEAST:
-            own += float(np.log1p(-np.exp(min(chance, -1e-3))))
+            own += contrary(chance)
             others.append(_gone(h, late)._replace(pending=event.guards, side=h.side + chance))
-        for name, chance in _overtaking(model, before.estimate, event.guards, law):
+        for name, chance in overtaking(model, before.estimate, event.guards, law):
             orders.append((h.log_weight + chance, k, name))
     for weight, k, name in sorted(orders, reverse=True)[: rules.bound - 1]:
         way = None
@@ -236,23 +240,22 @@ def _parted(
     return [whole._replace(log_weight=h.log_weight + own), *others]
 
 
-def _fired_since(
+def _waited(
     model: Model, h: Hypothesis, passed: StatePrediction, law: InputLaw
 ) -> list[Hypothesis]:
-    """The hypothesis whose pending guards have fired since the last value, if that is likely.
+    """A hypothesis still before its pending guards, and one past those, if that is likely.
 
-    Another one, for which they had fired by then, does not stand for it: a value may have spoken
-    against that. passed: the way on without their event.
+    Another one, for which they had fired at the last value, does not stand for the latter: a value
+    may have spoken against that. passed: the way on without their event.
     """
-    left = min(_before(model, passed.estimate, h.pending, law) - h.side, -1e-3)
-    weight = h.weight + float(np.log1p(-np.exp(left)))
+    side = min(chance_before(model, passed.estimate, h.pending, law), h.side)
+    waiting, weight = _gone(h, passed)._replace(side=side), h.weight + contrary(side - h.side)
     if weight < LEAST:
-        return []
+        return [waiting]
     way = reconcile(model, passed.estimate, law)
-    if not way.events:
-        return []
     there = passed.onward(way.estimate, way.transition)._replace(events=way.events, notes=way.notes)
-    return [_gone(h, there)._replace(log_weight=weight, side=0.0, pending=())]
+    fired = _gone(h, there)._replace(log_weight=weight, side=0.0, pending=())
+    return [waiting, fired] if way.events else [waiting]
 
 
 def _overtaken(
@@ -289,7 +292,7 @@ def _early(
     passed: list[list[str]] = [[] for _ in hypotheses]
 
     def look(k: int, weight: float) -> None:
-        for name, chance in _within_reach(model, found[k].estimate, law):
+        for name, chance in within_reach(model, found[k].estimate, law):
             waiting.append(_Ahead(weight + chance, k, name))
 
     for k, h in enumerate(hypotheses):
@@ -322,14 +325,15 @@ def _settled(
     model, (after, innovation) = rules.model, found
     side, pending, weight = h.side, h.pending, h.log_weight + _evidence(innovation)
     if pending:
-        side = _before(model, after, pending, law)
-        if _inside(model, after, pending, law):
+        side = chance_before(model, after, pending, law)
+        if inside(model, after, pending, law):
             weight, side, pending, passed = weight + side, 0.0, (), pending
     elif rules.bound > 1:
-        weight += _after(model, after, h.fired, law) - _after(model, h.estimate, h.fired, law)
+        weight += chance_after(model, after, h.fired, law)
+        weight -= chance_after(model, h.estimate, h.fired, law)
         if passed:
-            before = _before(model, after, passed, law)
-            if _inside(model, after, passed, law):
+            before = chance_before(model, after, passed, law)
+            if inside(model, after, passed, law):
                 weight += before
             else:
                 side, pending = before, tuple(passed)
@@ -338,7 +342,7 @@ def _settled(
     if way.events:
         reconciliation = Reconciliation(after.mean, after.covariance, way.transition)
         if rules.bound == 1:
-            notes += _astride(model, after, way.events[0], (after.time,), law)
+            notes += astride(model, after, way.events[0], (after.time,), law)
         if pending and way.estimate.mode != after.mode:  # by another guard
             weight, side, pending = weight + side, 0.0, ()
     return Hypothesis(
@@ -397,104 +401,3 @@ def _agree(model: Model, a: Hypothesis, b: Hypothesis) -> bool:
     way = model.system.mode(a.estimate.mode).space.difference(x, y)
     spread = np.sqrt(np.maximum(np.diag(a.estimate.covariance), 0.0))
     return bool((np.abs(way) <= AGREE * spread + _EXACT * (1.0 + np.abs(x).max())).all())
-
-
-def _variances(model: Model, point: Point, covariance: Array) -> Array:
-    """Variances (n,) of the guards at the mean of an estimate."""
-    d = point.guard_jacobian.state
-    variances: Array = ((d @ covariance) * d).sum(axis=1)
-    if model.guard_noise is not None:
-        variances += [model.guard_noise.of(name) for name in point.mode.guard_names]
-    return variances
-
-
-def _rows(point: Point, guards: Sequence[str]) -> list[int]:
-    return [point.mode.guard_names.index(name) for name in guards]
-
-
-def _positive(model: Model, point: Point, covariance: Array, rows: list[int]) -> float:
-    """Logarithm of the probability that these guards are positive."""
-    deviations = np.sqrt(np.maximum(_variances(model, point, covariance)[rows], _TINY))
-    return float(log_ndtr(point.guards[rows] / deviations).sum())
-
-
-def _before(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> float:
-    """Logarithm of the probability that guards of a mode are positive."""
-    point = model.at(e, law)
-    return _positive(model, point, e.covariance, _rows(point, guards))
-
-
-def _after(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> float:
-    """Logarithm of the probability that the event of these guards has happened.
-
-    Just after it a guard that the mode still has rises from zero: a state at which it is negative
-    is one whose event is to come.
-    """
-    point = model.at(e, law)
-    rows = risen(point, fired)
-    return _positive(model, point, e.covariance, rows) if rows else 0.0
-
-
-def _astride(
-    model: Model, e: Estimate, event: Event, samples: Sequence[float], law: InputLaw
-) -> tuple[str, ...]:
-    """A note of an event, e just before it, that parts of the belief have beyond a sample.
-
-    Its time is known as well as its guard is, over the rate of that.
-    """
-    point = model.at(e, law)
-    if not _may_part(point, event):
-        return ()
-    rows, rates = _rows(point, event.guards), guard_rates(point)
-    variances = _variances(model, point, e.covariance)
-    near = min(abs(event.time - t) for t in samples) ** 2
-    if not (near * rates[rows] ** 2 < _UNDECIDED * variances[rows]).any():
-        return ()
-    return (f"{event.guards} {ASTRIDE} at {event.time:.6g} s: one order alone is followed",)
-
-
-def _inside(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> bool:
-    point = model.at(e, law)
-    return bool((point.guards[_rows(point, guards)] > 0.0).all())
-
-
-def _may_part(point: Point, event: Event) -> bool:
-    """Whether an event is that of guards of its mode none of which depends on the input."""
-    if event.accumulation is not None or not set(event.guards) <= set(point.mode.guard_names):
-        return False
-    return not sees_input(point)[_rows(point, event.guards)].any()
-
-
-def _within_reach(model: Model, e: Estimate, law: InputLaw) -> list[tuple[str, float]]:
-    """Guards that may have fired before the mean has reached them, and how probable that is."""
-    point = model.at(e, law)
-    names = point.mode.guard_names
-    if not names:
-        return []
-    g, variances = point.guards, _variances(model, point, e.covariance)
-    near = (g * g < _FARTHEST * variances) & (g > 0.0)
-    if not near.any():
-        return []
-    rows = np.flatnonzero(near & (g < -model.rewind * guard_rates(point)) & ~sees_input(point))
-    return [(names[k], float(log_ndtr(-g[k] / np.sqrt(variances[k])))) for k in rows]
-
-
-def _overtaking(
-    model: Model, e: Estimate, fired: Sequence[str], law: InputLaw
-) -> list[tuple[str, float]]:
-    """Guards that may have fired before some that fire now, and how probable that is."""
-    point = model.at(e, law)
-    names, g, d = point.mode.guard_names, point.guards, point.guard_jacobian.state
-    rates = guard_rates(point)
-    falling = (rates < 0.0) & (g > 0.0) & (g < -model.rewind * rates)
-    falling &= ~sees_input(point)
-    first, found = names.index(fired[0]), list[tuple[str, float]]()
-    for k in np.flatnonzero(falling):
-        if names[k] not in fired and rates[first] < 0.0:
-            row = d[k] / rates[k] - d[first] / rates[first]
-            variance = float(row @ e.covariance @ row)
-            if model.guard_noise is not None:
-                variance += sum(model.guard_noise.of(names[i]) / rates[i] ** 2 for i in (k, first))
-            chance = float(log_ndtr(g[k] / rates[k] / np.sqrt(max(variance, _TINY))))
-            found.append((names[k], chance))
-    return found

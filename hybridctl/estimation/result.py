@@ -12,9 +12,9 @@ from typing import TypeVar
 import numpy as np
 
 from hybridctl.checks import Array, instance, member
+from hybridctl.estimation.chances import ASTRIDE
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
-from hybridctl.estimation.hypotheses import ASTRIDE
 from hybridctl.estimation.jumps import UNSURE
 from hybridctl.estimation.record import ChannelRow, Record
 from hybridctl.estimation.state import FilterState, Hypothesis

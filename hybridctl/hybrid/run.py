@@ -405,18 +405,14 @@ def accumulating(
         raise ZenoError(
             f"{INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
             f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {arc.mode!r}: "
-            f"events accumulate there{between}{_way_on(run)}",
+            f"events accumulate there{between}{way_to_rest(run)}",
             steady=predict(recent) is not None,
         )
     return None
 
 
-def crowd(events: Sequence[Event], span: float) -> bool:
-    """Whether the last ten events of guards fit into `span`, s."""
-    return crowded([Fired(e.time, e.guards) for e in events if e.guards], INSTANT_EVENTS, span)
-
-
-def _way_on(run: Run) -> str:
+def way_to_rest(run: Run) -> str:
+    """What to do about events that accumulate, for a message."""
     return "" if run.rests else '; with on_zeno="rest" they may come to rest'
 
 

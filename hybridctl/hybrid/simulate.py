@@ -33,11 +33,12 @@ from hybridctl.hybrid.run import (
     check_start,
     consistent_start,
     cross,
-    crowd,
     flow_on,
+    way_to_rest,
 )
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.hybrid.zeno import INSTANT_EVENTS, crowded
 
 _RUNAWAY = 100.0  # times the largest coordinate in the first half of a run
 
@@ -239,8 +240,10 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
                     f"more than max_events = {run.max_events} events by t = {flown.end:.9g} s "
                     f"in mode {point.mode.key!r}; the last guards were {guards}"
                 )
-                if not run.rests and crowd(events, run.zeno_horizon):
-                    raise ZenoError(f"{many}, and the last events crowd", trajectory=so_far())
+                of_guards = [event for event in events if event.guards]
+                if not run.rests and crowded(of_guards, INSTANT_EVENTS, run.zeno_horizon):
+                    many += f", {INSTANT_EVENTS} within zeno_horizon = {run.zeno_horizon:.3g} s"
+                    raise ZenoError(f"{many}{way_to_rest(run)}", trajectory=so_far())
                 raise EventLimitError(many, trajectory=so_far())
         try:
             event, point = _crossed(run, arc, flown, events)

@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from hybridctl.hybrid.tolerances import SLOWEST, STEADY
+from hybridctl.hybrid.trajectory import Event
 
 INSTANT_EVENTS = 10  # that crowd, whatever their guards
 _MIXED = 5  # events of a window whose guards need not repeat, as of several contacts that bounce
@@ -82,7 +83,7 @@ def predict(events: Sequence[Fired]) -> Accumulation | None:
     return None
 
 
-def crowded(events: Sequence[Fired], count: int, span: float) -> bool:
+def crowded(events: Sequence[Fired | Event], count: int, span: float) -> bool:
     """Whether the last `count` events fit into `span`, s."""
     return len(events) >= count and events[-1].time - events[-count].time <= span
 

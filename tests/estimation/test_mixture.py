@@ -86,6 +86,52 @@ def test_the_likeliest_alone_is_far_off_there_and_stays_available():
     assert alone.covariance is state.hypotheses[0].estimate.covariance
 
 
+FALL = GRAVITY * IMPACT
+JUST_ABOVE = IMPACT - 0.25 * 2e-3 / FALL  # s, a quarter of a deviation of 2 mm
+
+
+def falling(s):
+    """A filter of heights and speeds of the ball, and four hypotheses."""
+    speed = linear("speed", np.array([[0.0, 1.0]]), np.array([[0.1**2]]))
+    system = bouncing_ball(RESTITUTION)
+    return SaltedKalmanFilter(system, np.zeros((2, 2)), [height(s**2), speed], hypotheses=4)
+
+
+def after(kf, s, values):
+    """The filter's state after values as those of `bayes_of`."""
+    state = kf.start(Estimate("air", 0.0, START, s**2 * np.eye(2)))
+    for at, row, value, _ in values:
+        state = kf.update(kf.predict(state, at), ("height", "speed")[row], [value])
+    return state
+
+
+@pytest.mark.parametrize("s", [2e-3, 5e-4])
+@pytest.mark.parametrize("first", [-0.8, -1.5])
+def test_a_value_that_takes_the_mean_past_the_floor_leaves_as_much_before_it_as_bayes_rule(
+    first, s
+):
+    """To first order: what is left is the curvature of the fall, 0.1 of s over what it fell."""
+    values = [(IMPACT - 0.25 * s / FALL, 0, first * s, s)]
+    found = after(falling(s), s, values).hypotheses
+    still = sum(np.exp(h.weight) for h in found if h.estimate.mean[1] < 0.0)
+    mean, _, _ = bayes_of(s, values)
+    right = (RESTITUTION * FALL - mean[1]) / ((1.0 + RESTITUTION) * FALL)
+    assert still == pytest.approx(right, abs=0.1 * s / START[0])
+
+
+def test_what_waits_before_a_bounce_bounces_or_waits_on():
+    """Probabilities are split as time goes on, and sum to one, but for 1e-5 of another order."""
+    s = 2e-3
+    kf = falling(s)
+    state = after(kf, s, [(JUST_ABOVE, 0, -0.8 * s, s), (JUST_ABOVE, 1, -FALL, 0.1)])
+    waits = []
+    for later in (0.3, 1.0, 2.0):
+        now = kf.predict(state, JUST_ABOVE + later * s / FALL)
+        assert sum(np.exp(h.weight) for h in now.hypotheses) == pytest.approx(1.0, abs=1e-4)
+        waits.append(sum(np.exp(h.weight) for h in now.hypotheses if h.pending))
+    assert 1.0 > waits[0] > waits[1] > waits[2]
+
+
 @pytest.mark.parametrize(
     ("first", "then", "last"), [(-0.8, 1.0, 0.4), (-1.5, 1.0, 0.4), (-0.8, 2.0, 1.0)]
 )
@@ -99,21 +145,15 @@ def test_a_bounce_that_a_value_speaks_for_and_the_next_one_against_comes_after_t
     Of the chance of that, an eighth at most, normal distributions that go on past the floor take a
     tenth of a deviation more or less to be beyond it, a thirtieth: 0.08 m/s.
     """
-    s, fall = 2e-3, GRAVITY * IMPACT
-    time = IMPACT - 0.25 * s / fall
+    s, later = 2e-3, JUST_ABOVE + then * 2e-3 / FALL
     values = [
-        (time, 0, first * s, s),
-        (time, 1, -fall, 0.1),
-        (time + then * s / fall, 0, last * s, s),
+        (JUST_ABOVE, 0, first * s, s),
+        (JUST_ABOVE, 1, -FALL, 0.1),
+        (later, 0, last * s, s),
     ]
-    speed = linear("speed", np.array([[0.0, 1.0]]), np.array([[0.1**2]]))
-    system = bouncing_ball(RESTITUTION)
-    kf = SaltedKalmanFilter(system, np.zeros((2, 2)), [height(s**2), speed], hypotheses=4)
-    state = kf.start(Estimate("air", 0.0, START, s**2 * np.eye(2)))
-    for at, row, value, _ in values:
-        state = kf.update(kf.predict(state, at), ("height", "speed")[row], [value])
+    kf = falling(s)
     mean, covariance, _ = bayes_of(s, values)
-    found = state.mixture
+    found = after(kf, s, values).mixture
     assert found.mean[1] == pytest.approx(mean[1], abs=0.08)
     assert found.covariance[1, 1] ** 0.5 == pytest.approx(covariance[1, 1] ** 0.5, abs=0.08)
 

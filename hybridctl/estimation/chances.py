@@ -1,0 +1,138 @@
+r"""How probable it is that guards have fired, or are still to fire, to first order.
+
+A guard with the value g at the mean of an estimate is positive with the probability
+
+.. math:: \Phi(g / \sqrt{g_x P g_x^T + \sigma_g^2}),
+
+and of two that fall, which one is zero first follows from the difference of their times. Guards
+that see the input are forces, and have no part in this. All probabilities are logarithms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.special import log_ndtr, ndtri
+
+from hybridctl.checks import Array
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.model import Model, guard_rates, sees_input
+from hybridctl.estimation.reconcile import risen
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.model import Point
+from hybridctl.hybrid.trajectory import Event
+
+LEAST = np.log(1e-4)  # of the probability of a hypothesis that parts from another
+DOUBT = 0.01  # of the probability of an order, which is said where it is not followed
+ASTRIDE = "may lie on another side of a sample than"
+_UNDECIDED = float(ndtri(DOUBT)) ** 2  # the same of `DOUBT`
+_FARTHEST = float(ndtri(1e-4)) ** 2  # of a guard, in variances: that of `LEAST`
+_TINY = 1e-300  # variance of a guard that is known
+
+
+def contrary(chance: float) -> float:
+    """Logarithm of the probability of the contrary, one in a thousand at least."""
+    return float(np.log1p(-np.exp(min(chance, -1e-3))))
+
+
+def _variances(model: Model, point: Point, covariance: Array) -> Array:
+    """Variances (n,) of the guards at the mean of an estimate."""
+    d = point.guard_jacobian.state
+    variances: Array = ((d @ covariance) * d).sum(axis=1)
+    if model.guard_noise is not None:
+        variances += [model.guard_noise.of(name) for name in point.mode.guard_names]
+    return variances
+
+
+def _rows(point: Point, guards: Sequence[str]) -> list[int]:
+    return [point.mode.guard_names.index(name) for name in guards]
+
+
+def _positive(model: Model, point: Point, covariance: Array, rows: list[int]) -> float:
+    """Logarithm of the probability that these guards are positive."""
+    deviations = np.sqrt(np.maximum(_variances(model, point, covariance)[rows], _TINY))
+    return float(log_ndtr(point.guards[rows] / deviations).sum())
+
+
+def chance_before(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> float:
+    """Logarithm of the probability that guards of a mode are positive."""
+    point = model.at(e, law)
+    return _positive(model, point, e.covariance, _rows(point, guards))
+
+
+def chance_after(model: Model, e: Estimate, fired: Sequence[str], law: InputLaw) -> float:
+    """Logarithm of the probability that the event of these guards has happened.
+
+    Just after it a guard that the mode still has rises from zero: a state at which it is negative
+    is one whose event is to come.
+    """
+    point = model.at(e, law)
+    rows = risen(point, fired)
+    return _positive(model, point, e.covariance, rows) if rows else 0.0
+
+
+def astride(
+    model: Model, e: Estimate, event: Event, samples: Sequence[float], law: InputLaw
+) -> tuple[str, ...]:
+    """A note of an event, e just before it, that parts of the belief have beyond a sample.
+
+    Its time is known as well as its guard is, over the rate of that.
+    """
+    point = model.at(e, law)
+    if not may_part(point, event):
+        return ()
+    rows, rates = _rows(point, event.guards), guard_rates(point)
+    variances = _variances(model, point, e.covariance)
+    near = min(abs(event.time - t) for t in samples) ** 2
+    if not (near * rates[rows] ** 2 < _UNDECIDED * variances[rows]).any():
+        return ()
+    return (f"{event.guards} {ASTRIDE} at {event.time:.6g} s: one order alone is followed",)
+
+
+def inside(model: Model, e: Estimate, guards: Sequence[str], law: InputLaw) -> bool:
+    """Whether guards of its mode are positive at the mean of an estimate."""
+    point = model.at(e, law)
+    return bool((point.guards[_rows(point, guards)] > 0.0).all())
+
+
+def may_part(point: Point, event: Event) -> bool:
+    """Whether an event is that of guards of its mode none of which depends on the input."""
+    if event.accumulation is not None or not set(event.guards) <= set(point.mode.guard_names):
+        return False
+    return not sees_input(point)[_rows(point, event.guards)].any()
+
+
+def within_reach(model: Model, e: Estimate, law: InputLaw) -> list[tuple[str, float]]:
+    """Guards that may have fired before the mean has reached them, and how probable that is."""
+    point = model.at(e, law)
+    names = point.mode.guard_names
+    if not names:
+        return []
+    g, variances = point.guards, _variances(model, point, e.covariance)
+    near = (g * g < _FARTHEST * variances) & (g > 0.0)
+    if not near.any():
+        return []
+    rows = np.flatnonzero(near & (g < -model.rewind * guard_rates(point)) & ~sees_input(point))
+    return [(names[k], float(log_ndtr(-g[k] / np.sqrt(variances[k])))) for k in rows]
+
+
+def overtaking(
+    model: Model, e: Estimate, fired: Sequence[str], law: InputLaw
+) -> list[tuple[str, float]]:
+    """Guards that may have fired before some that fire now, and how probable that is."""
+    point = model.at(e, law)
+    names, g, d = point.mode.guard_names, point.guards, point.guard_jacobian.state
+    rates = guard_rates(point)
+    falling = (rates < 0.0) & (g > 0.0) & (g < -model.rewind * rates)
+    falling &= ~sees_input(point)
+    first, found = names.index(fired[0]), list[tuple[str, float]]()
+    for k in np.flatnonzero(falling):
+        if names[k] not in fired and rates[first] < 0.0:
+            row = d[k] / rates[k] - d[first] / rates[first]
+            variance = float(row @ e.covariance @ row)
+            if model.guard_noise is not None:
+                variance += sum(model.guard_noise.of(names[i]) / rates[i] ** 2 for i in (k, first))
+            chance = float(log_ndtr(g[k] / rates[k] / np.sqrt(max(variance, _TINY))))
+            found.append((names[k], chance))
+    return found
