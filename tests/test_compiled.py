@@ -14,7 +14,7 @@ from scipy.linalg import expm
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.hybrid.flow import METHODS, Flow, Integrator
-from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.laws import HeldInput, LinearFeedback
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.model import StepAhead
 from hybridctl.hybrid.series import NODES
@@ -50,7 +50,7 @@ def generic(system):
     return MappedSystem(system, lambda key: Change())
 
 
-class Feedback:
+class Feedback(LinearFeedback):
     """u = sin(3 t) - (2 + t) x_0 - 0.5 x_1, which limits cut in a part of the plane."""
 
     limits = np.array([[-1.0], [0.8]])

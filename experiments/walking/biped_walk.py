@@ -31,6 +31,7 @@ from hybridctl.experiments.walking.filtered import (
 from hybridctl.experiments.walking.gait import MARGINS, Gait, find
 from hybridctl.experiments.walking.limits import (
     KINDS,
+    MEASURED,
     Chosen,
     Contest,
     Name,
@@ -306,15 +307,16 @@ def compared(
     """
     random = np.random.default_rng(config.seed + 1)
     tried = designs(gait, candidates(Weights(*config.weights), config.budget, random))
+    _, lqr = tried["saltation"][0]
     contest = Contest(
         gait,
         tried,
+        Tracks.of(gait, lqr, max(config.judged, MEASURED), config.extension),
         config.torque,
-        config.extension,
         config.judged,
         config.scatter,
         config.seed,
-        config.compiled and compiler() is not None,
+        _is_compiled(config),
     )
     settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
     record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
@@ -384,9 +386,14 @@ def _pushed(config: Config, gait: Gait, seed: int) -> Filtered:
     lqr = design(gait, Weights(*config.weights))
     tracks = Tracks.of(gait, lqr, config.filtered_steps + 1, config.extension)
     sensing = Sensing(max(config.levels), "saltation", _SHAKEN)
-    return pushed_on_estimates(
-        tracks, lqr, config.torque, sensing, seed, config.filtered_push, config.scatter
-    )
+    policy = tracks.policy("predictive", lqr, config.torque, compiled=_is_compiled(config))
+    settings = seed, config.filtered_push, config.scatter
+    return pushed_on_estimates(tracks, lqr, config.torque, sensing, *settings, policy)
+
+
+def _is_compiled(config: Config) -> bool:
+    """Whether functions of the predictive controller are machine code."""
+    return config.compiled and compiler() is not None
 
 
 def in_order(

@@ -187,9 +187,9 @@ def pushed_on_estimates(
     seed: int,
     impulse: float,
     scatter: tuple[float, float],
-    policy: Policy | None = None,
+    policy: Policy,
 ) -> Filtered:
-    """A walk of the predictive controller, or another policy, on estimates, from a pushed start.
+    """A walk of a policy on estimates, from a pushed start.
 
     The start is random. impulse: in N s. The filter knows the start before the push, and how pushes
     of this size move states, as a standard deviation, but not that there is one.
@@ -198,7 +198,6 @@ def pushed_on_estimates(
     random = np.random.default_rng([seed, 1])
     before = scattered(gait, random, scatter)
     start = pushed(gait, impulse, before)
-    policy = policy or tracks.policy("predictive", lqr, torque)
     feedback = EstimateFeedback(
         tracks, lqr, torque, sensing, seed, before, policy, unknown=start - before
     )

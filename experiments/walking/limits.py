@@ -22,7 +22,7 @@ from hybridctl.errors import SimulationError
 from hybridctl.hybrid.policy import Policy
 from hybridctl.mechanics.system import ContactSystem
 
-_MEASURED = 4  # steps
+MEASURED = 4  # steps
 _SPREAD = 1.0  # of the logarithms (base 10) of weights that are tried
 _BRIEF = 6  # steps of trials in tuning
 
@@ -206,14 +206,14 @@ class Chosen(NamedTuple):
 class Contest:
     """What controllers have in common: what they try, and the trials of tuning and of judgement.
 
-    torque: the greatest, N m. extension: of the reference past touchdowns, s. steps: to be walked.
+    tracks: for as many steps as are walked. torque: the greatest, N m. steps: to be walked.
     scatter, seed: of random starts, the same for all. compiled: of the predictive one.
     """
 
     gait: Gait
     designs: Designs
+    tracks: Tracks
     torque: float
-    extension: float
     steps: int
     scatter: tuple[float, float]
     seed: int
@@ -233,7 +233,7 @@ class Contest:
         start, steps = self._start(-1), min(_BRIEF, self.steps)
         found = [Chosen(name, 0)]
         for i in range(len(believed)):
-            policy, last = self._policy(name, i, steps), found[-1].guesses
+            policy, last = self._policy(name, i), found[-1].guesses
             limits = tuple(
                 limit(self.gait, policy, kind, start, steps, guess)
                 for kind, guess in zip(TUNED, last, strict=True)
@@ -244,7 +244,7 @@ class Contest:
 
     def limits(self, chosen: Chosen, kind: Name, starts: int) -> tuple[float, ...]:
         """The limits of a kind from so many starts."""
-        policy = self._policy(chosen.controller, chosen.weights, self.steps)
+        policy = self._policy(chosen.controller, chosen.weights)
         guess = dict(zip(TUNED, chosen.guesses, strict=True)).get(kind, 0.0)
         found: list[float] = []
         for i in range(starts):
@@ -256,7 +256,7 @@ class Contest:
     def survived(self, chosen: Chosen, limits: Mapping[Name, tuple[float, ...]]) -> Survived:
         """All that is said of a controller, its limits being known."""
         name, i = chosen.controller, chosen.weights
-        measured = contraction(self.gait, self._policy(name, i, _MEASURED), self.seed)
+        measured = contraction(self.gait, self._policy(name, i), self.seed)
         return Survived(name, self._designs(name)[i][0], limits, measured)
 
     def _designs(self, name: str) -> Sequence[tuple[Weights, PeriodicLqr]]:
@@ -266,10 +266,9 @@ class Contest:
         random = np.random.default_rng([self.seed, i + 1])
         return scattered(self.gait, random, self.scatter)
 
-    def _policy(self, name: str, i: int, steps: int) -> Policy:
+    def _policy(self, name: str, i: int) -> Policy:
         weights, lqr = self._designs(name)[i]
-        tracks = Tracks.of(self.gait, lqr, steps, self.extension)
-        return tracks.policy(name, lqr, self.torque, weights, self.compiled)
+        return self.tracks.policy(name, lqr, self.torque, weights, self.compiled)
 
 
 def contraction(gait: Gait, policy: Policy, seed: int) -> float:
@@ -280,12 +279,12 @@ def contraction(gait: Gait, policy: Policy, seed: int) -> float:
     """
     random = np.random.default_rng(seed)
     walks = [
-        walk(gait, policy, start, _MEASURED)
+        walk(gait, policy, start, MEASURED)
         for start in (gait.middle, scattered(gait, random, (1e-4, 1e-4)))
     ]
-    if any(each.steps < _MEASURED for each in walks):
+    if any(each.steps < MEASURED for each in walks):
         return float("nan")
     runs = [each.run for each in walks if each.run is not None]
-    after = [np.array([e.state_after[1:] for e in run.guard_events[:_MEASURED]]) for run in runs]
+    after = [np.array([e.state_after[1:] for e in run.guard_events[:MEASURED]]) for run in runs]
     errors = np.linalg.norm(after[1] - after[0], axis=1)
-    return float((errors[-1] / errors[1]) ** (1.0 / (_MEASURED - 2)))
+    return float((errors[-1] / errors[1]) ** (1.0 / (MEASURED - 2)))

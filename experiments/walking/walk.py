@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from hybridctl.mechanics.system import ContactSystem, closed_contacts
 TOLERANCE = 1e-7
 _PATIENCE = 1.5  # of the time that the steps of the gait take
 _AGREED = 3  # changes of a state from step to step that tell how they go on
+_CYCLE = 4  # steps, at most, after which a walk is looked at for the same one again
 _LEFT = 1e-3  # rad, m and per s, that steps to come may move a state; a push of 1 N s moves it 0.08
 STANCES = (five_link.LEFT_STANCE, five_link.RIGHT_STANCE)
 BOTH_DOWN = ("stick", "stick")
@@ -64,9 +66,9 @@ def seen_alike(gait: Gait, touchdowns: Sequence[Event]) -> Array:
 def repeats(states: Array, more: int) -> bool:
     r"""Whether a walk repeats, by its states (n, 13) after touchdowns, over so many more steps.
 
-    With the changes :math:`d_k = |x_{k + p} - x_k|` over a step, p = 1, or over two of a walk that
-    limps, p = 2, and the worst ratio :math:`\rho` of the last three, but no better than 1/2, what
-    is left of them is at most
+    With the changes :math:`d_k = |x_{k + p} - x_k|` over a step, p = 1, or over two to four of a
+    walk that limps, and the worst ratio :math:`\rho` of one to the one before among the last p + 2,
+    but no better than 1/2, what is left of them is at most
 
     .. math:: d\, (\rho + \rho^2 + \dots + \rho^m)
 
@@ -77,13 +79,15 @@ def repeats(states: Array, more: int) -> bool:
     error with its growth. What a change hides that shrinks by itself is not seen: an error that is
     smaller than it by then, and shrinks more slowly or grows.
     """
-    return any(_settles(states[p:] - states[:-p], more) for p in (1, 2))
+    return any(_settles(states, p, more) for p in range(1, _CYCLE + 1))
 
 
-def _settles(changes: Array, more: int) -> bool:
-    if len(changes) < _AGREED:
+def _settles(states: Array, p: int, more: int) -> bool:
+    agreed = _AGREED + p - 1
+    changes = (states[p:] - states[:-p])[-agreed:]
+    if len(changes) < agreed:
         return False
-    sizes = np.maximum(np.linalg.norm(changes[-_AGREED:], axis=1), TOLERANCE)
+    sizes = np.maximum(np.linalg.norm(changes, axis=1), TOLERANCE)
     ratio = max(0.5, float((sizes[1:] / sizes[:-1]).max()))
     return bool(sizes[-1] * np.sum(ratio ** np.arange(1, more + 1)) <= _LEFT)
 
@@ -281,10 +285,11 @@ def _walked(
 
 def goes_on(gait: Gait, touchdowns: Sequence[Event], more: int, end: float) -> bool:
     """Whether steps repeat, and so many more, as long as the last ones, come before the end."""
-    last = touchdowns[-_AGREED - 2 :]
+    last = touchdowns[-_AGREED - 2 * _CYCLE + 1 :]
     if not repeats(seen_alike(gait, last), more):
         return False
-    longest = max(b.time - a.time for a, b in zip(last[-3:], last[-2:], strict=False))
+    recent = last[-_CYCLE - 1 :]
+    longest = max(b.time - a.time for a, b in pairwise(recent))
     return last[-1].time + more * longest <= end
 
 

@@ -8,12 +8,15 @@ the reference had its event some time ago.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from operator import attrgetter, itemgetter
 
 import numpy as np
 
-from hybridctl.checks import Array, count, instance, number
+from hybridctl.checks import count, instance, number
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import due, locate
 from hybridctl.errors import InputError, SystemDefinitionError
@@ -110,15 +113,19 @@ class Detection:
         """
         events = tuple(event for event in history.events if event.guards)
         now, following, mode = history.time, math.inf, history.mode
-        known = [(event.time, event.index, event) for event in history.events if not event.guards]
+        heard: list[tuple[float, int, Event]] = []
         for k, event in reversed(list(enumerate(events))):
             time, again = self._time(k, events, due, history)
             if time <= now:
-                known.append((time, event.index, event))
+                heard.append((time, event.index, event))
             else:
                 mode, following = event.mode_before, min(following, time, again)
-        known.sort(key=lambda item: item[:2])
-        return Detected(tuple(event for _, _, event in known), mode, following)
+        known = [event for event in history.events if not event.guards]
+        heard.sort(key=itemgetter(0, 1))
+        places = [bisect_right(known, (time, i), key=_order) for time, i, _ in heard]
+        for place, (_, _, event) in zip(reversed(places), reversed(heard), strict=True):
+            known.insert(place, event)
+        return Detected(tuple(known), mode, following)
 
     def _time(
         self,
@@ -144,11 +151,21 @@ class Detection:
 
     def _draw(self, k: int, event: Event) -> tuple[float, float | None]:
         """The delay of event k in s, and its impulse as measured, None where it has none."""
-        noise: Array = np.random.default_rng((self.seed, k)).standard_normal(2)
-        lag = max(0.0, self.delay + self.jitter * float(noise[0]))
+        late, more = _noise(self.seed, k)
+        lag = max(0.0, self.delay + self.jitter * late)
         if not event.impulses.any():
             return lag, None
-        return lag, float(event.impulses.max() + self.noise * noise[1])
+        return lag, float(event.impulses.max()) + self.noise * more
+
+
+_order = attrgetter("time", "index")
+
+
+@lru_cache(maxsize=1024)
+def _noise(seed: int, k: int) -> tuple[float, float]:
+    """The standard normal numbers of event k."""
+    one, other = np.random.default_rng((seed, k)).standard_normal(2).tolist()
+    return one, other
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +180,9 @@ class DetectedPolicy:
     policy: Policy
     detection: Detection
     reference: Reference | None = None
+    _last: list[tuple[History, tuple[History, float]]] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
@@ -193,8 +213,12 @@ class DetectedPolicy:
         return self.detection.force is not None or sees_samples(self.policy)
 
     def _known(self, history: History) -> tuple[History, float]:
+        """What is known of a history, which is asked for its law and then for the next change."""
+        if self._last and self._last[0][0] is history:
+            return self._last[0][1]
         detected = self.detection.detected(history, self._due)
         known = replace(history, mode=detected.mode, events=detected.events)
+        self._last[:] = [(history, (known, detected.next_change))]
         return known, detected.next_change
 
     def _due(self, events: Sequence[Event]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,14 +60,22 @@ class GainCurve:
         if len(knots) == 1:
             return np.asarray(np.broadcast_to(values[0], (*np.shape(t), *values.shape[1:])))
         k = np.minimum(np.maximum(knots.searchsorted(t, "right"), 1), len(knots) - 1)
-        start, length = knots[k - 1], knots[k] - knots[k - 1]
-        w = np.minimum(np.maximum((t - start) / length, 0.0), 1.0)[..., None, None]
-        line = (1.0 - w) * values[k - 1] + w * values[k]
+        w = np.minimum(np.maximum((t - knots[k - 1]) / (knots[k] - knots[k - 1]), 0.0), 1.0)
+        share, (*rest, found) = w[..., None, None], self._polynomials[:, k - 1]
+        for c in reversed(rest):
+            found = found * share + c
+        return np.asarray(found)
+
+    @cached_property
+    def _polynomials(self) -> Array:
+        """Coefficients (2 or 4, n - 1, nu, ndx) of the share of the time from knot to knot."""
+        values, rise = self.values, np.diff(self.values, axis=0)
         if self.slopes is None:
-            return np.asarray(line)
-        length, rise = length[..., None, None], values[k] - values[k - 1]
-        left, right = length * self.slopes[k - 1], length * self.slopes[k]
-        return np.asarray(line + w * (1.0 - w) * ((1.0 - w) * (left - rise) + w * (rise - right)))
+            return np.array([values[:-1], rise])
+        lengths = np.diff(self.times)[:, None, None]
+        left, right = lengths * self.slopes[:-1], lengths * self.slopes[1:]
+        turns = 3.0 * rise - 2.0 * left - right, left + right - 2.0 * rise
+        return np.array([values[:-1], left, *turns])
 
     def rate(self, t: float) -> Array:
         """The derivative of K (nu, ndx) at time t, 1/s; zero outside of the knots."""
@@ -74,13 +83,11 @@ class GainCurve:
         if k in (0, len(self.times)):
             return np.zeros_like(self.values[0])
         start, end = self.times[k - 1 : k + 1]
-        length, w = end - start, (t - start) / (end - start)
-        rise = self.values[k] - self.values[k - 1]
-        if self.slopes is None:
-            return np.asarray(rise / length)
-        left, right = length * self.slopes[k - 1 : k + 1]
-        turn = (1.0 - w) * (1.0 - 3.0 * w) * (left - rise) + w * (2.0 - 3.0 * w) * (rise - right)
-        return np.asarray((rise + turn) / length)
+        _, *rising = self._polynomials[:, k - 1]
+        w = (t - start) / (end - start)
+        return np.asarray(
+            sum(j * w ** (j - 1) * c for j, c in enumerate(rising, 1)) / (end - start)
+        )
 
 
 @dataclass(frozen=True, eq=False)

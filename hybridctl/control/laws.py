@@ -14,7 +14,7 @@ from hybridctl.checks import Array, array, instance, sequence
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
-from hybridctl.hybrid.laws import DifferentiableLaw
+from hybridctl.hybrid.laws import DifferentiableLaw, LinearFeedback
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Arc
 from hybridctl.spaces import VectorSpace, difference_jacobians
@@ -68,13 +68,13 @@ def tracking_law(
     which u is cut; what is cut has derivative zero. projection: P, the identity by default. late:
     by how much later all of it is followed, s.
     """
-    law = _Tracking(arc, gain, limits, projection, late)
+    law = Tracking(arc, gain, limits, projection, late)
     return DifferentiableLaw(law, law.jacobian, law.rate)
 
 
 @dataclass(frozen=True, eq=False)
-class _Tracking:
-    """The law of `tracking_law`, a `LinearFeedback` in a vector space, and its derivatives.
+class Tracking(LinearFeedback):
+    """The law of `tracking_law`, a linear feedback in a vector space, and its derivatives.
 
     In a vector space b(t) and K(t) are kept for the last times, as an implicit step asks for the
     same few times in each of its iterations.
@@ -83,11 +83,12 @@ class _Tracking:
     arc: Arc
     gain: GainCurve | None
     limits: Array | None
-    projection: Projection | None
-    late: float
+    projection: Projection | None = None
+    late: float = 0.0
     _kept: dict[float, tuple[Array, Array]] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, t: float, x: Array) -> Array:
+        """The input (nu,)."""
         u, limits = self._free(t - self.late, x), self.limits
         return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
 
@@ -97,15 +98,16 @@ class _Tracking:
         if len(times) == 1:
             offset, gain = self._affine(float(times[0]))
             return offset[None], gain[None]
-        u = self.arc.input(times)
+        alpha, u = self.arc.states_and_inputs(times)
         if self.gain is None:
             return u, np.zeros((*u.shape, self.arc.space.nx))
         gain = self.gain(times)
         if self.projection is not None:
             gain = gain @ self.projection(times)
-        return u + (gain @ self.arc(times)[:, :, None])[:, :, 0], gain
+        return u + (gain @ alpha[:, :, None])[:, :, 0], gain
 
     def jacobian(self, t: float, x: Array) -> Array:
+        """The derivative (nu, ndx) by the state."""
         t, arc, space = t - self.late, self.arc, self.arc.space
         if self.gain is None:
             return np.zeros((arc.inputs.shape[2], space.ndx))
@@ -113,6 +115,7 @@ class _Tracking:
         return self._where_free(t, x, self.gain(t) @ self._projected(t, by_state))
 
     def rate(self, t: float, x: Array) -> Array:
+        """The derivative (nu,) by time, at a fixed state, 1/s."""
         t, arc, space = t - self.late, self.arc, self.arc.space
         inside = arc.start <= t <= arc.end
         change = arc.input_rate(t) if inside else np.zeros(arc.inputs.shape[2])

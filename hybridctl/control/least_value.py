@@ -86,12 +86,13 @@ class LeastValueTracking:
         """The time of the reference, s, on its arc k, that is nearest to x in value."""
         times, states, values = self._grid(k)
         off = states - x
-        i = int(np.einsum("ni,nij,nj->n", off, values, off).argmin())
+        i = int(((off[:, None] @ values)[:, 0] * off).sum(axis=1).argmin())
         arc, time, near = self.reference.arcs[k], float(times[i]), values[i]
         step = float(times[1] - times[0])
         for _ in range(_REFINED):
-            along = near @ arc.state_rate(time)
-            time += float(along @ (x - arc(time)) / (along @ arc.state_rate(time)))
+            rate = arc.state_rate(time)
+            along = near @ rate
+            time += float(along @ (x - arc(time)) / (along @ rate))
             time = min(max(time, times[i] - step, arc.start), times[i] + step, arc.end)
         return time
 

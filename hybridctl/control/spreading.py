@@ -13,16 +13,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, instance, number
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import Unexplained
 from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
-from hybridctl.control.laws import checked_limits, piece, scheduled, tracking_law
+from hybridctl.control.laws import Tracking, checked_limits, piece, scheduled, tracking_law
 from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
-from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
+from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw, LinearFeedback
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Arc, Event
@@ -235,12 +236,11 @@ class ClockTracking:
         first, _ = on_the_clock(self.reference, history.time)
         arcs = self.reference.nominal.arcs[first.index :]
         laws = [
-            tracking_law(arc, self.gains.arcs[macro_count(self.reference, arc)], self.limits)
+            Tracking(arc, self.gains.arcs[macro_count(self.reference, arc)], self.limits)
             for arc in arcs
         ]
-        ends = [arc.end for arc in arcs[:-1]]
-        by_turns = _ByTurns(laws, ends)
-        return DifferentiableLaw(by_turns.value, by_turns.jacobian, by_turns.rate)
+        by_turns = _ByTurns(laws, [arc.end for arc in arcs[:-1]], self.limits)
+        return DifferentiableLaw(by_turns, by_turns.jacobian, by_turns.rate)
 
     def next_change(self, history: History) -> float:
         """The time when the reference has its next event, or its feedforward jumps, s."""
@@ -249,17 +249,26 @@ class ClockTracking:
 
 
 @dataclass(frozen=True, eq=False)
-class _ByTurns:
-    """Laws that follow each other at the times `ends`, all but the last."""
+class _ByTurns(LinearFeedback):
+    """Laws with the same limits that follow each other at the times `ends`, all but the last."""
 
-    laws: Sequence[DifferentiableLaw]
+    laws: Sequence[Tracking]
     ends: Sequence[float]
+    limits: Array | None
 
-    def _now(self, t: float) -> DifferentiableLaw:
+    def _now(self, t: float) -> Tracking:
         return self.laws[bisect_left(self.ends, t)]
 
-    def value(self, t: float, x: Array) -> Array:
+    def __call__(self, t: float, x: Array) -> Array:
         return self._now(t)(t, x)
+
+    def along(self, times: Array) -> tuple[Array, Array]:
+        """The offsets b (k, nu) and gains K (k, nu, nx) at times (k,), s."""
+        now = self._now(float(times.min()))
+        if now is self._now(float(times.max())):
+            return now.along(times)
+        offsets, gains = zip(*(self._now(t).along(np.array([t])) for t in times), strict=True)
+        return np.concatenate(offsets), np.concatenate(gains)
 
     def jacobian(self, t: float, x: Array) -> Array:
         return self._now(t).jacobian(t, x)

@@ -5,10 +5,11 @@ Times are in s, states (nx,), inputs (nu,).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -70,19 +71,18 @@ class DifferentiableLaw:
         return np.asarray(self.rate(t, x) + self.jacobian(t, x) @ dx)
 
 
-@runtime_checkable
-class LinearFeedback(Protocol):
-    """An input law on a vector space that is known ahead: u = b(t) - K(t) x, cut to limits."""
+class LinearFeedback(ABC):
+    """An input law on a vector space that is known ahead: u = b(t) - K(t) x, cut to limits.
 
-    @property
-    def limits(self) -> Array | None:
-        """The least and the greatest input (2, nu)."""
-        ...
+    limits: the least and the greatest input (2, nu), None for none.
+    """
 
+    limits: Array | None
+
+    @abstractmethod
     def __call__(self, t: float, x: Array) -> Array:
         """The input (nu,)."""
-        ...
 
+    @abstractmethod
     def along(self, times: Array) -> tuple[Array, Array]:
         """The offsets b (k, nu) and gains K (k, nu, nx) at times (k,), s."""
-        ...

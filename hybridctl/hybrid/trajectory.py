@@ -135,6 +135,18 @@ class Arc:
         nx = self.space.nx
         return self.space.normalize(both[:nx]), both[nx:]
 
+    def states_and_inputs(self, times: Array) -> tuple[Array, Array]:
+        """States (n, nx) and inputs (n, nu) at times (n,), likewise."""
+        _, _, series = self._joint
+        k = np.maximum(self.breaks.searchsorted(times, "right") - 1, 0)
+        s = 2.0 * (times - self.breaks[k]) / self.lengths[k] - 1.0
+        both = (basis(s)[:, None] @ series[k])[:, 0]
+        nx, space = self.space.nx, self.space
+        states = both[:, :nx]
+        if not isinstance(space, VectorSpace):
+            states = np.array([space.normalize(x) for x in states])
+        return states, both[:, nx:]
+
     @cached_property
     def _joint(self) -> tuple[list[float], list[float], Array]:
         """Starts of the steps, 2 / length, and the series of states and inputs side by side."""

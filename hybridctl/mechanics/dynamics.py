@@ -309,18 +309,18 @@ class ContactDynamics:
         q moves by dq of least dq' M dq, in Newton's steps, and v then by dv of least dv' M dv.
         Raises `NoContactSolutionError` where gaps do not close.
         """
-        robot, none = self.robot, np.zeros(self.robot.nv)
+        robot, none = self.robot, np.zeros(self.robot.nu)
         closed, held = list(phase.closed), phase.held_rows
         for _ in range(_PROJECTIONS):
-            gap = self.gaps(q)[closed]
-            rows = self.all.jacobian(q)
+            now = self.terms.values(q, v, none)
+            gap = now.gaps[closed]
             if np.abs(gap).max() <= ON_SURFACE:
-                rows = rows[held]
-                dv, _ = KKT(robot.mass_matrix(q), rows.T, rows).solve(none, -rows @ v)
-                return q, v + dv
-            normals = rows[closed]
-            dq, _ = KKT(robot.mass_matrix(q), normals.T, normals).solve(none, -gap)
-            q = robot.normalize(robot.integrate(q, dq))
+                rows = now.jacobian[held]
+                system = KKT(now.mass, rows.T, rows)
+                return q, v - system.push @ system.forces(now.rates[held])
+            normals = now.jacobian[closed]
+            system = KKT(now.mass, normals.T, normals)
+            q = robot.normalize(robot.integrate(q, -system.push @ system.forces(gap)))
         raise NoContactSolutionError(
             f"closed contacts cannot be put on their surfaces: gaps of {gap.tolist()} m are left"
         )

@@ -301,6 +301,11 @@ def test_a_law_on_the_clock_knows_all_arcs_to_come():
         assert law(t, arc(t) + off) == pytest.approx(-np.array(gain) @ off)
         change = policy.next_change(History("air", t, arc(t)))
         assert change == (arc.end if k < 3 else np.inf)
+    times = np.linspace(0.01, 0.89, 45)  # also across bounces, where a step would not ask
+    for some in (times, times[::-1], times[:3]):
+        offsets, slopes = law.function.along(some)
+        along = [b - k @ off for b, k in zip(offsets, slopes, strict=True)]
+        np.testing.assert_allclose(along, [law(t, off) for t in some], rtol=0, atol=1e-13)
 
 
 def test_the_rms_of_an_error_is_a_time_average():

@@ -272,8 +272,21 @@ def test_a_walk_repeats_where_what_is_left_of_its_changes_is_little():
     assert walks.repeats(_states([1.25e-3, 5e-4, 4e-4]), 3), "4e-4 (.8 + .64 + .512) = 7.8e-4"
     assert not walks.repeats(_states([1.25e-3, 5e-4, 4e-4]), 5), "1.08e-3"
     assert walks.repeats(_states([2.4e-5] * 4), 40)
-    assert walks.repeats(_states([0.1, -0.1] * 2), 40), "every second step is the same"
     assert walks.repeats(_states([0.0, 1e-12, 1e-10, 1e-9]), 40), "errors of simulation"
+
+
+@pytest.mark.parametrize("p", [2, 3, 4])
+def test_a_walk_repeats_every_few_steps(p):
+    """In a cycle of p steps, and on the way to one by changes that are halved from step to step."""
+    cycle, needed = [0.1] * (p - 1) + [-0.1 * (p - 1)], 2 * p + 1
+    assert walks.repeats(_states((cycle * 3)[:needed]), 40)
+    assert not walks.repeats(_states((cycle * 3)[: needed - 1]), 40), "too few to tell"
+    nears = [c + 1e-3 * 0.5**k for k, c in enumerate((cycle * 3)[:needed])]
+    assert walks.repeats(_states(nears), 40)
+
+
+def test_a_walk_does_not_repeat_in_five_steps():
+    assert not walks.repeats(_states([0.1, 0.1, 0.1, 0.1, -0.4] * 4), 40)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +296,8 @@ def test_a_walk_repeats_where_what_is_left_of_its_changes_is_little():
         [2.6e-5] * 4,  # drifts by 1.04e-3 in 40 steps
         [0.1, 1e-3, 2.6e-5, 2.6e-5, 2.6e-5],  # the same, after what dies out fast
         [1e-6, 1.2e-6, 1.44e-6],  # grows by 1.2^40 = 1470
-        [0.1, -0.1, 0.1, -0.097],  # every second step is nearly the same, and it drifts
+        [0.1, -0.1, 0.1, -0.0999, 0.1],  # every second step is the same, but it drifts
+        [0.1, 0.2, -0.2999] * 3,  # so does every third one
     ],
 )
 def test_a_walk_does_not_repeat_while_its_changes_may_add_up(changes):

@@ -21,7 +21,7 @@ from hybrid.mapped_wrappers import CLOSE, WRAPPERS, Wrapped
 import hybridctl as hc
 from hybridctl.errors import HybridctlError, InputError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
-from hybridctl.hybrid.laws import HeldInput
+from hybridctl.hybrid.laws import HeldInput, LinearFeedback
 from hybridctl.hybrid.mode import Bridge, Edge, Held, Jump, JumpPoint, Outgoing, Pace
 from hybridctl.hybrid.model import Diffusion, ModeModel, ResetModel, StepAhead
 from hybridctl.mechanics.system import ContactSystem
@@ -34,8 +34,8 @@ AHEAD = 1e-3, 1e-9, 1e-9
 
 
 @dataclass(frozen=True)
-class Feedback:
-    """A linear feedback with a limit, see `LinearFeedback`."""
+class Feedback(LinearFeedback):
+    """A linear feedback with a limit."""
 
     gain: Any
     offset: Any

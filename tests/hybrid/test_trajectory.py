@@ -59,6 +59,9 @@ def test_many_times_at_once_are_the_same_as_one_at_a_time(traj):
         x, u = arc.state_and_input(float(times[3]))
         np.testing.assert_allclose(x, one[3], atol=5 * ROUNDING)
         assert u.shape == (0,)
+        states, inputs = arc.states_and_inputs(times)
+        np.testing.assert_allclose(states, one, atol=5 * ROUNDING)
+        assert inputs.shape == (50, 0)
         np.testing.assert_array_equal(arc(np.array(times[3])), one[3])
 
 

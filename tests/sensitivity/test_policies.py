@@ -180,7 +180,7 @@ def test_a_law_without_a_derivative_is_refused_by_name():
     for policy, what in (
         (pushed, "pushed"),
         (SampledPolicy(pushed, 0.01), "HeldInput"),
-        (late, "_Tracking"),
+        (late, "Tracking"),
         (DisturbedPolicy(ReferenceSpreading(reference, GAINS), pushed), "DisturbedPolicy"),
     ):
         made = hc.simulate(system, "air", START, SPAN, policy)

@@ -22,7 +22,7 @@ from hybridctl.control.predictive.programme import Costs, Programme
 from hybridctl.control.trajectory.optimise import OptimalTrajectory
 from hybridctl.control.trajectory.task import Task
 from hybridctl.errors import InputError
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.laws import InputLaw, LinearFeedback
 from hybridctl.hybrid.policy import History, Policy, next_change
 
 _SOONEST = 0.004  # s, between two times at which it is asked
@@ -244,7 +244,7 @@ class HybridMpc:
 
 
 @dataclass(frozen=True, eq=False)
-class _Planned:
+class _Planned(LinearFeedback):
     """The input of a plan from a moment on, a feedback law without gains."""
 
     course: Course
