@@ -120,3 +120,14 @@ def difference_jacobians(space: Space, x0: Array, x1: Array) -> tuple[Array, Arr
     if not isinstance(space, DifferentiableSpace):
         raise InputError(f"space must have difference_jacobians for this, got {quoted(space)}")
     return space.difference_jacobians(x0, x1)
+
+
+def tangent_map(space: Space, x: Array) -> Array:
+    """The map L (nx, ndx) from velocities to rates of coordinates at x.
+
+    By the space's own method of this name, if it has one, or by its `rate`, column by column.
+    """
+    own = getattr(space, "tangent_map", None)
+    if own is not None:
+        return np.asarray(own(x))
+    return np.array([space.rate(x, unit) for unit in np.eye(space.ndx)]).reshape(-1, space.nx).T

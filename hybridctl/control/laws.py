@@ -17,7 +17,7 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import DifferentiableLaw, LinearFeedback
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Arc
-from hybridctl.spaces import VectorSpace, difference_jacobians
+from hybridctl.spaces import VectorSpace, difference_jacobians, tangent_map
 
 _KEPT = 16  # times
 
@@ -167,7 +167,7 @@ class Tracking(LinearFeedback):
 
 def _tangent_rate(arc: Arc, t: float, alpha: Array) -> Array:
     """The velocity (ndx,) of the target alpha (nx,) in its tangent space."""
-    velocities = np.array([arc.space.rate(alpha, unit) for unit in np.eye(arc.space.ndx)]).T
+    velocities = tangent_map(arc.space, alpha)
     return np.asarray(np.linalg.lstsq(velocities, arc.state_rate(t), rcond=None)[0])
 
 

@@ -31,7 +31,7 @@ from hybridctl.mechanics.contacts import Contact
 from hybridctl.mechanics.guards import closing_guards
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
-from hybridctl.spaces import Space
+from hybridctl.spaces import Space, tangent_map
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
 _LOOSE = 100.0  # deviations of its sensor, by which a configuration before any value may be off
@@ -177,7 +177,7 @@ class FilterModel:
         """
         if self.shown is not None:
             return self.shown(x, p)
-        j = np.column_stack([self.space.rate(x, e) for e in np.eye(self.space.ndx)])
+        j = tangent_map(self.space, x)
         return x, np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", j, p, j), 0.0))
 
     @property

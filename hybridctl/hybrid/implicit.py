@@ -26,7 +26,7 @@ from hybridctl.errors import IntegrationError, StepSizeError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step, failure
-from hybridctl.spaces import VectorSpace
+from hybridctl.spaces import VectorSpace, tangent_map
 
 _NEWTON = 1e-3
 """Of the tolerance of a step: what Newton's iteration may leave of it. With 1e-2 slides that begin,
@@ -190,7 +190,7 @@ def _jacobian(motion: DrivenMode) -> Callable[[float, Array], Array] | None:
 
     def in_coordinates(t: float, coordinates: Array) -> Array:
         x = space.normalize(coordinates)
-        turn = np.array([space.rate(x, e) for e in np.eye(space.ndx)]).T
+        turn = tangent_map(space, x)
         inverse = np.linalg.solve(turn.T @ turn, turn.T)
         return np.asarray(turn @ of_velocities(t, x) @ inverse)
 

@@ -244,7 +244,8 @@ class ContactDynamics:
 
     def problem(self, phase: ContactPhase, rows: ContactRows) -> CoulombProblem:
         """Coulomb's law for the accelerations of the closed contacts of a phase."""
-        return problem(phase, rows, phase.friction)
+        kkt = KKT(rows.mass, rows.jacobian.T, rows.jacobian)
+        return problem(phase, rows, phase.friction, kkt)
 
     def _solved(self, phase: ContactPhase, rows: ContactRows) -> Solution:
         """The solution in the directions of sliding velocities, or, where there is none, of others.

@@ -216,7 +216,7 @@ def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     weights[phase.constrained] = now.kkt.weights
     modes = tuple(phase.modes[i] for i in phase.closed)
     directions = [phase.direction(k, now.directions) for k in range(len(modes))]
-    law = problem(phase, now.rows, friction)
+    law = problem(phase, now.rows, friction, now.kkt)
     try:
         least = least_forces(law, modes, directions, weights)
     except NoContactSolutionError:
@@ -226,14 +226,13 @@ def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     return now._replace(acceleration=a, multipliers=least.multipliers, least=least, inside=True)
 
 
-def problem(phase: ContactPhase, rows: ContactRows, friction: Friction) -> CoulombProblem:
-    """Coulomb's law for the accelerations of the closed contacts."""
-    kkt = KKT(rows.mass, rows.jacobian.T, rows.jacobian)
-    free = kkt.by_mass(rows.drive)
-    size = np.abs(rows.jacobian) @ np.abs(free) + np.abs(rows.target)
+def problem(phase: ContactPhase, rows: ContactRows, friction: Friction, kkt: KKT) -> CoulombProblem:
+    """The law for the accelerations of the closed contacts. kkt: what has the mass factored."""
+    free, jacobian = kkt.by_mass(rows.drive), rows.jacobian
+    size = np.abs(jacobian) @ np.abs(free) + np.abs(rows.target)
     return CoulombProblem(
-        kkt.response,
-        rows.jacobian @ free - rows.target,
+        (kkt.by_mass(jacobian.T).T @ jacobian.T).T,
+        jacobian @ free - rows.target,
         phase.tangents,
         friction.static,
         friction.kinetic,

@@ -267,10 +267,11 @@ class Robot:
         return np.array(first), np.array(second)
 
     def rate(self, q: Array, v: Array) -> Array:
-        """Velocity of the coordinates (nq,) at velocity v (nv,)."""
+        """Velocity of the coordinates (nq,) at velocity v (nv,), or (nq, k) at k of these."""
         if self.nq == self.nv:
             return v
-        return np.reshape(pin.tangentMapProduct(self._model, q, v[:, None]), self.nq)
+        found = pin.tangentMapProduct(self._model, q, v.reshape(self.nv, -1))
+        return np.reshape(found, (self.nq, *v.shape[1:]))
 
     def transport(self, v: Array) -> Array:
         """The negative adjoint of v (nv, nv): how perturbations of q turn with the motion."""

@@ -253,7 +253,7 @@ def beginnings(
         for k, tangents in enumerate(phase.tangents)
     ]
     modes = tuple(phase.modes[i] for i in phase.closed)
-    solution = polish(problem(phase, rows, friction), modes, guesses)
+    solution = polish(problem(phase, rows, friction, held.kkt), modes, guesses)
     if solution is not None:
         guesses = list(solution.directions)
     else:

@@ -56,6 +56,13 @@ class RobotStateSpace:
             return dx
         return np.concatenate([self.robot.rate(x[:n], dx[:nv]), dx[nv:]])
 
+    def tangent_map(self, x: Array) -> Array:
+        """The map (nx, ndx) from velocities and accelerations to rates of the coordinates."""
+        n, nv = self.robot.nq, self.robot.nv
+        result = np.eye(n + nv, 2 * nv, nv - n)
+        result[:n, :nv] = self.robot.rate(x[:n], np.eye(nv))
+        return result
+
     def transport(self, dx: Array) -> Array:
         """The negative adjoint of the velocity, on the configuration part."""
         nv = self.robot.nv

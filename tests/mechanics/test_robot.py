@@ -7,6 +7,7 @@ from differences import assert_derivative
 
 from hybridctl.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, RobotStateSpace, Sphere
+from hybridctl.spaces import tangent_map
 from mechanics.models import PAIR, SLOPE, WHEEL, pair
 
 
@@ -43,6 +44,9 @@ def test_rate_is_the_derivative_of_the_coordinates_along_a_velocity(robot):
     q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
     v = rng.normal(size=robot.nv)
     assert_derivative(lambda s: robot.integrate(q, s[0] * v), robot.rate(q, v)[:, None], 1e-9)
+    x, dx = np.concatenate((q, v)), np.concatenate((v, v[::-1]))
+    space = RobotStateSpace(robot)
+    np.testing.assert_allclose(tangent_map(space, x) @ dx, space.rate(x, dx), atol=1e-14)
 
 
 def test_every_coordinate_velocity_and_force_has_a_label_of_its_own(robot):

@@ -120,6 +120,12 @@ def test_a_bounce_on_waves_keeps_the_speed_along_and_turns_back_a_part_of_that_a
     np.testing.assert_allclose(found, matrix @ ways, atol=1e-6 * np.abs(matrix).max())
 
 
+def test_heights_at_many_places_are_those_of_the_formula():
+    x, y = np.array([[0.0, 0.3, -1.2], [0.5, -0.7, 2.0]])
+    expected = 0.2 * np.sin(2.0 * x) + 0.1 * x * y - 0.05 * y**2
+    np.testing.assert_allclose(WAVES.heights(x, y), expected, atol=1e-15)
+
+
 def test_terrains_are_values():
     again = Terrain(lambda x, y: 0.2 * ca.sin(2.0 * x) + 0.1 * x * y - 0.05 * y**2)
     assert again == WAVES

@@ -8,9 +8,10 @@ closed contacts and the tangents of sticking ones, f = E m, and the rows that ar
     f_n \ge 0, \quad |f_t| \le \mu_s f_n \text{ where it sticks},
 
 is strictly convex, so the forces are unique. Where equations contradict each other A m is next to
-c. If the forces of least norm alone are inside the cones they are it; otherwise Clarabel solves
-the programme on the null space of A, or, where its numerics fail, the borders that those forces
-leave are taken for those that act, and Newton's method on its optimality conditions,
+c. If the forces of least norm alone are inside the cones they are it; otherwise the borders that
+those leave are taken for those that act, and changed, or, where few changes do not lead to the
+minimum, Clarabel solves the programme on the null space of A. Newton's method on its optimality
+conditions,
 
 .. math:: H m - A^T y - \sum_j \kappa_j \nabla g_j = 0, \quad A m = c, \quad g_j = 0,
 
@@ -40,10 +41,11 @@ _TOUCHES = 1e-9
 _GUESSED = 1e-5
 _THICKNESS = 1e-9
 _EXACT, _ROUNDING = 1e-13, 1e-8
-_STEPS, _CHANGES = 12, 30
+_STEPS, _FEW, _CHANGES = 12, 4, 30
 
 INSIDE, SIDE, APEX = range(3)
 Active = list[int]
+_Found = tuple[Array, Active, Array]
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,8 @@ def _layout(
     problem: CoulombProblem, modes: Modes, directions: Sequence[Array | None], all_rows: bool
 ) -> tuple[list[Cone], list[int], Array, list[int]]:
     """Cones of the multipliers, held rows, E (r, n), and the closed contacts."""
-    closed = [i for i, mode in enumerate(modes) if mode != OPEN]
-    held, columns = list(closed), [np.eye(len(problem.free))[i] for i in closed]
+    closed, unit = [i for i, mode in enumerate(modes) if mode != OPEN], np.eye(len(problem.free))
+    held, columns = list(closed), [unit[i].copy() for i in closed]
     cones, beyond = [], []
     for j, i in enumerate(closed):
         _, rows, static, kinetic, _ = problem.contacts[i]
@@ -185,7 +187,7 @@ def _layout(
         direction = directions[i]
         if modes[i] == STICK and static > 0.0:
             numbers = list(range(len(columns), len(columns) + len(rows)))
-            columns += [np.eye(len(problem.free))[row] for row in rows]
+            columns += [unit[row] for row in rows]
             held += rows
         elif direction is not None:
             columns[j][rows] = -kinetic * direction
@@ -225,21 +227,23 @@ def _slacks(cones: Sequence[Cone], m: Array) -> Array:
 
 def _borders(cones: Sequence[Cone], active: Active, m: Array, loads: Array) -> tuple[Array, Array]:
     """Gradients (p, n) of the g_j that act, and - sum_j kappa_j D^2 g_j (n, n)."""
-    size, count = (
-        len(m),
-        sum(_rows_of(cone, kind) for cone, kind in zip(cones, active, strict=True)),
-    )
-    rows, curvature, place = np.zeros((count, size)), np.zeros((size, size)), 0
-    values, kappa = m.tolist(), loads.tolist()
+    values, kappa, place = m.tolist(), loads.tolist(), 0
+    curvature = np.zeros((len(m), len(m)))
+    of_rows: list[int] = []
+    columns: list[int] = []
+    slopes: list[float] = []
     for cone, kind in zip(cones, active, strict=True):
         t = cone.tangents
         if kind == APEX:
-            rows[range(place, place + 1 + len(t)), [cone.normal, *t]] = 1.0
+            of_rows += range(place, place + 1 + len(t))
+            columns += [cone.normal, *t]
+            slopes += [1.0] * (1 + len(t))
         elif kind == SIDE:
             length = hypot(*(values[i] for i in t)) or 1.0
             along = [values[i] / length for i in t]
-            rows[place, cone.normal] = cone.friction
-            rows[place, t] = [-a for a in along]
+            of_rows += [place] * (1 + len(t))
+            columns += [cone.normal, *t]
+            slopes += [cone.friction, *(-a for a in along)]
             if kappa and len(t) == 2:
                 a, b, load = *along, kappa[place] / length
                 span = slice(t[0], t[1] + 1)
@@ -248,31 +252,45 @@ def _borders(cones: Sequence[Cone], active: Active, m: Array, loads: Array) -> t
                     [-load * a * b, load * a * a],
                 ]
         place += _rows_of(cone, kind)
+    rows = np.zeros((place, len(m)))
+    rows[of_rows, columns] = slopes
     return rows, curvature
 
 
 def _rows_of(cone: Cone, kind: int) -> int:
     """The number of borders that act."""
-    return (0, 1, 1 + len(cone.tangents))[kind]
+    return kind if kind < APEX else 1 + len(cone.tangents)
 
 
-def _constrained(cones: Sequence[Cone], system: Equations) -> tuple[Array, Active, Array] | None:
+def _constrained(cones: Sequence[Cone], system: Equations) -> _Found | None:
     """Multipliers inside the cones, which borders act, and their kappa; None if there are none.
 
-    Multipliers kappa need not exist where the forces inside the cones have no interior; then the
-    borders that act alternate, and the last forces are taken that are inside.
+    Few changes of the borders that the forces of least norm leave mostly lead to the minimum.
     """
     count = system.null.shape[1]
     if not count:
         return None
+    size, at_least = max(1.0, float(np.abs(system.particular).max())), np.zeros(count)
+    found, is_minimum = _active_set(cones, system, at_least, size, _FEW)
+    if is_minimum:
+        return found
     rows, kinds = cone_rows(cones, [], len(system.particular))
-    size = max(1.0, float(np.abs(system.particular).max()))
     offset = rows @ system.particular
     offset += _THICKNESS * size * rows[:, [cone.normal for cone in cones]].any(axis=1)
     start = ConeProgramme(np.eye(count), np.zeros(count), rows @ system.null, offset, kinds).solve()
     if start.infeasible:
         return None
-    z = start.point if start.solved else np.zeros(count)
+    return _active_set(cones, system, start.point if start.solved else at_least, size, _CHANGES)[0]
+
+
+def _active_set(
+    cones: Sequence[Cone], system: Equations, z: Array, size: float, most: int
+) -> tuple[_Found | None, bool]:
+    """The forces found last inside the cones, by changes of the borders that act at m_0 + N z.
+
+    Besides, whether these are the minimum. Multipliers kappa need not exist where the forces inside
+    the cones have no interior; then the borders that act alternate.
+    """
     m = system.particular + system.null @ z
     active = [INSIDE] * len(cones)
     for j, (cone, slack) in enumerate(zip(cones, _slacks(cones, m), strict=True)):
@@ -282,16 +300,16 @@ def _constrained(cones: Sequence[Cone], system: Equations) -> tuple[Array, Activ
             active[j] = SIDE
     met: list[Active] = []
     found = None
-    while active not in met:
+    while active not in met and len(met) <= most:
         met.append(list(active))
         m, loads = _on_borders(cones, active, system, z)
         if _slacks(cones, m).min() >= -_TOUCHES * size:
             found = m, list(active), loads
         change = _change(cones, active, m, loads)
-        if change is None or len(met) > _CHANGES:
-            break
+        if change is None:
+            return found, found is not None
         active[change[0]] = change[1]
-    return found
+    return found, False
 
 
 def _on_borders(
