@@ -18,7 +18,7 @@ from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.special import gammaincinv
 
 from hybridctl.checks import Array, array, floats, quoted
-from hybridctl.errors import InputError
+from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.measurement import (
     AnyMeasurement,
@@ -149,11 +149,11 @@ def judged(
 ) -> tuple[Innovation, Array]:
     """The innovation of a residual r (k,) with covariance s (k, k), and the factor of s.
 
-    Raises `LinAlgError` where s is not positive definite.
+    Raises `SimulationError` where s is not positive definite.
     """
     factor, failed = dpotrf(s, lower=1)
     if failed:
-        raise np.linalg.LinAlgError(
+        raise SimulationError(
             f"the covariance of an innovation of {measurement.name!r} at t = {estimate.time:.9g} s "
             f"is not positive definite: {s.tolist()}"
         )

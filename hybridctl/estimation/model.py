@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
@@ -11,7 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.checks import Array, vector
-from hybridctl.errors import IntegrationError
+from hybridctl.errors import (
+    ConstraintViolatedError,
+    GuardViolatedError,
+    IntegrationError,
+    SimulationError,
+)
 from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
@@ -103,10 +109,11 @@ class Model:
         system = HybridSystem(
             lambda key: mode, lambda key: Outgoing(mode.guard_set, lambda fired: stay)
         )
-        run = simulate(
-            system, key, x, (start, end), law, rtol=self.rtol, atol=self.atol,
-            progress=_limit(key), terminal=lambda event: True,
-        )  # fmt: skip
+        with believed():
+            run = simulate(
+                system, key, x, (start, end), law, rtol=self.rtol, atol=self.atol,
+                progress=_limit(key), terminal=lambda event: True,
+            )  # fmt: skip
         return run.final_state
 
     def staying(self, key: ModeKey, beside: Sequence[str]) -> ModeModel:
@@ -172,10 +179,23 @@ class Model:
     def _flow(
         self, system: HybridSystem, key: ModeKey, x: Array, span: tuple[float, float], law: InputLaw
     ) -> Arc:
-        run = simulate(
-            system, key, x, span, law, rtol=self.rtol, atol=self.atol, progress=_limit(key)
-        )
+        with believed():
+            run = simulate(
+                system, key, x, span, law, rtol=self.rtol, atol=self.atol, progress=_limit(key)
+            )
         return run.arcs[0]
+
+
+@contextmanager
+def believed() -> Iterator[None]:
+    """A simulation from what a filter believes: no start of a mode is no way on.
+
+    The error of a start becomes a `SimulationError`.
+    """
+    try:
+        yield
+    except (ConstraintViolatedError, GuardViolatedError) as error:
+        raise SimulationError(str(error)) from error
 
 
 def in_pace(mode: ModeModel, ahead: StepAhead, u: Array) -> bool:

@@ -25,14 +25,14 @@ import numpy as np
 from scipy.optimize import brentq
 
 from hybridctl.checks import Array, Indices
-from hybridctl.errors import ConstraintViolatedError, GuardViolatedError, SimulationError
+from hybridctl.errors import SimulationError
 from hybridctl.estimation.estimate import (
     Estimate,
     corrected,
     nearest_semidefinite,
     truncated,
 )
-from hybridctl.estimation.model import Model, guard_rates, sees_input
+from hybridctl.estimation.model import Model, believed, guard_rates, sees_input
 from hybridctl.estimation.predict import StatePrediction, after_event, along, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Point
@@ -115,23 +115,24 @@ def ahead(model: Model, now: StatePrediction, guard: str, law: InputLaw) -> Stat
     quiet = model.quiet
     others = [name for name in model.system.outgoing(e.mode).guards.names if name != guard]
     try:
-        run = simulate(
-            model.without(e.mode, others),
-            e.mode,
-            e.mean,
-            (e.time, e.time + model.rewind),
-            law,
-            rtol=model.rtol,
-            atol=model.atol,
-            terminal=lambda event: True,
-        )
+        with believed():
+            run = simulate(
+                model.without(e.mode, others),
+                e.mode,
+                e.mean,
+                (e.time, e.time + model.rewind),
+                law,
+                rtol=model.rtol,
+                atol=model.atol,
+                terminal=lambda event: True,
+            )
         if not run.events:
             return None
         arc, event = run.arcs[0], run.events[0]
         there = now.onward(*along(quiet, model.system.mode(e.mode), arc, e, event.time))
         after = after_event(quiet, there, event, there.estimate.covariance)
         return _back(quiet, after, e.time, law)
-    except (SimulationError, GuardViolatedError, ConstraintViolatedError):
+    except SimulationError:
         return None
 
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from hybridctl.batch.simulate import simulate_batch
 from hybridctl.checks import Array
-from hybridctl.errors import GuardViolatedError, SimulationError
+from hybridctl.errors import SimulationError
 from hybridctl.estimation.estimate import Estimate, constrained
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.model import Model, believed
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -120,7 +120,7 @@ def followed(
     bring = _early if len(fired(path.events)) > len(kind.guards) else _late
     try:
         return bring(model, path, kind, end, law)
-    except (SimulationError, GuardViolatedError):
+    except SimulationError:
         return None
 
 
@@ -195,7 +195,8 @@ def _late(
 def _simulated(
     model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
 ) -> HybridTrajectory:
-    return simulate(model.system, mode, x, (start, end), law, **_settings(model))
+    with believed():
+        return simulate(model.system, mode, x, (start, end), law, **_settings(model))
 
 
 def _settings(model: Model) -> dict[str, Any]:

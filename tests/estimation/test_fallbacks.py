@@ -8,14 +8,15 @@ from estimation.piecewise import affine_guard, affine_mode, affine_reset, stairc
 from scipy.linalg import expm
 
 import hybridctl as hc
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.errors import NoContactSolutionError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.hybrid.laws import no_input
-from hybridctl.hybrid.mode import Reset, Transition
+from hybridctl.hybrid.mode import Held, Reset, Transition
 
 A, C = np.array([[0.0, 0.0], [1.5, -0.4]]), np.array([1.0, 0.3])
 P0 = np.array([[4e-4, 1e-4], [1e-4, 9e-4]])
@@ -166,6 +167,37 @@ def test_a_run_goes_on_after_a_prediction_that_did_not():
     np.testing.assert_allclose(result.steps[2].estimate.mean, values[2], atol=0.05)
     assert [t for t, _ in result.notes] == [1.0] * 4
     assert result.summary()["replaced"] == 4
+
+
+@pytest.mark.parametrize("kind", [SaltedKalmanFilter, UnscentedFilter])
+def test_a_mean_that_is_off_what_its_mode_holds_is_held(kind):
+    """A value takes it 1 m off a line y = 0 that nothing leads back to: it is no start of a flow.
+
+    What the rates would have done in each quarter of the time is added to the covariance.
+    """
+    line = Held(("y",), lambda x: x[1:], np.array([1e-6]), ("m",))
+    mode = hc.Mode("on", hc.VectorSpace(2), lambda t, x, u: np.array([0.5, 0.0]), held=line)
+    kf = kind(hc.HybridSystem([mode], []), np.zeros((2, 2)), BOTH)
+    there = kf.update(Estimate("on", 0.0, np.zeros(2), np.eye(2)), "z", np.array([0.0, 1.0]))
+    off = there.estimate.mean
+    assert off[1] > 0.99
+    found = kf.predict(there, 0.1)
+    assert kept(found)
+    assert any("y is 0.99" in note for note in found.notes)
+    np.testing.assert_array_equal(found.estimate.mean, off)
+    way = 0.025 * np.array([0.5, 0.0])
+    expected = there.estimate.covariance + 4.0 * np.outer(way, way)
+    np.testing.assert_allclose(found.estimate.covariance, expected, rtol=1e-12)
+
+
+def test_an_innovation_without_a_covariance_is_an_error_by_name():
+    """A covariance of 1e200 by rounding below zero along a component, which is no covariance."""
+    kf = SaltedKalmanFilter(ending(), Q, BOTH)
+    state = kf.update(Estimate("a", 0.0, np.array([0.0, 0.2]), P0), "z", np.array([0.0, 0.2]))
+    wild = replace(state.estimate, covariance=np.array([[1e200, 2e200], [2e200, 1e200]]))
+    (first,) = state.hypotheses
+    with pytest.raises(SimulationError, match="innovation of 'z' at t = 0 s is not positive"):
+        kf.update(state._replace(hypotheses=(first._replace(estimate=wild),)), "z", np.zeros(2))
 
 
 def test_outside_one_guard_another_one_still_fires():
