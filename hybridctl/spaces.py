@@ -130,4 +130,5 @@ def tangent_map(space: Space, x: Array) -> Array:
     own = getattr(space, "tangent_map", None)
     if own is not None:
         return np.asarray(own(x))
-    return np.array([space.rate(x, unit) for unit in np.eye(space.ndx)]).reshape(-1, space.nx).T
+    columns = [space.rate(x, unit) for unit in np.eye(space.ndx)]
+    return np.asarray(np.array(columns).reshape(-1, space.nx).T)
