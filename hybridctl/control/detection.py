@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from operator import attrgetter, itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -192,6 +193,9 @@ class DetectedPolicy:
         if self.reference is None and timeout != math.inf:
             raise InputError(f"reference must be given for a timeout of {timeout} s, got None")
 
+    def __reduce__(self) -> tuple[type[DetectedPolicy], tuple[Any, ...]]:
+        return type(self), (self.policy, self.detection, self.reference)
+
     def law(self, history: History) -> InputLaw:
         """The law of the policy after the events that it knows of.
 
@@ -214,8 +218,9 @@ class DetectedPolicy:
 
     def _known(self, history: History) -> tuple[History, float]:
         """What is known of a history, which is asked for its law and then for the next change."""
-        if self._last and self._last[0][0] is history:
-            return self._last[0][1]
+        for seen, found in self._last:
+            if seen is history:
+                return found
         detected = self.detection.detected(history, self._due)
         known = replace(history, mode=detected.mode, events=detected.events)
         self._last[:] = [(history, (known, detected.next_change))]

@@ -1,5 +1,6 @@
 """Late, noisy and missed detection, on balls in closed form."""
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -93,6 +94,32 @@ def test_jitter_is_that_of_the_seed(bounces):
     assert (first != lags(2)).all()
     draws = [np.random.default_rng((1, k)).standard_normal(2)[0] for k in range(2)]
     np.testing.assert_allclose(first, 0.01 + 0.003 * np.array(draws), rtol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_events_are_in_the_order_in_which_they_get_known(bounces, seed):
+    """Samples between them keep their places, also where a later event is known sooner."""
+    hit, kinds = tracked(bounces).events[0], np.random.default_rng(seed).random(40) < 0.3
+    events = tuple(
+        replace(hit, index=k, time=0.01 * k, guards=("floor",) if is_hit else ())
+        for k, is_hit in enumerate(kinds)
+    )
+    detection = Detection(delay=0.03, jitter=0.03, seed=seed)
+    now = History("air", 0.4, hit.state_after, events)
+    hits = [event for event in events if event.guards]
+    numbers = [np.random.default_rng((seed, k)).standard_normal() for k in range(len(hits))]
+    lags = [max(0.0, 0.03 + 0.03 * number) for number in numbers]
+    times = {e.index: e.time + lag for e, lag in zip(hits, lags, strict=True)}
+    expected = sorted((times.get(e.index, e.time), e.index) for e in events)
+    found = detection.detected(now, lambda events: np.inf)
+    assert [e.index for e in found.events] == [i for t, i in expected if t <= 0.4]
+
+
+def test_a_policy_that_is_pickled_leaves_out_what_it_was_told(bounces):
+    system, reference = bounces
+    policy = DetectedPolicy(hc.ReferenceSpreading(reference, [GAIN] * 3), Detection(delay=0.01))
+    hc.simulate(system, "air", START, (0.0, 1.6), policy)
+    assert b"History" not in pickle.dumps(policy)
 
 
 def test_a_missed_impact_counts_when_its_time_is_over(bounces):
