@@ -22,6 +22,7 @@ where another has more than `chances.DOUBT`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -31,6 +32,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from hybridctl.checks import Array
+from hybridctl.errors import SimulationError
 from hybridctl.estimation.chances import (
     LEAST,
     astride,
@@ -161,7 +163,10 @@ def corrected(
         return (_settled(rules, hypotheses[0], first, law, ()),)
     found = []
     for k, (h, passed) in enumerate(zip(*_early(rules, hypotheses, law), strict=True)):
-        own = first if k == 0 else rules.corrected(h.estimate, channel, value, law)
+        own = None if k else first
+        if k:
+            with suppress(SimulationError):  # it has run away: given up, like those that rattle
+                own = rules.corrected(h.estimate, channel, value, law)
         if own is not None:
             found.append(_settled(rules, h, own, law, passed))
     if len(found) == 1:

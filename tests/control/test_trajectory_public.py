@@ -26,7 +26,7 @@ def test_a_quadruped_of_eighteen_velocities_rises_by_its_feet():
     ]
     task = Task(
         plant,
-        [Phase(STANCE, (), (0.3, 0.3 + 1e-9), 3, 4)],
+        [Phase(STANCE, (), (0.3, 0.3 + 1e-9), 5, 4)],
         start=crouched,
         conditions=[Condition("rise", lambda a, b, t: b[2] - a[2], 0.03, 0.03, "m"), *rest],
         margins=Margins(force=0.1, friction=0.9),
