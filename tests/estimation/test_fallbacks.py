@@ -200,6 +200,17 @@ def test_an_innovation_without_a_covariance_is_an_error_by_name():
         kf.update(state._replace(hypotheses=(first._replace(estimate=wild),)), "z", np.zeros(2))
 
 
+def test_a_less_likely_hypothesis_without_a_covariance_is_given_up():
+    kf = SaltedKalmanFilter(ending(), Q, BOTH, hypotheses=2)
+    state = kf.update(Estimate("a", 0.0, np.array([0.0, 0.2]), P0), "z", np.array([0.0, 0.2]))
+    (first,) = state.hypotheses
+    wild = replace(state.estimate, covariance=np.array([[1e200, 2e200], [2e200, 1e200]]))
+    other = first._replace(estimate=wild, log_weight=-1.0)
+    found = kf.update(state._replace(hypotheses=(first, other)), "z", np.array([0.0, 0.2]))
+    assert len(found.hypotheses) == 1
+    assert found.estimate.covariance.max() < 1e-3
+
+
 def test_outside_one_guard_another_one_still_fires():
     """A ball 1 mm below its floor that rises out of it, and meets the wall at x = 0.2 meanwhile.
 
