@@ -25,7 +25,7 @@ from hybridctl.mechanics.system import ContactSystem, closed_contacts
 TOLERANCE = 1e-7
 _PATIENCE = 1.5  # of the time that the steps of the gait take
 _AGREED = 3  # changes of a state from step to step that tell how they go on
-_CYCLE = 4  # steps, at most, after which a walk is looked at for the same one again
+_CYCLE = 4  # steps, at most, in which a walk that limps repeats
 _LEFT = 1e-3  # rad, m and per s, that steps to come may move a state; a push of 1 N s moves it 0.08
 STANCES = (five_link.LEFT_STANCE, five_link.RIGHT_STANCE)
 BOTH_DOWN = ("stick", "stick")

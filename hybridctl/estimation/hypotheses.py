@@ -163,16 +163,22 @@ def corrected(
         return (_settled(rules, hypotheses[0], first, law, ()),)
     found = []
     for k, (h, passed) in enumerate(zip(*_early(rules, hypotheses, law), strict=True)):
-        own = None if k else first
-        if k:
-            with suppress(SimulationError):  # it has run away: given up, like those that rattle
-                own = rules.corrected(h.estimate, channel, value, law)
+        own = _beside(rules, h, channel, value, law) if k else first
         if own is not None:
             found.append(_settled(rules, h, own, law, passed))
     if len(found) == 1:
         only = found[0]
         return (only._replace(log_weight=-only.side),)
     return _kept(rules, found)
+
+
+def _beside(
+    rules: Rules, h: Hypothesis, channel: str, value: Array, law: InputLaw
+) -> Corrected | None:
+    """A less likely hypothesis after a value; None where it has run away, which ends it alone."""
+    with suppress(SimulationError):
+        return rules.corrected(h.estimate, channel, value, law)
+    return None
 
 
 def signalled(

@@ -109,7 +109,7 @@ class Model:
         system = HybridSystem(
             lambda key: mode, lambda key: Outgoing(mode.guard_set, lambda fired: stay)
         )
-        with believed():
+        with from_estimate():
             run = simulate(
                 system, key, x, (start, end), law, rtol=self.rtol, atol=self.atol,
                 progress=_limit(key), terminal=lambda event: True,
@@ -179,7 +179,7 @@ class Model:
     def _flow(
         self, system: HybridSystem, key: ModeKey, x: Array, span: tuple[float, float], law: InputLaw
     ) -> Arc:
-        with believed():
+        with from_estimate():
             run = simulate(
                 system, key, x, span, law, rtol=self.rtol, atol=self.atol, progress=_limit(key)
             )
@@ -187,10 +187,11 @@ class Model:
 
 
 @contextmanager
-def believed() -> Iterator[None]:
-    """A simulation from what a filter believes: no start of a mode is no way on.
+def from_estimate() -> Iterator[None]:
+    """The context of a simulation that starts from an estimate, which may have run away.
 
-    The error of a start becomes a `SimulationError`.
+    Where its mean is off what its mode holds, or outside of it, there is no way on: the error of
+    the start becomes a `SimulationError`.
     """
     try:
         yield

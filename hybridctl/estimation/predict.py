@@ -21,7 +21,7 @@ from hybridctl.errors import EventLimitError, SimulationError, SystemDefinitionE
 from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, constrained, corrected, nearest_semidefinite
 from hybridctl.estimation.jumps import jumped, to_rest
-from hybridctl.estimation.model import Model, believed, guard_rates, in_pace, sees_input
+from hybridctl.estimation.model import Model, from_estimate, guard_rates, in_pace, sees_input
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import StepAhead, WholeStep
@@ -187,7 +187,7 @@ def _onward(model: Model, now: StatePrediction, end: float, law: InputLaw) -> St
     e = now.estimate
     outside, until = _outside(model, e, end, law)
     try:
-        with believed():
+        with from_estimate():
             run = simulate(
                 model.without(e.mode, outside) if outside else model.system,
                 e.mode,

@@ -32,7 +32,7 @@ from hybridctl.estimation.estimate import (
     nearest_semidefinite,
     truncated,
 )
-from hybridctl.estimation.model import Model, believed, guard_rates, sees_input
+from hybridctl.estimation.model import Model, from_estimate, guard_rates, sees_input
 from hybridctl.estimation.predict import StatePrediction, after_event, along, predict, step_along
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Point
@@ -115,7 +115,7 @@ def ahead(model: Model, now: StatePrediction, guard: str, law: InputLaw) -> Stat
     quiet = model.quiet
     others = [name for name in model.system.outgoing(e.mode).guards.names if name != guard]
     try:
-        with believed():
+        with from_estimate():
             run = simulate(
                 model.without(e.mode, others),
                 e.mode,

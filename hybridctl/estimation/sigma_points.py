@@ -19,7 +19,7 @@ from hybridctl.batch.simulate import simulate_batch
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
 from hybridctl.estimation.estimate import Estimate, constrained
-from hybridctl.estimation.model import Model, believed
+from hybridctl.estimation.model import Model, from_estimate
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -195,7 +195,7 @@ def _late(
 def _simulated(
     model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
 ) -> HybridTrajectory:
-    with believed():
+    with from_estimate():
         return simulate(model.system, mode, x, (start, end), law, **_settings(model))
 
 

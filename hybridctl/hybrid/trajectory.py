@@ -136,7 +136,7 @@ class Arc:
         return self.space.normalize(both[:nx]), both[nx:]
 
     def states_and_inputs(self, times: Array) -> tuple[Array, Array]:
-        """States (n, nx) and inputs (n, nu) at times (n,), likewise."""
+        """States (n, nx) and inputs (n, nu) at times (n,); the ends are held outside of them."""
         _, _, series = self._joint
         k = np.maximum(self.breaks.searchsorted(times, "right") - 1, 0)
         s = 2.0 * (times - self.breaks[k]) / self.lengths[k] - 1.0
