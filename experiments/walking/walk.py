@@ -288,8 +288,7 @@ def goes_on(gait: Gait, touchdowns: Sequence[Event], more: int, end: float) -> b
     last = touchdowns[-_AGREED - 2 * _CYCLE + 1 :]
     if not repeats(seen_alike(gait, last), more):
         return False
-    recent = last[-_CYCLE - 1 :]
-    longest = max(b.time - a.time for a, b in pairwise(recent))
+    longest = max(b.time - a.time for a, b in pairwise(last[-_CYCLE - 1 :]))
     return last[-1].time + more * longest <= end
 
 

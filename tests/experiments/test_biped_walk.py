@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -311,6 +312,20 @@ def test_steps_that_repeat_too_slowly_are_not_all_walked_in_time(gait, tracks, d
     end = touchdowns[-1].time + 40 * gait.period
     assert walks.goes_on(gait, touchdowns, 40, end + 0.01)
     assert not walks.goes_on(gait, touchdowns, 40, end - 0.01)
+
+
+def test_the_longest_of_four_steps_in_turn_tells_whether_there_is_time(gait):
+    """Twelve touchdowns in a cycle of four, whose last step but two takes 0.9 s, the others 0.6."""
+    turn, way = np.linalg.inv(gait.symmetry.matrix), np.eye(14)[5]
+    lengths = np.where(np.arange(12) % 4 == 1, 0.9, 0.6)
+    touchdowns = [
+        SimpleNamespace(time=time, state_after=state if k % 2 == 0 else turn @ state)
+        for k, time in enumerate(np.cumsum(lengths))
+        for state in [0.1 * (k % 4) * way]
+    ]
+    end = touchdowns[-1].time + 8 * 0.9
+    assert walks.goes_on(gait, touchdowns, 8, end + 0.01)
+    assert not walks.goes_on(gait, touchdowns, 8, end - 0.01)
 
 
 TRIALS = [

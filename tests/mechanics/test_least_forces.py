@@ -1,5 +1,7 @@
 """Forces of least weighted norm inside the cones: closed forms, an optimiser, differences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
@@ -196,6 +198,38 @@ def test_derivatives_with_borders_that_act():
         # differences: h^2 times third derivatives, some thousands here, and 1e-13 / h
         np.testing.assert_allclose(change, expected, atol=1e-5 * max(1.0, np.abs(expected).max()))
     assert min(met.values()) >= 5
+
+
+def test_derivatives_where_one_contact_slides():
+    """The same with the first contact sliding along x: its friction goes with its normal force."""
+    h, slope, met = 1e-5, 2.0, 0
+    for seed in range(30):
+
+        def at(t, seed=seed):
+            rng = np.random.default_rng(seed)
+            problem, weights, inside = random_case(rng)
+            mu, k = problem.static[0], len(problem.static)
+            inside[k : k + 2] = [-mu * inside[0], 0.0]
+            # the free rates that these forces balance, and a drift that leaves them solvable
+            free = -problem.delassus @ (inside * (1.0 + slope * t * rng.random(3 * k)))
+            moved = replace(problem, free=free, magnitude=np.abs(free).max())
+            directions = [np.array([1.0, 0.0]), *[None] * (k - 1)]
+            weights = weights * (1.0 + t * rng.normal(size=3 * k))
+            modes = ("slip", *["stick"] * (k - 1))
+            return moved, weights, least_forces(moved, modes, directions, weights)
+
+        (now, _, found), (more, w1, last), (less, w0, first) = at(0.0), at(h), at(-h)
+        if found.touched:
+            continue
+        met += 1
+        k = len(now.static)
+        held = [*range(k), *range(k + 2, 3 * k)]
+        equations = -(more.free - less.free)[held] / (2.0 * h)
+        none = np.zeros((len(found.multipliers), 1))
+        change = found.sensitivity(equations[:, None], none, (w1 - w0)[:, None] / (2.0 * h))[:, 0]
+        expected = (last.multipliers - first.multipliers) / (2.0 * h)
+        np.testing.assert_allclose(change, expected, atol=1e-5 * max(1.0, np.abs(expected).max()))
+    assert met >= 10
 
 
 def test_forces_are_found_where_weights_of_four_decades_leave_them_far_outside_the_cones():
