@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,7 +19,7 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
     ResetModel,
 )
-from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_states import CLOSED, OPEN, STICK, Modes
 from hybridctl.mechanics.contact_terms import TermValues
 from hybridctl.mechanics.dynamics import ContactDynamics
 from hybridctl.mechanics.guards import ContactGuard, closing_guards
@@ -27,6 +27,7 @@ from hybridctl.mechanics.impact import ImpactResult, impact_derivatives, impact_
 from hybridctl.mechanics.jamming import response_ratio
 from hybridctl.mechanics.phase import contact_modes
 from hybridctl.mechanics.stick_slip_border import clearly_held, impact_border
+from hybridctl.mechanics.stops import Breakaway, Stop
 from hybridctl.mechanics.tolerances import (
     BRIDGED,
     NEAR_JAM,
@@ -34,7 +35,6 @@ from hybridctl.mechanics.tolerances import (
     PENETRATION,
     RESTING_SPEED,
     SEPARATION_SPEED,
-    STANDSTILL,
     TOUCHING,
 )
 
@@ -70,10 +70,10 @@ class ContactEdges:
         if hit:
             return Edge(_ImpactReset(self.dynamics, frozenset(hit), self.modes))
         if stops:
-            return Edge(_Stop(self.dynamics, tuple(after), stops))
+            return Edge(Stop(self.dynamics, tuple(after), stops))
         begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
         if begin:
-            return Edge(_Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)))
+            return Edge(Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)))
         return Edge(_ReleaseReset(self.dynamics, tuple(after)))
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
@@ -336,75 +336,3 @@ class _ReleaseReset(ResetModel):
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         return _identity(self.dynamics, at)
-
-
-@dataclass(frozen=True)
-class _Stop(ResetModel):
-    """Contacts stop sliding without an impulse, and go on in `modes` but for those.
-
-    One that stops and those that stand still with it stick, and lose what is left of
-    their sliding velocities, at most 2e-8 m/s. What other guards say at that instant was seen
-    beyond the stop, where friction has no direction: they take no part, and the selection by
-    accelerations decides about them. stops: names of the guards of contacts that stop.
-    """
-
-    dynamics: ContactDynamics
-    modes: Modes
-    stops: Mapping[int, str]
-
-    def calc(self, t: float, x: Array, u: Array) -> Jump:
-        n = self.dynamics.robot.nq
-        stand, stopped = self._standing(x)
-        v = self.dynamics.stopped(self.dynamics.phase(stand), x[:n], x[n:], stopped)
-        took_part = tuple(name for i, name in self.stops.items() if i in stopped)
-        none = np.zeros(len(self.modes))
-        return Jump(np.concatenate((x[:n], v)), stand, none, guards=took_part or None)
-
-    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
-        stand, stopped = self._standing(at.x)
-        q, v, phase = at.x[:n], at.x[n:], self.dynamics.phase(stand)
-        before = self.dynamics.solve(self.dynamics.phase(self.modes), q, v, at.u)
-        velocity_z = self.dynamics.stopped_derivatives(phase, q, v, stopped, before)
-        state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
-        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
-
-    def _standing(self, x: Array) -> tuple[Modes, list[int]]:
-        """The modes in which contacts that stand still stick, and which contacts those are."""
-        n = self.dynamics.robot.nq
-        slow = np.linalg.norm(self.dynamics.slip_velocities(x[:n], x[n:]), axis=1) <= STANDSTILL
-        stand = tuple(
-            STICK if m in SLIPS and s else m for m, s in zip(self.modes, slow, strict=True)
-        )
-        return stand, [i for i, m in enumerate(stand) if m == STICK and slow[i]]
-
-    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> None:
-        n = self.dynamics.robot.nq
-        clearly_held(self.dynamics, at.x[:n], at.x[n:], u_after, contact_modes(key))
-
-
-@dataclass(frozen=True)
-class _Breakaway(ResetModel):
-    """Contacts that stuck `begin` to slide, from rest, and all go on in `modes`.
-
-    Integration leaves them velocities while they stick, such as 1e-8 m/s after a ball has rolled
-    for 0.3 s. They would be taken for sliding, against the direction in which friction gives way.
-    """
-
-    dynamics: ContactDynamics
-    before: Modes
-    modes: Modes
-    begin: tuple[int, ...]
-
-    def calc(self, t: float, x: Array, u: Array) -> Jump:
-        n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.before)
-        v = self.dynamics.stopped(phase, x[:n], x[n:], self.begin)
-        return Jump(np.concatenate((x[:n], v)), self.modes, np.zeros(len(self.modes)))
-
-    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
-        q, v, phase = at.x[:n], at.x[n:], self.dynamics.phase(self.before)
-        held = self.dynamics.solve(phase, q, v, at.u)
-        velocity_z = self.dynamics.stopped_derivatives(phase, q, v, self.begin, held)
-        state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
-        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -11,30 +10,18 @@ from scipy.linalg import pinv
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics.coulomb.law import CERTIFIED, unit
-from hybridctl.mechanics.coulomb.solve import polish
+from hybridctl.mechanics.coulomb.law import CERTIFIED
 from hybridctl.mechanics.equations import (
     ContactRows,
     Solution,
     balanced,
     linearised,
     magnitude,
-    problem,
     shared,
     solve,
 )
 from hybridctl.mechanics.phase import ContactPhase, Friction
-from hybridctl.mechanics.tolerances import (
-    ALONG,
-    AT_BORDER,
-    BEGUN,
-    CLEARLY_MOVES,
-    CONSISTENT,
-    MOVES,
-    STANDSTILL,
-    STOPPED,
-    TURNS,
-)
+from hybridctl.mechanics.tolerances import CONSISTENT, STANDSTILL, STOPPED, TURNS
 
 _TURNED = 10  # of Newton's steps, of which three or four do
 
@@ -55,31 +42,6 @@ def sliding_directions(
             starting.append(slide.contact)
         found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
     return found, starting
-
-
-def begun_before(phase: ContactPhase, rows: ContactRows) -> list[int]:
-    """Contacts that slide in a surface, but have hardly begun, or have almost stopped."""
-    speeds = {s.contact: float(np.linalg.norm(rows.rates[s.rows])) for s in phase.spatial}
-    return [k for k, speed in speeds.items() if STANDSTILL < speed <= BEGUN]
-
-
-def goes_on(now: Solution, k: int, onwards: Array | None, sure: bool) -> bool:
-    """Whether the k-th closed contact still slides the way it goes, now that it is slow.
-
-    onwards: the direction in which it would begin to slide from a standstill, if it would. Then its
-    velocity has to be more than what integration leaves of a beginning, and point elsewhere; if
-    that direction is but a guess, any velocity tells more. Where friction could hold it, it goes on
-    until it stops, if it slows down: otherwise it is held.
-    """
-    rows = now.phase.tangents[k]
-    velocity = now.rows.rates[rows]
-    change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
-    speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))
-    if not sure:
-        return speed > MOVES
-    if onwards is not None:
-        return speed > CLEARLY_MOVES and float(velocity @ onwards) < ALONG * speed
-    return speed > MOVES and float(velocity @ change) < -ALONG * speed * size
 
 
 class _Turn(NamedTuple):
@@ -141,29 +103,6 @@ def steered_derivatives(
     )
 
 
-def sliding_from_rest(
-    phase: ContactPhase,
-    rows: ContactRows,
-    directions: dict[int, Array],
-    begun: dict[int, Array],
-    sure: bool,
-) -> Solution:
-    """The solution in which some contacts `begun` to slide, the way they accelerate if it is found.
-
-    sure: whether they do in these directions, be it under loads that are shared otherwise.
-    """
-    now = solve(phase, rows, directions | begun, tuple(begun))
-    if sure:
-        return now
-    if now.kkt.redundant and begun:
-        now = shared(now, phase.friction)
-        with suppress(NoContactSolutionError):
-            found = turned_by_loads(now, phase.friction)
-            if found.inside and (_change(found, along=True) >= 0.0).all():
-                return found
-    return now._replace(steered=())
-
-
 def turned_by_loads(now: Solution, friction: Friction) -> Solution:
     """A solution whose steered contacts slide the way they accelerate under the loads they carry.
 
@@ -175,7 +114,7 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
     """
     if not now.steered or not now.kkt.redundant:
         return now
-    scale, missed = magnitude(now), _change(now, along=False)
+    scale, missed = magnitude(now), change_of_steered(now, along=False)
     for _ in range(_TURNED):
         if not now.inside or not np.abs(missed).max() > CONSISTENT * scale:  # or is no number
             return now
@@ -185,7 +124,7 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
             sideways = across[now.phase.tangents[k]]
             directions[k] = math.cos(angle) * directions[k] + math.sin(angle) * sideways
         now = shared(solve(now.phase, now.rows, directions, now.steered), friction)
-        missed = _change(now, along=False)
+        missed = change_of_steered(now, along=False)
     if np.abs(missed).max() <= CERTIFIED * scale:
         return now
     raise NoContactSolutionError(
@@ -195,7 +134,7 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
     )
 
 
-def _change(now: Solution, along: bool) -> Array:
+def change_of_steered(now: Solution, along: bool) -> Array:
     """Accelerations (n,) of steered contacts along, or across, the directions they slide in."""
     change = now.rows.jacobian @ now.acceleration - now.rows.target
     each = [(now.directions[k], change[now.phase.tangents[k]]) for k in now.steered]
@@ -216,50 +155,6 @@ def stop_of(now: Solution, contacts: tuple[int, ...]) -> tuple[Array, Array]:
     response = jacobian @ turn.acceleration
     alone = np.abs(jacobian @ now.kkt.by_mass(now.rows.jacobian.T @ turn.forces)).max()
     return turn.acceleration @ pinv(response, atol=TURNS * alone, rtol=0.0), turn.across
-
-
-def surely(friction: Friction, slow: list[int]) -> Friction:
-    """Cones in which slow contacts have to hold to be sure of it, by kinetic friction."""
-    static = friction.static.copy()
-    static[slow] = (1.0 - AT_BORDER) * friction.kinetic[slow]
-    return Friction(static, friction.kinetic)
-
-
-def staying(now: Solution, slow: list[int], friction: Friction) -> list[int]:
-    """The slow contacts that kinetic friction could hold.
-
-    now: the solution in which they stick, with forces inside the cones of `surely` if there are.
-    """
-    tangents, normal = now.phase.tangents, now.forces[: len(now.phase.closed)]
-    limit = (1.0 - 0.5 * AT_BORDER) * friction.kinetic * normal
-    return [k for k in slow if np.linalg.norm(now.forces[tangents[k]]) < limit[k]]
-
-
-def beginnings(
-    phase: ContactPhase, held: Solution, starting: list[int], stays: list[int], friction: Friction
-) -> tuple[dict[int, Array], bool]:
-    """Directions in which friction lets contacts accelerate from a standstill, if it does.
-
-    held: the solution in which they stick; those that stay in it are left out, unless others carry
-    them along. The first guess is against the friction that would hold them: at the border of
-    breaking away it is the direction itself. Besides, whether these are directions of
-    accelerations: where other contacts do not hold, guesses are returned.
-    """
-    if set(stays) >= set(starting):
-        return {}, True
-    rows, forces = held.rows, held.forces
-    guesses = [
-        unit(-forces[tangents], None) if k in starting else None
-        for k, tangents in enumerate(phase.tangents)
-    ]
-    modes = tuple(phase.modes[i] for i in phase.closed)
-    solution = polish(problem(phase, rows, friction, held.kkt), modes, guesses)
-    if solution is not None:
-        guesses = list(solution.directions)
-    else:
-        guesses = [None if k in stays else guess for k, guess in enumerate(guesses)]
-    found = {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
-    return found, solution is not None
 
 
 def sliding_times(now: Solution) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from differences import assert_derivative
 
 import hybridctl as hc
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics import Contact, Plane, Robot, contact_system, sliding
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system, sliding, standstill
 from hybridctl.mechanics.coulomb import solve
 from hybridctl.mechanics.selection import select_modes
 
@@ -102,7 +102,7 @@ def test_an_edge_begins_to_slide_beside_corners_that_hold(creep, turn):
 @pytest.mark.parametrize("creep", [0.0, 5e-10])
 def test_what_is_held_where_it_stands_is_selected_to_stick(monkeypatch, creep):
     """So that a guard sees its force, however the search for a direction fares."""
-    monkeypatch.setattr(sliding, "polish", lambda *_: None)
+    monkeypatch.setattr(standstill, "polish", lambda *_: None)
     system = shod()
     dynamics, (q, v, u) = system.dynamics, creeping(system, creep, 8.0, -0.6)
     modes = select_modes(dynamics, q, v, u, ("stick",) * 4 + ("slip",) * 2)
