@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.laws import tracking_law
+from hybridctl.control.laws import Tracking
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.reference import Reference
 from hybridctl.hybrid.laws import InputLaw
@@ -35,10 +35,10 @@ class PhaseReset:
     patience: float
 
     def law(self, history: History) -> InputLaw:
-        """Feedforward and feedback at the time that has gone by since the touchdown."""
+        """Feedforward and feedback at the time since the touchdown, so without derivatives."""
         k, late, overdue = self._place(history)
         k += history.time >= overdue
-        return tracking_law(self.reference.arcs[k], self.gains.arcs[k], self.limits, late=late)
+        return Tracking(self.reference.arcs[k], self.gains.arcs[k], self.limits, late=late)
 
     def next_change(self, history: History) -> float:
         """The time at which a touchdown is overdue, s."""

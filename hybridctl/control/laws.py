@@ -60,21 +60,22 @@ def tracking_law(
     gain: GainCurve | None,
     limits: Array | None = None,
     projection: Projection | None = None,
-    late: float = 0.0,
 ) -> DifferentiableLaw:
     """The law u = mu(t) + K(t) P(t) (alpha(t) - x) on an arc, the difference tangent at x.
 
     gain: None for the feedforward mu alone. limits (2, nu): the least and the greatest input, to
-    which u is cut; what is cut has derivative zero. projection: P, the identity by default. late:
-    by how much later all of it is followed, s.
+    which u is cut; what is cut has derivative zero. projection: P, the identity by default.
     """
-    law = Tracking(arc, gain, limits, projection, late)
+    law = Tracking(arc, gain, limits, projection)
     return DifferentiableLaw(law, law.jacobian, law.rate)
 
 
 @dataclass(frozen=True, eq=False)
 class Tracking(LinearFeedback):
     """The law of `tracking_law`, a linear feedback in a vector space, and its derivatives.
+
+    late: by how much later all of it is followed, s. Where the state says so, or when an event was,
+    the law has no derivatives: then a policy gives this one, not a `DifferentiableLaw`.
 
     In a vector space b(t) and K(t) are kept for the last times, as an implicit step asks for the
     same few times in each of its iterations.

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, function, instance, number
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.laws import checked_limits, scheduled, tracking_law
+from hybridctl.control.laws import Tracking, checked_limits, scheduled
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
 from hybridctl.hybrid.laws import InputLaw
@@ -60,14 +60,17 @@ class LeastValueTracking:
         self._grids: dict[int, tuple[Array, Array, Array]] = {}
 
     def law(self, history: History) -> InputLaw:
-        """Feedforward and feedback at the phase of least value."""
+        """Feedforward and feedback at the phase of least value.
+
+        The phase is chosen by the state at the sample, so that the law has no derivatives.
+        """
         k = locate(self.reference, history.events).macro
         time = self.phase(k, history.state)
         planned = self.reference.events
         if k < len(planned) and time > planned[k].time + self._patience:
             k += 1
         arc, gain, late = self.reference.arcs[k], self.gains.arcs[k], history.time - time
-        law = tracking_law(arc, gain, self.limits, late=late)
+        law = Tracking(arc, gain, self.limits, late=late)
         if self._correction is None:
             return law
         wanted = law(history.time, history.state)
@@ -76,7 +79,7 @@ class LeastValueTracking:
             return law
         inputs = arc.inputs.copy()
         inputs[:, 0] += allowed - wanted  # of Chebyshev's polynomials the first is 1
-        return tracking_law(replace(arc, inputs=inputs), gain, self.limits, late=late)
+        return replace(law, arc=replace(arc, inputs=inputs))
 
     def next_change(self, history: History) -> float:
         """The time of the next sample, s."""

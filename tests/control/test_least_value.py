@@ -6,7 +6,10 @@ from control.test_lqr import bouncing, extended, push
 
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.least_value import LeastValueTracking
+from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.policy import History
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.sensitivity.linearize import linearize
 
 GAIN = np.array([[3.0, 0.7]])
 RISING = GainCurve(np.array([0.0, 1.0]), np.array([GAIN, 2.0 * GAIN]))
@@ -84,3 +87,13 @@ def test_a_corrected_input_is_off_by_the_same_until_the_next_sample(reference):
         for t in (0.2, 0.213):
             wanted = free.law(history)(t, state) - change
             np.testing.assert_allclose(policy.law(history)(t, state), wanted, atol=1e-12)
+
+
+def test_a_law_chosen_by_the_state_has_no_derivatives(reference):
+    """Held fixed, its phase would give 0.65 for the change of speed by speed; the flow has 0.95."""
+    system, _, _ = bouncing()
+    policy = tracking(reference, sample=0.05)
+    start = reference.arcs[0](0.1) + np.array([0.01, 0.02])
+    tracked = simulate(system, "air", start, (0.1, 0.35), policy)
+    with pytest.raises(SystemDefinitionError, match="chosen by the state"):
+        linearize(system, tracked, policy=policy)

@@ -12,7 +12,7 @@ from hybridctl.robots.rrr_door import system as door
 import hybridctl as hc
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.laws import tracking_law
+from hybridctl.control.laws import Tracking, tracking_law
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.errors import InputError, SystemDefinitionError
@@ -208,7 +208,7 @@ def test_tracking_laws_have_the_derivatives_of_their_values():
     for slopes in (None, rng.normal(size=(3, 4, 12))):
         away = GainCurve(knots, turned.normal(size=(3, 12, 12)))
         given = arc, GainCurve(knots, values, slopes), limits, away
-        law, later = tracking_law(*given), tracking_law(*given, late=0.05)
+        law, later = tracking_law(*given), Tracking(*given, late=0.05)
         t, h = 0.27, 1e-6
         x = space.integrate(arc(t), 0.3 * rng.normal(size=12))
         by_state = np.array([
