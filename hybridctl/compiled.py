@@ -137,15 +137,21 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CC", "cc"))
 
 
+def needed_compiler() -> str:
+    """The C compiler of this machine. Raises `InputError` where there is none."""
+    command = compiler()
+    if command is None:
+        raise InputError("functions can be compiled where there is a C compiler, named cc or by CC")
+    return command
+
+
 def native(function: Any) -> Any:
     """The function as machine code, by the C compiler of this machine, some 10 times as fast.
 
     It is kept where functions are kept. Raises `InputError` where there is no compiler, `cc` or the
     one that `CC` names, or where it fails.
     """
-    command = compiler()
-    if command is None:
-        raise InputError("functions can be compiled where there is a C compiler, named cc or by CC")
+    command = needed_compiler()
     name, text = function.name(), function.serialize()
     place = _directory() or Path(tempfile.mkdtemp(prefix="hybridctl-"))
     place.mkdir(parents=True, exist_ok=True)

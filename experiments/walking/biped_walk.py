@@ -72,7 +72,8 @@ class Config(Settings):
     each controller but the predictive one. kinds: of trials, see `limits.KINDS`; what is survived
     is looked for on their grids, over `judged` steps (see `walk.repeats`), from `full_starts`, and
     `predictive_starts` of them for the predictive controller, which takes some five times as long.
-    compiled: whether its functions are machine code, where there is a C compiler.
+    compiled: whether its functions, and those of the walker in full runs, are machine code, where
+    there is a C compiler.
     speeds: of further gaits, m/s. levels: of noise of the sensors, where a filter is in the loop,
     and driven: what it takes to disturb velocities, see `filtered.Sensing`. filtered: walks, each
     of `filtered_steps`, with each filter, with gains for this weight of torques: noise asks for
@@ -201,7 +202,12 @@ def found_gait(config: Config, speed: float) -> Gait:
         MARGINS, clearance=config.clearance, friction=config.share, early=config.early
     )
     return find(
-        speed, friction=config.friction, torque=config.torque, margins=margins, late=config.late
+        speed,
+        friction=config.friction,
+        torque=config.torque,
+        margins=margins,
+        late=config.late,
+        terms="native" if config.full and _is_compiled(config) else "auto",
     )
 
 

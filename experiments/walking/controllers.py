@@ -85,7 +85,7 @@ def predictive(
     """Predictive control with the weights of the LQR and its value function after a touchdown."""
     planned, uphill = (
         task(walker, gait.speed, torque=torque, margins=ROOM, bend=BEND)
-        for walker in (gait.walker, five_link.system(gait.friction, tilt=_TILT))
+        for walker in (gait.walker, gait.walker_with(tilt=_TILT))
     )
     back = np.linalg.inv(gait.symmetry.matrix)
     after = back.T @ lqr.period.values[1].start @ back

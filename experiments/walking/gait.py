@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from hybridctl.robots import five_link
@@ -19,6 +19,7 @@ from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.control.trajectory.transcription import Guess
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.mechanics.dynamics import TermsChoice
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.orbits import FloquetMultipliers
@@ -37,13 +38,20 @@ class Gait:
     """A step of the left leg that closes up to the exchange of the legs.
 
     friction: of the ground. speed: m/s. step: from just after the touchdown of the left foot to
-    just after that of the right one.
+    just after that of the right one. terms: see `ContactDynamics`.
     """
 
     walker: ContactSystem
     friction: float
     speed: float
     step: OptimalTrajectory
+    terms: TermsChoice = "auto"
+
+    def walker_with(
+        self, *, step: float = 0.0, torso: float = 1.0, tilt: float = 0.0
+    ) -> ContactSystem:
+        """The walker on other ground, or with another torso; see `five_link.robot`."""
+        return _walker_with(self.friction, self.terms, step, torso, tilt)
 
     @cached_property
     def symmetry(self) -> Symmetry:
@@ -106,6 +114,13 @@ class Gait:
         return self.map.floquet_multipliers(symmetry=self.symmetry)
 
 
+@lru_cache(maxsize=64)
+def _walker_with(
+    friction: float, terms: TermsChoice, step: float, torso: float, tilt: float
+) -> ContactSystem:
+    return five_link.system(friction, step=step, torso=torso, tilt=tilt, terms=terms)
+
+
 def task(
     walker: ContactSystem,
     speed: float,
@@ -150,18 +165,19 @@ def find(
     margins: Margins = MARGINS,
     late: float = 0.0,
     noise: Array | None = None,
+    terms: TermsChoice = "auto",
 ) -> Gait:
     """The gait at a speed in m/s; see `optimise` for what it raises.
 
     friction: of the ground. torque: the greatest, N m. late: see `task`. noise (2, 14): of the
-    guess.
+    guess. terms: of the walker.
     """
-    walker = five_link.system(friction)
+    walker = five_link.system(friction, terms=terms)
     planned = task(walker, speed, torque=torque, margins=margins, late=late)
     begin = straight_guess(np.zeros((2, 14)) if noise is None else noise)
     step = optimise(planned, begin)
     step.open_loop.required()
-    return Gait(walker, friction, speed, step)
+    return Gait(walker, friction, speed, step, terms)
 
 
 def _posture(x: float, left: tuple[float, float], right: tuple[float, float]) -> Array:

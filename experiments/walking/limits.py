@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.walk import Walk, over_a_step, pushed, scattered, walk
-from hybridctl.robots import five_link
 
 from hybridctl.checks import Array
 from hybridctl.control.detection import DetectedPolicy, Detection
@@ -20,7 +18,6 @@ from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.tuning.ensemble import standard_error
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.policy import Policy
-from hybridctl.mechanics.system import ContactSystem
 
 MEASURED = 4  # steps
 _SPREAD = 1.0  # of the logarithms (base 10) of weights that are tried
@@ -89,13 +86,8 @@ def tried(
         return walk(gait, late, start, steps, whole=whole)
     share = 0.01 * (size if kind in ("slope up", "heavier") else -size)
     torso, tilt = (1.0, share) if kind.startswith("slope") else (1.0 + share, 0.0)
-    walker = _other_walker(gait.friction, torso, tilt)
+    walker = gait.walker_with(torso=torso, tilt=tilt)
     return walk(gait, policy, start, steps, walker, whole=whole)
-
-
-@lru_cache(maxsize=64)
-def _other_walker(friction: float, torso: float, tilt: float) -> ContactSystem:
-    return five_link.system(friction, torso=torso, tilt=tilt)
 
 
 def last_survived(survives: Callable[[int], bool], guess: int, end: int) -> int:

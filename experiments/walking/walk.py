@@ -167,7 +167,7 @@ def over_a_step(
     whole: see `walk`.
     """
     start = gait.middle if start is None else start
-    raised = five_link.system(gait.friction, step=height)
+    raised = gait.walker_with(step=height)
     begin, end = 0.5 * gait.period, (0.5 + _PATIENCE * steps) * gait.period
     first = _walked(gait, raised, five_link.LEFT_STANCE, policy, start, (begin, end), most=1)
     if first.reason or first.run is None or not first.steps:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
-from hybridctl.mechanics.contact_states import STICK, Modes
+from hybridctl.mechanics.contact_states import Modes
 from hybridctl.mechanics.contact_terms import TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.contacts import Contact, checked_contacts
 from hybridctl.mechanics.coulomb.law import CoulombProblem
@@ -35,7 +35,6 @@ from hybridctl.mechanics.equations import (
     linearised,
     problem,
     shared,
-    solve,
 )
 from hybridctl.mechanics.flat_terms import FlatTerms
 from hybridctl.mechanics.generated import GeneratedTerms
@@ -45,21 +44,14 @@ from hybridctl.mechanics.multibody_terms import PinocchioTerms
 from hybridctl.mechanics.phase import ContactPhase
 from hybridctl.mechanics.robot import Robot
 from hybridctl.mechanics.sliding import (
-    beginnings,
-    begun_before,
-    goes_on,
-    sliding_directions,
-    sliding_from_rest,
-    staying,
     steered_derivatives,
-    stop_of,
-    surely,
     turned_by_loads,
 )
+from hybridctl.mechanics.standstill import settled
 from hybridctl.mechanics.surfaces import ExpressedSurface
-from hybridctl.mechanics.tolerances import ON_SURFACE, SAME_WAY
+from hybridctl.mechanics.tolerances import ON_SURFACE
 
-TermsChoice = Literal["auto", "generated", "pinocchio"]
+TermsChoice = Literal["auto", "generated", "native", "pinocchio"]
 OnSeveral = Literal["raise", "dissipation"]
 MOST_EXPRESSED = 24  # velocities of a robot up to which its terms are generated in half a second
 _COMPILED = 7  # velocities of a robot up to which those of each mode are, whole steps included
@@ -79,6 +71,8 @@ class ContactDynamics:
     terms: where mass, rows and their derivatives come from: functions "generated" from the robot,
     or "pinocchio". "auto" generates them for robots of up to 7 velocities, of which whole modes
     are compiled then, and up to 24 where contacts are other than points on planes of the world.
+    "native" are generated ones as machine code, of which a step takes a fifth of the time; they are
+    compiled where they are first asked for, by the C compiler of the machine, and kept.
 
     Redundant contacts share loads as `equations` says: by the smallest forces inside the friction
     cones, friction of those that stick in proportion to their normal forces.
@@ -217,7 +211,7 @@ class ContactDynamics:
         """
         values = self.terms.values(q, v, u)
         gaps = values.gaps.copy()
-        return self._solved(phase, closed_rows(phase, values, self.stabilization)), gaps
+        return settled(self.phase, phase, closed_rows(phase, values, self.stabilization)), gaps
 
     def loaded(self, now: Solution, gaps: Array) -> ContactAcceleration:
         """Acceleration and forces of a solution, with loads shared inside the friction cones."""
@@ -240,69 +234,12 @@ class ContactDynamics:
 
     def solve(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> Solution:
         """The equations of a phase with at least one closed contact; see `equations.solve`."""
-        return self._solved(phase, self.rows(phase, q, v, u))
+        return settled(self.phase, phase, self.rows(phase, q, v, u))
 
     def problem(self, phase: ContactPhase, rows: ContactRows) -> CoulombProblem:
         """Coulomb's law for the accelerations of the closed contacts of a phase."""
         kkt = KKT(rows.mass, rows.jacobian.T, rows.jacobian)
         return problem(phase, rows, phase.friction, kkt)
-
-    def _solved(self, phase: ContactPhase, rows: ContactRows) -> Solution:
-        """The solution in the directions of sliding velocities, or, where there is none, of others.
-
-        Contacts that all but stand still come to a stop, begin to slide, or are held: they slide
-        the way they go, the way friction lets them accelerate, or stick.
-        """
-        directions, slow = sliding_directions(phase, rows)
-        now = solve(phase, rows, directions)
-        if not slow:
-            return now
-        together = self._beginning(phase, rows, directions, slow)
-        if together is not None:
-            return together
-        friction = phase.friction
-        moving = {k: s for k, s in directions.items() if k not in slow}
-        held = shared(solve(self._holding(phase, slow), rows, moving), surely(friction, slow))
-        stays = staying(held, slow, friction)
-        begun, sure = beginnings(phase, held, slow, stays, friction)
-        going = [k for k in slow if goes_on(now, k, begun.get(k), sure)]
-        if begun and going:
-            starting = [k for k in slow if k not in going]
-            begun, sure = beginnings(phase, held, starting, stays, friction)
-        begun = {k: s for k, s in begun.items() if k not in going}
-        still = self._holding(phase, [k for k in slow if k not in going and k not in begun])
-        return sliding_from_rest(still, rows, directions, begun, sure)
-
-    def _beginning(
-        self, phase: ContactPhase, rows: ContactRows, directions: dict[int, Array], slow: list[int]
-    ) -> Solution | None:
-        """The solution in which slow contacts begin to slide with others that did just before.
-
-        None where there are no others, or friction lets them go another way. Velocities lag behind
-        directions that turn while contacts begin: kept for the others, they could stop slow ones.
-        """
-        others = begun_before(phase, rows)
-        if not others:
-            return None
-        friction, starting = phase.friction, sorted([*slow, *others])
-        moving = {k: s for k, s in directions.items() if k not in starting}
-        at_rest = rows.rates.copy()
-        for k in starting:
-            at_rest[phase.tangents[k]] = 0.0
-        held = solve(self._holding(phase, starting), rows._replace(rates=at_rest), moving)
-        begun, sure = beginnings(phase, held, starting, [], friction)
-        along = all(k in begun and begun[k] @ directions[k] > SAME_WAY for k in others)
-        if not sure or not along:
-            return None
-        still = self._holding(phase, [k for k in slow if k not in begun])
-        return solve(still, rows, directions | begun, tuple(begun))
-
-    def _holding(self, phase: ContactPhase, contacts: Sequence[int]) -> ContactPhase:
-        """The phase in which some more of the closed contacts stick."""
-        modes = list(phase.modes)
-        for k in contacts:
-            modes[phase.closed[k]] = STICK
-        return self.phase(tuple(modes))
 
     def projected(self, phase: ContactPhase, q: Array, v: Array) -> tuple[Array, Array]:
         """The state near (q, v) with the contacts of a phase closed and sticking, by least energy.
@@ -343,53 +280,6 @@ class ContactDynamics:
         system = KKT(mass, jacobian[held].T, jacobian[held])
         moved[nv:] += system.solve(np.zeros((nv, 2 * nv)), -rates_z)[0]
         return moved
-
-    def stopped(self, phase: ContactPhase, q: Array, v: Array, contacts: Sequence[int]) -> Array:
-        """The velocity v without sliding of some sticking contacts, by impulses of the phase.
-
-        The normal velocities of closed contacts, and what others that stick have, stay; those that
-        slide on rub along their velocities.
-        """
-        system, rows = self._stop(phase, q, v)
-        change = -self._sliding_of(phase, contacts) * (rows @ v)
-        return v + system.solve(np.zeros(len(v)), change)[0]
-
-    def stopped_derivatives(
-        self, phase: ContactPhase, q: Array, v: Array, contacts: Sequence[int], before: Solution
-    ) -> Array:
-        """Derivatives (nv, 2 nv) of `stopped` by (q, v), where nothing is left to be taken off.
-
-        before: the solution with the contacts that stop still sliding. In a surface friction has
-        turned away what perturbations there were across, see `stop_of`.
-        """
-        nv, held = len(v), phase.held_rows
-        system, _ = self._stop(phase, q, v)
-        rates_z = self.rate_derivatives(q, v)
-        change = -self._sliding_of(phase, contacts)[:, None] * rates_z[held]
-        dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
-        slowed = np.eye(2 * nv)
-        spatial = tuple(
-            slide.contact
-            for slide in before.phase.spatial
-            if before.phase.closed[slide.contact] in contacts
-        )
-        if spatial:
-            response, across = stop_of(before, spatial)
-            slowed[nv:] -= response @ across.T @ rates_z[before.phase.all_rows]
-        return np.asarray((np.eye(nv, 2 * nv, nv) + dv) @ slowed)
-
-    def _stop(self, phase: ContactPhase, q: Array, v: Array) -> tuple[KKT, Array]:
-        """Impulses of a phase that change the rates of its constrained rows (m, nv), and these."""
-        rows = self.rows(phase, q, v, np.zeros(self.robot.nu))
-        directions, _ = sliding_directions(phase, rows)
-        constrained = rows.jacobian[phase.constrained]
-        return KKT(rows.mass, rows.jacobian.T @ phase.mix(directions), constrained), constrained
-
-    def _sliding_of(self, phase: ContactPhase, contacts: Sequence[int]) -> Array:
-        """The flags (m,): 1 for constrained rows that are tangents of these contacts, else 0."""
-        held = phase.held_rows
-        tangent = held >= len(self.contacts)
-        return np.where(tangent & np.isin(self.all.owner[held], contacts), 1.0, 0.0)
 
     # Derivatives
 
@@ -491,10 +381,11 @@ def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:
     """The terms asked for; "auto" generates those of small robots, and what sweeps are slow at."""
     ground = rows.on_ground() if robot.nv > 1 else None
     by_sweeps = ground is not None and robot.nv > _COMPILED
-    if choice == "generated" or (choice == "auto" and robot.nv <= MOST_EXPRESSED and not by_sweeps):
+    asked = choice in ("generated", "native")
+    if asked or (choice == "auto" and robot.nv <= MOST_EXPRESSED and not by_sweeps):
         try:
-            return GeneratedTerms(robot, rows)
+            return GeneratedTerms(robot, rows, native=choice == "native")
         except InputError:
-            if choice == "generated":
+            if asked:
                 raise
     return PinocchioTerms(robot, rows) if ground is None else FlatTerms(robot, ground, rows.owner)

@@ -21,7 +21,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.compiled import Compiled, held, kept, key_of, transposed
+from hybridctl.compiled import Compiled, held, kept, key_of, native, needed_compiler, transposed
 from hybridctl.mechanics import contact_expressions, expressions
 from hybridctl.mechanics.bodies import Tree
 from hybridctl.mechanics.contact_expressions import ContactPoints
@@ -40,11 +40,14 @@ class GeneratedTerms:
 
     Functions are made when they are first asked for, and kept on disk (see `compiled`). Methods
     return read-only views that hold until the same method is called again in the same thread.
+    native: whether they are made machine code, by a C compiler.
 
-    Raises `InputError` for a joint or surface for which no expression is known.
+    Raises `InputError` for a joint or surface for which no expression is known, and where machine
+    code is asked for without a compiler.
     """
 
-    def __init__(self, robot: Robot, contacts: ContactSet) -> None:
+    def __init__(self, robot: Robot, contacts: ContactSet, *, native: bool = False) -> None:
+        self.native = native and needed_compiler() is not None
         self._constants = Constants.of(robot, contacts)
         for place in self._constants.places:
             contact_expressions.known_surface(place.surface)
@@ -61,22 +64,30 @@ class GeneratedTerms:
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
         return ImpulseDerivatives(*self._impulse_derivatives(q, z, forces))
 
+    def ready(self, made: Any, numbers: Array) -> Any:
+        """A generated function that can be called: its last argument held at these numbers."""
+        return held(native(made) if self.native else made, numbers)
+
     @cached_property
     def _values(self) -> Compiled:
         c = self._constants
         nv, r, k = c.nv, c.rows, len(c.places)
-        return c.compiled("values", [(nv, nv), (nv,), (r, nv), (r,), (k,), (r,)])
+        return self._compiled("values", [(nv, nv), (nv,), (r, nv), (r,), (k,), (r,)])
 
     @cached_property
     def _derivatives(self) -> Compiled:
         c = self._constants
         both = 2 * c.nv
-        return c.compiled("derivatives", [(c.nv, both), (c.rows, both), (c.rows, both)])
+        return self._compiled("derivatives", [(c.nv, both), (c.rows, both), (c.rows, both)])
 
     @cached_property
     def _impulse_derivatives(self) -> Compiled:
         c = self._constants
-        return c.compiled("impulse_derivatives", [(c.nv, c.nv), (c.rows, c.nv)])
+        return self._compiled("impulse_derivatives", [(c.nv, c.nv), (c.rows, c.nv)])
+
+    def _compiled(self, name: str, shapes: list[tuple[int, ...]]) -> Compiled:
+        c = self._constants
+        return Compiled(self.ready(c.made(name), c.numbers), shapes)
 
 
 class Constants(NamedTuple):
@@ -109,10 +120,9 @@ class Constants(NamedTuple):
         """Number of rows of the contacts."""
         return sum(1 + place.directions for place in self.places)
 
-    def compiled(self, name: str, shapes: list[tuple[int, ...]]) -> Compiled:
-        """A compiled function of those below, made or read from disk."""
-        made = kept(self.key(name), lambda: transposed(name, *self._made(name)))
-        return Compiled(held(made, self.numbers), shapes)
+    def made(self, name: str) -> Any:
+        """A function of those below, made or read from disk."""
+        return kept(self.key(name), lambda: transposed(name, *self._made(name)))
 
     def _made(self, name: str) -> _Made:
         symbolic, numbers = self.symbolic()

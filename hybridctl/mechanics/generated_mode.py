@@ -21,7 +21,7 @@ from hybridctl.compiled import Compiled, held, kept, key_of, transposed
 from hybridctl.hybrid.model import FieldJacobian, Found, GuardJacobian, ModeKey, Slopes
 from hybridctl.mechanics.contact_mode import ContactMode, ContactPoint
 from hybridctl.mechanics.expressions import Bodies, Expression, normalized
-from hybridctl.mechanics.generated import sources
+from hybridctl.mechanics.generated import GeneratedTerms, sources
 from hybridctl.mechanics.mode_expressions import (
     ModeEquations,
     ModeField,
@@ -115,7 +115,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
     def _values(self) -> Compiled:
         """The function (t, x, u) -> rate (nq + nv,), guards (n,), soundness (1,)."""
         made = self._motion
-        return Compiled(self._held_at(made), [(made.numel_out(0),), (made.numel_out(1),), (1,)])
+        return Compiled(self._ready(made), [(made.numel_out(0),), (made.numel_out(1),), (1,)])
 
     @cached_property
     def _slopes(self) -> Compiled:
@@ -123,16 +123,18 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         made = self._kept("slopes", self._new_slopes)
         n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
         shapes = [(1,), (n, n), (n, nu), (count, n), (count, nu)]
-        return Compiled(self._held_at(made), shapes)
+        return Compiled(self._ready(made), shapes)
 
     def make(self, name: str) -> Function:
         """A function of its whole steps."""
         if name == "motion":
-            return self._held_at(self._motion)
-        return self._held_at(self._kept(name, lambda: self._new_step(name)))
+            return held(self._motion, self._equations.constants.numbers)
+        return self._ready(self._kept(name, lambda: self._new_step(name)))
 
-    def _held_at(self, made: Function) -> Function:
-        return held(made, self._equations.constants.numbers)
+    def _ready(self, made: Function) -> Function:
+        terms = self.dynamics.terms
+        assert isinstance(terms, GeneratedTerms)
+        return terms.ready(made, self._equations.constants.numbers)
 
     @cached_property
     def _motion(self) -> Function:

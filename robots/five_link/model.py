@@ -22,6 +22,7 @@ import numpy as np
 
 from hybridctl.checks import number
 from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.dynamics import TermsChoice
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
 from hybridctl.mechanics.passive import Rotor
 from hybridctl.mechanics.robot import Robot
@@ -71,9 +72,10 @@ def system(
     *,
     torso: float = 1.0,
     tilt: float = 0.0,
+    terms: TermsChoice = "auto",
 ) -> ContactSystem:
-    """The walker and its ground; impacts are plastic. See `robot` and `contacts`."""
-    return contact_system(robot(torso, tilt), contacts(friction, slope, step))
+    """The walker and its ground; impacts are plastic. terms: see `ContactDynamics`."""
+    return contact_system(robot(torso, tilt), contacts(friction, slope, step), terms=terms)
 
 
 def exchange_legs(walker: ContactSystem) -> Symmetry:
