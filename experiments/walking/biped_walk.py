@@ -331,7 +331,8 @@ def compared(
         record.put(name, (tuned.result().weights, *tuned.result().guesses))
     kept = {name: _kept(record, name) for name in NAMES}
     chosen = [Chosen(name, weights, tuple(rest)) for name, (weights, *rest) in kept.items()]
-    trials = [(each, kind) for kind in config.kinds for each in chosen]
+    slow_first = sorted(chosen, key=lambda each: each.controller != "predictive")
+    trials = [(each, kind) for each in slow_first for kind in config.kinds]
     missing = [trial for trial in trials if record.get(_key(*trial)) is None]
     judge = partial(_limits, config, contest)
     for n, (trial, future) in enumerate(workers.finished(judge, missing), start=1):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,7 +20,7 @@ from hybridctl.checks import Array, function, instance, number
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import Tracking, checked_limits, scheduled
 from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import locate
+from hybridctl.control.spreading import Follower
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
@@ -28,6 +29,15 @@ Value = Callable[[int, float], Array]
 Correction = Callable[[ModeKey, Array, Array], Array]
 _COMPARED = 96  # times of an arc
 _REFINED = 3  # steps of Gauss and Newton between them
+
+
+class _Grid(NamedTuple):
+    """States (n, nx), rates (n, nx) and values (n, ndx, ndx) at the times (n) of an arc, s."""
+
+    times: list[float]
+    states: Array
+    rates: Array
+    values: Array
 
 
 class LeastValueTracking:
@@ -57,14 +67,15 @@ class LeastValueTracking:
         self._value, self._correction = value, correction
         self._sample = number("sample", sample, above=0.0)
         self._patience = number("patience", patience, at_least=0.0)
-        self._grids: dict[int, tuple[Array, Array, Array]] = {}
+        self._grids: dict[int, _Grid] = {}
+        self._follower = Follower(self.reference)
 
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback at the phase of least value.
 
         The phase is chosen by the state at the sample, so that the law has no derivatives.
         """
-        k = locate(self.reference, history.events).macro
+        k = self._follower.position(history.events).macro
         time = self.phase(k, history.state)
         planned = self.reference.events
         if k < len(planned) and time > planned[k].time + self._patience:
@@ -87,22 +98,24 @@ class LeastValueTracking:
 
     def phase(self, k: int, x: Array) -> float:
         """The time of the reference, s, on its arc k, that is nearest to x in value."""
-        times, states, values = self._grid(k)
-        off = states - x
-        i = int(((off[:, None] @ values)[:, 0] * off).sum(axis=1).argmin())
-        arc, time, near = self.reference.arcs[k], float(times[i]), values[i]
-        step = float(times[1] - times[0])
-        for _ in range(_REFINED):
-            rate = arc.state_rate(time)
+        grid, arc = self._grid(k), self.reference.arcs[k]
+        off = grid.states - x
+        i = int(((off[:, None] @ grid.values)[:, 0] * off).sum(axis=1).argmin())
+        time, near, state, rate = grid.times[i], grid.values[i], grid.states[i], grid.rates[i]
+        step = grid.times[1] - grid.times[0]
+        least, most = max(time - step, arc.start), min(time + step, arc.end)
+        for n in range(_REFINED):
+            if n:
+                state, rate = arc.state_and_rate(time)
             along = near @ rate
-            time += float(along @ (x - arc(time)) / (along @ rate))
-            time = min(max(time, times[i] - step, arc.start), times[i] + step, arc.end)
+            time = min(max(time + float(along @ (x - state) / (along @ rate)), least), most)
         return time
 
-    def _grid(self, k: int) -> tuple[Array, Array, Array]:
+    def _grid(self, k: int) -> _Grid:
         if k not in self._grids:
             arc = self.reference.arcs[k]
-            times = np.linspace(arc.start, arc.end, _COMPARED)
-            values = np.array([self._value(k, time) for time in times.tolist()])
-            self._grids[k] = times, arc(times), values
+            times = np.linspace(arc.start, arc.end, _COMPARED).tolist()
+            states, rates = map(np.array, zip(*map(arc.state_and_rate, times), strict=True))
+            values = np.array([self._value(k, time) for time in times])
+            self._grids[k] = _Grid(times, states, rates, values)
         return self._grids[k]

@@ -53,10 +53,29 @@ def locate(reference: Reference, events: Sequence[Event]) -> Position:
     if it opens again at once, and an unplanned release is no event of the reference. Events
     without guards do not count.
     """
-    position = START
-    for guards in [event.guards for event in events if event.guards]:
-        position = advance(reference, position, guards)
-    return position
+    return Follower(reference).position(events)
+
+
+class Follower:
+    """The position in a reference along a history that grows: see `locate`.
+
+    Events that were there before the last one of the history asked for last are not read again.
+    """
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+        self._known: tuple[int, Event | None, Position] = 0, None, START
+
+    def position(self, events: Sequence[Event]) -> Position:
+        """The position after all these events."""
+        n, last, position = self._known
+        if not 0 < n <= len(events) or events[n - 1] is not last:
+            n, position = 0, START
+        for event in events[n:-1]:
+            position = advance(self._reference, position, event.guards)
+        if len(events) > 1:
+            self._known = len(events) - 1, events[-2], position
+        return advance(self._reference, position, events[-1].guards) if events else START
 
 
 def advance(reference: Reference, position: Position, guards: Collection[str]) -> Position:

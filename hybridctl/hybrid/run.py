@@ -327,6 +327,7 @@ def cross(
 ) -> tuple[Event, ArcStart]:
     """Apply the resets of an event, or what there is instead, and select the mode that flows on."""
     t, end, bridged = crossing.time, None, None
+    moves = instead is not None or bool(crossing.guards)
     before, u, rate = map(read_only, arc.left_limit())
     if instead is not None:
         key, jump, end, bridged = instead
@@ -334,10 +335,10 @@ def cross(
         key, jump = arc.mode, Jump(before)
     else:
         key, jump = jump_of(run.system, arc.mode, crossing.guards, t, before, u)
-    name, space = f"state after the event at t = {t}", run.system.mode(key).space
-    after = vector(name, jump.state, space.nx)
-    space.check(name, after)
-
+    name, space, after = f"state after the event at t = {t}", run.system.mode(key).space, before
+    if moves:
+        after = vector(name, jump.state, space.nx)
+        space.check(name, after)
     impulses = read_only(np.array(jump.impulses, dtype=np.float64))
     guards = crossing.guards if jump.guards is None else jump.guards
 
@@ -372,7 +373,7 @@ def cross(
 
     here = consistent(run.system, key, at, None if crossing.guards else run.guard_tolerance)
     mode, (history, law) = here.mode, asked[here.mode.key]
-    if mode.held is not None:
+    if mode.held is not None and (moves or mode.key != arc.mode):
         mode.held.check(name, mode.key, after)
     start = ArcStart(mode, law, t, after, here.u, next_change(run.policy, history), here)
     return event(mode.key, here.u), start

@@ -113,6 +113,14 @@ class Arc:
         """The time derivative (nx,) of the state at t in [start, end], from the left."""
         return self._slope(self.states, t)
 
+    def state_and_rate(self, t: float) -> tuple[Array, Array]:
+        """The state (nx,) at t, and its time derivative (nx,) from the left."""
+        k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
+        length = float(self.lengths[k])
+        at, turning = _value_and_slope(2.0 * (t - float(self.breaks[k])) / length - 1.0)
+        states = self.states[k]
+        return self.space.normalize(at @ states), 2.0 / length * (turning @ states)
+
     def _slope(self, series: Array, t: float) -> Array:
         k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
         length = float(self.lengths[k])

@@ -1,12 +1,14 @@
 """Events are counted where one guard does what another does, and where there are none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from control.samples import SPACE
+from control.samples import SPACE, bouncing_ball
 
 import hybridctl as hc
 from hybridctl.control.feasibility import feasibility
-from hybridctl.control.spreading import locate
+from hybridctl.control.spreading import Follower, Position, locate
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.sensitivity.simultaneous import jump_derivative
 
@@ -103,3 +105,24 @@ def test_events_without_guards_do_not_count(braked):
         fired = [e for e in run.events[:k] if e.guards]
         assert (position.macro, position.micro) == (len(fired), 0)
     np.testing.assert_allclose(run.final_state, nominal.final_state, atol=1e-9)
+
+
+def test_a_history_is_followed_as_if_it_were_read_anew():
+    """As it grows, event by event, whose last one may be another the next time; and another run's.
+
+    A reference of two bounces, whose guards are told among changes of the input.
+    """
+    ball = hc.simulate(bouncing_ball(), "air", [1.0, 0.0], (0.0, 1.5))
+    bounces, _ = ball.guard_events
+    reference = hc.extend(bouncing_ball(), ball, before=0.1, after=0.1)
+    silent = replace(bounces, guards=())
+    follower = Follower(reference)
+    runs = ([silent, bounces, silent, bounces, silent], [silent, silent, bounces])
+    for events in (*runs, runs[0][:2], [], runs[1]):
+        distinct = [replace(event) for event in events]
+        for k in range(len(distinct) + 1):
+            provisional = [*distinct[: k - 1], replace(silent)] if k else []
+            for history in (provisional, distinct[:k]):
+                fired = sum(bool(event.guards) for event in history)
+                assert follower.position(history) == Position(fired, 0, frozenset())
+                assert locate(reference, history) == follower.position(history)
