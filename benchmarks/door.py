@@ -22,7 +22,7 @@ from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.mechanics.impact import impact, impact_derivatives
+from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
 
 
 class BareDoor:

@@ -15,7 +15,7 @@ from benchmarks.timing import COLUMNS, measure, row
 from hybridctl.app.report import table
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics import contact_system, time_stepping
-from hybridctl.mechanics.impact import impact, impact_derivatives
+from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
 from hybridctl.mechanics.system import ContactSystem
 
 NONE, STANDING = np.zeros(0), 2000.0

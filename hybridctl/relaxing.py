@@ -36,12 +36,12 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.relaxation import relax as strips
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.contact_expressions import ContactPoints
-from hybridctl.mechanics.expressions import Bodies
-from hybridctl.mechanics.generated import Constants
-from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.mode_expressions import cholesky, tangents_of
+from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.modes.mode_expressions import cholesky, tangents_of
+from hybridctl.mechanics.multibody.expressions import Bodies
 from hybridctl.mechanics.system import ContactSystem
+from hybridctl.mechanics.terms.contact_expressions import ContactPoints
+from hybridctl.mechanics.terms.generated import Constants
 from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 OPEN, STRIP = "open", "strip"

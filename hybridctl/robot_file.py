@@ -58,11 +58,11 @@ from hybridctl.estimation.measurement import base_pose, encoders
 from hybridctl.estimation.noise import Noise
 from hybridctl.formula import formula
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.contact_states import OPEN
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.state import RobotStateSpace
-from hybridctl.mechanics.surfaces import Plane, Sphere, Surface, Terrain
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.contact_states import OPEN
+from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Surface, Terrain
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
 from hybridctl.yaml_files import read_yaml, typed
 

@@ -14,9 +14,9 @@ from hybridctl.robots.bodies import free_body
 
 from hybridctl.checks import number
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.surfaces import Plane
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import contact_system
 from hybridctl.settings import NotNegative, Positive, Settings
 

@@ -25,7 +25,7 @@ from hybridctl.estimation.filter_model import (
 )
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
 from hybridctl.estimation.noise import Noise
-from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.settings import NotNegative, Positive, UnitInterval
 
 TOSSES = {  # recordings of thrown cubes, one after the other in a file

@@ -19,9 +19,9 @@ import numpy as np
 from hybridctl.checks import Array, member
 from hybridctl.errors import FileFormatError
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.robot import Robot, Root
-from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.surfaces import Plane
+from hybridctl.mechanics.multibody.robot import Robot, Root
 from hybridctl.mechanics.system import contact_system
 
 _PACKAGE = "example-robot-data"

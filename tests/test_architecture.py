@@ -31,6 +31,7 @@ LAYERS = [
     {"app.cli"},
     {"__init__", "__main__"},
 ]
+MECHANICS = ["tolerances", "multibody", "contacts", "terms", "coulomb", "modes", "impacts"]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HOME = {
     "casadi": {
@@ -49,17 +50,17 @@ HOME = {
         "symbolic.py",
         "whole_jump.py",
         "whole_step.py",
-        "mechanics/expressions.py",
-        "mechanics/contact_expressions.py",
-        "mechanics/surfaces.py",
-        "mechanics/generated.py",
-        "mechanics/generated_mode.py",
-        "mechanics/impact_expressions.py",
-        "mechanics/mode_expressions.py",
+        "mechanics/multibody/expressions.py",
+        "mechanics/terms/contact_expressions.py",
+        "mechanics/contacts/surfaces.py",
+        "mechanics/terms/generated.py",
+        "mechanics/modes/generated_mode.py",
+        "mechanics/impacts/impact_expressions.py",
+        "mechanics/modes/mode_expressions.py",
     },
     "matplotlib": {"app/plots/panels.py"},
     "mujoco": {"interop/mujoco.py"},
-    "pinocchio": {"mechanics/robot.py", "mechanics/sweeps.py"},
+    "pinocchio": {"mechanics/multibody/robot.py", "mechanics/multibody/sweeps.py"},
 }
 HEAVY = {"casadi", "matplotlib", "mujoco", "numpy", "pinocchio", "scipy"}
 FILES = sorted(
@@ -103,6 +104,21 @@ def test_every_file_has_a_layer_and_imports_only_from_below(path):
         room = part_named(*rest)
         below = room == own or RANK[room] < RANK[own]
         assert below, f"{name_of(path)} imports {name}, which is not below it"
+
+
+def test_rooms_of_mechanics_import_only_from_below():
+    """Files beside the folders stand above all of them."""
+    rank = {name: k for k, name in enumerate(MECHANICS)}
+
+    def floor(room):
+        return rank.get(room, len(rank))
+
+    for path in (PACKAGE / "mechanics").rglob("*.py"):
+        own = path.relative_to(PACKAGE / "mechanics").with_suffix("").parts[0]
+        for name in imported(path):
+            top, *below = name.split(".")
+            if (top, *below[:1]) == ("hybridctl", "mechanics"):
+                assert floor(below[1]) <= floor(own), f"{name_of(path)} imports {name}"
 
 
 @pytest.mark.parametrize("library", sorted(HOME))

@@ -16,8 +16,8 @@ from hybridctl.errors import FileFormatError, FileWriteError, HybridctlError, In
 from hybridctl.files import atomic
 from hybridctl.formula import formula
 from hybridctl.logs import read_log
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.shapes import shapes_of
+from hybridctl.mechanics.contacts.shapes import shapes_of
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.robot_file import load_robot
 from hybridctl.yaml_files import read_yaml
 

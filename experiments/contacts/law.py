@@ -35,6 +35,7 @@ from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, count, vector
 from hybridctl.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics import Contact, Robot
+from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.coulomb import (
     CoulombProblem,
     CoulombSolution,
@@ -42,7 +43,6 @@ from hybridctl.mechanics.coulomb import (
 )
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
 from hybridctl.mechanics.coulomb.solve import found_by_newton, least_of_family
-from hybridctl.mechanics.geometry import ContactSet
 
 SUMMARY = "how often Coulomb's law for an impact has no, one, or several solutions"
 

@@ -16,7 +16,7 @@ import numpy as np
 from hybridctl.robots import rrr_door
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 
 Kind = Literal["true", "filter", "kalman"]
 

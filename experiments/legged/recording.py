@@ -21,7 +21,7 @@ from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.readings import Readings, uniform_stamps
 from hybridctl.logs import Log, Mapping, read_log
 from hybridctl.logs.legged import BaseChannels, base_readings
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 
 ORIGIN = "ami-iit/paper_ramadoss_2021_icra_proprioceptive-base-estimator on GitHub"
 INERTIAL = "root_link_imu_frame"

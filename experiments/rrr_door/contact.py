@@ -33,8 +33,8 @@ from hybridctl.errors import InfeasibleReferenceError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.contact_states import SLIPS
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.contacts.contact_states import SLIPS
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.settings import Settings
 
 

@@ -30,7 +30,7 @@ from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import HybridctlError
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 PUBLISHED_IMPULSES = (1.2572, 0.3410)
 PUBLISHED_TOUCHES = (1.0389, 1.0488)

@@ -25,7 +25,7 @@ from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.settings import Positive, Settings, UnitInterval
 
 OPEN = ("open", "open")

@@ -19,7 +19,7 @@ from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.control.trajectory.transcription import Guess
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.dynamics import TermsChoice
+from hybridctl.mechanics.modes.dynamics import TermsChoice
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.orbits import FloquetMultipliers

@@ -25,7 +25,7 @@ from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import START, Position, advance, due, missing
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.system import closed_contacts
 
 Guards = tuple[str, ...]

@@ -27,8 +27,8 @@ from hybridctl.estimation.state import Beginning
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.guards import closing_guards
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.modes.guards import closing_guards
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
 from hybridctl.spaces import Space, tangent_map

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, array, count, function, instance, number, semidefinite, sequence
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import ModeModel
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 
 Observed = Callable[[ModeModel, float, Array, Array], Array]
 

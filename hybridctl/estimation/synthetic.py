@@ -24,7 +24,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 
 _TOLERANCE = 1e-8  # of the truth, unless told

@@ -25,10 +25,10 @@ from scipy.optimize import brentq
 from hybridctl.checks import Array, Indices, all_finite, instance, number, vector
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.plant import Sample
-from hybridctl.mechanics.bodies import MovingBody
-from hybridctl.mechanics.contacts import WORLD, Contact, checked_contacts
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.surfaces import Plane, Sphere
+from hybridctl.mechanics.contacts.contact import WORLD, Contact, checked_contacts
+from hybridctl.mechanics.contacts.surfaces import Plane, Sphere
+from hybridctl.mechanics.multibody.bodies import MovingBody
+from hybridctl.mechanics.multibody.robot import Robot
 
 _POINT = 1e-3  # m, radius of the sphere that stands for a contact point
 _SLAB = (2.0, 2.0, 0.1)  # m, half the sides of the box that stands for the plane of a moving body

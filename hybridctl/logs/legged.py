@@ -16,7 +16,7 @@ from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.result import FilterResult
 from hybridctl.logs.schema import Log
 from hybridctl.logs.writers import PoseSeries, write_estimates
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.series import Series
 
 

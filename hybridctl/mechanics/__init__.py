@@ -1,17 +1,17 @@
 """Robots with contacts: Pinocchio's rigid-body dynamics made into a hybrid system."""
 
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.found_contacts import contacts_from
+from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Stairs, Terrain
 from hybridctl.mechanics.equilibrium import equilibrium
-from hybridctl.mechanics.found_contacts import contacts_from
-from hybridctl.mechanics.kick import Kick
+from hybridctl.mechanics.impacts.kick import Kick
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.multibody.passive import Rotor
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.parameters import parameter_derivatives
-from hybridctl.mechanics.passive import Rotor
 from hybridctl.mechanics.push import Wrench
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.state import RobotStateSpace
-from hybridctl.mechanics.surfaces import Plane, Sphere, Stairs, Terrain
 from hybridctl.mechanics.system import closed_contacts, contact_system
 from hybridctl.mechanics.timestepping import time_stepping
 

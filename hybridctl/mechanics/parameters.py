@@ -31,20 +31,25 @@ import numpy as np
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.bodies import Body
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.dynamics import STABILIZATION, ContactDynamics
-from hybridctl.mechanics.equations import (
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.impacts.impact import (
+    ImpactResult,
+    open_change,
+    row_values,
+    states_linearised,
+)
+from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics
+from hybridctl.mechanics.modes.equations import (
     AccelerationDerivatives,
     Solution,
     balanced,
     linearised,
 )
-from hybridctl.mechanics.guards import ContactGuards
-from hybridctl.mechanics.impact import ImpactResult, open_change, row_values, states_linearised
-from hybridctl.mechanics.phase import ContactPhase, contact_modes
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.sliding import steered_derivatives
+from hybridctl.mechanics.modes.guards import ContactGuards
+from hybridctl.mechanics.modes.phase import ContactPhase, contact_modes
+from hybridctl.mechanics.modes.sliding import steered_derivatives
+from hybridctl.mechanics.multibody.bodies import Body
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.mechanics.tolerances import CONTRADICTED
 from hybridctl.sensitivity.augmentation import ParameterDerivatives

@@ -28,15 +28,15 @@ from hybridctl.hybrid.mapped import Change, MappedPoint
 from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ResetBorder
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.mechanics.contact_terms import (
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.multibody.joints import skew
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.terms.contact_terms import (
     ImpulseDerivatives,
     TermDerivatives,
     Terms,
     TermValues,
 )
-from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.joints import skew
-from hybridctl.mechanics.robot import Robot
 
 _ROUNDING = 4.0  # spacings of floats between times that are meant to be the same
 

@@ -34,8 +34,8 @@ from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy, as_policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
-from hybridctl.mechanics.contact_mode import ContactMode
-from hybridctl.mechanics.contact_states import (
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.contact_states import (
     CLOSED,
     OPEN,
     SLIP,
@@ -44,21 +44,21 @@ from hybridctl.mechanics.contact_states import (
     STICK,
     Modes,
 )
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.dynamics import (
+from hybridctl.mechanics.impacts.kick import Kick, consistent_modes, kicked
+from hybridctl.mechanics.impacts.resets import ContactEdges
+from hybridctl.mechanics.modes.contact_mode import ContactMode
+from hybridctl.mechanics.modes.dynamics import (
     STABILIZATION,
     ContactDynamics,
     OnSeveral,
     TermsChoice,
 )
-from hybridctl.mechanics.generated_mode import GeneratedContactMode
-from hybridctl.mechanics.guards import ContactGuards
-from hybridctl.mechanics.kick import Kick, consistent_modes, kicked
-from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
+from hybridctl.mechanics.modes.guards import ContactGuards
+from hybridctl.mechanics.modes.phase import contact_modes
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.push import Push, Pushing, Wrench, driven, listed_wrenches
-from hybridctl.mechanics.resets import ContactEdges
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.state import RobotStateSpace
 from hybridctl.spaces import Space, VectorSpace
 from hybridctl.tables import html_table
 
@@ -164,9 +164,9 @@ class ContactSystem(HybridSystem):
 
         impulse (3,): N s, in world axes. at (3,): the point that is hit, m, in the frame `body`.
         Closed contacts push and rub against the blow by the law of an impact without restitution
-        (see `hybridctl.mechanics.kick`); the mode is that in which the state flows on under the
-        input u (nu,), zero for None. A run goes on from there, in the mode that its policy's first
-        input leaves consistent: `simulate(system, None, kick.state, ...)`.
+        (see `hybridctl.mechanics.impacts.kick`); the mode is that in which the state flows on under
+        the input u (nu,), zero for None. A run goes on from there, in the mode that its policy's
+        first input leaves consistent: `simulate(system, None, kick.state, ...)`.
 
         Raises what `consistent_mode` does, and `UnknownNameError` for a frame that is none.
         """

@@ -30,14 +30,14 @@ from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, inp
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
-from hybridctl.mechanics.contact_states import CLOSED, OPEN, SLIPS, Modes
-from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.coulomb import CoulombProblem, follow
-from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.guards import ContactGuard, Kind
-from hybridctl.mechanics.kkt import KKT
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.guards import ContactGuard, Kind
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
+from hybridctl.mechanics.terms.kkt import KKT
 from hybridctl.mechanics.tolerances import PENETRATION
 
 

@@ -21,12 +21,12 @@ from xml.etree import ElementTree
 import numpy as np
 
 from hybridctl.checks import number
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.dynamics import TermsChoice
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
-from hybridctl.mechanics.passive import Rotor
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.modes.dynamics import TermsChoice
+from hybridctl.mechanics.multibody.passive import Rotor
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.sensitivity.symmetry import Symmetry
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.surfaces import Plane
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.surfaces import Plane
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import contact_system
 from hybridctl.settings import NotNegative, Positive, Settings, UnitInterval
 

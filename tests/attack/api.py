@@ -12,7 +12,7 @@ from hybridctl.errors import SeveralContactSolutionsError
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
-from hybridctl.mechanics.impact import impact
+from hybridctl.mechanics.impacts.impact import impact
 
 
 class Struck(NamedTuple):

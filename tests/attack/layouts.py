@@ -17,7 +17,7 @@ import pinocchio as pin
 from attack.laws import Array
 from attack.machines import Machine
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, Terrain
-from hybridctl.mechanics.surfaces import Surface
+from hybridctl.mechanics.contacts.surfaces import Surface
 
 MOST_CONTACTS = 4
 UP = np.array([0.0, 0.0, 1.0])

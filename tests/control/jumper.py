@@ -15,10 +15,10 @@ import numpy as np
 from hybridctl.robots.bodies import cuboid_inertia
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts import Contact
-from hybridctl.mechanics.passive import Rotor
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.surfaces import Plane, Surface
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.surfaces import Plane, Surface
+from hybridctl.mechanics.multibody.passive import Rotor
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
 
 MONOPED = {"foot": 0.0}  # legs, and where their hips are along the trunk, m

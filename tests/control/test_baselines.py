@@ -17,7 +17,7 @@ from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.spreading import ClockTracking, locate
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import InputError
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 GAIN = [[40.0, 12.0]]
 

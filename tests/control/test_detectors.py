@@ -17,7 +17,7 @@ from hybridctl.control.detectors import (
 )
 from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot
-from hybridctl.mechanics.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 PERIOD = 1e-3
 

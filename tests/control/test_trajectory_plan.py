@@ -21,7 +21,7 @@ from hybridctl.control.trajectory.transcription import transcribe
 from hybridctl.errors import InputError, RedundantConditionWarning, SimulationError
 from hybridctl.hybrid.policy import History
 from hybridctl.mechanics import Contact, Plane, Robot, Stairs, contact_system
-from hybridctl.mechanics.impact import impact
+from hybridctl.mechanics.impacts.impact import impact
 
 GRAVITY = 9.81
 

@@ -32,8 +32,8 @@ from hybridctl.estimation.sigma_points import integrated
 from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.mechanics import ContactDynamics
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 
 NONE = np.zeros((2, 2))
 P0 = np.diag([0.02, 0.1]) ** 2

@@ -15,7 +15,7 @@ from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.particle import ParticleFilter, ParticleSet
 from hybridctl.estimation.record import Record, Series
 from hybridctl.hybrid.run import BriefEvent
-from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 
 A = np.array([[0.0, 1.0], [-4.0, -0.3]])
 C = np.array([0.3, -9.81])

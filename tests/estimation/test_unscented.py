@@ -12,7 +12,7 @@ from hybridctl.estimation.measurement import Measurement, configuration, linear
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.unscented import UnscentedFilter, sigma_points
-from hybridctl.mechanics.state import RobotStateSpace
+from hybridctl.mechanics.multibody.state import RobotStateSpace
 
 A = np.array([[0.0, 1.0, 0.0], [-4.0, -0.3, 0.5], [0.0, 0.2, -1.5]])
 C = np.array([0.3, -9.81, 0.2])

@@ -6,7 +6,7 @@ from hybridctl.robots import public
 from oracles import simulated_walks as simulated
 
 from hybridctl.estimation.legged.estimator import WALKING, StartDeviations
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 
 pytest.importorskip("mujoco")
 

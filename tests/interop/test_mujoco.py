@@ -12,7 +12,7 @@ from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.plant import Plant, SimulatedPlant
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere
-from hybridctl.mechanics.surfaces import Terrain
+from hybridctl.mechanics.contacts.surfaces import Terrain
 
 mujoco = pytest.importorskip("mujoco", reason="mujoco is not installed")
 

@@ -9,9 +9,10 @@ from differences import assert_derivative
 
 import hybridctl as hc
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics import Contact, Plane, Robot, contact_system, sliding, standstill
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.coulomb import solve
-from hybridctl.mechanics.selection import select_modes
+from hybridctl.mechanics.modes import sliding, standstill
+from hybridctl.mechanics.modes.selection import select_modes
 
 LEGS = ("FL", "FR", "RL", "RR")
 

@@ -8,7 +8,7 @@ from hybridctl.robots import ball
 
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system
-from hybridctl.mechanics.contacts import checked_contacts
+from hybridctl.mechanics.contacts.contact import checked_contacts
 from mechanics.models import PAIR
 
 GROUND = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))

@@ -15,7 +15,7 @@ from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions, fol
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, found_by_newton
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
-from hybridctl.mechanics.impact import impact
+from hybridctl.mechanics.impacts.impact import impact
 from mechanics.impacts import (
     GROUND,
     free_body,

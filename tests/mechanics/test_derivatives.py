@@ -5,7 +5,7 @@ import pytest
 from differences import assert_derivative
 from hybridctl.robots import cube
 
-from hybridctl.mechanics.impact import impact, impact_derivatives
+from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
 from mechanics.models import CASES, FLAT, ROUGH, ROUGH_FLAT, modes_of, random_state
 
 # A configuration, a velocity and an input are drawn of unit scale, and derivatives are compared

@@ -7,10 +7,10 @@ import pinocchio as pin
 import pytest
 
 from hybridctl.mechanics import Contact, Plane, Sphere
-from hybridctl.mechanics.dynamics import ContactDynamics
-from hybridctl.mechanics.flat_terms import FlatTerms
-from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.multibody_terms import PinocchioTerms
+from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.terms.flat_terms import FlatTerms
+from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
 from mechanics.random_robots import random_robot
 
 AGREE = 1e-10  # of the largest entry or one, as for the generated terms, and for their reasons

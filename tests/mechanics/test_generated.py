@@ -12,9 +12,9 @@ from differences import assert_derivative
 from hybridctl import compiled
 from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, Robot
-from hybridctl.mechanics.generated import GeneratedTerms
-from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.multibody_terms import PinocchioTerms
+from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.terms.generated import GeneratedTerms
+from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
 from mechanics.models import ROUGH
 from mechanics.random_robots import random_robot
 
@@ -195,7 +195,7 @@ def _made(p: Point, monkeypatch) -> list[str]:
     names = []
     build = compiled.transposed
     monkeypatch.setattr(
-        "hybridctl.mechanics.generated.transposed",
+        "hybridctl.mechanics.terms.generated.transposed",
         lambda name, *rest: (names.append(name), build(name, *rest))[1],
     )
     mass = _mass(GeneratedTerms(p.robot, p.contacts), p.q, p.v, p.u)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
-from hybridctl.mechanics.impact import impact
-from hybridctl.mechanics.selection import select_modes
+from hybridctl.mechanics.impacts.impact import impact
+from hybridctl.mechanics.modes.selection import select_modes
 from mechanics.models import SLOPE, door, pair, random_state
 
 CUBE = """<robot name="cube"><link name="cube"><inertial><mass value="0.37"/>

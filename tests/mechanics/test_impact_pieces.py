@@ -12,8 +12,8 @@ from scipy.optimize import linprog
 
 from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, Sphere
-from hybridctl.mechanics.impact import impact
-from hybridctl.mechanics.impact_pieces import impact_pieces
+from hybridctl.mechanics.impacts.impact import impact
+from hybridctl.mechanics.impacts.impact_pieces import impact_pieces
 from mechanics.models import HILL_IN_THE_PLANE, PLANAR_PAIR, pair
 
 MU, E = 0.4, 0.3

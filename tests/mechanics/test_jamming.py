@@ -5,7 +5,8 @@ import pytest
 from hybridctl.robots import public
 from scipy.linalg import null_space, svdvals
 
-from hybridctl.mechanics import Robot, contact_system, jamming
+from hybridctl.mechanics import Robot, contact_system
+from hybridctl.mechanics.modes import jamming
 
 CASES = [
     ("solo12", ("slip", "stick", "stick", "stick")),

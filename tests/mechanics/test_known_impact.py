@@ -5,7 +5,7 @@ from hybridctl.robots import block
 
 import hybridctl as hc
 from hybridctl.hybrid.model import JumpPoint
-from hybridctl.mechanics import resets
+from hybridctl.mechanics.impacts import resets
 
 
 def test_the_derivative_of_an_event_does_not_solve_its_impact_again(monkeypatch):

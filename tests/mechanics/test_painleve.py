@@ -21,7 +21,7 @@ from hybridctl.errors import (
     SeveralContactSolutionsError,
 )
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
-from hybridctl.mechanics.selection import select_modes
+from hybridctl.mechanics.modes.selection import select_modes
 from hybridctl.mechanics.tolerances import JAMMED, NEAR_JAM
 
 G, X, Z = 9.81, 1.0, 1.0

@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 
 from hybridctl.mechanics import Contact, ContactDynamics, Plane
 from hybridctl.mechanics.coulomb import enumerate_solutions
-from hybridctl.mechanics.impact import impact, impact_derivatives
+from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
 from mechanics.impacts import GROUND, impact_problem, violation
 
 P = cube.CubeParameters()

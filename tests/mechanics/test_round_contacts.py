@@ -11,9 +11,9 @@ from hybridctl.robots.bodies import free_body
 import hybridctl as hc
 from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system
-from hybridctl.mechanics.generated import GeneratedTerms
-from hybridctl.mechanics.geometry import ContactSet
-from hybridctl.mechanics.multibody_terms import PinocchioTerms
+from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.terms.generated import GeneratedTerms
+from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
 from mechanics.random_robots import random_robot
 
 MASS, RADIUS, G = 0.7, 0.11, 9.81

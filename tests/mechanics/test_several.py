@@ -8,7 +8,7 @@ import hybridctl as hc
 from hybridctl.errors import InputError, NoContactSolutionError, SeveralContactSolutionsError
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
-from hybridctl.mechanics.impact import impact
+from hybridctl.mechanics.impacts.impact import impact
 from mechanics.impacts import random_body, random_motion
 
 

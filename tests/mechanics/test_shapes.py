@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hybridctl.errors import FileFormatError
-from hybridctl.mechanics.shapes import GREY, shapes_of
+from hybridctl.mechanics.contacts.shapes import GREY, shapes_of
 
 URDF = """<robot name="r">
 <material name="red"><color rgba="1 0 0 1"/></material>

@@ -20,8 +20,8 @@ from hybridctl.mechanics import (
     parameter_derivatives,
     time_stepping,
 )
-from hybridctl.mechanics.impact import impact, impact_derivatives
-from hybridctl.mechanics.impact_expressions import impact_map
+from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
+from hybridctl.mechanics.impacts.impact_expressions import impact_map
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 from mechanics.flows import differences
 from mechanics.impacts import random_body, random_motion

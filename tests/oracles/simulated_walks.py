@@ -21,7 +21,7 @@ from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.record import Series
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 
 GAIT = Gait(period=0.4, lift=0.05)
 GAINS = {"solo12": (8.0, 0.25), "go1": (120.0, 3.0)}  # N m/rad and N m s/rad

@@ -26,7 +26,7 @@ from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.legged.system import OPEN, STICK, BaseNoise
 from hybridctl.estimation.record import Series
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.spaces import VectorSpace
 
 GRAVITY = np.array([0.0, 0.0, -9.81])

@@ -7,8 +7,8 @@ from hybridctl.robots import five_link
 
 import hybridctl as hc
 from hybridctl.errors import AmbiguousEventError, SeveralContactSolutionsError
-from hybridctl.mechanics.impact_expressions import held_rows, impact_map
-from hybridctl.mechanics.mode_expressions import mode_field
+from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
+from hybridctl.mechanics.modes.mode_expressions import mode_field
 
 Q = np.array([0.1, 0.75, 0.1, -0.4, 0.3, 0.2, 0.4])
 

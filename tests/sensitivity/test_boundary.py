@@ -18,8 +18,8 @@ from hybridctl.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetBorder, ResetJacobian
 from hybridctl.mechanics import ContactDynamics, Plane, contact_system
-from hybridctl.mechanics.impact import impact
-from hybridctl.mechanics.stick_slip_border import impact_border
+from hybridctl.mechanics.impacts.impact import impact
+from hybridctl.mechanics.impacts.stick_slip_border import impact_border
 from hybridctl.sensitivity.gains import jump_gains
 
 G = 9.81

@@ -15,7 +15,7 @@ from hybridctl.errors import InputError
 from hybridctl.files import packed
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
-from hybridctl.mechanics.impact import ImpactResult
+from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.tables import mode_text
 

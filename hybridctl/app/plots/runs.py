@@ -28,7 +28,7 @@ from hybridctl.checks import Array, member
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
-from hybridctl.mechanics.contacts import Contact
+from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 Path = str | os.PathLike[str] | None

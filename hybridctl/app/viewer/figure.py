@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.bodies import Frame
-from hybridctl.mechanics.contacts import WORLD, Contact
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.contacts.contact import WORLD, Contact
+from hybridctl.mechanics.multibody.bodies import Frame
+from hybridctl.mechanics.multibody.robot import Robot
 
 _SIGMAS = 3.0
 _THINNEST = 1e-5  # m, of an ellipsoid that is drawn

@@ -21,9 +21,9 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.mechanics.robot import Robot
-from hybridctl.mechanics.shapes import Shape, shapes_of
-from hybridctl.mechanics.surfaces import Plane, Sphere, Terrain
+from hybridctl.mechanics.contacts.shapes import Shape, shapes_of
+from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Terrain
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.tables import mode_text
 

@@ -25,7 +25,7 @@ from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
-from hybridctl.mechanics.phase import contact_modes
+from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.propagation import LinearStep, radau
 from hybridctl.sensitivity.variation import coefficients

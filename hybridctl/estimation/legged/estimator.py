@@ -50,7 +50,7 @@ from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.settings import NotNegative, Settings
 
 

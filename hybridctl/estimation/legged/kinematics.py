@@ -19,8 +19,8 @@ import numpy as np
 from hybridctl.checks import Array, flag, instance, quoted, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import skew
-from hybridctl.mechanics.bodies import Frame
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.bodies import Frame
+from hybridctl.mechanics.multibody.robot import Robot
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from hybridctl.estimation.legged.readings import Readings, held, stood, stretche
 from hybridctl.estimation.legged.rotation import quaternion, vector
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.likelihood import NoiseFit, fit_noise
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 
 FREE = ("foot", "foot_turn")
 

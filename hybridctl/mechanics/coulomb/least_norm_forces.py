@@ -30,7 +30,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics.contact_states import OPEN, STICK, Modes
+from hybridctl.mechanics.contacts.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
 from hybridctl.mechanics.coulomb.law import CoulombProblem, scaled
 from hybridctl.mechanics.coulomb.newton import nearest

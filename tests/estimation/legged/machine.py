@@ -4,7 +4,7 @@ import numpy as np
 
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.system import BaseNoise, LeggedBase, base_system
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 
 GRAVITY = np.array([0.0, 0.0, -9.81])
 BODY = (

@@ -17,7 +17,7 @@ from hybridctl.estimation.legged.readings import Hysteresis, Readings
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.record import Series
 from hybridctl.estimation.smoother import smooth
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 
 FEET = (Foot("left sole", flat=True), Foot("right sole"))
 SETTINGS = BaseSettings("imu", FEET, touch_force=100.0, lift_force=50.0, settle=0.0, standing=0.5)

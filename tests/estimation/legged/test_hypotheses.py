@@ -16,7 +16,7 @@ from hybridctl.estimation.legged.hypotheses import ContactEvidence, ContactHypot
 from hybridctl.estimation.legged.readings import Readings, signal_name
 from hybridctl.estimation.legged.rotation import matrix
 from hybridctl.estimation.record import Series
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 
 KEY = ("stick", "stick")
 EVIDENCE = ContactEvidence()

@@ -9,7 +9,7 @@ from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import angles_measurement, ground_measurement
 from hybridctl.estimation.legged.system import OTHERS, BaseNoise, Touch, lifts, touches
-from hybridctl.mechanics.robot import Robot
+from hybridctl.mechanics.multibody.robot import Robot
 
 BEFORE, AFTER = ("open", "stick"), ("stick", "stick")
 LEFT, RIGHT = "left sole", "right sole"

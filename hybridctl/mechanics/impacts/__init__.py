@@ -1,0 +1,1 @@
+"""What changes when guards fire: impacts, kicks, stops, and their derivatives."""

@@ -1,0 +1,82 @@
+r"""A blow on a body, and the mode in which a state of a contact system flows on.
+
+An impulse P in N s at the point p of a body changes the velocity at once, and closed contacts push
+and rub against it, by the law of an impact without restitution:
+
+.. math:: M (v^+ - v^-) = J_p^T P + J_n^T \Lambda_n + J_t^T \Lambda_t, \qquad
+          0 \le v_n^+ \perp \Lambda_n \ge 0, \qquad |\Lambda_t| \le \mu \Lambda_n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import GuardViolatedError
+from hybridctl.mechanics.contacts.contact_states import OPEN, Modes
+from hybridctl.mechanics.impacts.impact import impact_of, mode_by_velocity
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.selection import select_modes
+from hybridctl.mechanics.terms.contact_terms import TermValues
+from hybridctl.mechanics.tolerances import OFF_MODE
+
+
+@dataclass(frozen=True, eq=False)
+class Kick:
+    """What a blow leads to: the mode and the state (nx,) just after it.
+
+    impulses (c,): normal impulses of the closed contacts against it, N s.
+    """
+
+    mode: Modes
+    state: Array
+    impulses: Array
+
+
+def kicked(
+    dynamics: ContactDynamics, x: Array, body: str, impulse: Array, at: Array, u: Array
+) -> Kick:
+    """The state x just after a blow on a body; see `ContactSystem.kick`."""
+    q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
+    terms = dynamics.kept_values(q, v)
+    touching = tuple(i for i, mode in enumerate(_proposed(dynamics, terms)) if mode != OPEN)
+    push = dynamics.robot.point_jacobian(q, body, at).T @ impulse
+    free = v + np.linalg.solve(terms.mass, push)
+    if not touching:
+        count = len(dynamics.contacts)
+        return Kick((OPEN,) * count, np.concatenate((q, free)), np.zeros(count))
+    struck = terms._replace(rates=terms.jacobian @ free)
+    hit = impact_of(dynamics, free, touching, struck, plastic=True)
+    modes = select_modes(dynamics, q, hit.velocity_after, u, hit.modes)
+    return Kick(modes, np.concatenate((q, hit.velocity_after)), hit.impulses)
+
+
+def consistent_modes(dynamics: ContactDynamics, x: Array, u: Array) -> Modes:
+    """The mode in which the state x flows on; see `ContactSystem.consistent_mode`."""
+    q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
+    return select_modes(dynamics, q, v, u, _proposed(dynamics, dynamics.kept_values(q, v)))
+
+
+def _proposed(dynamics: ContactDynamics, terms: TermValues) -> Modes:
+    """The modes of all contacts by gaps and velocities alone."""
+    modes: list[str] = []
+    for i, contact in enumerate(dynamics.contacts):
+        gap, rate = float(terms.gaps[i]), float(terms.rates[i])
+        if gap > OFF_MODE or (gap >= 0.0 and abs(rate) > OFF_MODE):
+            modes.append(OPEN)
+        elif gap < -OFF_MODE:
+            raise GuardViolatedError(
+                f"x is inside the surface of contact {contact.name!r}: its gap is {gap:.6g} m and "
+                "must not be negative"
+            )
+        elif rate < -OFF_MODE:
+            raise GuardViolatedError(
+                f"x is just before an impact: the gap of contact {contact.name!r} is {gap:.6g} m, "
+                f"its rate {rate:.6g} m/s; begin above the surface, in a mode where it is open"
+            )
+        else:
+            slip = terms.rates[dynamics.all.tangents[i]].tolist()
+            modes.append(mode_by_velocity(rate if rate > OFF_MODE else 0.0, slip))
+    return tuple(modes)

@@ -1,0 +1,159 @@
+"""What happens where contacts stop sliding, or begin to: velocities without what is left of it.
+
+Both are events without an impulse that could be felt: what is taken off is at most 2e-8 m/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.model import Jump, JumpPoint, ModeKey, ResetJacobian, ResetModel
+from hybridctl.mechanics.contacts.contact_states import SLIPS, STICK, Modes
+from hybridctl.mechanics.impacts.stick_slip_border import clearly_held
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.equations import Solution
+from hybridctl.mechanics.modes.phase import ContactPhase, contact_modes
+from hybridctl.mechanics.modes.sliding import sliding_directions, stop_of
+from hybridctl.mechanics.terms.kkt import KKT
+from hybridctl.mechanics.tolerances import STANDSTILL
+
+
+@dataclass(frozen=True)
+class Stop(ResetModel):
+    """Contacts stop sliding without an impulse, and go on in `modes` but for those.
+
+    One that stops and those that stand still with it stick, and lose what is left of
+    their sliding velocities, at most 2e-8 m/s. What other guards say at that instant was seen
+    beyond the stop, where friction has no direction: they take no part, and the selection by
+    accelerations decides about them. stops: names of the guards of contacts that stop.
+    """
+
+    dynamics: ContactDynamics
+    modes: Modes
+    stops: Mapping[int, str]
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """The velocity without the sliding of those that stop."""
+        n = self.dynamics.robot.nq
+        stand, stopped = self._standing(x)
+        v = _velocity(self.dynamics, self.dynamics.phase(stand), x[:n], x[n:], stopped)
+        took_part = tuple(name for i, name in self.stops.items() if i in stopped)
+        none = np.zeros(len(self.modes))
+        return Jump(np.concatenate((x[:n], v)), stand, none, guards=took_part or None)
+
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        """Its derivatives, with what friction does to perturbations up to the stop."""
+        n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
+        stand, stopped = self._standing(at.x)
+        q, v, phase = at.x[:n], at.x[n:], self.dynamics.phase(stand)
+        before = self.dynamics.solve(self.dynamics.phase(self.modes), q, v, at.u)
+        velocity_z = _derivatives(self.dynamics, phase, q, v, stopped, before)
+        state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
+        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
+
+    def _standing(self, x: Array) -> tuple[Modes, list[int]]:
+        """The modes in which contacts that stand still stick, and which contacts those are."""
+        n = self.dynamics.robot.nq
+        slow = np.linalg.norm(self.dynamics.slip_velocities(x[:n], x[n:]), axis=1) <= STANDSTILL
+        stand = tuple(
+            STICK if m in SLIPS and s else m for m, s in zip(self.modes, slow, strict=True)
+        )
+        return stand, [i for i, m in enumerate(stand) if m == STICK and slow[i]]
+
+    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> None:
+        """None, where contacts clearly stick after it; see `clearly_held`."""
+        n = self.dynamics.robot.nq
+        clearly_held(self.dynamics, at.x[:n], at.x[n:], u_after, contact_modes(key))
+
+
+@dataclass(frozen=True)
+class Breakaway(ResetModel):
+    """Contacts that stuck `begin` to slide, from rest, and all go on in `modes`.
+
+    Integration leaves them velocities while they stick, such as 1e-8 m/s after a ball has rolled
+    for 0.3 s. They would be taken for sliding, against the direction in which friction gives way.
+    """
+
+    dynamics: ContactDynamics
+    before: Modes
+    modes: Modes
+    begin: tuple[int, ...]
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """The velocity without what integration left of sliding."""
+        n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.before)
+        v = _velocity(self.dynamics, phase, x[:n], x[n:], self.begin)
+        return Jump(np.concatenate((x[:n], v)), self.modes, np.zeros(len(self.modes)))
+
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        """Its derivatives: perturbations of those sliding velocities vanish."""
+        n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
+        q, v, phase = at.x[:n], at.x[n:], self.dynamics.phase(self.before)
+        held = self.dynamics.solve(phase, q, v, at.u)
+        velocity_z = _derivatives(self.dynamics, phase, q, v, self.begin, held)
+        state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
+        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
+
+
+def _velocity(
+    dynamics: ContactDynamics, phase: ContactPhase, q: Array, v: Array, contacts: Sequence[int]
+) -> Array:
+    """The velocity v without sliding of some sticking contacts, by impulses of the phase.
+
+    The normal velocities of closed contacts, and what others that stick have, stay; those that
+    slide on rub along their velocities.
+    """
+    system, rows = _impulses(dynamics, phase, q, v)
+    change = -_sliding_of(dynamics, phase, contacts) * (rows @ v)
+    return v + system.solve(np.zeros(len(v)), change)[0]
+
+
+def _derivatives(
+    dynamics: ContactDynamics,
+    phase: ContactPhase,
+    q: Array,
+    v: Array,
+    contacts: Sequence[int],
+    before: Solution,
+) -> Array:
+    """Derivatives (nv, 2 nv) of `_velocity` by (q, v), where nothing is left over.
+
+    before: the solution with the contacts that stop still sliding. In a surface friction has
+    turned away what perturbations there were across, see `stop_of`.
+    """
+    nv, held = len(v), phase.held_rows
+    system, _ = _impulses(dynamics, phase, q, v)
+    rates_z = dynamics.rate_derivatives(q, v)
+    change = -_sliding_of(dynamics, phase, contacts)[:, None] * rates_z[held]
+    dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
+    slowed = np.eye(2 * nv)
+    spatial = tuple(
+        slide.contact
+        for slide in before.phase.spatial
+        if before.phase.closed[slide.contact] in contacts
+    )
+    if spatial:
+        response, across = stop_of(before, spatial)
+        slowed[nv:] -= response @ across.T @ rates_z[before.phase.all_rows]
+    return np.asarray((np.eye(nv, 2 * nv, nv) + dv) @ slowed)
+
+
+def _impulses(
+    dynamics: ContactDynamics, phase: ContactPhase, q: Array, v: Array
+) -> tuple[KKT, Array]:
+    """Impulses of a phase that change the rates of its constrained rows (m, nv), and these."""
+    rows = dynamics.rows(phase, q, v, np.zeros(dynamics.robot.nu))
+    directions, _ = sliding_directions(phase, rows)
+    constrained = rows.jacobian[phase.constrained]
+    return KKT(rows.mass, rows.jacobian.T @ phase.mix(directions), constrained), constrained
+
+
+def _sliding_of(dynamics: ContactDynamics, phase: ContactPhase, contacts: Sequence[int]) -> Array:
+    """The flags (m,): 1 for constrained rows that are tangents of these contacts, else 0."""
+    held = phase.held_rows
+    tangent = held >= len(dynamics.contacts)
+    return np.where(tangent & np.isin(dynamics.all.owner[held], contacts), 1.0, 0.0)

@@ -1,0 +1,204 @@
+"""One mode of a contact system: all that it says of a point comes of one solution there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.hybrid.model import (
+    FieldJacobian,
+    Found,
+    GuardJacobian,
+    Held,
+    ModeKey,
+    ModeModel,
+    Pace,
+    Point,
+)
+from hybridctl.mechanics.contacts.contact_states import Modes
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.equations import (
+    AccelerationDerivatives,
+    ContactAcceleration,
+    Solution,
+)
+from hybridctl.mechanics.modes.guards import ContactGuards
+from hybridctl.mechanics.modes.selection import select_modes
+from hybridctl.mechanics.modes.sliding import sliding_times
+from hybridctl.mechanics.tolerances import OFF_MODE
+from hybridctl.spaces import Space
+
+_OF_STOP = 0.9  # of the time to a stop in a surface: the field ends there
+
+
+class ContactPoint(Point):
+    """A point of a contact mode, x = (q, v), and what was found there."""
+
+    mode: ContactMode
+
+    @Found
+    def q(self) -> Array:
+        """The configuration (nq,)."""
+        return self.x[: self.mode.dynamics.robot.nq]
+
+    @Found
+    def v(self) -> Array:
+        """The velocity (nv,)."""
+        return self.x[self.mode.dynamics.robot.nq :]
+
+    @Found
+    def solved(self) -> tuple[Solution, Array]:
+        """The equations, which tell the acceleration, and gaps (c,)."""
+        return self.mode.dynamics.solved(self.mode.phase, self.q, self.v, self.u)
+
+    @Found
+    def contact(self) -> ContactAcceleration:
+        """Acceleration and forces, with loads shared."""
+        return self.mode.contact_at(self)
+
+    @Found
+    def derivatives(self) -> AccelerationDerivatives:
+        """Derivatives of both."""
+        return self.mode.dynamics.derivatives_at(self.q, self.v, self.u, self.contact)
+
+
+class ContactMode(ModeModel):
+    """The mode in which contacts are in `modes`."""
+
+    point = ContactPoint
+
+    def __init__(self, dynamics: ContactDynamics, modes: Modes, space: Space) -> None:
+        self.dynamics, self.key, self.space = dynamics, modes, space
+        self.nu, self.modes, self.phase = dynamics.robot.nu, modes, dynamics.phase(modes)
+        self.contact_guards = ContactGuards.of(dynamics, modes)
+        self.guard_names = self.contact_guards.names
+        if self.phase.closed:
+            self.selects = self.paced = True
+            self.project, self.held = self._projected, self._held()
+
+    def __reduce__(self) -> tuple[type[ContactMode], tuple[ContactDynamics, Modes, Space]]:
+        return type(self), (self.dynamics, self.modes, self.space)
+
+    @cached_property
+    def guard_scales(self) -> Array:
+        """The sizes (n,) of the guards: 1 m, 1 m/s, and the weight of the robot for forces."""
+        return self.contact_guards.scales
+
+    def contact_at(self, point: ContactPoint) -> ContactAcceleration:
+        """The acceleration and the contact forces at a point."""
+        if self.phase.closed:
+            return self.dynamics.loaded(*point.solved)
+        return self.dynamics.free(point.q, point.v, point.u)
+
+    def field_at(self, point: ContactPoint) -> Array:
+        """The field (v, a), (2 nv,)."""
+        if self.phase.closed:
+            now = point.solved[0]
+            loads_matter = now.kkt.redundant and bool(self.phase.sliding)
+            return np.concatenate((point.v, (point.contact if loads_matter else now).acceleration))
+        a = self.dynamics.robot.free_acceleration(point.q, point.v, point.u)
+        return np.concatenate((point.v, a))
+
+    def guards_at(self, point: ContactPoint) -> Array:
+        """The guards (n,)."""
+        if self.phase.closed:
+            return self.contact_guards.values(point.contact)
+        return self.dynamics.gaps(point.q)
+
+    def field_jacobian_at(self, point: ContactPoint) -> FieldJacobian:
+        """The derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
+        nv = len(point.v)
+        both = np.zeros((2 * nv, 2 * nv + self.nu))
+        both[:nv, nv : 2 * nv] = np.eye(nv)
+        both[nv:] = point.derivatives.acceleration_z
+        return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
+
+    def free_input_at(self, point: ContactPoint) -> Array:
+        """The matrix (0, M^-1 S), (2 nv, nu): what inputs do where contacts give way."""
+        moved = np.zeros((2 * len(point.v), self.nu))
+        robot = self.dynamics.robot
+        moved[len(point.v) :] = robot.inverse_mass(point.q) @ robot.actuation
+        return moved
+
+    def guard_jacobian_at(self, point: ContactPoint) -> GuardJacobian:
+        """Derivatives of the guards by state (n, 2 nv) and input (n, nu)."""
+        if self.phase.closed:
+            return self.contact_guards.jacobian(point.q, point.derivatives)
+        state = np.zeros((len(self.modes), 2 * len(point.v)))
+        state[:, : len(point.v)] = self.dynamics.gap_jacobian(point.q)
+        return GuardJacobian(np.zeros(len(state)), state, np.zeros((len(state), self.nu)))
+
+    def guard_row_at(self, i: int, point: ContactPoint) -> GuardJacobian:
+        """Derivatives of guard i, without those of whether sliding jams, which cost most."""
+        if not self.phase.closed:
+            return super().guard_row_at(i, point)
+        return self.contact_guards.row(i, point.q, point.derivatives)
+
+    def outputs_at(self, point: ContactPoint) -> Mapping[str, Array]:
+        """What `contact_system` says, in arrays that last."""
+        dynamics, now = self.dynamics, point.contact
+        joints = range(1, len(dynamics.robot.joint_names) + 1)
+        return {
+            "gap": now.gaps,
+            "normal_force": now.forces,
+            "friction_force": now.friction,
+            "slip_velocity": now.slip,
+            "contact_position": dynamics.all.in_world(point.q, now.forces, now.friction)[0],
+            "joint_position": dynamics.robot.poses(point.q, joints)[:, :3, 3],
+            "energy": np.array(dynamics.robot.energy(point.q, point.v)),
+            "momentum": dynamics.robot.momentum(point.q, point.v),
+        }
+
+    def select_at(self, point: ContactPoint) -> ModeKey:
+        """The mode that flows on."""
+        return select_modes(self.dynamics, point.q, point.v, point.u, self.modes, point.contact)
+
+    def pace_at(self, point: ContactPoint) -> Pace:
+        """Steps as long as the decay of residuals takes, none beyond a stop in a surface."""
+        rate = self.dynamics.stabilization
+        longest = 1.0 / rate if rate > 0.0 else np.inf
+        if not self.phase.spatial:
+            return Pace(longest)
+        stop, turn = sliding_times(point.solved[0])
+        return Pace(min(longest, _OF_STOP * stop), turn)
+
+    def _held(self) -> Held:
+        """What is held: closed contacts stay on their surface, and sticking ones stand."""
+        phase = self.phase
+        names = [self.dynamics.contacts[i].name for i in phase.closed]
+        gaps = [f"the gap of contact {name!r}" for name in names]
+        rates = [f"the normal speed of contact {name!r}" for name in names]
+        slips = [
+            f"the sliding speed of contact {names[k]!r}"
+            for k in phase.owner[phase.sticking].tolist()
+        ]
+        count = len(names)
+        return Held(
+            (*gaps, *rates, *slips),
+            self._residuals,
+            np.full(count + len(phase.constrained), OFF_MODE),
+            ("m",) * count + ("m/s",) * len(phase.constrained),
+            jacobian=self._residuals_jacobian,
+        )
+
+    def _residuals(self, x: Array) -> Array:
+        """Gaps (k,) and rates (m,) that this mode holds at zero."""
+        n = self.dynamics.robot.nq
+        now = self.dynamics.terms.values(x[:n], x[n:], np.zeros(self.nu))
+        return np.concatenate((now.gaps[list(self.phase.closed)], now.rates[self.phase.held_rows]))
+
+    def _residuals_jacobian(self, x: Array) -> Array:
+        """The derivatives of the residuals by the state, (k + m, 2 nv)."""
+        phase, (n, nv) = self.phase, (self.dynamics.robot.nq, self.dynamics.robot.nv)
+        rates = self.dynamics.rate_derivatives(x[:n], x[n:])
+        gaps = np.zeros((len(phase.closed), 2 * nv))
+        gaps[:, :nv] = rates[list(phase.closed), nv:]
+        return np.concatenate((gaps, rates[phase.held_rows]))
+
+    def _projected(self, x: Array) -> Array:
+        """The state nearby with closed contacts closed and sticking ones at rest."""
+        n = self.dynamics.robot.nq
+        return np.concatenate(self.dynamics.projected(self.phase, x[:n], x[n:]))

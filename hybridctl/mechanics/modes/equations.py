@@ -1,0 +1,343 @@
+r"""The equations of the closed contacts of one mode, solved at one point, and linearised there.
+
+.. math::
+    M a + h = S u + J^T E m, \qquad C a = \text{target},
+
+with C the constrained rows of J, m their multipliers and E the mix that makes forces along all
+rows of them: friction of a sliding contact is -mu s per normal force ([RS] (2.38)-(2.41)).
+
+Redundant contacts share loads. Of all multipliers that G lambda = c allows (see `kkt`) those with
+the least sum of :math:`\lambda_i^2 / w_i` are taken, twice: first with equal weights, then with
+w = 1 for normals and, for the friction of a sticking contact, its normal force in the first solve.
+On a common plane, where friction does not change the normal forces, contacts then reach their
+friction limits together. A contact that pulls in the first solve has a small weight, about 1e-6 of
+all normal forces; in between the weight is a smooth function of the normal force.
+
+Where these forces leave the cones, those of the least such sum inside the cones are taken (see
+`coulomb.least_norm_forces`): a contact then stays at its border while others take up the load, and
+the mode ends when no forces inside all cones are left. Forces that no mode of contacts could have
+are those of the equations alone: they pull, or exceed friction, and say so to the guards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit
+
+from hybridctl.checks import Array
+from hybridctl.errors import NoContactSolutionError, SimulationError
+from hybridctl.mechanics.contacts.contact_states import STICK
+from hybridctl.mechanics.coulomb.law import CoulombProblem
+from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, least_forces
+from hybridctl.mechanics.modes.phase import ContactPhase, Friction
+from hybridctl.mechanics.terms.contact_terms import TermValues
+from hybridctl.mechanics.terms.kkt import KKT
+from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
+
+
+class ContactRows(NamedTuple):
+    """Terms of the closed contacts of a phase, which has r rows.
+
+    target (r,): the accelerations J a that keep contacts closed and sticking.
+    """
+
+    mass: Array
+    drive: Array
+    jacobian: Array
+    rates: Array
+    target: Array
+
+
+class Solution(NamedTuple):
+    """One solve: phase, rows, sliding directions, mix E, system, acceleration, multipliers.
+
+    phase: of the mode, in which contacts that are to slide but are held where they stand stick.
+    residual: what the constraints still want of C a, where they contradict each other. even: the
+    solve of equal weights, whose normal forces are the weights of friction in this one. least: how
+    the forces were found where those of least norm alone are not inside the cones. steered: closed
+    contacts that all but stand still and slide the way they accelerate. inside: whether loads that
+    are shared as `shared` says are inside the friction cones; None where they are not shared.
+    """
+
+    phase: ContactPhase
+    rows: ContactRows
+    directions: dict[int, Array]
+    mix: Array
+    kkt: KKT
+    acceleration: Array
+    multipliers: Array
+    residual: Array
+    even: Solution | None
+    least: LeastForces | None
+    steered: tuple[int, ...] = ()
+    inside: bool | None = None
+
+    @property
+    def forces(self) -> Array:
+        """Forces along all rows (r,)."""
+        return self.multipliers if self.phase.identity else self.mix @ self.multipliers
+
+    @property
+    def pull(self) -> Array:
+        """The motions M^-1 C^T (nv, m) of forces along the constrained rows."""
+        kkt = self.kkt
+        return kkt.by_mass(kkt.constraint.T) if self.phase.sliding else kkt.push
+
+    def turning(self, multipliers: Array) -> Array:
+        """The matrix K (r, r) of `ContactPhase.turning`, of sliding where the velocity points."""
+        rates = self.rows.rates.copy()
+        for k in self.steered:
+            rates[self.phase.tangents[k]] = 0.0
+        return self.phase.turning(self.directions, rates, multipliers)
+
+
+@dataclass(frozen=True)
+class ContactAcceleration:
+    """A point of a mode: acceleration (nv,), and forces in N, speeds in m/s, gaps in m of contacts.
+
+    Of all contacts: `forces` (c,) are normal, `friction` (c, 2) tangential and `slip` (c, 2) v_t
+    along the tangents of each surface (in a plane of motion the second is zero); zero where open.
+    `gaps` (c,) are positive where open. `solution`: the equations behind it, None where all
+    are open.
+    """
+
+    acceleration: Array
+    forces: Array
+    friction: Array
+    slip: Array
+    gaps: Array
+    solution: Solution | None
+
+    def holds(self, i: int) -> bool:
+        """Whether contact i sticks, or is to slide but held where it stands."""
+        return self.solution is not None and self.solution.phase.modes[i] == STICK
+
+
+@dataclass(frozen=True)
+class AccelerationDerivatives:
+    """Derivatives by z = (q, v, u), n = 2 nv + nu columns, and the point itself.
+
+    acceleration_z (nv, n), forces_z (c, n), friction_z (c, 2, n), slip_z (c, 2, n), gaps_z (c, n);
+    slip and gaps of all contacts. rates_z (r, n): J v of all rows.
+    """
+
+    point: ContactAcceleration
+    acceleration_z: Array
+    forces_z: Array
+    friction_z: Array
+    slip_z: Array
+    gaps_z: Array
+    rates_z: Array
+
+
+def closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -> ContactRows:
+    r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
+    rates, target = phase.among_closed(values.rates), -phase.among_closed(values.drift)
+    if stabilization:
+        gaps = values.gaps[phase.places]
+        target -= 2.0 * stabilization * rates
+        target[: len(gaps)] -= stabilization**2 * gaps
+    jacobian = phase.among_closed(values.jacobian)
+    return ContactRows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
+
+
+def solve(
+    phase: ContactPhase,
+    rows: ContactRows,
+    directions: dict[int, Array],
+    steered: tuple[int, ...] = (),
+) -> Solution:
+    """The equations of a phase for given directions of contacts that slide in surfaces.
+
+    The acceleration is that of `shared`. Forces of redundant contacts are any that make it.
+    """
+    mix = phase.mix(directions)
+    force = rows.jacobian.T if phase.identity else rows.jacobian.T @ mix
+    constraint, target = rows.jacobian, rows.target
+    if not phase.identity:
+        constraint, target = constraint[phase.constrained], target[phase.constrained]
+    kkt = KKT(rows.mass, force, constraint, redundant=phase.redundant)
+    a, m = kkt.solve(rows.drive, target)
+    left = target - constraint @ a
+    now = Solution(phase, rows, directions, mix, kkt, a, m, left, None, None, steered)
+    return _weighed(now) if phase.sliding else now
+
+
+def _weighed(now: Solution) -> Solution:
+    """The solution whose redundant contacts share friction by their normal forces.
+
+    Without sliding friction forces that are shared another way make the same acceleration.
+    """
+    phase = now.phase
+    if not now.kkt.redundant or now.even is not None or not len(phase.sticking):
+        return now
+    kkt, a = now.kkt.weighted(friction_weights(phase, now.multipliers)), now.acceleration
+    m = kkt.alike(now.multipliers)
+    if phase.sliding:
+        a = a + kkt.push @ (m - now.multipliers)
+    return now._replace(kkt=kkt, acceleration=a, multipliers=m, even=now)
+
+
+def shared(now: Solution, friction: Friction) -> Solution:
+    """A solution whose redundant contacts share loads as this module says, inside their cones.
+
+    Contacts whose constraints contradict each other cannot all hold, with no forces. States of a
+    step that goes too far have no finite forces to share.
+    """
+    if now.inside is not None or not now.kkt.redundant:
+        return now
+    now = _weighed(now)
+    if _inside_cones(now, friction):
+        return now._replace(inside=True)
+    if not np.isfinite(now.multipliers).all() or contradict(now):
+        return now._replace(inside=False)
+    return _drawn_inside(now, friction)
+
+
+def _inside_cones(now: Solution, friction: Friction) -> bool:
+    """Whether closed contacts push and sticking ones hold within static friction."""
+    phase = now.phase
+    normal, tangential = phase.spread(now.forces)
+    least = normal.min()
+    size = ON_CONE * max(-least, normal.max())
+    left = friction.static * normal - np.hypot(tangential[:, 0], tangential[:, 1])
+    return bool(least >= -size and (phase.slides | (left >= -size)).all())
+
+
+def _drawn_inside(now: Solution, friction: Friction) -> Solution:
+    """The solution with the smallest forces inside the cones; as it is where there are none."""
+    phase = now.phase
+    weights = np.full(len(phase.owner), np.inf)
+    weights[phase.constrained] = now.kkt.weights
+    modes = tuple(phase.modes[i] for i in phase.closed)
+    directions = [phase.direction(k, now.directions) for k in range(len(modes))]
+    law = problem(phase, now.rows, friction, now.kkt)
+    try:
+        least = least_forces(law, modes, directions, weights)
+    except NoContactSolutionError:
+        return now._replace(inside=False)
+    moved = now.kkt.push @ (least.multipliers - now.multipliers)
+    a = now.acceleration + moved
+    return now._replace(acceleration=a, multipliers=least.multipliers, least=least, inside=True)
+
+
+def problem(phase: ContactPhase, rows: ContactRows, friction: Friction, kkt: KKT) -> CoulombProblem:
+    """The law for the accelerations of the closed contacts. kkt: what has the mass factored."""
+    free, jacobian = kkt.by_mass(rows.drive), rows.jacobian
+    size = np.abs(jacobian) @ np.abs(free) + np.abs(rows.target)
+    return CoulombProblem(
+        (kkt.by_mass(jacobian.T).T @ jacobian.T).T,
+        jacobian @ free - rows.target,
+        phase.tangents,
+        friction.static,
+        friction.kinetic,
+        tuple(_sliding(rows.rates[tangents]) for tangents in phase.tangents),
+        float(size.max()),
+    )
+
+
+def _sliding(velocity: Array) -> Array | None:
+    """The direction of a sliding velocity, None at a standstill."""
+    speed = float(np.linalg.norm(velocity))
+    return velocity / speed if speed > STANDSTILL else None
+
+
+def linearised(
+    now: Solution, wanted: Array, turned: Callable[[Array], Array], even_z: Array | None
+) -> Array:
+    """Derivatives (m, .) of the multipliers of a solution.
+
+    wanted (m, .): those of the target - C a at fixed forces, and an acceleration that moves with
+    S u - h - M a + J^T f at fixed a and m. turned(y): D(G^T) y (m, .), how the rows that share a
+    load turn. even_z (m, .): derivatives of the multipliers of the solve of equal weights, None
+    where there is none. Borders of friction cones that act go on acting, so that the derivative is
+    one-sided where one is only just touched.
+
+    With G^T y = W^-1 m and the residual r = c - G m redundant multipliers change by
+
+        G^+ (c' - G' m) + P (W D(G^T) y + D(W) W^-1 m) + G^+ (G^+)^T D(G^T) r,
+
+    P and the pseudo-inverse G^+ being those of the metric of the weights W.
+
+    Raises `SimulationError` where contacts share friction but carry no load.
+    """
+    phase, kkt = now.phase, now.kkt
+    if not kkt.redundant:
+        return kkt.forces(wanted)
+    weights_z = None
+    if now.even is not None and even_z is not None:
+        change = weights_derivative(phase, now.even.multipliers)
+        weights_z = change @ even_z[: len(phase.closed)]
+    if now.least is None:
+        change = kkt.weights[:, None] * turned(kkt.adjoint(now.multipliers))
+        if weights_z is not None:
+            change += (now.multipliers / kkt.weights)[:, None] * weights_z
+        m_z = kkt.forces(wanted - kkt.response @ change) + change
+        if contradict(now, CONSISTENT):
+            m_z += kkt.least_squares(turned(now.residual))
+        return np.asarray(m_z)
+    if contradict(now, CONSISTENT):
+        wanted = wanted + now.least.inverse.T @ turned(now.residual)
+    of_rows = None if weights_z is None else phase.along_rows(weights_z)
+    return now.least.sensitivity(wanted, turned(now.least.adjoint), of_rows)
+
+
+def contradict(now: Solution, tolerance: float = APART) -> bool:
+    """Whether redundant constraints miss by more than this share of the terms in them."""
+    rows, missed = now.rows, float(np.abs(now.residual).max())
+    if not now.kkt.redundant or missed <= tolerance * float(np.abs(rows.target).max()):
+        return False
+    return missed > tolerance * magnitude(now)
+
+
+def magnitude(now: Solution) -> float:
+    """The largest sum of the sizes of terms in accelerations of rows without contact forces."""
+    free = np.abs(now.kkt.by_mass(now.rows.drive))
+    return float((np.abs(now.rows.jacobian) @ free + np.abs(now.rows.target)).max())
+
+
+def balanced(now: Solution, y: Array) -> tuple[Array, Array]:
+    """The vector y (m,) along all rows (r,), with z = M^-1 C^T y (nv,): D(G^T) y is D(F^T z)."""
+    rows, kkt = now.phase.along_rows(y), now.kkt
+    return rows, kkt.push @ y if not now.phase.sliding else kkt.by_mass(kkt.constraint.T @ y)
+
+
+def friction_weights(phase: ContactPhase, even: Array) -> Array:
+    """The weights (m,) for multipliers (m,) of the solve with equal weights.
+
+    l (1 + log(1 + e^(n / l - 1))) for a normal force n, where l is 1e-6 of the norm of all: n
+    itself if it is well above l, and l if it pulls. One where there are no normal forces at all.
+    """
+    weights, normal = np.ones(len(even)), even[: len(phase.closed)]
+    least = _least(normal)
+    if least > 0.0:
+        each = least * (1.0 + np.logaddexp(0.0, normal / least - 1.0))
+        weights[len(normal) :] = each[phase.tied]
+    return weights
+
+
+def weights_derivative(phase: ContactPhase, even: Array) -> Array:
+    """The derivatives (m, c) of `friction_weights` by the normal forces."""
+    count = len(phase.closed)
+    normal, change = even[:count], np.zeros((len(even), count))
+    least = _least(normal)
+    if least == 0.0:
+        raise SimulationError(
+            f"friction of redundant contacts in modes {phase.modes} has no derivative, as they "
+            "carry no load by which it is shared"
+        )
+    x = normal / least
+    slope = expit(x - 1.0)
+    by_least = 1.0 + np.logaddexp(0.0, x - 1.0) - slope * x
+    each = np.diag(slope) + np.outer(by_least, (LEAST_WEIGHT**2 / least) * normal)
+    change[count:] = each[phase.tied]
+    return change
+
+
+def _least(normal: Array) -> float:
+    return LEAST_WEIGHT * math.sqrt(normal.dot(normal))

@@ -1,0 +1,261 @@
+"""The guards of a mode of a contact system, evaluated together; see `system` for their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from hybridctl.checks import Array, Indices
+from hybridctl.hybrid.mode import GuardJacobian
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.contact_states import (
+    OPEN,
+    SLIP,
+    SLIP_MINUS,
+    SLIP_PLUS,
+    SLIPS,
+    STICK,
+    Modes,
+)
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.equations import AccelerationDerivatives, ContactAcceleration
+from hybridctl.mechanics.modes.jamming import can_jam, response_ratio, response_ratio_derivative
+from hybridctl.mechanics.modes.sliding import sliding_directions, stop_of
+from hybridctl.mechanics.tolerances import JAMMED, ON_BORDER, STANDSTILL, STOPPED
+
+Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
+_ALL = -1
+_FORCES = ("opens", "slips")
+_SIGNS = {0.0: "", 1.0: "+", -1.0: "-"}
+_SLIP_OF = {0.0: SLIP, 1.0: SLIP_PLUS, -1.0: SLIP_MINUS}
+
+
+class ContactGuard(NamedTuple):
+    """One guard: index of the contact, what happens, and the sign of the direction it looks in.
+
+    The sign is zero in a surface, and where there is no direction. "jams" is of all contacts that
+    slide, and has no index.
+    """
+
+    contact: int
+    kind: Kind
+    sign: float = 0.0
+
+    def name(self, contacts: Sequence[Contact]) -> str:
+        """The guard's name, in print and in the mode graph."""
+        if self.kind == "jams":
+            return "sliding jams"
+        sign = _SIGNS[self.sign] if self.kind == "slips" else ""
+        return f"{contacts[self.contact].name} {self.kind}{sign}"
+
+    @property
+    def mode_after(self) -> str:
+        """The mode of the contact after it, where that needs no impact."""
+        if self.kind == "slips":
+            return _SLIP_OF[self.sign]
+        return STICK if self.kind == "sticks" else OPEN
+
+
+class Alike(NamedTuple):
+    """Guards of one kind: their places among all, and their contacts and signs, (k,) each.
+
+    Signs are None where all are zero.
+    """
+
+    at: Indices
+    contacts: Indices
+    signs: Array | None
+
+    @staticmethod
+    def of(guards: Sequence[ContactGuard], at: Sequence[int]) -> Alike:
+        """The guards at these places."""
+        contacts, _, signs = zip(*(guards[j] for j in at), strict=True)
+        return Alike(np.array(at), np.array(contacts), np.array(signs) if any(signs) else None)
+
+
+@dataclass(frozen=True)
+class ContactGuards:
+    """All guards of a mode: their values (n,), and exact derivatives."""
+
+    dynamics: ContactDynamics
+    modes: Modes
+    guards: tuple[ContactGuard, ...]
+
+    @staticmethod
+    def of(dynamics: ContactDynamics, modes: Modes) -> ContactGuards:
+        """The guards of a mode, in the order of the contacts."""
+        return ContactGuards(dynamics, modes, tuple(_guards(dynamics, modes)))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the guards, different from each other."""
+        return tuple(guard.name(self.dynamics.contacts) for guard in self.guards)
+
+    @property
+    def scales(self) -> Array:
+        """Sizes that tolerances of the guards are relative to: 1 m, 1 m/s, the robot's weight."""
+        weight = self.dynamics.robot.weight
+        return np.array([weight if guard.kind in _FORCES else 1.0 for guard in self.guards])
+
+    @cached_property
+    def _forces(self) -> Array:
+        """The flags (n,), 1 for guards that are forces, otherwise 0."""
+        return np.array([guard.kind in _FORCES for guard in self.guards], dtype=np.float64)
+
+    @cached_property
+    def _kinds(self) -> dict[Kind, Alike]:
+        """Guards of each kind that there is."""
+        found = {}
+        for kind in dict.fromkeys(guard.kind for guard in self.guards):
+            at = [j for j, guard in enumerate(self.guards) if guard.kind == kind]
+            found[kind] = Alike.of(self.guards, at)
+        return found
+
+    def values(self, point: ContactAcceleration) -> Array:
+        """The values: gaps in m, forces in N, speeds in m/s; positive inside the mode.
+
+        Forces of redundant contacts that are held at the border of their cones are there exactly.
+        """
+        values = np.empty(len(self.guards))
+        for kind, alike in self._kinds.items():
+            values[alike.at] = self._values(kind, alike, point)
+        if point.solution is not None and point.solution.least is not None:
+            values[np.abs(values) <= ON_BORDER * np.abs(point.forces).max() * self._forces] = 0.0
+        return values
+
+    def jacobian(self, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
+        """Derivatives by state (n, 2 nv) and input (n, nu), given those of the point."""
+        nv = self.dynamics.robot.nv
+        z = np.empty((len(self.guards), d.acceleration_z.shape[1]))
+        for kind, alike in self._kinds.items():
+            z[alike.at] = self._jams(q, d) if kind == "jams" else self._changes(kind, alike, d)
+        return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
+
+    def row(self, i: int, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
+        """The derivatives of guard i alone."""
+        n, guard = 2 * self.dynamics.robot.nv, self.guards[i]
+        if guard.kind == "jams":
+            z = self._jams(q, d)
+        else:
+            z = self._changes(guard.kind, Alike.of(self.guards, [i]), d)[0]
+        return GuardJacobian(np.zeros(()), z[:n], z[n:])
+
+    def by_parameters(self, d: AccelerationDerivatives, static_p: Array) -> Array:
+        """The derivatives D_p g (n, np), for parameters that leave kinematics alone.
+
+        d: derivatives of the point by them; static_p (c, np): of the static coefficients of
+        friction. Of "jams", where a run ends, they are left out.
+        """
+        rows = np.zeros((len(self.guards), static_p.shape[1]))
+        for kind, alike in self._kinds.items():
+            if kind != "jams":
+                rows[alike.at] = self._changes(kind, alike, d)
+            if kind == "slips":
+                i = alike.contacts
+                rows[alike.at] += static_p[i] * d.point.forces[i, None]
+        return rows
+
+    def _values(self, kind: Kind, alike: Alike, point: ContactAcceleration) -> Array | float:
+        _, i, signs = alike
+        if kind == "jams":
+            now = point.solution
+            return (1.0 if now is None else response_ratio(now)) - JAMMED
+        if kind == "closes":
+            return point.gaps[i]
+        if kind == "opens":
+            return point.forces[i]
+        if kind == "sticks":
+            moving = _length(1.0, signs, point.slip[i])
+            moving -= STOPPED if signs is None else np.where(signs, 0.0, STOPPED)
+            holds = [point.holds(j) for j in i.tolist()]
+            return np.where(holds, -STANDSTILL, moving)
+        limit = self.dynamics.static_friction[i] * point.forces[i]
+        return np.asarray(limit - _length(-1.0, signs, point.friction[i]))
+
+    def _changes(self, kind: Kind, alike: Alike, d: AccelerationDerivatives) -> Array:
+        """The derivatives (k, .) of guards of one kind."""
+        _, i, signs = alike
+        if kind == "closes":
+            return d.gaps_z[i]
+        if kind == "opens":
+            return d.forces_z[i]
+        if kind == "sticks":
+            sliding = [self.guards[j] for j in alike.at.tolist()]
+            slowing = [self._slowing(guard.contact, guard.sign, d.point) for guard in sliding]
+            return np.tensordot(slowing, d.slip_z, axes=2)
+        limit = self.dynamics.static_friction[i, None] * d.forces_z[i]
+        along = _directions(-1.0, signs, d.point.friction[i])
+        return np.asarray(limit - (along[:, None, :] @ d.friction_z[i])[:, 0])
+
+    def _jams(self, q: Array, d: AccelerationDerivatives) -> Array:
+        """The derivative (2 nv + nu,) of the response ratio."""
+        change = np.zeros(d.acceleration_z.shape[1])
+        if d.point.solution is not None:
+            columns = 2 * self.dynamics.robot.nv
+            terms, rates_z = self.dynamics.terms, d.rates_z[:, :columns]
+            change[:columns] = response_ratio_derivative(terms, q, d.point.solution, rates_z)
+        return change
+
+    def _slowing(self, contact: int, sign: float, point: ContactAcceleration) -> Array:
+        """The speed of a contact as a sum over sliding velocities, by its weights (c, 2).
+
+        At a stop in a surface friction has taken away perturbations across, and has changed the
+        speed along while it did (see `sliding.stop_of`).
+        """
+        weights = np.zeros((len(self.modes), 2))
+        if sign or point.solution is None or point.holds(contact):
+            weights[contact, 0] = sign
+            return weights
+        now = point.solution
+        phase = now.phase
+        k = phase.closed.index(contact)
+        along = np.zeros(len(phase.owner))
+        s = now.directions[k]
+        along[phase.tangents[k]] = s if s @ point.slip[contact] >= 0.0 else -s
+        _, slow = sliding_directions(phase, now.rows)
+        if k in slow:
+            response, across = stop_of(now, tuple(slow))
+            along -= across @ (along @ now.rows.jacobian @ response)
+        weights[phase.places] = phase.spread(along)[1]
+        return weights
+
+
+def closing_guards(contacts: Sequence[Contact]) -> tuple[str, ...]:
+    """The guards at which contacts close: their gaps, in m."""
+    return tuple(ContactGuard(i, "closes").name(contacts) for i in range(len(contacts)))
+
+
+def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
+    for i, mode in enumerate(modes):
+        if mode == OPEN:
+            yield ContactGuard(i, "closes")
+            continue
+        yield ContactGuard(i, "opens")
+        if mode == STICK and len(dynamics.all.tangents[i]) == 1:
+            yield ContactGuard(i, "slips", 1.0)
+            yield ContactGuard(i, "slips", -1.0)
+        elif mode == STICK:
+            yield ContactGuard(i, "slips")
+        elif mode in SLIPS:
+            yield ContactGuard(i, "sticks", SLIPS[mode])
+    if can_jam(dynamics.phase(modes)):
+        yield ContactGuard(_ALL, "jams")
+
+
+def _length(way: float, signs: Array | None, vectors: Array) -> Array:
+    """Lengths of vectors (k, 2) along `way` times their first direction times a sign, or whole."""
+    lengths = np.hypot(vectors[:, 0], vectors[:, 1])
+    return lengths if signs is None else np.where(signs, way * signs * vectors[:, 0], lengths)
+
+
+def _directions(way: float, signs: Array | None, vectors: Array) -> Array:
+    """The unit directions (k, 2) in which these lengths grow, zero for zero vectors."""
+    lengths = np.hypot(vectors[:, 0], vectors[:, 1])
+    turned = vectors / np.where(lengths > 0.0, lengths, 1.0)[:, None]
+    if signs is None:
+        return np.asarray(turned)
+    return np.where(signs[:, None], way * signs[:, None] * (1.0, 0.0), turned)

@@ -1,0 +1,428 @@
+r"""The field and the guards of one mode of a contact system as CasADi expressions.
+
+For sums of few terms and without a branch, so that a whole integrator step can be one function:
+
+.. math:: M a + h = S u + J^T E m, \qquad C a = c
+
+with multipliers m of the normals of closed contacts and the tangents of sticking ones, C = these
+rows of J, and E the forces on all rows that come with m: friction of sliding contacts besides.
+Where the rows C are redundant, loads are shared as in `equations`. Which of them are is looked for
+at a few configurations, once; `sound` says whether that holds at a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import mul
+from typing import Any, NamedTuple
+
+import casadi as ca
+import numpy as np
+from scipy.linalg import qr
+
+from hybridctl.checks import Array
+from hybridctl.mechanics import tolerances
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.contact_states import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.modes import phase
+from hybridctl.mechanics.modes.phase import ClosedRows
+from hybridctl.mechanics.multibody.expressions import Bodies, Expression
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.terms.contact_expressions import ContactPoints, RowExpressions
+from hybridctl.mechanics.terms.generated import Constants, sources
+from hybridctl.mechanics.tolerances import (
+    JAMMED,
+    LEAST_COMPILED_SPEED,
+    LEAST_PIVOT,
+    LEAST_WEIGHT,
+    RANK,
+    SAMPLED_ON_SURFACE,
+    STOPPED,
+)
+
+_TINY = 1e-300  # makes the derivative of a norm zero where the norm is
+_LOOKS, _NEWTON = 8, 30
+
+Solve = Callable[[Expression], Expression]
+
+
+class ModeField(NamedTuple):
+    """The rate dx/dt (nq + nv, 1) and guards (n, 1) of a mode in symbols x = (q, v) and u.
+
+    rates (nq, nv): T(q) of dq/dt = T v. forces (r, 1): on all rows of all contacts, zero where
+    open. Guards are in the order of `guards`. margin: the least pivot of the equations relative
+    to the largest; minus what rows taken to be redundant miss; 0 where contacts share friction but
+    carry no load.
+
+    sound: positive where all this is what the dynamics say. It is not where the margin is small,
+    where what slides in a surface all but stands still, and where forces of redundant contacts
+    leave their cones, because the dynamics then look for others.
+    """
+
+    x: Expression
+    u: Expression
+    field: Expression
+    rates: Expression
+    forces: Expression
+    guards: Expression
+    margin: Expression
+    sound: Expression
+
+
+class ModeEquations(NamedTuple):
+    """All that the expressions of a mode are made of.
+
+    tangents: the rows of those of each contact. independent: of the rows that are held.
+    """
+
+    constants: Constants
+    tangents: tuple[tuple[int, ...], ...]
+    modes: Modes
+    stabilization: float
+    independent: _Independent
+
+    @staticmethod
+    def of(
+        robot: Robot,
+        members: ContactSet,
+        contacts: Sequence[Contact],
+        modes: Modes,
+        stabilization: float,
+    ) -> ModeEquations:
+        """The expressions of a robot, members being the set of its contacts.
+
+        Residuals decay at `stabilization` 1/s.
+        """
+        constants = Constants.of(robot, members, friction_of(contacts))
+        tangents = tangents_of(members)
+        part = PhaseExpressions(tangents, constants.friction, modes)
+        independent = _independent_rows(robot, members, part)
+        return ModeEquations(
+            constants, tangents, tuple(map(str, modes)), stabilization, independent
+        )
+
+    @property
+    def part(self) -> PhaseExpressions:
+        """The rows that the mode holds."""
+        return PhaseExpressions(self.tangents, self.constants.friction, self.modes)
+
+    def key(self, *parts: Any) -> str:
+        """A name under which to keep what is made from these, but for numbers, and from `parts`."""
+        made_by = sources(tolerances.__file__, phase.__file__, __file__)
+        return self.constants.key(made_by, *self[1:], *parts)
+
+
+def mode_field(
+    robot: Robot, contacts: Sequence[Contact], modes: Modes, *, stabilization: float = 0.0
+) -> ModeField:
+    """The expressions of a mode, with residuals that decay at `stabilization` 1/s.
+
+    Raises `InputError` for a surface for which no expression is known.
+    """
+    members = ContactSet(robot, contacts)
+    return field_of(ModeEquations.of(robot, members, contacts, modes, stabilization))
+
+
+def field_of(equations: ModeEquations) -> ModeField:
+    """The expressions that are made of these; their constants may be symbols."""
+    c, part = equations.constants, equations.part
+    x, u = ca.SX.sym("x", c.nq + c.nv), ca.SX.sym("u", c.actuation.shape[1])
+    q, v = x[: c.nq], x[c.nq :]
+    bodies = Bodies(c.tree, q)
+    points = ContactPoints(bodies, c.places)
+    motion = bodies.motion(v, ca.SX.zeros(c.nv, 1))
+    rows = points.rows(motion)
+    bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(c.rows, 1)))
+    drive = ca.DM(c.actuation) @ u - bias - c.resistance(q, v)
+    by_mass, _ = cholesky(bodies.mass())
+    free = by_mass(drive)
+    if part.closed:
+        jacobian = points.jacobian()
+        target = _target(rows, len(c.places), equations.stabilization)[part.rows]
+        mix = part.mix(rows.rates)
+        response = by_mass(jacobian.T @ mix)
+        held = jacobian[part.rows, :]
+        delassus, wanted = held @ response, target - held @ free
+        independent = equations.independent
+        m, margin = _multipliers(part, delassus, wanted, independent)
+        ratio = ca.SX(1.0)
+        if part.slides.any():
+            ratio = _response_ratio(delassus, held @ by_mass(held.T), independent.rows)
+        acceleration, forces = free + response @ m, mix @ m
+        redundant = len(independent.rows) < len(part.rows)
+        cones = part.cones(forces) if redundant else []
+        sound = ca.mmin(ca.vertcat(margin - LEAST_PIVOT, *part.speeds(rows), *cones))
+    else:
+        acceleration, forces, margin = free, ca.SX.zeros(c.rows, 1), ca.SX(1.0)
+        sound = margin
+        ratio = ca.SX(1.0)
+    field = ca.vertcat(bodies.rate @ v, acceleration)
+    guards = part.guards(rows, forces, ratio)
+    return ModeField(x, u, field, bodies.rate, forces, guards, margin, sound)
+
+
+def free_input(c: Constants, q: Expression) -> Expression:
+    """The matrix (0, M^-1 S), (nq + nv, nu): what inputs do where contacts give way."""
+    by_mass, _ = cholesky(Bodies(c.tree, q).mass())
+    return ca.vertcat(ca.SX.zeros(c.nq, c.actuation.shape[1]), by_mass(ca.DM(c.actuation)))
+
+
+def mode_derivatives(mode: ModeField) -> list[Expression]:
+    """The derivatives of (v, a), then of the guards, by (q, v) (., 2 nv) and by u (., nu)."""
+    nq, nv = mode.rates.shape
+    by_tangent = ca.diagcat(mode.rates, ca.SX.eye(nv))
+    velocity_and_acceleration = mode.x[nq:], mode.field[nq:]
+    both = ca.vertcat(*velocity_and_acceleration, mode.guards)
+    by_state, by_input = ca.jacobian(both, mode.x) @ by_tangent, ca.jacobian(both, mode.u)
+    n = 2 * nv
+    return [by_state[:n, :], by_input[:n, :], by_state[n:, :], by_input[n:, :]]
+
+
+def _target(rows: RowExpressions, count: int, s: float) -> Expression:
+    """What J a (r, 1) must be for contacts to stay closed and sticking."""
+    gaps = ca.vertcat(rows.gaps, ca.SX.zeros(rows.rates.numel() - count, 1))
+    return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
+
+
+def tangents_of(members: ContactSet) -> tuple[tuple[int, ...], ...]:
+    """The rows of the tangents of each contact."""
+    return tuple(tuple(rows.tolist()) for rows in members.tangents)
+
+
+def friction_of(contacts: Sequence[Contact]) -> Array:
+    """Kinetic and static coefficients (c, 2)."""
+    pairs = [(contact.friction, contact.static_friction) for contact in contacts]
+    return np.array(pairs, dtype=np.float64).reshape(-1, 2)
+
+
+class PhaseExpressions(ClosedRows):
+    """The rows of all contacts that a mode holds, and the forces that come with them.
+
+    friction (c, 2): kinetic and static coefficients. rows: of those held, among all.
+    """
+
+    def __init__(
+        self, tangents: Sequence[Sequence[int]], friction: Array | Expression, modes: Modes
+    ) -> None:
+        super().__init__(tangents, modes)
+        self._friction, self._tangents = ca.SX(friction), [list(rows) for rows in tangents]
+        self.rows = self.held_rows.tolist()
+        self.rubs = any(
+            mode in SLIPS and not self._friction[i, 0].is_zero() for i, mode in enumerate(modes)
+        )
+        self._size = len(modes) + sum(map(len, tangents))
+
+    def mix(self, rates: Expression) -> Expression:
+        """The matrix E (r, m) of forces along all rows by multipliers."""
+        mix = ca.SX.zeros(self._size, len(self.rows))
+        for k, row in enumerate(self.rows):
+            mix[row, k] = 1.0
+        for k, i in enumerate(self.closed):
+            if self.modes[i] not in SLIPS:
+                continue
+            sign, tangents = SLIPS[self.modes[i]], self._tangents[i]
+            velocity = rates[tangents]
+            direction = ca.DM(sign) if sign else velocity / _length(velocity)
+            mix[tangents, k] = -self._friction[i, 0] * direction
+        return mix
+
+    def guards(self, rows: RowExpressions, forces: Expression, ratio: Expression) -> Expression:
+        """The guards of the mode, in the order of `guards`; ratio: see `jamming`."""
+        values = []
+        for i, mode in enumerate(self.modes):
+            tangents = self._tangents[i]
+            values += [rows.gaps[i]] if mode == OPEN else self._cone(i, forces)
+            if SLIPS.get(mode):
+                values.append(SLIPS[mode] * rows.rates[tangents[0]])
+            elif mode in SLIPS:
+                values.append(_length(rows.rates[tangents]) - STOPPED)
+        if self.rubs:
+            values.append(ratio - JAMMED)
+        return ca.vertcat(*values)
+
+    def cones(self, forces: Expression) -> list[Expression]:
+        """What is positive where all closed contacts are inside their cones."""
+        return [value for i in self.closed for value in self._cone(i, forces)]
+
+    def speeds(self, rows: RowExpressions) -> list[Expression]:
+        """The speeds, beyond the least, of contacts that slide in a surface."""
+        spatial = [i for i in self.closed if SLIPS.get(self.modes[i]) == 0.0]
+        return [_length(rows.rates[self._tangents[i]]) - LEAST_COMPILED_SPEED for i in spatial]
+
+    def _cone(self, i: int, forces: Expression) -> list[Expression]:
+        tangents, normal = self._tangents[i], forces[i]
+        limit = self._friction[i, 1] * normal
+        if self.modes[i] != STICK:
+            return [normal]
+        if len(tangents) == 1:
+            return [normal, limit + forces[tangents[0]], limit - forces[tangents[0]]]
+        return [normal, limit - _length(forces[tangents])]
+
+
+def _length(vector: Expression) -> Expression:
+    return ca.sqrt(ca.sumsqr(vector) + _TINY)
+
+
+class _Independent(NamedTuple):
+    """Rows and columns (lists of the rank's length) whose block of G is regular."""
+
+    rows: list[int]
+    columns: list[int]
+
+    def block(self, g: Array) -> Array:
+        """The block of the matrix."""
+        return g[np.ix_(self.rows, self.columns)]
+
+
+def _independent(samples: list[Array], symmetric: bool) -> _Independent:
+    """Rows and columns, the same where G is symmetric, that span it best in all samples (m, m)."""
+    choices = []
+    for g in samples:
+        columns = _pivots(g)
+        choices.append(_Independent(columns if symmetric else _pivots(g[:, columns].T), columns))
+    rank = max(len(choice.rows) for choice in choices)
+    full = [choice for choice in choices if len(choice.rows) == rank]
+    if rank == len(samples[0]):
+        return full[0]
+    return max(full, key=lambda choice: min(1.0 / np.linalg.cond(choice.block(g)) for g in samples))
+
+
+def _pivots(matrix: Array) -> list[int]:
+    """Columns that span the others, in their order."""
+    _, triangle, order = qr(matrix, mode="economic", pivoting=True)
+    sizes = np.abs(triangle.diagonal())
+    return sorted(order[: int((sizes > RANK * sizes[0]).sum())].tolist())
+
+
+def _independent_rows(robot: Robot, members: ContactSet, part: PhaseExpressions) -> _Independent:
+    """Rows and columns of the block of G = C M^-1 J^T E that is regular where contacts touch."""
+    if len(part.rows) <= 1:
+        return _Independent([0] * len(part.rows), [0] * len(part.rows))
+    samples = []
+    for x in _looks(robot, members, part.places):
+        q, v = np.split(x, [robot.nq])
+        jacobian = members.jacobian(q)
+        mix = np.array(ca.evalf(part.mix(ca.SX(jacobian @ v))))
+        samples.append(
+            jacobian[part.rows] @ np.linalg.solve(robot.mass_matrix(q), jacobian.T @ mix)
+        )
+    return _independent(samples, not part.slides.any())
+
+
+def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
+    """A few states x with these contacts closed, where Newton's method finds such."""
+    rng = np.random.default_rng(0)
+    found, others = [], []
+    for _ in range(_LOOKS):
+        q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+        v = rng.normal(size=robot.nv)
+        others.append(np.concatenate((q, v)))
+        for _ in range(_NEWTON):
+            gaps = members.gaps(q)[closed]
+            if np.abs(gaps).max() < SAMPLED_ON_SURFACE:
+                found.append(np.concatenate((q, v)))
+                break
+            back = np.linalg.pinv(members.jacobian(q)[closed], RANK)
+            q = robot.normalize(robot.integrate(q, -back @ gaps))
+    return found or others
+
+
+def _multipliers(
+    part: PhaseExpressions, g: Expression, wanted: Expression, independent: _Independent
+) -> tuple[Expression, Expression]:
+    """The multipliers m of G m = wanted and the margin; of least norm where G is singular.
+
+    There G = N B K with its regular block B, and least squares and least norms are divisions by
+    N^T N and K W K^T, which are no worse conditioned than the choice of the block.
+    """
+    divide = gauss if part.slides.any() else cholesky
+    rows, columns = independent.rows, independent.columns
+    if len(rows) == g.shape[0]:
+        by_all, pivots = divide(g)
+        return by_all(wanted), _spread(pivots)
+    by_block, pivots = divide(g[rows, columns])
+    right = by_block(g[rows, :])
+    left = gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides.any() else right.T
+    coordinates = by_block(cholesky(left.T @ left)[0](left.T @ wanted))
+    missed = ca.norm_fro(g - g[:, columns] @ right) / ca.norm_fro(g)
+    margin = ca.if_else(missed > RANK, -missed, _spread(pivots))
+
+    def of_least_norm(weights: Expression) -> Expression:
+        weighted = right * ca.repmat(weights.T, len(rows), 1)
+        return weighted.T @ cholesky(weighted @ right.T)[0](coordinates)
+
+    even = of_least_norm(ca.DM.ones(g.shape[0], 1))
+    if not len(part.tied):
+        return even, margin
+    loaded = ca.sumsqr(even[: len(part.closed)]) > 0.0
+    return of_least_norm(_friction_weights(part, even)), ca.if_else(loaded, margin, 0.0)
+
+
+def _friction_weights(part: PhaseExpressions, even: Expression) -> Expression:
+    """The `equations.friction_weights` of multipliers of equal weights."""
+    count = len(part.closed)
+    normal = even[:count]
+    least = LEAST_WEIGHT * _length(normal)
+    x = normal / least - 1.0
+    load = least * (1.0 + ca.fmax(x, 0.0) + ca.log1p(ca.exp(-ca.fabs(x))))
+    return ca.vertcat(ca.DM.ones(count, 1), load[part.tied.tolist(), 0])
+
+
+def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
+    """How to divide by a symmetric positive matrix, and its pivots (n, 1).
+
+    Eliminated from the last row on, which for a mass matrix keeps the zeros between branches of the
+    robot (Featherstone 2008, section 6.5).
+    """
+    back = list(reversed(range(matrix.shape[0])))
+    pivots, upper, order = ca.ldl(matrix[back, back].T, False)
+
+    def solve(right: Expression) -> Expression:
+        return ca.ldl_solve(ca.SX(right)[back, :], pivots, upper, order)[back, :]
+
+    return solve, pivots
+
+
+def _response_ratio(response: Expression, even: Expression, rows: Sequence[int]) -> Expression:
+    """The ratio p of `jamming`, from independent rows: det(R R') of these (Cauchy and Binet)."""
+    if len(rows) == response.shape[0]:
+        return _product(gauss(response)[1]) / _product(cholesky(even)[1])
+    left, whole = response[list(rows), :], even[list(rows), :]
+    return ca.sqrt(_product(cholesky(left @ left.T)[1]) / _product(cholesky(whole @ whole.T)[1]))
+
+
+def gauss(matrix: Expression) -> tuple[Solve, Expression]:
+    """How to divide by a square matrix without pivoting, and its pivots (n, 1)."""
+    n = matrix.shape[0]
+    both = ca.SX(matrix)
+    for k in range(n):
+        for i in range(k + 1, n):
+            both[i, k] /= both[k, k]
+            for j in range(k + 1, n):
+                both[i, j] -= both[i, k] * both[k, j]
+
+    def solve(right: Expression) -> Expression:
+        x = ca.SX(right)
+        for k in range(n):
+            for i in range(k + 1, n):
+                x[i, :] -= both[i, k] * x[k, :]
+        for k in reversed(range(n)):
+            for j in range(k + 1, n):
+                x[k, :] -= both[k, j] * x[j, :]
+            x[k, :] /= both[k, k]
+        return x
+
+    return solve, ca.diag(both)
+
+
+def _product(pivots: Expression) -> Expression:
+    """The determinant of the matrix that has these pivots."""
+    return reduce(mul, ca.vertsplit(pivots))
+
+
+def _spread(pivots: Expression) -> Expression:
+    """The least pivot relative to the largest."""
+    sizes = ca.fabs(pivots)
+    return ca.mmin(sizes) / ca.mmax(sizes)

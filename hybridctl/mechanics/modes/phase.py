@@ -1,0 +1,190 @@
+"""What the modes of contacts mean for the equations: constrained rows and force directions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.checks import Array, Indices
+from hybridctl.errors import UnknownNameError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contacts.contact_states import OPEN, SLIP, SLIPS, STICK, Modes
+from hybridctl.mechanics.tolerances import NO_DIRECTION
+
+
+@dataclass(frozen=True)
+class Sliding:
+    """A contact that slides: its place among the closed ones, its tangent rows, its friction.
+
+    `sign` of the velocity where it slides along one direction, 0 in a surface.
+    """
+
+    contact: int
+    rows: Indices
+    friction: float
+    sign: float
+
+
+@dataclass(frozen=True)
+class Friction:
+    """Static and kinetic coefficients of the closed contacts of a phase, (k,) each."""
+
+    static: Array
+    kinetic: Array
+
+
+class ClosedRows:
+    """The rows of the contacts that one mode closes, and which of them it holds.
+
+    tangents: for each of all c contacts its rows among all rows.
+
+    `closed` are the closed contacts, `all_rows` (r,) their rows among all: normals, then tangents.
+    What follows counts rows within these: `tangents` of each closed contact, `owner` (r,) of each
+    row, and `constrained`, all normals and the tangents of sticking contacts; each of these has a
+    multiplier, and `held_rows` are the same among all. `held` are the sticking contacts, by their
+    place among the closed ones, and `tied` those of the tangents that stick. `whole`: whether all
+    contacts are closed. `slides` (k,): which of the closed ones do.
+    """
+
+    def __init__(self, tangents: Sequence[Sequence[int] | Indices], modes: Modes) -> None:
+        self.modes = modes
+        self.closed = tuple(i for i, mode in enumerate(modes) if mode != OPEN)
+        self.places = list(self.closed)
+        k = len(self.closed)
+        self.whole = k == len(modes)
+        sizes = [len(tangents[i]) for i in self.closed]
+        self.all_rows: Indices = np.array(
+            [*self.closed, *(row for i in self.closed for row in tangents[i])], dtype=np.intp
+        )
+        ends = np.cumsum([k, *sizes])
+        self.tangents = tuple(
+            np.arange(end - m, end) for m, end in zip(sizes, ends[1:], strict=True)
+        )
+        self.owner: Indices = np.concatenate((np.arange(k), np.repeat(np.arange(k), sizes)))
+        self.held = tuple(j for j, i in enumerate(self.closed) if modes[i] == STICK)
+        self.sticking = np.array([r for j in self.held for r in self.tangents[j]], dtype=np.intp)
+        self.constrained: Indices = np.concatenate((np.arange(k), self.sticking))
+        self.held_rows: Indices = self.all_rows[self.constrained]
+        self.tied = self.owner[self.sticking]
+        self.slides = np.array([modes[i] in SLIPS for i in self.closed], dtype=np.bool_)
+
+
+class ContactPhase(ClosedRows):
+    """The closed contacts of one mode: which rows are constrained, which forces act.
+
+    friction (c,) is kinetic, the other coefficients are static. bodies: the pair that each contact
+    is between. `redundant`: whether two bodies have more constraints than their six relative
+    motions, which then hold each other.
+    """
+
+    def __init__(
+        self,
+        tangents: Sequence[Indices],
+        friction: Array,
+        static: Array,
+        modes: Modes,
+        bodies: Sequence[tuple[int, int]],
+    ) -> None:
+        super().__init__(tangents, modes)
+        self.friction = Friction(static[self.places], friction[self.places])
+        self.sliding = tuple(
+            Sliding(j, self.tangents[j], float(friction[i]), SLIPS[modes[i]])
+            for j, i in enumerate(self.closed)
+            if modes[i] in SLIPS
+        )
+        self.spatial = tuple(slide for slide in self.sliding if slide.sign == 0.0)
+        between = Counter(bodies[self.closed[k]] for k in self.owner[self.constrained])
+        self.redundant = max(between.values(), default=0) > 6
+        self._in_space = all(len(rows) == 2 for rows in self.tangents)
+        self.identity = not self.sliding and len(self.constrained) == len(self.owner)
+        self._mix: Array = np.eye(len(self.owner))[:, self.constrained]
+        for slide in self.sliding:
+            if slide.sign:
+                self._mix[slide.rows, slide.contact] = -slide.friction * slide.sign
+
+    def mix(self, directions: dict[int, Array]) -> Array:
+        """The matrix E (r, m) of forces along all rows by multipliers, at these directions."""
+        if not directions:
+            return self._mix
+        mix: Array = self._mix.copy()
+        for slide in self.spatial:
+            mix[slide.rows, slide.contact] = -slide.friction * directions[slide.contact]
+        return mix
+
+    def turning(self, directions: dict[int, Array], speeds: Array, multipliers: Array) -> Array:
+        """The matrix K (r, r): how friction in a surface turns with the sliding velocity.
+
+        f_t changes by -mu f_n / |v_t| (I - s s') dv_t, not at all at a standstill, where there is
+        no s.
+        """
+        result = np.zeros((len(self.owner), len(self.owner)))
+        if not self.spatial:
+            return result
+        contacts = [slide.contact for slide in self.spatial]
+        rows = np.array([slide.rows for slide in self.spatial])
+        friction = np.array([slide.friction for slide in self.spatial])
+        s = np.array([directions[contact] for contact in contacts])
+        speed = np.hypot(*speeds[rows].T)
+        moving = speed > NO_DIRECTION
+        ratio = friction * multipliers[contacts] * moving / np.where(moving, speed, 1.0)
+        across = np.eye(2) - s[:, :, None] * s[:, None]
+        result[rows[:, :, None], rows[:, None]] = ratio[:, None, None] * across
+        return result
+
+    def spread(self, rows: Array) -> tuple[Array, Array]:
+        """Values of the rows (r, ...) as normal (k, ...) and tangential (k, 2, ...) parts."""
+        k = len(self.closed)
+        if self._in_space:
+            return rows[:k], rows[k:].reshape(k, 2, *rows.shape[1:])
+        tangential = np.zeros((k, 2, *rows.shape[1:]))
+        for j, tangents in enumerate(self.tangents):
+            tangential[j, : len(tangents)] = rows[tangents]
+        return rows[:k], tangential
+
+    def among_all(self, closed: Array, total: int) -> Array:
+        """Values of the closed contacts (k, ...) among all `total` contacts, zero where open."""
+        result = np.zeros((total, *closed.shape[1:]))
+        result[self.places] = closed
+        return result
+
+    def among_closed(self, rows: Array) -> Array:
+        """A copy of values of all rows (., ...) at those of the closed contacts (r, ...)."""
+        return rows.copy() if self.whole else rows[self.all_rows]
+
+    def along_rows(self, multipliers: Array) -> Array:
+        """Values of the multipliers (m, ...) along the rows (r, ...), zero for other rows."""
+        if self.identity:
+            return multipliers
+        result = np.zeros((len(self.owner), *multipliers.shape[1:]))
+        result[self.constrained] = multipliers
+        return result
+
+    def direction(self, k: int, directions: dict[int, Array]) -> Array | None:
+        """The direction in which the k-th closed contact slides, None if it does not."""
+        sign = SLIPS.get(self.modes[self.closed[k]])
+        return directions.get(k) if not sign else np.array([sign])
+
+    def scattered(self, rows: Array, total: int) -> Array:
+        """Values of the rows (r, ...) among all `total` rows, zero elsewhere."""
+        if self.whole:
+            return rows
+        result = np.zeros((total, *rows.shape[1:]))
+        result[self.all_rows] = rows
+        return result
+
+
+def contact_modes(key: ModeKey) -> Modes:
+    """A mode key as the modes of contacts; `UnknownNameError` for one that is no tuple."""
+    if not isinstance(key, tuple):
+        raise UnknownNameError(f"mode {key!r} is no tuple of contact modes")
+    return key
+
+
+def default_slip(dimension: int, velocity: Sequence[float] | Array) -> str:
+    """The name of the mode in which a contact slides with this velocity."""
+    if dimension == 2:
+        return SLIP
+    return next(name for name, sign in SLIPS.items() if sign * velocity[0] > 0.0)

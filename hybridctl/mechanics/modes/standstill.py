@@ -1,0 +1,188 @@
+"""Contacts that slide in a surface and all but stand still: they stop, begin to slide, or are held.
+
+Their velocities have no direction that could be trusted. What they do is told by the friction that
+would hold them, by the accelerations that friction leaves, and by what is left of a motion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import NoContactSolutionError
+from hybridctl.mechanics.contacts.contact_states import STICK, Modes
+from hybridctl.mechanics.coulomb.law import unit
+from hybridctl.mechanics.coulomb.solve import polish
+from hybridctl.mechanics.modes.equations import ContactRows, Solution, problem, shared, solve
+from hybridctl.mechanics.modes.phase import ContactPhase, Friction
+from hybridctl.mechanics.modes.sliding import change_of_steered, sliding_directions, turned_by_loads
+from hybridctl.mechanics.tolerances import (
+    ALONG,
+    AT_BORDER,
+    BEGUN,
+    CLEARLY_MOVES,
+    MOVES,
+    SAME_WAY,
+    STANDSTILL,
+)
+
+Phases = Callable[[Modes], ContactPhase]
+
+
+def settled(phases: Phases, phase: ContactPhase, rows: ContactRows) -> Solution:
+    """The solution in the directions of sliding velocities, or, where there is none, of others.
+
+    Contacts that all but stand still come to a stop, begin to slide, or are held: they slide
+    the way they go, the way friction lets them accelerate, or stick. phases: of all modes.
+    """
+    directions, slow = sliding_directions(phase, rows)
+    now = solve(phase, rows, directions)
+    if not slow:
+        return now
+    together = _beginning_together(phases, phase, rows, directions, slow)
+    if together is not None:
+        return together
+    friction = phase.friction
+    moving = {k: s for k, s in directions.items() if k not in slow}
+    held = shared(solve(_holding(phases, phase, slow), rows, moving), _surely(friction, slow))
+    stays = _staying(held, slow, friction)
+    begun, sure = _beginnings(phase, held, slow, stays, friction)
+    going = [k for k in slow if _goes_on(now, k, begun.get(k), sure)]
+    if begun and going:
+        starting = [k for k in slow if k not in going]
+        begun, sure = _beginnings(phase, held, starting, stays, friction)
+    begun = {k: s for k, s in begun.items() if k not in going}
+    still = _holding(phases, phase, [k for k in slow if k not in going and k not in begun])
+    return _from_rest(still, rows, directions, begun, sure)
+
+
+def _beginning_together(
+    phases: Phases,
+    phase: ContactPhase,
+    rows: ContactRows,
+    directions: dict[int, Array],
+    slow: list[int],
+) -> Solution | None:
+    """The solution in which slow contacts begin to slide with others that did just before.
+
+    None where there are no others, or friction lets them go another way. Velocities lag behind
+    directions that turn while contacts begin: kept for the others, they could stop slow ones.
+    """
+    others = _begun_before(phase, rows)
+    if not others:
+        return None
+    starting = sorted([*slow, *others])
+    moving = {k: s for k, s in directions.items() if k not in starting}
+    at_rest = rows.rates.copy()
+    for k in starting:
+        at_rest[phase.tangents[k]] = 0.0
+    held = solve(_holding(phases, phase, starting), rows._replace(rates=at_rest), moving)
+    begun, sure = _beginnings(phase, held, starting, [], phase.friction)
+    along = all(k in begun and begun[k] @ directions[k] > SAME_WAY for k in others)
+    if not sure or not along:
+        return None
+    still = _holding(phases, phase, [k for k in slow if k not in begun])
+    return solve(still, rows, directions | begun, tuple(begun))
+
+
+def _holding(phases: Phases, phase: ContactPhase, contacts: Sequence[int]) -> ContactPhase:
+    """The phase in which some more of the closed contacts stick."""
+    modes = list(phase.modes)
+    for k in contacts:
+        modes[phase.closed[k]] = STICK
+    return phases(tuple(modes))
+
+
+def _begun_before(phase: ContactPhase, rows: ContactRows) -> list[int]:
+    """Contacts that slide in a surface, but have hardly begun, or have almost stopped."""
+    speeds = {s.contact: float(np.linalg.norm(rows.rates[s.rows])) for s in phase.spatial}
+    return [k for k, speed in speeds.items() if STANDSTILL < speed <= BEGUN]
+
+
+def _surely(friction: Friction, slow: list[int]) -> Friction:
+    """Cones in which slow contacts have to hold to be sure of it, by kinetic friction."""
+    static = friction.static.copy()
+    static[slow] = (1.0 - AT_BORDER) * friction.kinetic[slow]
+    return Friction(static, friction.kinetic)
+
+
+def _staying(now: Solution, slow: list[int], friction: Friction) -> list[int]:
+    """The slow contacts that kinetic friction could hold.
+
+    now: the solution in which they stick, with forces inside the cones of `surely` if there are.
+    """
+    tangents, normal = now.phase.tangents, now.forces[: len(now.phase.closed)]
+    limit = (1.0 - 0.5 * AT_BORDER) * friction.kinetic * normal
+    return [k for k in slow if np.linalg.norm(now.forces[tangents[k]]) < limit[k]]
+
+
+def _beginnings(
+    phase: ContactPhase, held: Solution, starting: list[int], stays: list[int], friction: Friction
+) -> tuple[dict[int, Array], bool]:
+    """Directions in which friction lets contacts accelerate from a standstill, if it does.
+
+    held: the solution in which they stick; those that stay in it are left out, unless others carry
+    them along. The first guess is against the friction that would hold them: at the border of
+    breaking away it is the direction itself. Besides, whether these are directions of
+    accelerations: where other contacts do not hold, guesses are returned.
+    """
+    if set(stays) >= set(starting):
+        return {}, True
+    rows, forces = held.rows, held.forces
+    guesses = [
+        unit(-forces[tangents], None) if k in starting else None
+        for k, tangents in enumerate(phase.tangents)
+    ]
+    modes = tuple(phase.modes[i] for i in phase.closed)
+    solution = polish(problem(phase, rows, friction, held.kkt), modes, guesses)
+    if solution is not None:
+        guesses = list(solution.directions)
+    else:
+        guesses = [None if k in stays else guess for k, guess in enumerate(guesses)]
+    found = {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
+    return found, solution is not None
+
+
+def _goes_on(now: Solution, k: int, onwards: Array | None, sure: bool) -> bool:
+    """Whether the k-th closed contact still slides the way it goes, now that it is slow.
+
+    onwards: the direction in which it would begin to slide from a standstill, if it would. Then its
+    velocity has to be more than what integration leaves of a beginning, and point elsewhere; if
+    that direction is but a guess, any velocity tells more. Where friction could hold it, it goes on
+    until it stops, if it slows down: otherwise it is held.
+    """
+    rows = now.phase.tangents[k]
+    velocity = now.rows.rates[rows]
+    change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
+    speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))
+    if not sure:
+        return speed > MOVES
+    if onwards is not None:
+        return speed > CLEARLY_MOVES and float(velocity @ onwards) < ALONG * speed
+    return speed > MOVES and float(velocity @ change) < -ALONG * speed * size
+
+
+def _from_rest(
+    phase: ContactPhase,
+    rows: ContactRows,
+    directions: dict[int, Array],
+    begun: dict[int, Array],
+    sure: bool,
+) -> Solution:
+    """The solution in which some contacts `begun` to slide, the way they accelerate if it is found.
+
+    sure: whether they do in these directions, be it under loads that are shared otherwise.
+    """
+    now = solve(phase, rows, directions | begun, tuple(begun))
+    if sure:
+        return now
+    if now.kkt.redundant and begun:
+        now = shared(now, phase.friction)
+        with suppress(NoContactSolutionError):
+            found = turned_by_loads(now, phase.friction)
+            if found.inside and (change_of_steered(found, along=True) >= 0.0).all():
+                return found
+    return now._replace(steered=())

@@ -1,0 +1,1 @@
+"""Robots as trees of bodies: kinematics and dynamics by Pinocchio, or as expressions."""

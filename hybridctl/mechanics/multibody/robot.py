@@ -1,0 +1,500 @@
+r"""The Pinocchio adapter: with `sweeps`, all that imports `pinocchio`.
+
+Pinocchio's functions write into a `Data` object and return views of it, and take indices and
+configurations on trust. `Robot` owns that scratch memory, one for each thread, resolves names
+once, checks configurations at the border, and returns arrays that belong to the caller.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pinocchio as pin
+from numpy.typing import ArrayLike, NDArray
+
+from hybridctl.checks import Array, instance, member, number, vector
+from hybridctl.errors import FileFormatError, InputError
+from hybridctl.files import file_of, file_or_text
+from hybridctl.mechanics.multibody.bodies import (
+    Body,
+    BodyKinematics,
+    Frame,
+    MotionDerivatives,
+    Tree,
+    check_inertias,
+    tree_of,
+)
+from hybridctl.mechanics.multibody.joints import (
+    SAGITTAL_JOINTS,
+    CoordinateLabels,
+    check_joints,
+    coordinate_labels,
+    motors,
+)
+from hybridctl.mechanics.multibody.mjcf import check_mjcf, motors_of, nested, parsed
+from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, armature
+from hybridctl.mechanics.multibody.sweeps import Sweeps
+from hybridctl.mechanics.tolerances import UNIT_NORM
+from hybridctl.tables import html_table
+
+Root = Literal["fixed", "floating", "sagittal"]
+
+
+class _Scratch(threading.local):
+    """What Pinocchio writes into while it evaluates a model, for each thread its own."""
+
+    def __init__(self, model: Any) -> None:
+        self.data = model.createData()
+
+
+class Robot:
+    r"""A tree of rigid bodies with springs and dampers: :math:`M \dot v + h = S u + J^T \lambda`.
+
+    Built by `from_urdf`, or from a `pinocchio.Model`. `actuated` names the joints with a motor, by
+    default all but those of a floating or sagittal base. Configurations q (nq,) live on Pinocchio's
+    manifold (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local
+    tangent.
+    The bias h holds Coriolis, centrifugal and gravity terms and those of springs and dampers,
+    k (q - q_rest) + d v, at joints of one degree of freedom. Rotors of geared motors (see `Rotor`)
+    add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
+    mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
+    `joints`: where those of one degree of freedom are among coordinates and velocities.
+    `resists`: whether there are springs or dampers.
+    `source` is the URDF it was built from, a path or its text, or None.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        actuated: Sequence[str] | None = None,
+        stiffness: Mapping[str, float] | None = None,
+        rest: Mapping[str, float] | None = None,
+        damping: Mapping[str, float] | None = None,
+        rotors: Mapping[str, Rotor] | None = None,
+        gravity: ArrayLike = (0.0, 0.0, -9.81),
+    ) -> None:
+        check_inertias(instance("model", model, pin.Model))
+        check_joints(model)
+        self.source: str | os.PathLike[str] | None = None
+        self._model = model.copy()
+        self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
+        self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
+        joints = zip(self.joint_names, list(self._model.joints)[1:], strict=True)
+        self.joints = JointIndices(
+            (n, (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None) for n, j in joints
+        )
+        self.armature = armature(model.armature, self.joints, rotors or {})
+        self._model.armature = self.armature
+        self._weightless = self._model.copy()
+        self._weightless.gravity.linear = np.zeros(3)
+        self._scratch, self._weightless_scratch = self._scratches()
+        self.nq, self.nv = int(self._model.nq), int(self._model.nv)
+        self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
+        curved = [body for body in self.tree().bodies if body.unit is not None]
+        self._units = [body.unit for body in curved if body.unit is not None]
+        self._turns = [(slice(b.v, b.v + b.twist.shape[1]), _adjoint(b.twist)) for b in curved]
+        names = motors(self._model) if actuated is None else tuple(actuated)
+        columns = [column for name in names for column in self.velocities(name)]
+        self.nu = len(columns)
+        self.actuation = np.zeros((self.nv, self.nu))
+        self.actuation[columns, np.arange(self.nu)] = 1.0
+        self.actuation.flags.writeable = False
+        masses = [float(inertia.mass) for inertia in self._model.inertias]
+        mass, self.mass = sum(masses[1:]), sum(masses)
+        self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
+        self.passive = Passive.of(
+            self.joints, self._model.damping, stiffness or {}, rest or {}, damping or {}
+        )
+        self.resists = bool(self.passive.stiffness.any() or self.passive.damping.any())
+
+    @staticmethod
+    def from_urdf(
+        urdf: str | os.PathLike[str],
+        *,
+        root: Root = "fixed",
+        actuated: Sequence[str] | None = None,
+        stiffness: Mapping[str, float] | None = None,
+        rest: Mapping[str, float] | None = None,
+        damping: Mapping[str, float] | None = None,
+        rotors: Mapping[str, Rotor] | None = None,
+        gravity: ArrayLike = (0.0, 0.0, -9.81),
+    ) -> Robot:
+        """A robot from a URDF file or its text.
+
+        root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns
+        about y). actuated: joints with a motor, as for `Robot`. stiffness, rest, damping: by
+        joint name; damping left out is what the URDF says. rotors: of the motors, by joint name;
+        URDF has no place for them.
+
+        Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for a joint.
+        """
+        member("root", root, ("fixed", "floating", "sagittal"))
+        text = file_or_text("urdf", urdf)
+        try:
+            if root == "floating":
+                model = pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
+            else:
+                model = pin.buildModelFromXML(text)
+        except (ValueError, RuntimeError) as error:
+            raise FileFormatError(f"urdf is not a robot description: {error}") from error
+        if root == "sagittal":
+            model = _on_sagittal_base(model)
+        if model.nv == 0:
+            raise InputError("urdf has no joint that moves")
+        robot = Robot(
+            model,
+            actuated=actuated,
+            stiffness=stiffness,
+            rest=rest,
+            damping=damping,
+            rotors=rotors,
+            gravity=gravity,
+        )
+        robot.source = urdf
+        return robot
+
+    @staticmethod
+    def from_mjcf(
+        mjcf: str | os.PathLike[str],
+        *,
+        actuated: Sequence[str] | None = None,
+        stiffness: Mapping[str, float] | None = None,
+        rest: Mapping[str, float] | None = None,
+        damping: Mapping[str, float] | None = None,
+        rotors: Mapping[str, Rotor] | None = None,
+        gravity: ArrayLike = (0.0, 0.0, -9.81),
+    ) -> Robot:
+        """A robot from an MJCF file or its text, as Pinocchio's parser reads it.
+
+        Bodies, joints with damping and armature, and a free joint as floating base. actuated: by
+        default the joints that have an actuator; inputs are their torques or forces, before gears
+        and controllers of the file. The other arguments are those of `from_urdf`.
+
+        Raises `FileFormatError` for a file that is no MJCF, and `InputError` for what would be
+        lost: includes, equality constraints, tendons, soft bodies, springs that are not given, and
+        dry friction of joints.
+        """
+        root = parsed(file_or_text("mjcf", mjcf))
+        check_mjcf(root, stiffness or {})
+        with file_of(nested(root) or mjcf, ".xml") as path:
+            try:
+                model = pin.buildModelFromMJCF(str(path))
+            except (ValueError, RuntimeError) as error:
+                raise FileFormatError(f"mjcf is not a robot description: {error}") from error
+        if model.nv == 0:
+            raise InputError("mjcf has no joint that moves")
+        motor_names = motors_of(root) if actuated is None else actuated
+        return Robot(
+            model,
+            actuated=motor_names,
+            stiffness=stiffness,
+            rest=rest,
+            damping=damping,
+            rotors=rotors,
+            gravity=gravity,
+        )
+
+    def __repr__(self) -> str:
+        return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self.joint_names)})"
+
+    def _repr_html_(self) -> str:
+        """A table of the joints, with the velocities they have and whether a motor drives them."""
+        driven = np.asarray(self.actuation.any(axis=1))
+        rows = [
+            (name, len(self.velocities(name)), "yes" if driven[self.velocities(name)[0]] else "no")
+            for name in self.joint_names
+        ]
+        return html_table(("joint", "velocities", "motor"), rows)
+
+    @property
+    def labels(self) -> CoordinateLabels:
+        """Names, with units, of coordinates, velocities and forces along these."""
+        return coordinate_labels(self._model)
+
+    def _scratches(self) -> tuple[_Scratch, _Scratch]:
+        return _Scratch(self._model), _Scratch(self._weightless)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the scratch memory, which every process and thread makes anew."""
+        return {k: v for k, v in self.__dict__.items() if not k.endswith("scratch")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._scratch, self._weightless_scratch = self._scratches()
+
+    def velocities(self, name: str) -> list[int]:
+        """The indices of the velocities of a joint; `UnknownNameError` if there is none."""
+        known = member("joint", name, self.joint_names)
+        joint = self._model.joints[self._model.getJointId(known)]
+        return list(range(joint.idx_v, joint.idx_v + joint.nv))
+
+    def velocity_index(self, name: str) -> int:
+        """The index of the velocity of a joint of one degree of freedom."""
+        return self.joints.single("name", name)[1]
+
+    # Configurations
+
+    def neutral(self) -> Array:
+        """The neutral configuration (nq,)."""
+        return np.array(pin.neutral(self._model))
+
+    def posture(self, joints: Mapping[str, float]) -> Array:
+        """The neutral configuration (nq,) with joints of one degree of freedom at these values.
+
+        Raises `UnknownNameError` for a name that is no joint, `InputError` for another joint.
+        """
+        q = self.neutral()
+        for name, value in joints.items():
+            q[self.joints.single("joints", name)[0]] = number(name, value)
+        return q
+
+    def integrate(self, q: Array, dq: Array) -> Array:
+        """The configuration reached from q along dq (nv,)."""
+        return np.array(pin.integrate(self._model, q, dq))
+
+    def difference(self, q0: Array, q1: Array) -> Array:
+        """The perturbation (nv,) that leads from q0 to q1."""
+        return np.array(pin.difference(self._model, q0, q1))
+
+    def difference_jacobians(self, q0: Array, q1: Array) -> tuple[Array, Array]:
+        """Derivatives (nv, nv) of difference(q0, q1) by perturbations of q0, and of q1."""
+        first, second = pin.dDifference(self._model, q0, q1)
+        return np.array(first), np.array(second)
+
+    def rate(self, q: Array, v: Array) -> Array:
+        """Velocity of the coordinates (nq,) at velocity v (nv,), or (nq, k) at k of these."""
+        if self.nq == self.nv:
+            return v
+        found = pin.tangentMapProduct(self._model, q, v.reshape(self.nv, -1))
+        return np.reshape(found, (self.nq, *v.shape[1:]))
+
+    def transport(self, v: Array) -> Array:
+        """The negative adjoint of v (nv, nv): how perturbations of q turn with the motion."""
+        result = np.zeros((self.nv, self.nv))
+        for iv, turns in self._turns:
+            result[iv, iv] = -turns @ v[iv]
+        return result
+
+    def normalize(self, q: Array) -> Array:
+        """The configuration with quaternions and unit circles scaled to norm one."""
+        return q if self.nq == self.nv else np.array(pin.normalize(self._model, q))
+
+    def check(self, name: str, q: Array) -> None:
+        """Raise `InputError` for a quaternion or unit circle whose norm is not one."""
+        for unit in self._units:
+            norm = float(np.linalg.norm(q[unit]))
+            if abs(norm - 1.0) > UNIT_NORM:
+                raise InputError(
+                    f"{name}: entries {unit.start} to {unit.stop - 1} must have norm 1 (a "
+                    f"quaternion x, y, z, w or a cosine and sine), got {q[unit].tolist()} of norm "
+                    f"{norm:.6g}"
+                )
+
+    # Names
+
+    def frame(self, name: str) -> Frame:
+        """A frame by name, "universe" for the world; `UnknownNameError` if there is none."""
+        frames = {frame.name: frame for frame in self._model.frames}
+        frame = frames[member("frame", name, tuple(frames))]
+        at = frame.placement
+        return Frame(int(frame.parentJoint), np.array(at.rotation), np.array(at.translation))
+
+    def body(self, name: str) -> Body:
+        """The rigid body that a frame is fixed to; `InputError` for one fixed to the world."""
+        frame = self.frame(name)
+        if frame.joint == 0:
+            raise InputError(f"frame {name!r} must move with a joint, but is fixed to the world")
+        inertia = self._model.inertias[frame.joint]
+        return Body(frame.joint, frame.rotation, float(inertia.mass), np.array(inertia.lever))
+
+    def supporting(self, joint: int) -> Array:
+        """The flags (nv,), 1 for each velocity that moves the body of a joint, 0 for the others."""
+        mask = np.zeros(self.nv)
+        for ancestor in list(self._model.supports[joint])[1:]:
+            moved = self._model.joints[ancestor]
+            mask[moved.idx_v : moved.idx_v + moved.nv] = 1.0
+        return mask
+
+    def carriers(self) -> NDArray[np.bool_]:
+        """Whether velocity j moves the joint of velocity i, or is one of it: [i, j], (nv, nv)."""
+        joints = list(self._model.joints)[1:]
+        owners = [j for j, joint in enumerate(joints, 1) for _ in range(joint.nv)]
+        return np.array([self.supporting(j) for j in owners]) > 0.0
+
+    # Dynamics
+
+    def sweeps(self, joints: Sequence[int]) -> tuple[Sweeps, Sweeps]:
+        """Sweeps for the bodies of these joints: with gravity, and without."""
+        return Sweeps(self._model, joints), Sweeps(self._weightless, joints)
+
+    def mass_matrix(self, q: Array) -> Array:
+        """The mass matrix M(q), symmetric (nv, nv), with armature."""
+        return self._square(pin.crba(self._model, self._scratch.data, q))
+
+    def bias(self, q: Array, v: Array) -> Array:
+        """The bias h(q, v) (nv,), springs and dampers included."""
+        h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q, v))
+        return h + self.passive.torque(q, v) if self.resists else h
+
+    def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
+        """The acceleration (nv,) with all contacts open."""
+        tau = self.actuation @ u - (self.passive.torque(q, v) if self.resists else 0.0)
+        return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
+
+    def inverse_mass(self, q: Array) -> Array:
+        """The inverse mass matrix M(q)^-1 (nv, nv)."""
+        return self._square(pin.computeMinverse(self._model, self._scratch.data, q))
+
+    def energy(self, q: Array, v: Array) -> tuple[float, float]:
+        """Kinetic and potential energy in J; the potential of springs is included."""
+        kinetic = float(pin.computeKineticEnergy(self._model, self._scratch.data, q, v))
+        potential = float(pin.computePotentialEnergy(self._model, self._scratch.data, q))
+        return kinetic, potential + self.passive.energy(q)
+
+    def momentum(self, q: Array, v: Array) -> Array:
+        """Linear momentum in N s, and angular about the centre of mass in N m s, (6,)."""
+        return np.array(pin.computeCentroidalMomentum(self._model, self._scratch.data, q, v).vector)
+
+    def bias_derivatives(
+        self, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
+    ) -> tuple[Array, Array]:
+        """The derivatives D_q and D_v (nv, nv) of M a + h - J^T w at fixed a.
+
+        `wrenches` are spatial forces (force, moment about the world origin) per joint. They are
+        held constant in the frame of their body, as Pinocchio does.
+        """
+        d_q, d_v = self._rnea_derivatives(self._model, self._scratch.data, q, v, a, wrenches)
+        return d_q + np.diag(self.passive.stiffness), d_v + np.diag(self.passive.damping)
+
+    def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
+        """The derivative D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity or springs."""
+        weightless, data = self._weightless, self._weightless_scratch.data
+        return self._rnea_derivatives(weightless, data, q, np.zeros(self.nv), dv, wrenches)[0]
+
+    def regressor(self, q: Array, v: Array, a: Array) -> Array:
+        r"""The regressor Y (nv, 10 n): M a + h = Y pi, springs and dampers and armature apart.
+
+        pi has ten entries for each of the n joints: m, m c (3), and xx, xy, yy, xz, yz, zz of the
+        inertia about the origin, of the body of the joint and in its frame.
+        """
+        return np.array(pin.computeJointTorqueRegressor(self._model, self._scratch.data, q, v, a))
+
+    def impulse_regressor(self, q: Array, dv: Array) -> Array:
+        """The regressor Y (nv, 10 n) with M dv = Y pi, armature apart; see `regressor`."""
+        weightless, data, still = self._weightless, self._weightless_scratch.data, np.zeros(self.nv)
+        return np.array(pin.computeJointTorqueRegressor(weightless, data, q, still, dv))
+
+    def _rnea_derivatives(
+        self, model: Any, data: Any, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
+    ) -> tuple[Array, Array]:
+        arguments: list[Any] = [q, v, a]
+        if wrenches:
+            pin.forwardKinematics(model, data, q)
+            forces = pin.StdVec_Force()
+            for joint in range(model.njoints):
+                wrench = wrenches.get(joint)
+                world = pin.Force.Zero() if wrench is None else pin.Force(wrench)
+                forces.append(data.oMi[joint].actInv(world))
+            arguments.append(forces)
+        d_q, d_v, _ = pin.computeRNEADerivatives(model, data, *arguments)
+        return self._square(d_q), self._square(d_v)
+
+    def _square(self, matrix: Any) -> Array:
+        """A copy of shape (nv, nv); Pinocchio returns vectors for robots of one joint."""
+        return np.array(matrix).reshape(self.nv, self.nv)
+
+    # Kinematics
+
+    def poses(self, q: Array, joints: Sequence[int]) -> Array:
+        """Homogeneous transforms (k, 4, 4) from joint frames to the world."""
+        pin.forwardKinematics(self._model, self._scratch.data, q)
+        return self._poses(joints)
+
+    def motion(self, q: Array, v: Array, joints: Sequence[int]) -> BodyKinematics:
+        """Jacobians of all joints at once (see `BodyKinematics`), and the poses of `joints`."""
+        data = self._scratch.data
+        pin.computeJointJacobiansTimeVariation(self._model, data, q, v)
+        return BodyKinematics(
+            np.array(data.J).reshape(6, self.nv),
+            np.array(data.dJ).reshape(6, self.nv),
+            self._poses(joints),
+        )
+
+    def point_jacobian(self, q: Array, frame: str, offset: Array) -> Array:
+        """The Jacobian J (3, nv): the point at `offset` (3,) m in a frame moves at J v, world axes.
+
+        Raises `UnknownNameError` for a frame that is none.
+        """
+        joint, rotation, position = self.frame(frame)
+        motion = self.motion(q, np.zeros(self.nv), [joint])
+        place = motion.poses[0] @ np.append(position + rotation @ offset, 1.0)
+        moving = motion.jacobian * self.supporting(joint)
+        return np.array(moving[:3] + np.cross(moving[3:], place[:3], axis=0))
+
+    def _poses(self, joints: Sequence[int]) -> Array:
+        poses = self._scratch.data.oMi
+        return np.array([poses[j].homogeneous for j in joints])
+
+    def motion_derivatives(
+        self, q: Array, v: Array, a: Array, joints: Sequence[int]
+    ) -> MotionDerivatives:
+        """Velocities and accelerations of `joints` in world coordinates, and derivatives.
+
+        Pinocchio's derivatives are asked for in the frame of the joint and turned into the
+        world here: its own derivative of the acceleration in world coordinates is wrong for
+        joints of several degrees of freedom.
+        """
+        model, data, nv = self._model, self._scratch.data, self.nv
+        pin.computeForwardKinematicsDerivatives(model, data, q, v, a)
+        parts = []
+        for j in joints:
+            if j == 0:
+                parts.append((np.zeros(6), np.zeros(6), *np.zeros((4, 6, nv))))
+                continue
+            local = pin.getJointAccelerationDerivatives(model, data, j, pin.ReferenceFrame.LOCAL)
+            velocity_q, acceleration_q, acceleration_v, jacobian = (
+                matrix.reshape(6, nv) for matrix in local
+            )
+            pose = data.oMi[j]
+            turn = pose.action
+            world_jacobian = turn @ jacobian
+            velocity, acceleration = pose.act(data.v[j]), pose.act(data.a[j])
+            parts.append(
+                (
+                    velocity.vector.copy(),
+                    acceleration.vector.copy(),
+                    world_jacobian,
+                    turn @ velocity_q - velocity.action @ world_jacobian,
+                    turn @ acceleration_q - acceleration.action @ world_jacobian,
+                    turn @ acceleration_v,
+                )
+            )
+        return MotionDerivatives(*(np.array(column) for column in zip(*parts, strict=True)))
+
+    def tree(self) -> Tree:
+        """The constants of the dynamics; springs and dampers are in `passive`."""
+        return tree_of(self._model)
+
+
+def _adjoint(s: Array) -> Array:
+    """ad (n, n, n) of the velocities of a joint with motion subspace s (6, n): ad(v) = ad @ v."""
+    return np.stack([s.T @ pin.Motion(column).action @ s for column in s.T], axis=-1)
+
+
+def _on_sagittal_base(model: Any) -> Any:
+    """The model on a base that slides along x and z and turns about y.
+
+    A chain of three joints; Pinocchio's derivatives are wrong for one composite joint.
+    """
+    base, parent = pin.Model(), 0
+    kinds = (pin.JointModelPX(), pin.JointModelPZ(), pin.JointModelRY())
+    for name, kind in zip(SAGITTAL_JOINTS, kinds, strict=True):
+        parent = base.addJoint(parent, kind, pin.SE3.Identity(), name)
+        base.addJointFrame(parent)
+    frame = base.getFrameId(SAGITTAL_JOINTS[-1])
+    return pin.appendModel(base, model, frame, pin.SE3.Identity())

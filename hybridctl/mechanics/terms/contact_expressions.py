@@ -1,0 +1,194 @@
+r"""Contacts as CasADi expressions: gaps, rates, accelerations, Jacobians and forces of their rows.
+
+A contact is followed in the frame of its surface: with r the point there, and its velocity and
+acceleration relative to the surface,
+
+.. math:: h = \phi(r), \quad \dot h = n \cdot \dot r, \quad
+          \ddot h = n \cdot \ddot r + \dot r^T \nabla^2 \phi\, \dot r, \quad
+          v_t = t \cdot \dot r, \quad \dot v_t = t \cdot \ddot r,
+
+the tangents t being held in the surface (see `geometry`). Rows are in the order of `ContactSet`.
+Of a round contact r is the centre, and v_t that of the body at the point that touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import casadi as ca
+
+from hybridctl.checks import Array, quoted
+from hybridctl.errors import InputError
+from hybridctl.mechanics.contacts.contact import ContactPlace
+from hybridctl.mechanics.contacts.surfaces import ExpressedSurface, Surface
+from hybridctl.mechanics.multibody.expressions import Bodies, BodyMotion, Expression, Spatial
+
+
+class RowExpressions(NamedTuple):
+    """The gaps (c, 1), and the rates and accelerations (r, 1) of a motion along the rows."""
+
+    gaps: Expression
+    rates: Expression
+    accelerations: Expression
+
+
+class ContactPoints:
+    """Some contacts of a robot, at the configuration of its bodies."""
+
+    def __init__(self, bodies: Bodies, places: Sequence[ContactPlace]) -> None:
+        self._bodies = bodies
+        self._points = [_PointExpressions(bodies, place) for place in places]
+
+    def gaps(self) -> Expression:
+        """The gaps h (c, 1)."""
+        return _column([point.distance for point in self._points])
+
+    def rows(self, motion: BodyMotion) -> RowExpressions:
+        """Rates and accelerations of a motion."""
+        normals, tangents = [], []
+        for point in self._points:
+            velocity, acceleration = point.relative(motion)
+            bend = point.bend(velocity)
+            normals.append((_dot(point.normal, velocity), _dot(point.normal, acceleration) + bend))
+            velocity, acceleration = point.touching(motion, velocity, acceleration)
+            tangents += [(_dot(t, velocity), _dot(t, acceleration)) for t in point.tangents]
+        rates, accelerations = zip(*normals, *tangents, strict=True) if normals else ((), ())
+        return RowExpressions(self.gaps(), _column(rates), _column(accelerations))
+
+    def jacobian(self) -> Expression:
+        """The Jacobian J (r, nv) of the rows, whose rates are J v."""
+        columns = self._bodies.columns()
+        rows = [point.row(columns, point.normal) for point in self._points]
+        rows += [point.row(columns, t) for point in self._points for t in point.tangents]
+        return ca.vertcat(*rows) if rows else ca.SX(0, self._bodies.nv)
+
+    def pushes(self, forces: Expression) -> list[Spatial]:
+        """The spatial force on each body, in its frame, of forces (r, 1) along the rows."""
+        zero = ca.DM.zeros(3, 1)
+        total = [Spatial(zero, zero) for _ in self._bodies.tree.bodies]
+        k = len(self._points)
+        for i, point in enumerate(self._points):
+            force = point.normal * forces[i]
+            for t in point.tangents:
+                force, k = force + t * forces[k], k + 1
+            for body, push in point.pushes(force):
+                total[body] = total[body].plus(push)
+        return total
+
+
+class _PointExpressions:
+    """One contact: distance, normal (3, 1) and tangents in the frame of its surface."""
+
+    def __init__(self, bodies: Bodies, place: ContactPlace) -> None:
+        self._bodies = bodies
+        self._a, self._b = place.joint_a - 1, place.joint_b - 1
+        self._point = ca.SX(place.point)
+        self._turn = ca.DM(place.rotation)
+        pose_a, pose_b = bodies.world[self._a], bodies.world[self._b]
+        self._across = pose_b.rotation.T @ pose_a.rotation
+        self._world = pose_a.position + pose_a.rotation @ self._point
+        self._on_b = pose_b.rotation.T @ (self._world - pose_b.position)
+        r = self._turn.T @ (self._on_b - ca.SX(place.position))
+        distance, self.normal, self._curvature = _surface(known_surface(place.surface), r)
+        self.distance = distance - place.radius
+        self.tangents = _tangents(self.normal, place.directions, place.axis)
+        self._radius = place.radius
+        arm = -place.radius * (self._turn @ self.normal)
+        self._touch_a = self._point + self._across.T @ arm
+        self._touch_b = self._on_b + arm
+        self._touch = self._world + pose_b.rotation @ arm
+
+    def relative(self, motion: BodyMotion) -> tuple[Expression, Expression]:
+        """Velocity and acceleration (3, 1) of the point, as seen from and in the surface."""
+        va, vb = motion.velocities[self._a], motion.velocities[self._b]
+        aa, ab = motion.accelerations[self._a], motion.accelerations[self._b]
+        speed_a, speed_b = va.at(self._point), vb.at(self._on_b)
+        velocity = self._across @ speed_a - speed_b
+        acceleration = self._across @ (aa.at(self._point) + ca.cross(va.angular, speed_a))
+        acceleration -= ab.at(self._on_b) + ca.cross(vb.angular, speed_b)
+        acceleration -= 2.0 * ca.cross(vb.angular, velocity)
+        return self._turn.T @ velocity, self._turn.T @ acceleration
+
+    def touching(
+        self, motion: BodyMotion, velocity: Expression, acceleration: Expression
+    ) -> tuple[Expression, Expression]:
+        """The motion of the body's point that touches, from that of the centre.
+
+        With w the spin of the body as seen from the surface, the point has the velocity v + w x a,
+        a = -rho n, and a turns with the normal as the centre moves over the surface.
+        """
+        if not self._radius:
+            return velocity, acceleration
+        back, (of_a, of_b) = self._turn.T, (motion.velocities[i] for i in (self._a, self._b))
+        turned = self._across @ of_a.angular
+        spin = back @ (turned - of_b.angular)
+        rate = self._across @ motion.accelerations[self._a].angular
+        rate -= motion.accelerations[self._b].angular + ca.cross(of_b.angular, turned)
+        arm = -self._radius * self.normal
+        arm_rate = -self._radius * (self._curvature @ velocity)
+        acceleration += ca.cross(back @ rate, arm) + ca.cross(spin, arm_rate)
+        return velocity + ca.cross(spin, arm), acceleration
+
+    def bend(self, velocity: Expression) -> Expression:
+        """What the curvature of the surface adds to the acceleration of the gap."""
+        return ca.bilin(self._curvature, velocity, velocity)
+
+    def row(self, columns: dict[int, list[Spatial]], direction: Expression) -> Expression:
+        """The row (1, nv) of a direction (3, 1) in the frame of the surface."""
+        bodies = self._bodies
+        d = bodies.world[self._b].rotation @ (self._turn @ direction)
+        moment = ca.cross(self._touch, d)
+        row = ca.SX.zeros(1, bodies.nv)
+        of_a, of_b = set(bodies.ancestors(self._a)), set(bodies.ancestors(self._b))
+        for body in of_a ^ of_b:
+            sign = 1.0 if body in of_a else -1.0
+            for k, column in enumerate(columns[body], start=bodies.tree.bodies[body].v):
+                row[k] = sign * (_dot(d, column.linear) + _dot(moment, column.angular))
+        return row
+
+    def pushes(self, force: Expression) -> list[tuple[int, Spatial]]:
+        """What a force (3, 1) in the frame of the surface does to both bodies, by their index."""
+        on_b = self._turn @ force
+        on_a = self._across.T @ on_b
+        both = [
+            (self._a, Spatial(on_a, ca.cross(self._touch_a, on_a))),
+            (self._b, Spatial(-on_b, -ca.cross(self._touch_b, on_b))),
+        ]
+        return [(body, push) for body, push in both if body >= 0]
+
+
+def known_surface(surface: Surface) -> ExpressedSurface:
+    """The surface; `InputError` for one of which no expression is known."""
+    if isinstance(surface, ExpressedSurface):
+        return surface
+    raise InputError(
+        "surface must have a method `expression`, as a Plane has, to be generated, got "
+        f"{quoted(surface)}"
+    )
+
+
+def _surface(surface: ExpressedSurface, r: Expression) -> Expression:
+    """Signed distance, normal (3, 1) and curvature (3, 3) at the point r (3, 1) in its frame."""
+    at = ca.SX.sym("r", 3)
+    distance = surface.expression(at)
+    curvature, normal = ca.hessian(distance, at)
+    made = ca.Function("surface", [at], [distance, ca.densify(normal), curvature])
+    return made(r)
+
+
+def _tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]:
+    """The tangents of `surfaces` at the normal n (3, 1)."""
+    if axis is not None:
+        return [ca.cross(ca.DM(axis), n)]
+    sign = ca.if_else(n[2] < 0.0, -1.0, 1.0)
+    third = ca.vertcat(0.0, 0.0, sign)
+    return [ca.DM.eye(3)[:, k] - n[k] / (1.0 + sign * n[2]) * (n + third) for k in range(count)]
+
+
+def _dot(a: Expression, b: Expression) -> Expression:
+    return ca.dot(a, b)
+
+
+def _column(entries: Sequence[Expression]) -> Expression:
+    return ca.vertcat(*entries) if len(entries) else ca.SX(0, 1)

@@ -1,0 +1,146 @@
+r"""The terms of points that touch planes of the world, from as few sweeps as there can be.
+
+A row d . v_p of a contact at p is the power of the wrench w = (d, p x d). With Pinocchio's columns
+J in the world, and those that its derivatives of inverse dynamics leave (:math:`\partial_q V`,
+:math:`\partial_q A`, :math:`\partial_v A`), on the columns that move the point
+
+.. math::
+    D_q(J v) &= w^T \partial_q V - (d \times v_p)^T J_\omega, \\
+    D_q(J a + \dot J v) &= w^T \partial_q A - 2 (d \times v_p)^T \partial_q V_\omega
+        - (d \times a_p)^T J_\omega, \\
+    D_v(J a + \dot J v) &= w^T \partial_v A - 2 (d \times v_p)^T J_\omega,
+
+and :math:`D_q (J^T f)_i` by velocity j is K[i, j] where joint j carries joint i or is the same,
+and K[j, i] where i carries j, with :math:`K = \sum J_p^T [f]_\times J_\omega`.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from hybridctl.checks import Array, Indices
+from hybridctl.mechanics.contacts.geometry import PointsOnPlanes
+from hybridctl.mechanics.multibody.joints import skew
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.sweeps import Sweeps
+from hybridctl.mechanics.terms.contact_terms import ImpulseDerivatives, TermDerivatives, TermValues
+
+
+class FlatTerms:
+    """The terms of a robot whose contacts are points against planes of the world."""
+
+    def __init__(self, robot: Robot, ground: PointsOnPlanes, owner: Indices) -> None:
+        self._made_of, self._known = (robot, ground, owner), threading.local()
+        self._robot, self._heights = robot, ground.heights
+        self._local, self._directions = ground.points, ground.directions
+        joints, count, rows = sorted(set(ground.joints)), len(ground.joints), np.arange(len(owner))
+        self._joints: Indices = np.array([joints.index(j) for j in ground.joints])
+        along, turn = np.zeros((len(owner), count, 3)), np.zeros((len(owner), 3, count, 3))
+        along[rows, owner] = ground.directions
+        turn[rows, :, owner] = -skew(ground.directions)
+        self._along = along.reshape(len(owner), 3 * count)
+        self._weight = self._along @ np.tile(robot.tree().gravity, count)
+        self._turn = turn.reshape(3 * len(owner), 3 * count)
+        self._straight = np.tile(np.eye(3), (count, 1, 1))
+        arms = np.concatenate((self._straight, -skew(ground.points)), axis=2)
+        self._arms = arms.transpose(0, 2, 1)
+        self._moved = np.array([robot.supporting(j) for j in joints])[:, None, :]
+        self._mask = self._moved[self._joints, 0][owner]
+        self._masks = np.tile(self._mask, 4)
+        self._of_joint = np.eye(len(joints))[:, self._joints]
+        self._before = robot.carriers()
+        self._springs, self._dampers = robot.passive.stiffness.any(), np.diag(robot.passive.damping)
+        self._falling, self._weightless = robot.sweeps(joints)
+
+    def __reduce__(self) -> tuple[type[FlatTerms], tuple[Robot, PointsOnPlanes, Indices]]:
+        return type(self), self._made_of
+
+    def values(self, q: Array, v: Array, u: Array) -> TermValues:
+        """All terms at a point."""
+        robot, now = self._robot, self._falling.fall(q, v)
+        turns = now.rotations.take(self._joints, 0)
+        motions = now.motions.take(self._joints, 0)
+        points, wrenches = self._placed(q, turns, now.positions)
+        local = motions @ self._arms  # velocity, and acceleration but for the turn of velocity
+        local[:, 1] += (skew(motions[:, 0, 3:]) @ local[:, 0, :, None])[:, :, 0]
+        world = turns @ local.transpose(0, 2, 1)
+        rates, drift = (self._along @ world.reshape(-1, 2)).T
+        drive = robot.actuation @ u - now.bias
+        if robot.resists:
+            drive -= robot.passive.torque(q, v) if self._springs else robot.passive.damping * v
+        gaps = self._along[: len(points)] @ points.ravel() - self._heights
+        jacobian = (wrenches @ now.columns) * self._mask
+        return TermValues(now.mass, drive, jacobian, drift + self._weight, gaps, rates)
+
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
+        """Derivatives at given acceleration (nv,) and row forces (r,)."""
+        now, nv = self._falling.slopes(q, v, a), len(v)
+        points, wrenches = self._known_at(q, self._falling)
+        motions = now.motions.take(self._joints, 0)
+        spins = skew(motions[:, :, 3:])
+        moves = motions[:, :, :3] + (spins @ points[:, None, :, None])[..., 0]
+        moves[:, 1] += (spins[:, 0] @ moves[:, 0, :, None])[..., 0]
+        across = self._turn @ moves.transpose(0, 2, 1).reshape(-1, 2)
+        spin, velocity_q = now.columns[3:], now.acceleration_v - now.columns_rate
+        right = np.zeros((12, 4 * nv))  # of w; of d x v_p and d x a_p in turn
+        columns = now.acceleration_q, now.acceleration_v, velocity_q, now.columns
+        np.concatenate(columns, axis=1, out=right[:6])
+        right[6::2, :nv], right[6::2, nv : 2 * nv] = 2.0 * velocity_q[3:], 2.0 * spin
+        right[6::2, 2 * nv : 3 * nv] = right[7::2, :nv] = spin
+        left = np.concatenate((wrenches, across.reshape(-1, 6)), axis=1)
+        rows = (left @ right) * self._masks
+        equations = np.empty((nv, 2 * nv))
+        np.subtract(now.bias_q, self._turning(now.columns, points, forces), out=equations[:, :nv])
+        np.add(now.bias_v, self._dampers, out=equations[:, nv:])
+        if self._springs:
+            equations[:, :nv] += np.diag(self._robot.passive.stiffness)
+        return TermDerivatives(equations, rows[:, : 2 * nv], rows[:, 2 * nv :])
+
+    def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
+        """Derivatives of momentum and rates at a given velocity z (nv,)."""
+        if not z.any():
+            columns = self._weightless.axes(q)
+            turned = self._turning(columns, self._known_at(q, self._weightless)[0], forces)
+            return ImpulseDerivatives(-turned, np.zeros_like(self._mask))
+        now = self._weightless.slopes(q, None, z)
+        points, wrenches = self._known_at(q, self._weightless)
+        pull = now.motions[:, 1].take(self._joints, 0)
+        velocity = pull[:, :3] + (skew(pull[:, 3:]) @ points[:, :, None])[:, :, 0]
+        across = (self._turn @ velocity.ravel()).reshape(-1, 3)
+        rates = wrenches @ now.acceleration_q + across @ now.columns[3:]
+        momentum = now.bias_q
+        if forces.any():
+            momentum = momentum - self._turning(now.columns, points, forces)
+        return ImpulseDerivatives(momentum, rates * self._mask)
+
+    def _known_at(self, q: Array, sweeps: Sweeps) -> tuple[Array, Array]:
+        """Points and wrenches of `_placed`, kept where this thread asked for them at q last."""
+        known = self._known
+        if getattr(known, "q", None) != q.tobytes():
+            rotations, positions = sweeps.places()
+            return self._placed(q, rotations.take(self._joints, 0), positions)
+        return known.points, known.wrenches
+
+    def _placed(self, q: Array, turns: Array, positions: Array) -> tuple[Array, Array]:
+        """Contact points (c, 3) in the world, and w (r, 6) of all rows."""
+        known = self._known
+        points = (turns @ self._local[:, :, None])[:, :, 0] + positions.take(self._joints, 0)
+        moments = (self._turn @ points.ravel()).reshape(-1, 3)
+        wrenches = np.concatenate((self._directions, moments), axis=1)
+        known.q, known.points, known.wrenches, known.levers = q.tobytes(), points, wrenches, None
+        return points, wrenches
+
+    def _turning(self, columns: Array, points: Array, forces: Array) -> Array:
+        """The derivative D_q (J' f) at fixed forces (r,)."""
+        known = self._known
+        if known.levers is None:
+            moving = self._moved * columns
+            arms = np.concatenate((self._straight, skew(points)), axis=1)
+            known.levers = arms, moving.reshape(-1, columns.shape[1]).T, moving[:, 3:]
+        arms, moving, spins = known.levers
+        pull = arms @ skew((forces @ self._along).reshape(-1, 3))
+        total = (self._of_joint @ pull.reshape(len(pull), 18)).reshape(-1, 6, 3)
+        k = moving @ (total @ spins).reshape(-1, len(moving))
+        return np.asarray(np.where(self._before, k, k.T))

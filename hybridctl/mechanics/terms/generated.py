@@ -1,0 +1,256 @@
+r"""The terms of contact dynamics from generated CasADi functions.
+
+.. math:: M a + h = S u + J^T f, \qquad \dot w = J a + \dot J v,
+
+with w the rates of the rows of all contacts of a set: normals, then tangents (see `geometry`).
+
+Functions are made for a structure: which joints there are, where they turn, what is zero. Masses,
+inertias, lengths, springs and friction are their last argument, so that robots which differ in
+these alone share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import casadi as ca
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.compiled import Compiled, held, kept, key_of, native, needed_compiler, transposed
+from hybridctl.mechanics.contacts.contact import ContactPlace
+from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.multibody import expressions
+from hybridctl.mechanics.multibody.bodies import Tree
+from hybridctl.mechanics.multibody.expressions import Bodies, Expression
+from hybridctl.mechanics.multibody.passive import Passive
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.terms import contact_expressions
+from hybridctl.mechanics.terms.contact_expressions import ContactPoints
+from hybridctl.mechanics.terms.contact_terms import ImpulseDerivatives, TermDerivatives, TermValues
+
+_SOURCES = (expressions.__file__, contact_expressions.__file__, __file__)
+
+
+class GeneratedTerms:
+    """The terms of a robot and its contacts at a point, each set of them one function.
+
+    Functions are made when they are first asked for, and kept on disk (see `compiled`). Methods
+    return read-only views that hold until the same method is called again in the same thread.
+    native: whether they are made machine code, by a C compiler.
+
+    Raises `InputError` for a joint or surface for which no expression is known, and where machine
+    code is asked for without a compiler.
+    """
+
+    def __init__(self, robot: Robot, contacts: ContactSet, *, native: bool = False) -> None:
+        self.native = native and needed_compiler() is not None
+        self._constants = Constants.of(robot, contacts)
+        for place in self._constants.places:
+            contact_expressions.known_surface(place.surface)
+
+    def values(self, q: Array, v: Array, u: Array) -> TermValues:
+        """All terms at the configuration q (nq,), velocity v (nv,) and input u (nu,)."""
+        return TermValues(*self._values(q, v, u))
+
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
+        """Derivatives at given acceleration (nv,) and row forces (r,), by q in its tangent."""
+        return TermDerivatives(*self._derivatives(q, v, a, forces))
+
+    def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
+        """Derivatives of momentum and rates at a given velocity z (nv,)."""
+        return ImpulseDerivatives(*self._impulse_derivatives(q, z, forces))
+
+    def ready(self, made: Any, numbers: Array) -> Any:
+        """A generated function that can be called: its last argument held at these numbers."""
+        return held(native(made) if self.native else made, numbers)
+
+    @cached_property
+    def _values(self) -> Compiled:
+        c = self._constants
+        nv, r, k = c.nv, c.rows, len(c.places)
+        return self._compiled("values", [(nv, nv), (nv,), (r, nv), (r,), (k,), (r,)])
+
+    @cached_property
+    def _derivatives(self) -> Compiled:
+        c = self._constants
+        both = 2 * c.nv
+        return self._compiled("derivatives", [(c.nv, both), (c.rows, both), (c.rows, both)])
+
+    @cached_property
+    def _impulse_derivatives(self) -> Compiled:
+        c = self._constants
+        return self._compiled("impulse_derivatives", [(c.nv, c.nv), (c.rows, c.nv)])
+
+    def _compiled(self, name: str, shapes: list[tuple[int, ...]]) -> Compiled:
+        c = self._constants
+        return Compiled(self.ready(c.made(name), c.numbers), shapes)
+
+
+class Constants(NamedTuple):
+    """All that the functions are made of: the robot's tree, springs and motors, and contacts.
+
+    friction (c, 2): kinetic and static coefficients, where the functions are of these.
+    """
+
+    tree: Tree
+    nq: int
+    springs: Passive
+    actuation: Array
+    places: tuple[ContactPlace, ...]
+    friction: Array
+
+    @staticmethod
+    def of(robot: Robot, contacts: ContactSet, friction: Array | None = None) -> Constants:
+        """The functions of a robot with a set of contacts."""
+        friction = np.zeros((0, 2)) if friction is None else friction
+        places = contacts.places()
+        return Constants(robot.tree(), robot.nq, robot.passive, robot.actuation, places, friction)
+
+    @property
+    def nv(self) -> int:
+        """Number of velocities."""
+        return len(self.actuation)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows of the contacts."""
+        return sum(1 + place.directions for place in self.places)
+
+    def made(self, name: str) -> Any:
+        """A function of those below, made or read from disk."""
+        return kept(self.key(name), lambda: transposed(name, *self._made(name)))
+
+    def _made(self, name: str) -> _Made:
+        symbolic, numbers = self.symbolic()
+        arguments, results = _MAKERS[name](symbolic)
+        return [*arguments, numbers], results
+
+    @property
+    def numbers(self) -> Array:
+        """What robots of the same structure differ in, (np,)."""
+        found: list[Array] = [np.zeros(0)]
+
+        def look(numbers: Array) -> Array:
+            found.append(numbers[numbers != 0.0])
+            return numbers
+
+        self._with(look)
+        return np.concatenate(found)
+
+    def symbolic(self) -> tuple[Constants, Expression]:
+        """The functions with symbols for the `numbers`, and these symbols (np, 1)."""
+        symbols = ca.SX.sym("numbers", len(self.numbers))
+        left = iter(ca.vertsplit(symbols))
+
+        def name(numbers: Array) -> Expression:
+            columns = numbers if numbers.ndim == 2 else numbers.reshape(-1, 1)
+            result = ca.SX.zeros(*columns.shape)
+            for i, j in np.argwhere(columns).tolist():
+                result[i, j] = next(left)
+            return result
+
+        return self._with(name), symbols
+
+    def key(self, *parts: Any) -> str:
+        """A name for what is made for this structure, and from parts (see `compiled.key_of`)."""
+        zeros = self._with(lambda numbers: numbers == 0.0)
+        surfaces = [
+            (type(place.surface).__name__, sorted(vars(place.surface).items()))
+            for place in self.places
+        ]
+        places = tuple(p._replace(surface=None) for p in zeros.places)  # type: ignore[arg-type]
+        structure = zeros._replace(places=places)
+        return key_of(sources(*_SOURCES), structure, surfaces, *parts)
+
+    def _with(self, change: Callable[[Array], Any]) -> Constants:
+        """The functions with a change of all that robots of one structure may differ in."""
+        bodies = tuple(
+            body._replace(
+                position=change(body.position),
+                mass=change(np.array(body.mass)),
+                moment=change(body.moment),
+                inertia=change(body.inertia),
+            )
+            for body in self.tree.bodies
+        )
+        coordinate, *springs = self.springs
+        places = (
+            p._replace(point=change(p.point), position=change(p.position)) for p in self.places
+        )
+        return self._replace(
+            tree=self.tree._replace(bodies=bodies, armature=change(self.tree.armature)),
+            springs=Passive(coordinate, *map(change, springs)),
+            places=tuple(places),
+            friction=change(self.friction),
+        )
+
+    def resistance(self, q: Expression, v: Expression) -> Expression:
+        """The torques k (q - q_rest) + d v (nv, 1) of springs and dampers."""
+        coordinate, stiffness, rest, damping = self.springs
+        stretch = q[coordinate.tolist()] - ca.SX(rest)
+        return ca.SX(stiffness) * stretch + ca.SX(damping) * v
+
+
+@cache
+def sources(*files: str) -> str:
+    """The text of the files that functions are made by, as part of their keys."""
+    return "".join(Path(file).read_text(encoding="utf-8") for file in files)
+
+
+_Made = tuple[list[Expression], list[Expression]]
+
+
+def _values(c: Constants) -> _Made:
+    q, v, u = _symbols(q=c.nq, v=c.nv, u=c.actuation.shape[1])
+    bodies = Bodies(c.tree, q)
+    contacts = ContactPoints(bodies, c.places)
+    motion = bodies.motion(v, ca.SX.zeros(c.nv, 1))
+    bias = bodies.inverse_dynamics(motion, contacts.pushes(ca.SX.zeros(c.rows, 1)))
+    drive = ca.DM(c.actuation) @ u - bias - c.resistance(q, v)
+    rows = contacts.rows(motion)
+    results = [bodies.mass(), drive, contacts.jacobian(), rows.accelerations, rows.gaps, rows.rates]
+    return [q, v, u], results
+
+
+def _derivatives(c: Constants) -> _Made:
+    q, v, a, forces = _symbols(q=c.nq, v=c.nv, a=c.nv, forces=c.rows)
+    bodies = Bodies(c.tree, q)
+    contacts = ContactPoints(bodies, c.places)
+    motion = bodies.motion(v, a)
+    equations = bodies.inverse_dynamics(motion, contacts.pushes(forces)) + c.resistance(q, v)
+    rows = contacts.rows(motion)
+    what = ca.vertcat(equations, rows.accelerations, rows.rates)
+    by_state = ca.horzcat(ca.jacobian(what, q) @ bodies.rate, ca.jacobian(what, v))
+    return [q, v, a, forces], _split(by_state, c.nv, c.rows, c.rows)
+
+
+def _impulse_derivatives(c: Constants) -> _Made:
+    q, z, forces = _symbols(q=c.nq, z=c.nv, forces=c.rows)
+    bodies = Bodies(c.tree, q)
+    contacts = ContactPoints(bodies, c.places)
+    kick = bodies.motion(ca.SX.zeros(c.nv, 1), z, weight=False)
+    equations = bodies.inverse_dynamics(kick, contacts.pushes(forces))
+    what = ca.vertcat(equations, contacts.rows(kick).accelerations)
+    return [q, z, forces], _split(ca.jacobian(what, q) @ bodies.rate, c.nv, c.rows)
+
+
+_MAKERS = {
+    "values": _values,
+    "derivatives": _derivatives,
+    "impulse_derivatives": _impulse_derivatives,
+}
+
+
+def _symbols(**sizes: int) -> list[Expression]:
+    return [ca.SX.sym(name, size) for name, size in sizes.items()]
+
+
+def _split(matrix: Expression, *counts: int) -> list[Expression]:
+    """Parts of so many rows each."""
+    ends = np.cumsum([0, *counts]).tolist()
+    return [matrix[i:j, :] for i, j in pairwise(ends)]
