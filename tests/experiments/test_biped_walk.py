@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -474,3 +475,25 @@ def test_on_estimates_the_salted_filter_walks_where_the_reset_jacobian_is_lost(s
     assert (salted.walk.steps, salted.walk.reason) == (5, "")
     assert salted.error < 0.1
     assert blind.error > 10.0 * salted.error
+
+
+@pytest.mark.parametrize(
+    ("full", "asked", "cc"), list(product((True, False), (True, False), ("cc", None)))
+)
+def test_machine_code_is_for_full_runs_where_there_is_a_compiler(monkeypatch, full, asked, cc):
+    """Of the walker's functions, and of the predictive controller's, on estimates too."""
+    config, found = replace(CONFIG, full=full, compiled=asked), {}
+
+    class FewTracks:
+        def policy(self, name, lqr, torque, *, compiled):
+            found[name] = compiled
+
+    monkeypatch.setattr(biped_walk, "compiler", lambda: cc)
+    monkeypatch.setattr(biped_walk, "find", lambda speed, **options: found.update(options))
+    monkeypatch.setattr(biped_walk, "design", lambda gait, weights: None)
+    monkeypatch.setattr(biped_walk, "pushed_on_estimates", lambda *given: given[-1])
+    monkeypatch.setattr(biped_walk.Tracks, "of", lambda *given: FewTracks())
+    biped_walk.found_gait(config, config.speed)
+    biped_walk._pushed(config, None, 0)
+    assert found["terms"] == ("native" if full and asked and cc else "auto")
+    assert found["predictive"] == (asked and cc is not None)
