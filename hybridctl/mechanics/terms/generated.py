@@ -48,7 +48,9 @@ class GeneratedTerms:
     """
 
     def __init__(self, robot: Robot, contacts: ContactSet, *, native: bool = False) -> None:
-        self.native = native and needed_compiler() is not None
+        if native:
+            needed_compiler()
+        self.native = native
         self._constants = Constants.of(robot, contacts)
         for place in self._constants.places:
             contact_expressions.known_surface(place.surface)
