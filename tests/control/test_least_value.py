@@ -97,3 +97,16 @@ def test_a_law_chosen_by_the_state_has_no_derivatives(reference):
     tracked = simulate(system, "air", start, (0.1, 0.35), policy)
     with pytest.raises(SystemDefinitionError, match="chosen by the state"):
         linearize(system, tracked, policy=policy)
+
+
+def test_the_phase_of_a_state_far_off_is_near_the_nearest_of_those_compared(reference):
+    """Where the reference is curved, steps of Gauss and Newton from far off lead astray."""
+    policy, arc = tracking(reference), reference.arcs[0]
+    times = np.linspace(arc.start, arc.end, 96)
+    random, reached = np.random.default_rng(0), []
+    for x in random.normal(scale=3.0, size=(50, 2)):
+        costs = [(x - arc(t)) @ ((1.0 + t) * VALUE) @ (x - arc(t)) for t in times.tolist()]
+        nearest = times[np.argmin(costs)]
+        reached.append(abs(policy.phase(0, x) - nearest) / (times[1] - times[0]))
+    assert max(reached) <= 1.0 + 1e-9
+    assert max(reached) > 0.9
