@@ -50,7 +50,10 @@ class Gait:
     def walker_with(
         self, *, step: float = 0.0, torso: float = 1.0, tilt: float = 0.0
     ) -> ContactSystem:
-        """The walker on other ground, or with another torso; see `five_link.robot`."""
+        """The walker on ground that is higher by a step in m, or leans, or with another torso.
+
+        torso, tilt: see `five_link.robot`.
+        """
         return _walker_with(self.friction, self.terms, step, torso, tilt)
 
     @cached_property

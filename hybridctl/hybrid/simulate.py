@@ -103,9 +103,9 @@ def simulate(
     on_jam: "bridge", or "raise". Where contacts jam, where events crowd without accumulating, and
     where no mode is consistent or no step short enough, the run is taken past that instant, if the
     system has a way: contacts let go for up to 1e-4 s, and one impact of all that touch then gives
-    the impulses that their forces would have (see `mechanics.resets`). Both ends are events, see
-    `Event.bridged`; there is one `BridgeWarning` a run, and `linearize` refuses it. "raise" ends
-    the run in the error.
+    the impulses that their forces would have (see `mechanics.impacts.resets`). Both ends are
+    events, see `Event.bridged`; there is one `BridgeWarning` a run, and `linearize` refuses it.
+    "raise" ends the run in the error.
     terminal: whether an event of guards ends the run, such as one that means a fall. Its last arc
     is then the state after this event.
     progress: called with the time reached after each step.

@@ -15,7 +15,6 @@ from hybridctl.hybrid.model import Jump, JumpPoint, ModeKey, ResetJacobian, Rese
 from hybridctl.mechanics.contacts.contact_states import SLIPS, STICK, Modes
 from hybridctl.mechanics.impacts.stick_slip_border import clearly_held
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.equations import Solution
 from hybridctl.mechanics.modes.phase import ContactPhase, contact_modes
 from hybridctl.mechanics.modes.sliding import sliding_directions, stop_of
 from hybridctl.mechanics.terms.kkt import KKT
@@ -38,22 +37,16 @@ class Stop(ResetModel):
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """The velocity without the sliding of those that stop."""
-        n = self.dynamics.robot.nq
         stand, stopped = self._standing(x)
-        v = _velocity(self.dynamics, self.dynamics.phase(stand), x[:n], x[n:], stopped)
+        after = _stopped(self.dynamics, self.dynamics.phase(stand), x, stopped)
         took_part = tuple(name for i, name in self.stops.items() if i in stopped)
-        none = np.zeros(len(self.modes))
-        return Jump(np.concatenate((x[:n], v)), stand, none, guards=took_part or None)
+        return Jump(after, stand, np.zeros(len(self.modes)), guards=took_part or None)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Its derivatives, with what friction does to perturbations up to the stop."""
-        n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
+        dynamics = self.dynamics
         stand, stopped = self._standing(at.x)
-        q, v, phase = at.x[:n], at.x[n:], self.dynamics.phase(stand)
-        before = self.dynamics.solve(self.dynamics.phase(self.modes), q, v, at.u)
-        velocity_z = _derivatives(self.dynamics, phase, q, v, stopped, before)
-        state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
-        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
+        return _jacobian(dynamics, dynamics.phase(stand), at, stopped, dynamics.phase(self.modes))
 
     def _standing(self, x: Array) -> tuple[Modes, list[int]]:
         """The modes in which contacts that stand still stick, and which contacts those are."""
@@ -85,47 +78,43 @@ class Breakaway(ResetModel):
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """The velocity without what integration left of sliding."""
-        n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.before)
-        v = _velocity(self.dynamics, phase, x[:n], x[n:], self.begin)
-        return Jump(np.concatenate((x[:n], v)), self.modes, np.zeros(len(self.modes)))
+        after = _stopped(self.dynamics, self.dynamics.phase(self.before), x, self.begin)
+        return Jump(after, self.modes, np.zeros(len(self.modes)))
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """Its derivatives: perturbations of those sliding velocities vanish."""
-        n, nv = self.dynamics.robot.nq, self.dynamics.robot.nv
-        q, v, phase = at.x[:n], at.x[n:], self.dynamics.phase(self.before)
-        held = self.dynamics.solve(phase, q, v, at.u)
-        velocity_z = _derivatives(self.dynamics, phase, q, v, self.begin, held)
-        state = np.vstack([np.eye(nv, 2 * nv), velocity_z])
-        return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
+        phase = self.dynamics.phase(self.before)
+        return _jacobian(self.dynamics, phase, at, self.begin, phase)
 
 
-def _velocity(
-    dynamics: ContactDynamics, phase: ContactPhase, q: Array, v: Array, contacts: Sequence[int]
+def _stopped(
+    dynamics: ContactDynamics, phase: ContactPhase, x: Array, contacts: Sequence[int]
 ) -> Array:
-    """The velocity v without sliding of some sticking contacts, by impulses of the phase.
+    """The state (q, v) without sliding of some sticking contacts, by impulses of the phase.
 
     The normal velocities of closed contacts, and what others that stick have, stay; those that
     slide on rub along their velocities.
     """
+    q, v = np.split(x, [dynamics.robot.nq])
     system, rows = _impulses(dynamics, phase, q, v)
     change = -_sliding_of(dynamics, phase, contacts) * (rows @ v)
-    return v + system.solve(np.zeros(len(v)), change)[0]
+    return np.concatenate((q, v + system.solve(np.zeros(len(v)), change)[0]))
 
 
-def _derivatives(
+def _jacobian(
     dynamics: ContactDynamics,
     phase: ContactPhase,
-    q: Array,
-    v: Array,
+    at: JumpPoint,
     contacts: Sequence[int],
-    before: Solution,
-) -> Array:
-    """Derivatives (nv, 2 nv) of `_velocity` by (q, v), where nothing is left over.
+    until: ContactPhase,
+) -> ResetJacobian:
+    """The derivatives of `_stopped`, where nothing is left over.
 
-    before: the solution with the contacts that stop still sliding. In a surface friction has
-    turned away what perturbations there were across, see `stop_of`.
+    until: the phase before it, in which contacts that stop are still sliding. In a surface friction
+    has turned away what perturbations there were across, see `stop_of`.
     """
-    nv, held = len(v), phase.held_rows
+    q, v = np.split(at.x, [dynamics.robot.nq])
+    nv, held, before = len(v), phase.held_rows, dynamics.solve(until, q, v, at.u)
     system, _ = _impulses(dynamics, phase, q, v)
     rates_z = dynamics.rate_derivatives(q, v)
     change = -_sliding_of(dynamics, phase, contacts)[:, None] * rates_z[held]
@@ -139,7 +128,8 @@ def _derivatives(
     if spatial:
         response, across = stop_of(before, spatial)
         slowed[nv:] -= response @ across.T @ rates_z[before.phase.all_rows]
-    return np.asarray((np.eye(nv, 2 * nv, nv) + dv) @ slowed)
+    state = np.vstack([np.eye(nv, 2 * nv), (np.eye(nv, 2 * nv, nv) + dv) @ slowed])
+    return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
 
 
 def _impulses(

@@ -71,7 +71,7 @@ class ContactDynamics:
     terms: where mass, rows and their derivatives come from: functions "generated" from the robot,
     or "pinocchio". "auto" generates them for robots of up to 7 velocities, of which whole modes
     are compiled then, and up to 24 where contacts are other than points on planes of the world.
-    "native" are generated ones as machine code, of which a step takes a fifth of the time; they are
+    "native" are generated ones as machine code, of which a step takes a third of the time; they are
     compiled where they are first asked for, by the C compiler of the machine, and kept.
 
     Redundant contacts share loads as `equations` says: by the smallest forces inside the friction
