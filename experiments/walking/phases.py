@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.laws import Tracking
+from hybridctl.control.laws import Shifted, Tracking
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.reference import Reference
 from hybridctl.hybrid.laws import InputLaw
@@ -38,12 +39,17 @@ class PhaseReset:
         """Feedforward and feedback at the time since the touchdown, so without derivatives."""
         k, late, overdue = self._place(history)
         k += history.time >= overdue
-        return Tracking(self.reference.arcs[k], self.gains.arcs[k], self.limits, late=late)
+        return Shifted(self._laws[k], self.limits, late)
 
     def next_change(self, history: History) -> float:
         """The time at which a touchdown is overdue, s."""
         _, _, overdue = self._place(history)
         return overdue if history.time < overdue else math.inf
+
+    @cached_property
+    def _laws(self) -> list[Tracking]:
+        pairs = zip(self.reference.arcs, self.gains.arcs, strict=True)
+        return [Tracking(arc, gain, None, often=True) for arc, gain in pairs]
 
     def _place(self, history: History) -> tuple[int, float, float]:
         """The number of the step, how late it is, and when its end is overdue, s."""

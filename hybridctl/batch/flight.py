@@ -15,7 +15,7 @@ from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.events import NEWTON
 from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator, first_length
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.model import StepAhead
+from hybridctl.hybrid.model import FREE_PACE, StepAhead
 from hybridctl.hybrid.step import Step, put_back
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
@@ -252,7 +252,7 @@ class Flight:
     def _paced(self, rows: Rows) -> None:
         """Look at the pace; members that another method may suit are odd."""
         mode, ground = self._ground.mode, self._ground
-        if not mode.paced:
+        if mode.steady_pace == FREE_PACE:
             return
         for k in rows.tolist():
             x = mode.space.normalize(self._x[k])

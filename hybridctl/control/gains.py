@@ -61,21 +61,23 @@ class GainCurve:
             return np.asarray(np.broadcast_to(values[0], (*np.shape(t), *values.shape[1:])))
         k = np.minimum(np.maximum(knots.searchsorted(t, "right"), 1), len(knots) - 1)
         w = np.minimum(np.maximum((t - knots[k - 1]) / (knots[k] - knots[k - 1]), 0.0), 1.0)
-        share, (*rest, found) = w[..., None, None], self._polynomials[:, k - 1]
-        for c in reversed(rest):
-            found = found * share + c
-        return np.asarray(found)
+        curves = self._polynomials[k - 1]
+        powers = np.ones((*np.shape(t), 1, curves.shape[-2]))
+        for j in range(1, curves.shape[-2]):
+            powers[..., 0, j] = powers[..., 0, j - 1] * w
+        return (powers @ curves).reshape(*np.shape(t), *values.shape[1:])
 
     @cached_property
     def _polynomials(self) -> Array:
-        """Coefficients (2 or 4, n - 1, nu, ndx) of the share of the time from knot to knot."""
-        values, rise = self.values, np.diff(self.values, axis=0)
+        """Coefficients (n - 1, 2 or 4, nu ndx) of the share of the time from knot to knot."""
+        values = self.values.reshape(len(self.values), -1)
+        rise = np.diff(values, axis=0)
         if self.slopes is None:
-            return np.array([values[:-1], rise])
-        lengths = np.diff(self.times)[:, None, None]
-        left, right = lengths * self.slopes[:-1], lengths * self.slopes[1:]
+            return np.stack([values[:-1], rise], axis=1)
+        lengths, slopes = np.diff(self.times)[:, None], self.slopes.reshape(values.shape)
+        left, right = lengths * slopes[:-1], lengths * slopes[1:]
         turns = 3.0 * rise - 2.0 * left - right, left + right - 2.0 * rise
-        return np.array([values[:-1], left, *turns])
+        return np.stack([values[:-1], left, *turns], axis=1)
 
     def rate(self, t: float) -> Array:
         """The derivative of K (nu, ndx) at time t, 1/s; zero outside of the knots."""
@@ -83,11 +85,10 @@ class GainCurve:
         if k in (0, len(self.times)):
             return np.zeros_like(self.values[0])
         start, end = self.times[k - 1 : k + 1]
-        _, *rising = self._polynomials[:, k - 1]
-        w = (t - start) / (end - start)
-        return np.asarray(
-            sum(j * w ** (j - 1) * c for j, c in enumerate(rising, 1)) / (end - start)
-        )
+        rising = self._polynomials[k - 1, 1:]
+        w, j = (t - start) / (end - start), np.arange(len(rising))
+        slope = ((j + 1) * w**j) @ rising / (end - start)
+        return np.asarray(slope.reshape(self.values.shape[1:]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,11 +6,13 @@ import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, instance, sequence
+from hybridctl.control.feedback_terms import FeedbackTerms
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
@@ -66,36 +68,33 @@ def tracking_law(
     gain: None for the feedforward mu alone. limits (2, nu): the least and the greatest input, to
     which u is cut; what is cut has derivative zero. projection: P, the identity by default.
     """
-    law = Tracking(arc, gain, limits, projection)
-    return DifferentiableLaw(law, law.jacobian, law.rate)
+    return Tracking(arc, gain, limits, projection).differentiable()
 
 
 @dataclass(frozen=True, eq=False)
 class Tracking(LinearFeedback):
     """The law of `tracking_law`, a linear feedback in a vector space, and its derivatives.
 
-    late: by how much later all of it is followed, s. Where the state says so, or when an event was,
-    the law has no derivatives: then a policy gives this one, not a `DifferentiableLaw`.
-
-    In a vector space b(t) and K(t) are kept for the last times, as an implicit step asks for the
-    same few times in each of its iterations.
+    often: whether it acts for so long, or so often, that a table of b(t) and K(t) is worth its time
+    (some 3 ms). Without one they are kept for the last times, as an implicit step asks for the same
+    few times in each of its iterations.
     """
 
     arc: Arc
     gain: GainCurve | None
     limits: Array | None
     projection: Projection | None = None
-    late: float = 0.0
+    often: bool = False
     _kept: dict[float, tuple[Array, Array]] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, t: float, x: Array) -> Array:
         """The input (nu,)."""
-        u, limits = self._free(t - self.late, x), self.limits
-        return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
+        return _cut(self._free(t, x), self.limits)
 
     def along(self, times: Array) -> tuple[Array, Array]:
         """The terms b (k, nu) and K (k, nu, nx) of u = b - K x."""
-        times = times - self.late
+        if self._terms is not None:
+            return self._terms(times)
         if len(times) == 1:
             offset, gain = self._affine(float(times[0]))
             return offset[None], gain[None]
@@ -109,7 +108,7 @@ class Tracking(LinearFeedback):
 
     def jacobian(self, t: float, x: Array) -> Array:
         """The derivative (nu, ndx) by the state."""
-        t, arc, space = t - self.late, self.arc, self.arc.space
+        arc, space = self.arc, self.arc.space
         if self.gain is None:
             return np.zeros((arc.inputs.shape[2], space.ndx))
         by_state, _ = difference_jacobians(space, x, arc.state_and_input(t)[0])
@@ -117,7 +116,7 @@ class Tracking(LinearFeedback):
 
     def rate(self, t: float, x: Array) -> Array:
         """The derivative (nu,) by time, at a fixed state, 1/s."""
-        t, arc, space = t - self.late, self.arc, self.arc.space
+        arc, space = self.arc, self.arc.space
         inside = arc.start <= t <= arc.end
         change = arc.input_rate(t) if inside else np.zeros(arc.inputs.shape[2])
         if self.gain is not None:
@@ -132,6 +131,18 @@ class Tracking(LinearFeedback):
                 change += self.gain(t) @ self._projected(t, moved)
         return self._where_free(t, x, change)
 
+    def differentiable(self) -> DifferentiableLaw:
+        """The law with its derivatives."""
+        return DifferentiableLaw(self, self.jacobian, self.rate)
+
+    @cached_property
+    def _terms(self) -> FeedbackTerms | None:
+        """The table, where there is one."""
+        plain = self.projection is None and isinstance(self.arc.space, VectorSpace)
+        if not self.often or not plain or self.gain is None:
+            return None
+        return FeedbackTerms(self.arc, self.gain)
+
     def _free(self, t: float, x: Array) -> Array:
         """The input before it is cut to the limits."""
         if isinstance(self.arc.space, VectorSpace):
@@ -144,6 +155,9 @@ class Tracking(LinearFeedback):
 
     def _affine(self, t: float) -> tuple[Array, Array]:
         """The offset b (nu,) and gain K (nu, nx) at time t."""
+        if self._terms is not None:
+            (b,), (k,) = self._terms(np.array([t]))
+            return b, k
         found = self._kept.get(t)
         if found is None:
             alpha, u = self.arc.state_and_input(t)
@@ -164,6 +178,34 @@ class Tracking(LinearFeedback):
 
     def _projected(self, t: float, z: Array) -> Array:
         return z if self.projection is None else self.projection(t) @ z
+
+
+@dataclass(frozen=True, eq=False)
+class Shifted(LinearFeedback):
+    """A tracking law in a vector space that is followed later by `late`, s, with an input added.
+
+    Where the state says so, or when an event was, this has no derivatives, and claims none.
+    limits: as of the law without them.
+    """
+
+    law: Tracking
+    limits: Array | None
+    late: float
+    added: Array | None = None
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The input (nu,)."""
+        (offset,), (gain,) = self.along(np.array([t]))
+        return _cut(offset - gain @ x, self.limits)
+
+    def along(self, times: Array) -> tuple[Array, Array]:
+        """The terms b (k, nu) and K (k, nu, nx) of u = b - K x."""
+        offsets, gains = self.law.along(times - self.late)
+        return (offsets if self.added is None else offsets + self.added), gains
+
+
+def _cut(u: Array, limits: Array | None) -> Array:
+    return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
 
 
 def _tangent_rate(arc: Arc, t: float, alpha: Array) -> Array:

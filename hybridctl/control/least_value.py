@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, function, instance, number
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.laws import Tracking, checked_limits, scheduled
+from hybridctl.control.laws import Shifted, Tracking, checked_limits, scheduled
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import Follower
 from hybridctl.hybrid.laws import InputLaw
@@ -32,12 +32,37 @@ _REFINED = 3  # steps of Gauss and Newton between them
 
 
 class _Grid(NamedTuple):
-    """States (n, nx), rates (n, nx) and values (n, ndx, ndx) at the times (n) of an arc, s."""
+    r"""States (n, nx), rates (n, nx) and values (n, nx, nx) at the times (n) of an arc, s.
+
+    The value of x = centre + y is :math:`y^T V y - l^T y` and a constant, one product for all with
+    y y^T in a row: squares (n, nx^2), linear (n, nx), constants (n,).
+    """
 
     times: list[float]
     states: Array
     rates: Array
     values: Array
+    centre: Array
+    squares: Array
+    linear: Array
+    constants: Array
+
+    @staticmethod
+    def of(times: list[float], states: Array, rates: Array, values: Array) -> _Grid:
+        """The grid, with what finds the least value on it."""
+        centre = states.mean(axis=0)
+        off = (states - centre)[:, :, None]
+        weighed = values @ off
+        linear = (weighed + values.transpose(0, 2, 1) @ off)[:, :, 0]
+        constants = (off * weighed).sum(axis=(1, 2))
+        squares = values.reshape(len(times), -1)
+        return _Grid(times, states, rates, values, centre, squares, linear, constants)
+
+    def nearest(self, x: Array) -> int:
+        """The number of the state that is nearest to x in value."""
+        y = x - self.centre
+        values = self.squares @ np.outer(y, y).ravel() - self.linear @ y + self.constants
+        return int(values.argmin())
 
 
 class LeastValueTracking:
@@ -63,6 +88,10 @@ class LeastValueTracking:
         self.reference = instance("reference", reference, Reference)
         self.gains = scheduled(reference, gains)
         self.limits = checked_limits(reference, limits)
+        self._laws = [
+            Tracking(arc, gain, None, often=True)
+            for arc, gain in zip(reference.arcs, self.gains.arcs, strict=True)
+        ]
         function("value", value)
         self._value, self._correction = value, correction
         self._sample = number("sample", sample, above=0.0)
@@ -80,17 +109,12 @@ class LeastValueTracking:
         planned = self.reference.events
         if k < len(planned) and time > planned[k].time + self._patience:
             k += 1
-        arc, gain, late = self.reference.arcs[k], self.gains.arcs[k], history.time - time
-        law = Tracking(arc, gain, self.limits, late=late)
+        law = Shifted(self._laws[k], self.limits, history.time - time)
         if self._correction is None:
             return law
         wanted = law(history.time, history.state)
         allowed = self._correction(history.mode, history.state, wanted)
-        if allowed is wanted:
-            return law
-        inputs = arc.inputs.copy()
-        inputs[:, 0] += allowed - wanted  # of Chebyshev's polynomials the first is 1
-        return replace(law, arc=replace(arc, inputs=inputs))
+        return law if allowed is wanted else replace(law, added=allowed - wanted)
 
     def next_change(self, history: History) -> float:
         """The time of the next sample, s."""
@@ -99,8 +123,7 @@ class LeastValueTracking:
     def phase(self, k: int, x: Array) -> float:
         """The time of the reference, s, on its arc k, that is nearest to x in value."""
         grid, arc = self._grid(k), self.reference.arcs[k]
-        off = grid.states - x
-        i = int(((off[:, None] @ grid.values)[:, 0] * off).sum(axis=1).argmin())
+        i = grid.nearest(x)
         time, near, state, rate = grid.times[i], grid.values[i], grid.states[i], grid.rates[i]
         step = grid.times[1] - grid.times[0]
         least, most = max(time - step, arc.start), min(time + step, arc.end)
@@ -117,5 +140,5 @@ class LeastValueTracking:
             times = np.linspace(arc.start, arc.end, _COMPARED).tolist()
             states, rates = map(np.array, zip(*map(arc.state_and_rate, times), strict=True))
             values = np.array([self._value(k, time) for time in times])
-            self._grids[k] = _Grid(times, states, rates, values)
+            self._grids[k] = _Grid.of(times, states, rates, values)
         return self._grids[k]

@@ -20,7 +20,7 @@ from hybridctl.checks import Array, instance, number
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import Unexplained
 from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
-from hybridctl.control.laws import Tracking, checked_limits, piece, scheduled, tracking_law
+from hybridctl.control.laws import Tracking, checked_limits, piece, scheduled
 from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw, LinearFeedback
@@ -155,6 +155,7 @@ class ReferenceSpreading:
         self.patience = patience
         if patience != math.inf:
             number("patience", patience, at_least=0.0)
+        self._laws: dict[tuple[Position, float], DifferentiableLaw] = {}
         velocities, excess = self.interim.velocities, self.interim.excess
         self._unexplained = tuple(
             None if impact is None else Unexplained(impact.explanation(velocities), excess)
@@ -183,7 +184,11 @@ class ReferenceSpreading:
                 f"is extended over [{whole.start:.6g}, {whole.end:.6g}] s only; extend it further",
                 interval=(whole.start, whole.end),
             )
-        return tracking_law(arc, self.gain(position), self.limits)
+        place = position, arc.start
+        if place not in self._laws:
+            law = Tracking(arc, self.gain(position), self.limits, often=True)
+            self._laws[place] = law.differentiable()
+        return self._laws[place]
 
     def next_change(self, history: History) -> float:
         """The time when the feedforward jumps, or the interim mode begins or ends, s."""
@@ -249,16 +254,17 @@ class ClockTracking:
         self.reference = reference
         self.gains = scheduled(reference, gains)
         self.limits = checked_limits(reference, limits)
+        curves = [self.gains.arcs[macro_count(reference, arc)] for arc in reference.nominal.arcs]
+        self._laws = [
+            Tracking(arc, gain, self.limits, often=True)
+            for arc, gain in zip(reference.nominal.arcs, curves, strict=True)
+        ]
 
     def law(self, history: History) -> InputLaw:
         """The law of the arc on which the reference is now, and of those that follow it."""
         first, _ = on_the_clock(self.reference, history.time)
-        arcs = self.reference.nominal.arcs[first.index :]
-        laws = [
-            Tracking(arc, self.gains.arcs[macro_count(self.reference, arc)], self.limits)
-            for arc in arcs
-        ]
-        by_turns = _ByTurns(laws, [arc.end for arc in arcs[:-1]], self.limits)
+        laws = self._laws[first.index :]
+        by_turns = _ByTurns(laws, [law.arc.end for law in laws[:-1]], self.limits)
         return DifferentiableLaw(by_turns, by_turns.jacobian, by_turns.rate)
 
     def next_change(self, history: History) -> float:

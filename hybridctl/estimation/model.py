@@ -201,8 +201,6 @@ def from_estimate() -> Iterator[None]:
 
 def in_pace(mode: ModeModel, ahead: StepAhead, u: Array) -> bool:
     """Whether a step is no longer than the pace of the mode allows."""
-    if not mode.paced:
-        return True
     pace = mode.pace(ahead.t, ahead.x, u)
     return abs(ahead.h) <= min(pace.longest_step, pace.relaxation)
 
@@ -262,6 +260,6 @@ class _Reversed(WithoutGuards):
     def free_input(self, point: MappedPoint) -> Array:
         return -super().free_input(point)
 
-    def pace(self, point: MappedPoint) -> Pace:
+    def steady_pace(self, inner: Pace | None) -> Pace:
         """The pace, unlimited: what decays forwards grows backwards."""
         return FREE_PACE

@@ -20,7 +20,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError, StepSizeError
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.model import FREE_PACE, ModeModel, Pace
+from hybridctl.hybrid.model import ModeModel, Pace
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.step import (
     CompiledFormula,
@@ -222,8 +222,8 @@ class Flow:
 
     def _paced(self, t: float, x: Array) -> Pace:
         mode = self._motion.mode
-        if not mode.paced:
-            return FREE_PACE
+        if mode.steady_pace is not None:
+            return mode.steady_pace
         return mode.pace_at(self._motion.known(t, x) or mode.calc(t, x, self._motion.law(t, x)))
 
 

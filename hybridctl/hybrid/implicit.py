@@ -74,8 +74,8 @@ class ImplicitStepper:
     def advance(self, longest: float) -> Step:
         """One accepted step, no longer than `longest`; `IntegrationError` where there is none."""
         solver = self._solver
-        paced = self._cubic and self._motion.mode.paced
-        if paced and longest < _FAR * solver.h_abs and (step := self._further(longest)):
+        stops = self._cubic and self._motion.mode.steady_pace is None
+        if stops and longest < _FAR * solver.h_abs and (step := self._further(longest)):
             return step
         solver.max_step = longest
         try:

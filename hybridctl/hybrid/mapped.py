@@ -130,9 +130,9 @@ class Change:
         inner, k = point.inner, self.place(i)
         return self.guard_slopes(inner.mode.guard_row_at(k, inner), point, k)
 
-    def pace(self, point: MappedPoint) -> Pace:
-        """The outer pace."""
-        return point.inner.mode.pace_at(point.inner)
+    def steady_pace(self, inner: Pace | None) -> Pace | None:
+        """The outer pace, where it is one at all points."""
+        return inner
 
     def selects(self, inner: bool) -> bool:
         """Whether another mode may flow on."""
@@ -183,7 +183,8 @@ class MappedMode(ModeModel):
         self.guard_names = change.guard_names(inner.guard_names)
         self.differentiable = inner.differentiable
         self.guards_differentiable = change.guards_differentiable(inner.guards_differentiable)
-        self.selects, self.paced = change.selects(inner.selects), inner.paced
+        self.selects = change.selects(inner.selects)
+        self.steady_pace = change.steady_pace(inner.steady_pace)
         self.compiled = inner.compiled and change.keeps_steps
         self.held = change.held(None if inner.held is None else self._held(inner.held))
         self.project = None if inner.project is None else self._projected
@@ -236,7 +237,7 @@ class MappedMode(ModeModel):
 
     def pace_at(self, point: MappedPoint) -> Pace:
         """The pace."""
-        return self.change.pace(point)
+        return self.steady_pace or self.inner.pace_at(point.inner)
 
     def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
         """The step of the inner mode, where it is one of this mode."""

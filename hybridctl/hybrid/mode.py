@@ -20,6 +20,7 @@ from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet as GuardSet
 from hybridctl.hybrid.guards import check_function
 from hybridctl.hybrid.mapped import MappedMode, OtherGuards
+from hybridctl.hybrid.model import FREE_PACE, Point
 from hybridctl.hybrid.model import Diffusion as Diffusion
 from hybridctl.hybrid.model import FieldJacobian as FieldJacobian
 from hybridctl.hybrid.model import Held as Held
@@ -28,7 +29,6 @@ from hybridctl.hybrid.model import JumpPoint as JumpPoint
 from hybridctl.hybrid.model import ModeKey as ModeKey
 from hybridctl.hybrid.model import ModeModel as ModeModel
 from hybridctl.hybrid.model import Pace as Pace
-from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.model import ResetBorder as ResetBorder
 from hybridctl.hybrid.model import ResetJacobian as ResetJacobian
 from hybridctl.hybrid.model import ResetModel as ResetModel
@@ -84,7 +84,8 @@ class Mode(ModeModel):
         self._field, self._jacobian, self._outputs = field, jacobian, outputs
         self._select, self._pace, self._guards = select, pace, NO_GUARDS
         self.differentiable = jacobian is not None
-        self.selects, self.paced = select is not None, pace is not None
+        self.selects = select is not None
+        self.steady_pace = FREE_PACE if pace is None else None
 
     def with_guards(self, guards: GuardSet) -> Mode:
         """The mode with these guards."""
@@ -141,9 +142,7 @@ class Mode(ModeModel):
 
     def pace_at(self, point: Point) -> Pace:
         """The limits of an integrator's steps from a point on."""
-        if self._pace is None:
-            return super().pace_at(point)
-        return self._pace(point.t, point.x, point.u)
+        return FREE_PACE if self._pace is None else self._pace(point.t, point.x, point.u)
 
 
 def guarded(mode: ModeModel, guards: GuardSet) -> ModeModel:

@@ -235,8 +235,8 @@ class ModeModel(ABC):
 
     What it is not made for, a mode says: whether it and its guards have derivatives
     (`differentiable`, `guards_differentiable`), whether another mode may flow on from a state
-    (`selects`), whether it limits steps (`paced`), and whether it takes whole steps at once
-    (`compiled`).
+    (`selects`), and whether it takes whole steps at once (`compiled`). `steady_pace` is the pace
+    where that is one at all points, None where each has its own.
     """
 
     key: ModeKey
@@ -248,7 +248,7 @@ class ModeModel(ABC):
     differentiable: bool = True
     guards_differentiable: bool = True
     selects: bool = False
-    paced: bool = False
+    steady_pace: Pace | None = FREE_PACE
     compiled: bool = False
     point: ClassVar[type[Point]] = Point
 
@@ -308,7 +308,8 @@ class ModeModel(ABC):
 
     def pace_at(self, point: Any) -> Pace:
         """What the error estimates of an integrator do not tell it."""
-        return FREE_PACE
+        assert self.steady_pace is not None
+        return self.steady_pace
 
     # At (t, x, u)
 
@@ -342,7 +343,7 @@ class ModeModel(ABC):
 
     def pace(self, t: float, x: Array, u: Array) -> Pace:
         """The limits of an integrator's steps from a point on."""
-        return self.pace_at(self.calc(t, x, u))
+        return self.steady_pace or self.pace_at(self.calc(t, x, u))
 
     @cached_property
     def guard_set(self) -> GuardSet:

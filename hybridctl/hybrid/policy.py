@@ -222,7 +222,6 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
         return u
 
     if isinstance(source, LinearFeedback):
-        checked(history.time, history.state)
         return law
     return replace(law, function=checked) if isinstance(law, DifferentiableLaw) else checked
 

@@ -220,7 +220,7 @@ def _leap(mode: ModeModel, arc: Arc) -> float:
     def relaxation(t: float) -> float:
         return mode.pace(t, *arc.state_and_input(t)).relaxation
 
-    if not mode.paced:
+    if mode.steady_pace is not None:
         return 0.0
     duration, first = arc.end - arc.start, relaxation(arc.start)
     if first > _AT_ONCE * duration:

@@ -255,8 +255,10 @@ def test_the_last_that_is_survived_is_found_from_any_guess():
                 return n <= last
 
             assert limits.last_survived(survives, guess, 12) == last
-            assert len(asked) == len(set(asked)) <= 8
+            assert len(asked) == len(set(asked))
             assert all(1 <= n <= 12 for n in asked)
+            survived = sum(n <= last for n in asked)
+            assert survived <= (1 if guess >= last else 6)  # these take time
 
 
 def _states(changes):

@@ -179,7 +179,7 @@ MODE: dict[str, tuple[Callable, Callable]] = {
     "differentiable": same("differentiable"),
     "guards_differentiable": same("guards_differentiable"),
     "selects": (lambda s: s.mode.selects, lambda w, told: told and w.selects),
-    "paced": (lambda s: s.mode.paced, lambda w, told: told if w.paced else w.mode.paced),
+    "steady_pace": (lambda s: s.mode.steady_pace, if_paced),
     "compiled": (lambda s: s.mode.compiled, lambda w, told: told and w.steps),
     "calc": (
         lambda s: (s.point.field, s.point.guards),

@@ -12,7 +12,7 @@ from hybridctl.robots.rrr_door import system as door
 import hybridctl as hc
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.laws import Tracking, tracking_law
+from hybridctl.control.laws import tracking_law
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.errors import InputError, SystemDefinitionError
@@ -208,7 +208,7 @@ def test_tracking_laws_have_the_derivatives_of_their_values():
     for slopes in (None, rng.normal(size=(3, 4, 12))):
         away = GainCurve(knots, turned.normal(size=(3, 12, 12)))
         given = arc, GainCurve(knots, values, slopes), limits, away
-        law, later = tracking_law(*given), Tracking(*given, late=0.05)
+        law = tracking_law(*given)
         t, h = 0.27, 1e-6
         x = space.integrate(arc(t), 0.3 * rng.normal(size=12))
         by_state = np.array([
@@ -218,9 +218,6 @@ def test_tracking_laws_have_the_derivatives_of_their_values():
         np.testing.assert_allclose(law.jacobian(t, x), by_state, atol=1e-7)
         by_time = (law(t + h, x) - law(t - h, x)) / (2.0 * h)
         np.testing.assert_allclose(law.rate(t, x), by_time, atol=1e-6)
-        np.testing.assert_allclose(later(t + 0.05, x), law(t, x), atol=1e-12)
-        np.testing.assert_allclose(later.jacobian(t + 0.05, x), law.jacobian(t, x), atol=1e-12)
-        np.testing.assert_allclose(later.rate(t + 0.05, x), law.rate(t, x), atol=1e-11)
         cut = np.abs(law(t, x)) == 2.0
         assert cut.any()
         assert not cut.all()

@@ -31,7 +31,8 @@ from hybridctl.control.predictive.sides import Sides
 _SOON = 2  # intervals, in which the input acts before it is planned anew
 _EARLY = 0.002  # of what slack costs where a phase ends, where it may do so early
 _SMALL = 1e-6  # on the diagonal, so that the programme is strictly convex
-_ACCURACY, _ITERATIONS = 1e-5, 100  # of the solver
+_ACCURACY, _ITERATIONS, _EQUILIBRATED = 1e-5, 100, 1  # of the solver
+_BETWEEN = 0.5  # of the way from one node to the next: the stage of an interval
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,10 +141,10 @@ class Entries:
         columns = (column[:, None] + np.arange(c)).repeat(r, axis=0).ravel()
         self._parts.append((rows, columns, blocks.ravel()))
 
-    def matrix(self, columns: int) -> csc_matrix:
-        """The matrix (rows, columns)."""
+    def matrix(self, place: Indices) -> csc_matrix:
+        """The matrix, with each column at its place (columns,)."""
         i, j, v = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
-        found = csc_matrix((v, (i, j)), shape=(self.rows, columns))
+        found = csc_matrix((v, (i, place[j])), shape=(self.rows, len(place)))
         found.eliminate_zeros()
         return found
 
@@ -170,6 +171,7 @@ class Programme:
         self._most: list[Array] = []  # of the inequalities
         self._slack_rows: list[Indices] = []  # the slack of each inequality
         self._slack_costs: list[Array] = []
+        self._slack_stages: list[Array] = []
         self._slacks = 0  # so far
         self._lay_out()
         for p, section in enumerate(sections):
@@ -185,32 +187,41 @@ class Programme:
 
     def solution(self) -> list[Section] | None:
         """The sections after one iteration, None where the programme has no solution."""
-        n, count = self._size, self._slacks
+        none = np.full(self._slacks, np.inf)
+        order = np.concatenate((self._stages, *self._slack_stages)).argsort(kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
         solver = piqp.SparseSolver()
+        solver.settings.kkt_solver = piqp.KKTSolver.sparse_multistage
+        solver.settings.preconditioner_iter = _EQUILIBRATED
         for name in ("eps_abs", "eps_rel", "eps_duality_gap_abs", "eps_duality_gap_rel"):
             setattr(solver.settings, name, _ACCURACY)
         solver.settings.max_iter = _ITERATIONS
-        none = np.full(count, np.inf)
         solver.setup(
-            self._hessian(n + count),
-            np.concatenate((self._gradient, *self._slack_costs)),
-            self._equal.matrix(n + count),
+            self._hessian(order, place),
+            np.concatenate((self._gradient, *self._slack_costs))[order],
+            self._equal.matrix(place),
             np.concatenate(self._right),
-            self._inequalities(n + count),
+            self._inequalities(place),
             None,
             np.concatenate(self._most),
-            np.concatenate((self._low, np.zeros(count))),
-            np.concatenate((self._high, none)),
+            np.concatenate((self._low, np.zeros(self._slacks)))[order],
+            np.concatenate((self._high, none))[order],
         )
         if solver.solve() != piqp.PIQP_SOLVED:
             return None
-        z = np.array(solver.result.x)
+        z = np.array(solver.result.x)[place]
         return [self._changed(p, z) for p in range(len(self._sections))]
 
     def _lay_out(self) -> None:
-        """Columns of states, corrections and durations; the first state of all is given."""
+        """Columns of states, corrections and durations; the first state of all is given.
+
+        The solver wants them in the order of their stages: nodes, with intervals between them, and
+        in the end the durations, which are part of all stages of their section.
+        """
         self._states, self._inputs = list[Indices](), list[Indices]()
         self._times, at = list[int](), 0
+        self._begins, stage, stages = list[int](), 0, list[Array]()
         for p, section in enumerate(self._sections):
             n = len(section.corrections)
             first = at - self._nx if p == 0 else at
@@ -220,7 +231,12 @@ class Programme:
             at += self._nu * n
             self._times.append(at)
             at += 1
-        self._size = at
+            nodes = np.arange(stage + (p == 0), stage + n + 1, dtype=float)
+            intervals = stage + _BETWEEN + np.arange(n)
+            stages += [nodes.repeat(self._nx), intervals.repeat(self._nu), np.array([np.inf])]
+            self._begins.append(stage)
+            stage += n + 1
+        self._size, self._stages = at, np.concatenate(stages)
         self._diagonal = np.full(at, _SMALL)
         self._gradient = np.zeros(at)
         self._low, self._high = np.full(at, -np.inf), np.full(at, np.inf)
@@ -358,19 +374,22 @@ class Programme:
         costs = scale[:, None] * sides.costs
         self._slack_rows.append(self._slacks + point * len(sides.costs) + sides.group[side])
         self._slack_costs.append(costs.ravel())
+        stage = self._begins[p] + np.maximum(at[0], at[1] + _BETWEEN)
+        self._slack_stages.append(stage.repeat(len(sides.costs)))
         self._slacks += costs.size
 
-    def _inequalities(self, columns: int) -> csc_matrix:
+    def _inequalities(self, place: Indices) -> csc_matrix:
         rows = np.arange(self._below.rows)
         slacks = self._size + np.concatenate(self._slack_rows)
         self._below.put(rows, slacks, np.full((len(rows), 1, 1), -1.0))
-        return self._below.matrix(columns)
+        return self._below.matrix(place)
 
-    def _hessian(self, columns: int) -> csc_matrix:
+    def _hessian(self, order: Indices, place: Indices) -> csc_matrix:
         """The diagonal, and the block of the last state."""
-        first, block = self._block
+        own, block = self._block
+        first, columns = int(place[own]), len(order)
         last = first + self._nx
-        diagonal = np.concatenate((self._diagonal, np.full(columns - self._size, _SMALL)))
+        diagonal = np.concatenate((self._diagonal, np.full(columns - self._size, _SMALL)))[order]
         dense = 0.5 * (block + block.T) + np.diag(diagonal[first:last])
         rows = np.tile(np.arange(first, last), self._nx)
         indices = np.concatenate((np.arange(first), rows, np.arange(last, columns)))

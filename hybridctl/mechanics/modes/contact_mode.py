@@ -76,7 +76,8 @@ class ContactMode(ModeModel):
         self.contact_guards = ContactGuards.of(dynamics, modes)
         self.guard_names = self.contact_guards.names
         if self.phase.closed:
-            self.selects = self.paced = True
+            self.selects = True
+            self.steady_pace = None if self.phase.spatial else Pace(self._decay)
             self.project, self.held = self._projected, self._held()
 
     def __reduce__(self) -> tuple[type[ContactMode], tuple[ContactDynamics, Modes, Space]]:
@@ -158,12 +159,16 @@ class ContactMode(ModeModel):
 
     def pace_at(self, point: ContactPoint) -> Pace:
         """Steps as long as the decay of residuals takes, none beyond a stop in a surface."""
-        rate = self.dynamics.stabilization
-        longest = 1.0 / rate if rate > 0.0 else np.inf
-        if not self.phase.spatial:
-            return Pace(longest)
+        if self.steady_pace is not None:
+            return self.steady_pace
         stop, turn = sliding_times(point.solved[0])
-        return Pace(min(longest, _OF_STOP * stop), turn)
+        return Pace(min(self._decay, _OF_STOP * stop), turn)
+
+    @property
+    def _decay(self) -> float:
+        """How long residuals take to decay, s."""
+        rate = self.dynamics.stabilization
+        return 1.0 / rate if rate > 0.0 else np.inf
 
     def _held(self) -> Held:
         """What is held: closed contacts stay on their surface, and sticking ones stand."""

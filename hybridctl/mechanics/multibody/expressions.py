@@ -84,7 +84,7 @@ class Bodies:
 
     def motion(self, v: Expression, a: Expression, weight: bool = True) -> BodyMotion:
         """Motion at velocity v and acceleration a (nv, 1), without gravity if without `weight`."""
-        up = ca.DM(-self.tree.gravity) if weight else ca.DM.zeros(3, 1)
+        up = -ca.SX(self.tree.gravity) if weight else ca.SX.zeros(3, 1)
         velocities, accelerations = [ZERO], [Spatial(up, ca.DM.zeros(3, 1))]
         for body, pose in zip(self.tree.bodies, self.local, strict=True):
             joint = _along(body, v)

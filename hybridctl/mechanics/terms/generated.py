@@ -185,7 +185,7 @@ class Constants(NamedTuple):
             p._replace(point=change(p.point), position=change(p.position)) for p in self.places
         )
         return self._replace(
-            tree=self.tree._replace(bodies=bodies, armature=change(self.tree.armature)),
+            tree=Tree(bodies, change(self.tree.gravity), change(self.tree.armature)),
             springs=Passive(coordinate, *map(change, springs)),
             places=tuple(places),
             friction=change(self.friction),
