@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from hybridctl.experiments.walking import figures, shares, tables
@@ -234,21 +234,14 @@ def everything(
         traded = in_order(workers, _traded, [*others, config], begin("shares"))
         gaits = searched(config, gait, workers, begin("speeds"))
         found = compared(config, folder, gait, workers, begin("controllers"))
-        estimated = on_estimates(config, gait, workers, begin("estimates"))
-        after_push = in_order(
-            workers, partial(_pushed, config, gait), range(config.filtered), begin("pushed")
-        )
+        estimated, after_push = on_estimates(config, gait, workers, begin("estimates"))
     summary = {
         "gaits": {f"{record['speed']:g}": record for record in gaits},
         "shares": traded,
         "limits": {each.controller: each.record()["limits"] for each in found},
         "controllers": {each.controller: each.record() for each in found},
         "on_estimates": estimated,
-        "predictive_on_estimates": {
-            "push forward": config.filtered_push,
-            "steps_walked": [each.walk.steps for each in after_push],
-            "errors": [each.error for each in after_push],
-        },
+        "predictive_on_estimates": after_push,
     }
 
     def draw(folder: RunFolder) -> None:
@@ -359,10 +352,23 @@ def _limits(config: Config, contest: Contest, trial: tuple[Chosen, Name]) -> tup
     return contest.limits(*trial, config.predictive_starts if is_slow else config.full_starts)
 
 
+class OnEstimates(NamedTuple):
+    """A walk on estimates: under reference spreading, or where `sensing` is None a pushed one.
+
+    The predictive controller takes the push, on the salted filter's estimates.
+    """
+
+    sensing: Sensing | None
+    seed: int
+
+
 def on_estimates(
     config: Config, gait: Gait, workers: Crew, tick: Callable[[float], None]
-) -> list[dict[str, Any]]:
-    """Walks with a filter in the loop, one record for each kind of sensors and filter."""
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Walks with a filter in the loop: a record for each kind of sensors and filter, one of pushes.
+
+    Those after pushes come first, as they take the longest.
+    """
     lqr = design(gait, replace(Weights(*config.weights), torques=config.filtered_weight))
     tracks = Tracks.of(gait, lqr, config.filtered_steps + 1, config.extension)
     sensings = [
@@ -371,22 +377,34 @@ def on_estimates(
         for strategy in STRATEGIES
         for driven in config.driven
     ]
-    return in_order(workers, partial(_on_estimates, config, tracks, lqr), sensings, tick)
-
-
-def _on_estimates(
-    config: Config, tracks: Tracks, lqr: PeriodicLqr, sensing: Sensing
-) -> dict[str, Any]:
     seeds = range(config.seed, config.seed + config.filtered)
-    found = [walk_on_estimates(tracks, lqr, config.torque, sensing, seed) for seed in seeds]
-    return {
-        "level": sensing.level,
-        "driven": sensing.driven,
-        "filter": sensing.strategy,
-        "steps_walked": [each.walk.steps for each in found],
-        "errors": [each.error for each in found],
-        "falls": [each.walk.reason for each in found],
-    }
+    rows = [[OnEstimates(sensing, seed) for seed in seeds] for sensing in (None, *sensings)]
+    walk_of = partial(_walk_on_estimates, config, tracks, lqr)
+    trials = [trial for row in rows for trial in row]
+    found = dict(zip(trials, in_order(workers, walk_of, trials, tick), strict=True))
+    pushed, *others = (
+        {
+            "steps_walked": [found[trial][0] for trial in row],
+            "errors": [found[trial][1] for trial in row],
+            "falls": [found[trial][2] for trial in row],
+        }
+        for row in rows
+    )
+    names = ({"level": s.level, "driven": s.driven, "filter": s.strategy} for s in sensings)
+    records = [{**name, **other} for name, other in zip(names, others, strict=True)]
+    return records, {"push forward": config.filtered_push, **pushed}
+
+
+def _walk_on_estimates(
+    config: Config, tracks: Tracks, lqr: PeriodicLqr, trial: OnEstimates
+) -> tuple[int, float, str]:
+    """The steps of a walk, the error of its estimates, and the reason of a fall."""
+    sensing, seed = trial
+    if sensing is None:
+        found = _pushed(config, tracks.gait, seed)
+    else:
+        found = walk_on_estimates(tracks, lqr, config.torque, sensing, seed)
+    return found.walk.steps, found.error, found.walk.reason
 
 
 def _pushed(config: Config, gait: Gait, seed: int) -> Filtered:

@@ -13,8 +13,10 @@ from hybridctl import compiled
 from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.terms.generated import GeneratedTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
+from hybridctl.robots import five_link
 from mechanics.models import ROUGH
 from mechanics.random_robots import random_robot
 
@@ -224,6 +226,20 @@ def test_robots_that_differ_in_numbers_alone_share_a_file(directory, monkeypatch
     assert _made(p, monkeypatch) == ["values"]
     assert _made(heavier, monkeypatch) == []
     assert len(list(directory.iterdir())) == 1
+
+
+def test_slopes_and_steps_of_the_ground_share_a_file(directory, monkeypatch):
+    """Gravity and the place of a plane are numbers, but for entries that are zero."""
+    made = []
+    for lean, height in ((0.1, 0.2), (0.2, -0.1), (-0.3, 0.4)):
+        robot = five_link.robot(tilt=lean)
+        ground = Plane((3.0, -1.0, height), (0.0, 0.0, 1.0))
+        p = Point(robot, ContactSet(robot, [Contact("foot", "left_foot", ground)]), 9)
+        made += _made(p, monkeypatch)
+        at = p.q, p.v, p.u
+        for name, values in p.other.values(*at)._asdict().items():
+            assert_agree(getattr(p.terms.values(*at), name), values, name)
+    assert made == ["values"]
 
 
 def test_another_structure_has_another_file(directory, monkeypatch):

@@ -24,6 +24,7 @@ from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, held, kept, key_of, native, needed_compiler, transposed
 from hybridctl.mechanics.contacts.contact import ContactPlace
 from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.multibody import expressions
 from hybridctl.mechanics.multibody.bodies import Tree
 from hybridctl.mechanics.multibody.expressions import Bodies, Expression
@@ -110,7 +111,7 @@ class Constants(NamedTuple):
     def of(robot: Robot, contacts: ContactSet, friction: Array | None = None) -> Constants:
         """The functions of a robot with a set of contacts."""
         friction = np.zeros((0, 2)) if friction is None else friction
-        places = contacts.places()
+        places = tuple(map(_on_plane, contacts.places()))
         return Constants(robot.tree(), robot.nq, robot.passive, robot.actuation, places, friction)
 
     @property
@@ -196,6 +197,19 @@ class Constants(NamedTuple):
         coordinate, stiffness, rest, damping = self.springs
         stretch = q[coordinate.tolist()] - ca.SX(rest)
         return ca.SX(stiffness) * stretch + ca.SX(damping) * v
+
+
+def _on_plane(place: ContactPlace) -> ContactPlace:
+    """The place with the origin of its frame on the plane, if it has one.
+
+    Where a plane is then is one of the `numbers`, which all structures have in common.
+    """
+    plane = place.surface
+    if not isinstance(plane, Plane):
+        return place
+    origin = (plane.unit_normal @ plane.point) * plane.unit_normal
+    through = Plane(np.zeros(3), plane.unit_normal)
+    return place._replace(position=place.position + place.rotation @ origin, surface=through)
 
 
 @cache

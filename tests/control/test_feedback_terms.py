@@ -1,0 +1,79 @@
+"""Tables of b(t) and K(t) against mu, alpha and K by themselves; laws that are followed later."""
+
+import numpy as np
+import pytest
+
+from hybridctl.control.gains import GainCurve
+from hybridctl.control.laws import Projection, Shifted, Tracking
+from hybridctl.hybrid.series import DEGREE
+from hybridctl.hybrid.trajectory import Arc
+from hybridctl.spaces import VectorSpace
+
+NX, NU = 3, 2
+BREAKS, LENGTHS = np.array([0.2, 0.5, 0.6]), np.array([0.3, 0.1, 0.5])
+# Terms of size one to ten, by a product of eleven Chebyshev polynomials with coefficients that a
+# matrix of condition below 2 makes of values: some hundred roundings.
+ROUNDING = 1e-13
+TIMES = np.concatenate((np.linspace(0.0, 1.4, 141), BREAKS, [1.1]))
+
+
+@pytest.fixture
+def arc():
+    """Steps whose states and inputs are any polynomials, so that both jump; it ends in the last."""
+    rng = np.random.default_rng(3)
+    shrink = 0.6 ** np.arange(DEGREE + 1)[:, None]
+    states, inputs = (shrink * rng.normal(size=(3, DEGREE + 1, n)) for n in (NX, NU))
+    return Arc(0, "air", VectorSpace(NX), 0.2, 1.0, BREAKS, LENGTHS, states, inputs)
+
+
+def curves():
+    rng = np.random.default_rng(4)
+    knots = np.array([0.1, 0.35, 0.5, 0.55, 0.6 + 1e-16, 0.9, 1.3])
+    values, slopes = rng.normal(size=(2, len(knots), NU, NX))
+    apart = np.array([0.3, 0.4])
+    return {
+        "cubics": GainCurve(knots, values, slopes),
+        "lines": GainCurve(knots, values),
+        "inside the arc": GainCurve(apart, values[:2], slopes[:2]),
+        "constant": GainCurve.constant(values[0]),
+    }
+
+
+@pytest.mark.parametrize("name", curves())
+def test_a_table_has_the_terms_of_the_law(arc, name):
+    law, table = (Tracking(arc, curves()[name], None, often=often) for often in (False, True))
+    for found, expected in zip(table.along(TIMES), law.along(TIMES), strict=True):
+        np.testing.assert_allclose(found, expected, atol=ROUNDING)
+    rng = np.random.default_rng(5)
+    for t in TIMES[::7].tolist():
+        x = rng.normal(size=NX)
+        np.testing.assert_allclose(table(t, x), law(t, x), atol=10.0 * ROUNDING)
+
+
+@pytest.mark.parametrize("often", [False, True])
+@pytest.mark.parametrize("without", ["gain", "projection"])
+def test_laws_that_have_no_table_are_followed_as_they_are(arc, often, without):
+    gain = None if without == "gain" else curves()["cubics"]
+    projection = None if without == "gain" else Projection(np.diag([1.0, 0.0, 0.0]), 0.4, 0.7, 0.1)
+    law = Tracking(arc, gain, None, projection, often)
+    offsets, gains = law.along(TIMES)
+    alpha, mu = arc.states_and_inputs(TIMES)
+    k = np.zeros_like(gains) if gain is None else gain(TIMES) @ projection(TIMES)
+    np.testing.assert_allclose(gains, k, atol=ROUNDING)
+    np.testing.assert_allclose(offsets, mu + (k @ alpha[:, :, None])[:, :, 0], atol=ROUNDING)
+
+
+def test_a_law_is_followed_later_with_an_input_added_and_cut_to_the_limits(arc):
+    free = Tracking(arc, curves()["cubics"], None, often=True)
+    limits, added = np.array([[-0.5, -1.0], [0.5, 1.0]]), np.array([0.3, -0.2])
+    later = Shifted(free, limits, 0.25, added)
+    rng = np.random.default_rng(6)
+    for t in (0.5, 0.81, 1.2):
+        x = rng.normal(size=NX)
+        expected = np.clip(free(t - 0.25, x) + added, *limits)
+        np.testing.assert_allclose(later(t, x), expected, atol=10.0 * ROUNDING)
+    offsets, gains = later.along(TIMES)
+    before, same = free.along(TIMES - 0.25)
+    np.testing.assert_allclose(offsets, before + added, atol=ROUNDING)
+    np.testing.assert_array_equal(gains, same)
+    np.testing.assert_array_equal(Shifted(free, None, 0.25).along(TIMES)[0], before)
