@@ -48,7 +48,7 @@ from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid import DisturbedPolicy
-from hybridctl.hybrid.trajectory import Arc
+from hybridctl.hybrid.arc import Arc
 from hybridctl.sensitivity.radius import Radius
 from hybridctl.sensitivity.variation import InputChange, Variation
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings

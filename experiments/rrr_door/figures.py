@@ -26,8 +26,9 @@ from hybridctl.app.plots import (
 from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array
 from hybridctl.control.reference import Reference
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.hybrid.trajectory import HybridTrajectory
 
 if TYPE_CHECKING:
     from hybridctl.experiments.rrr_door.tracking import DoorRuns

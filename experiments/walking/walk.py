@@ -15,7 +15,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.modes.phase import contact_modes
@@ -241,6 +241,11 @@ class Continued:
     def next_change(self, history: History) -> float:
         """The time at which the policy wants to be asked again, s."""
         return next_change(self.policy, self._whole(history))
+
+    @property
+    def sees_samples(self) -> bool:
+        """Whether the policy goes by what was at samples."""
+        return sees_samples(self.policy)
 
     def _whole(self, history: History) -> History:
         return replace(history, events=(*self.past, *history.events))

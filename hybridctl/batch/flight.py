@@ -12,6 +12,7 @@ import numpy as np
 from hybridctl.batch.watch import Flags, Rows, StepVerdicts, Watch
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
+from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.events import NEWTON
 from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator, first_length
 from hybridctl.hybrid.laws import HeldInput
@@ -19,7 +20,6 @@ from hybridctl.hybrid.model import FREE_PACE, StepAhead
 from hybridctl.hybrid.step import Step, put_back
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
-from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.variation import arc_transition
 from hybridctl.whole_step import CompiledMode, ManySteps
 

@@ -18,6 +18,7 @@ from hybridctl.batch.watch import Flags, Rows
 from hybridctl.checks import Array
 from hybridctl.compiled import MappedFunction
 from hybridctl.errors import HybridctlError, SimulationError
+from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import ModeKey, ModeModel
@@ -32,7 +33,6 @@ from hybridctl.hybrid.run import (
     cross,
     flow_on,
 )
-from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.hybrid.zeno import INSTANT_EVENTS
 from hybridctl.sensitivity.gains import GRAZING
 from hybridctl.sensitivity.linearize import jump_matrix

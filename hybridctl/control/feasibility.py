@@ -14,10 +14,11 @@ import numpy as np
 
 from hybridctl.checks import Array, instance
 from hybridctl.control.reference import Reference, firings_at
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import SAME_STATE
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.tables import mode_text
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
-from hybridctl.hybrid.trajectory import Arc
+from hybridctl.hybrid.arc import Arc
 
 _ORDERS = np.arange(11)
 _ANGLES = np.pi * (_ORDERS + 0.5) / len(_ORDERS)

@@ -70,11 +70,14 @@ class GainCurve:
     @cached_property
     def _polynomials(self) -> Array:
         """Coefficients (n - 1, 2 or 4, nu ndx) of the share of the time from knot to knot."""
-        values = self.values.reshape(len(self.values), -1)
+        values = np.ascontiguousarray(self.values).reshape(len(self.values), -1)
         rise = np.diff(values, axis=0)
         if self.slopes is None:
             return np.stack([values[:-1], rise], axis=1)
-        lengths, slopes = np.diff(self.times)[:, None], self.slopes.reshape(values.shape)
+        lengths, slopes = (
+            np.diff(self.times)[:, None],
+            np.ascontiguousarray(self.slopes).reshape(values.shape),
+        )
         left, right = lengths * slopes[:-1], lengths * slopes[1:]
         turns = 3.0 * rise - 2.0 * left - right, left + right - 2.0 * rise
         return np.stack([values[:-1], left, *turns], axis=1)

@@ -29,7 +29,7 @@ import numpy as np
 from hybridctl.checks import Array, sequence
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Unexplained
-from hybridctl.hybrid.trajectory import Arc
+from hybridctl.hybrid.arc import Arc
 from hybridctl.settings import NotNegative, Settings
 
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.hybrid.arc import Arc, read_only
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, read_only
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 _ROOM = 1024  # samples, to begin with
 
@@ -97,4 +98,4 @@ def _arc(system: HybridSystem, index: int, stretch: _Stretch) -> Arc:
     input_series[:, 0] = inputs[:n]
     arrays = (times[:-1].copy(), lengths, state_series, input_series)
     start, end = float(times[0]), float(times[-1])
-    return Arc(index, stretch.mode, mode.space, start, end, *map(read_only, arrays))
+    return Arc(index, stretch.mode, mode.space, start, end, *arrays)

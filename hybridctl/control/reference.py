@@ -18,6 +18,7 @@ import numpy as np
 from hybridctl.checks import Array, counted, function, instance, member, number, sequence, vector
 from hybridctl.control.impacts import Impact, impact_of
 from hybridctl.errors import InputError
+from hybridctl.hybrid.arc import Arc, arc_from_steps, joined
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.jump import Firing, firings
 from hybridctl.hybrid.laws import InputLaw
@@ -25,7 +26,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps, joined
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 Feedforward = Callable[[float], Array]
 Phase = Literal["pushing", "withdrawing"]

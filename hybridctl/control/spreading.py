@@ -23,10 +23,11 @@ from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expect
 from hybridctl.control.laws import Tracking, checked_limits, piece, scheduled
 from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw, LinearFeedback
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
-from hybridctl.hybrid.trajectory import Arc, Event
+from hybridctl.hybrid.trajectory import Event
 
 
 @dataclass(frozen=True)

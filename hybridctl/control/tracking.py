@@ -10,7 +10,8 @@ import numpy as np
 from hybridctl.checks import Array, member
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import followed, locate
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.trajectory import HybridTrajectory
 
 ErrorKind = Literal["spread", "conventional"]
 

@@ -27,9 +27,9 @@ from numpy.polynomial.chebyshev import chebvander
 
 from hybridctl.checks import Array
 from hybridctl.estimation.model import Model
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.series import TO_SERIES, basis
-from hybridctl.hybrid.trajectory import Arc
 from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part
 from hybridctl.sensitivity.variation import by_steps, coefficients_at
 

@@ -21,6 +21,7 @@ from hybridctl.errors import (
 from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.jump import consistent, jump
 from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
 from hybridctl.hybrid.mapped import MappedMode, MappedPoint, WithoutGuards
@@ -37,7 +38,7 @@ from hybridctl.hybrid.model import (
 )
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
-from hybridctl.hybrid.trajectory import Arc, Event
+from hybridctl.hybrid.trajectory import Event
 
 GUARD_TOLERANCE = 1e-8  # of its scale: how far below zero a guard may be, as in `simulate`
 _FEW = 4  # events of a hypothesis between two values

@@ -22,12 +22,13 @@ from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, constrained, corrected, nearest_semidefinite
 from hybridctl.estimation.jumps import jumped, to_rest
 from hybridctl.estimation.model import Model, from_estimate, guard_rates, in_pace, sees_input
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import StepAhead, WholeStep
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.tolerances import FORCED
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.variation import coefficients_at
 
 _ROUNDS = 20

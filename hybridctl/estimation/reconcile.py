@@ -34,10 +34,10 @@ from hybridctl.estimation.estimate import (
 )
 from hybridctl.estimation.model import Model, from_estimate, guard_rates, sees_input
 from hybridctl.estimation.predict import StatePrediction, after_event, along, predict, step_along
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Point
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import Arc
 
 _ROUNDS = 4
 _FEW = 8  # events in the time by which one is overdue

@@ -19,11 +19,12 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.record import Record, Series
+from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 

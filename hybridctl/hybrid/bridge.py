@@ -20,6 +20,7 @@ from hybridctl.errors import (
     StepSizeError,
     ZenoError,
 )
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.flow import Flow
 from hybridctl.hybrid.mode import Bridge
@@ -27,7 +28,7 @@ from hybridctl.hybrid.model import Jump, ModeKey
 from hybridctl.hybrid.run import ArcStart, FlownArc, Instead, Run, arc_of, cross
 from hybridctl.hybrid.step import DrivenMode, Step, failure
 from hybridctl.hybrid.tolerances import BRIEF, POLE, SHRINKS, SHRUNK, UNSOUND
-from hybridctl.hybrid.trajectory import Arc, Event
+from hybridctl.hybrid.trajectory import Event
 
 BRIDGED = (NoContactSolutionError, SeveralModesError, StepSizeError, ZenoError)
 _AGAIN = 10_000  # bridges in a row, after which the run ends in the error

@@ -14,7 +14,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.tables import mode_text
 
 if TYPE_CHECKING:
-    from hybridctl.hybrid.trajectory import Arc
+    from hybridctl.hybrid.arc import Arc
 
 
 def dataframe(system: HybridSystem, parts: Sequence[tuple[Arc, Array]]) -> Any:

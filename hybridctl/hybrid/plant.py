@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, instance, number, vector
 from hybridctl.errors import InputError
+from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.jump import consistent
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 _AT_REST = 1e-8  # of a guard's scale: below it an input may take the mode away
 

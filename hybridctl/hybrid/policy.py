@@ -27,8 +27,8 @@ from hybridctl.hybrid.trajectory import Event
 class History:
     """What has happened when an arc begins: its mode, time and state, and all events so far.
 
-    Events without guards are among them: those at which a policy asked to be asked again, and
-    either gave a law that is not a `HeldInput` or changed the mode.
+    Events without guards are among them: those at which a policy asked to be asked again, if the
+    arc did not go on there (see `Policy`).
     """
 
     mode: ModeKey
@@ -48,11 +48,12 @@ class Policy(Protocol):
     A policy whose law changes at a time of its own choice (a clock, a late detection, a sample)
     has a method `next_change(history) -> float` besides: the next time after `history.time` at
     which it wants to be asked again, in s, infinite for none. The arc ends there with an event
-    without guards, which leaves the state alone, unless one `HeldInput` gives way to another in the
-    same mode: then it goes on. Guards come first: those that fall through zero
-    within the event window of a change have their event before it, or at the same time, and then
-    the policy sees that time in the history of this event. A policy that passes on another one's
-    law passes on its `next_change` too.
+    without guards, which leaves the state alone, unless the mode stays and both laws are a
+    `HeldInput` or a `LinearFeedback`: then it goes on (see `Arc.changes`), but for a policy whose
+    `sees_samples` is true, which goes by such events. Guards come first: those that fall through
+    zero within the event window of a change have their event before it, or at the same time, and
+    then the policy sees that time in the history of this event. A policy that passes on another
+    one's law passes on its `next_change` and `sees_samples` too.
     """
 
     def law(self, history: History) -> InputLaw:
@@ -102,7 +103,7 @@ class DisturbedPolicy:
 
 
 def sees_samples(policy: Policy) -> bool:
-    """Whether a policy goes by past samples, and so wants them as events; false if it is silent."""
+    """Whether a policy goes by past changes, and so wants them as events; false if it is silent."""
     return bool(getattr(policy, "sees_samples", False))
 
 
@@ -141,12 +142,16 @@ class SampledPolicy:
         t, x = history.time, history.state
         if history.events and t != self._sample(self._index(t)):
             return HeldInput(history.events[-1].input_before)
-        u = np.array(self._policy.law(history)(t, x))
-        return (lambda t, x: u) if sees_samples(self._policy) else HeldInput(u)
+        return HeldInput(np.array(self._policy.law(history)(t, x)))
 
     def next_change(self, history: History) -> float:
         """The time of the next sample, s."""
         return self._sample(self._index(history.time) + 1)
+
+    @property
+    def sees_samples(self) -> bool:
+        """Whether the policy that is sampled goes by what was at the samples."""
+        return sees_samples(self._policy)
 
     def _sample(self, k: int) -> float:
         """The time of sample k, a product, so that rounding does not add up."""

@@ -16,25 +16,34 @@ from hybridctl.errors import (
     StepSizeError,
     ZenoError,
 )
+from hybridctl.hybrid.arc import Arc, arc_from_steps, read_only
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
 from hybridctl.hybrid.jump import consistent, selected
 from hybridctl.hybrid.jump import jump as jump_of
-from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import Jump, ModeKey, ModeModel, Point
-from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
+from hybridctl.hybrid.policy import (
+    History,
+    Policy,
+    first_input,
+    input_law,
+    next_change,
+    sees_samples,
+)
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK45_TABLEAU
 from hybridctl.hybrid.tolerances import FORCED
-from hybridctl.hybrid.trajectory import Arc, Event, arc_from_steps, read_only
+from hybridctl.hybrid.trajectory import Event
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowded, endings, predict
 
 _LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
 _CLOSER = 8.0  # times shorter is the step of the next look
 _RECENT = 16
 _AGAIN = 1.1  # times what a step of fifth order would take: what it is taken for later
+_LASTING = HeldInput | LinearFeedback  # laws that follow each other within an arc
 LONGER = 2.0  # times the last arc in a mode: a first step there is no longer
 
 
@@ -170,7 +179,8 @@ class Instead(NamedTuple):
 class FlownArc(NamedTuple):
     """The steps of an arc until `end`, what ends it, and where it is stuck, if it is.
 
-    failed: that its steps became too short there.
+    failed: that its steps became too short there. asked: the law that the policy has given there,
+    with the history that it was asked with, if it was.
     """
 
     steps: list[Step]
@@ -178,6 +188,7 @@ class FlownArc(NamedTuple):
     crossing: Crossing | None = None
     stuck: str | None = None
     failed: StepSizeError | None = None
+    asked: tuple[History, InputLaw] | None = None
 
 
 class EmptyArc(NamedTuple):
@@ -203,34 +214,27 @@ def arc_of(index: int, point: ArcStart, flown: FlownArc) -> Arc:
 def flow_on(run: Run, point: ArcStart, past: tuple[Event, ...] = ()) -> FlownArc:
     """Integrate from `point` to the first crossing, a change of the law, or the end of the span.
 
-    A change is a crossing without guards. Where one held input gives way to another, and the mode
-    goes on, there is none: the arc goes on, too. past: the events so far, which the policy sees.
+    A change is a crossing without guards. Where one held input or linear feedback gives way to
+    another, and the mode goes on, there is none: the arc goes on, too. past: the events so far,
+    which the policy sees.
     """
-    flown, now = _under_law(run, point), point
+    mode, flown, law = point.mode, _under_law(run, point), point.law
     steps = flown.steps
-    while (following := _held_on(run, now, flown, past)) is not None:
-        now = following
-        flown = _under_law(run, now)
-        steps += flown.steps
+    if sees_samples(run.policy):
+        return flown
+    while flown.crossing is not None and not flown.crossing.guards and isinstance(law, _LASTING):
+        t, x = flown.end, mode.space.normalize(steps[-1].states[-1])
+        history = History(mode.key, t, x, past)
+        law = input_law(run.policy, history, mode.nu)
+        here = mode.calc(t, x, first_input(law, t, x, mode.nu))
+        if not isinstance(law, _LASTING) or selected(here, run.guard_tolerance) != mode.key:
+            return flown._replace(steps=steps, asked=(history, law))
+        change = next_change(run.policy, history)
+        flown = _under_law(run, ArcStart(mode, law, t, x, here.u, change, here))
+        if flown.steps:
+            first, *rest = flown.steps
+            steps += [first._replace(changed=True), *rest]
     return flown._replace(steps=steps)
-
-
-def _held_on(
-    run: Run, point: ArcStart, flown: FlownArc, past: tuple[Event, ...]
-) -> ArcStart | None:
-    """The point where a mode goes on under the next held input; None at any other end."""
-    if flown.crossing is None or flown.crossing.guards or not isinstance(point.law, HeldInput):
-        return None
-    mode, t = point.mode, flown.end
-    x = mode.space.normalize(flown.steps[-1].states[-1])
-    history = History(mode.key, t, x, past)
-    law = input_law(run.policy, history, mode.nu)
-    if not isinstance(law, HeldInput):
-        return None
-    here = mode.calc(t, x, law.value)
-    if selected(here, run.guard_tolerance) != mode.key:
-        return None
-    return ArcStart(mode, law, t, x, law.value, next_change(run.policy, history), here)
 
 
 def _under_law(run: Run, point: ArcStart) -> FlownArc:
@@ -324,8 +328,12 @@ def cross(
     crossing: Crossing,
     past: tuple[Event, ...],
     instead: Instead | None,
+    known: tuple[History, InputLaw] | None = None,
 ) -> tuple[Event, ArcStart]:
-    """Apply the resets of an event, or what there is instead, and select the mode that flows on."""
+    """Apply the resets of an event, or what there is instead, and select the mode that flows on.
+
+    known: the law of the policy in the mode before a change, if it was asked for, see `FlownArc`.
+    """
     t, end, bridged = crossing.time, None, None
     moves = instead is not None or bool(crossing.guards)
     before, u, rate = map(read_only, arc.left_limit())
@@ -365,9 +373,12 @@ def cross(
     asked: dict[ModeKey, tuple[History, InputLaw]] = {}
 
     def at(mode: ModeModel) -> Point:
-        provisional = event(mode.key, read_only(np.zeros(mode.nu)))
-        history = History(mode.key, t, after, (*past, provisional))
-        law = input_law(run.policy, history, mode.nu)
+        if known is not None and mode.key == arc.mode:
+            history, law = known
+        else:
+            provisional = event(mode.key, read_only(np.zeros(mode.nu)))
+            history = History(mode.key, t, after, (*past, provisional))
+            law = input_law(run.policy, history, mode.nu)
         asked[mode.key] = history, law
         return mode.calc(t, after, first_input(law, t, after, mode.nu))
 

@@ -15,7 +15,8 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import SAME_STATE
 
 if TYPE_CHECKING:
-    from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+    from hybridctl.hybrid.arc import Arc
+    from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 _SAME_FIELD = (
     1e-4  # of the rate: more than a run leaves whose tolerances are _LOOSEST, by any method

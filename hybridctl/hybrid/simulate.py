@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import count, function, instance, interval, member, number, vector
 from hybridctl.errors import EventLimitError, StepLimitError, ZenoError
+from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.bridge import BRIDGED, bridge, check_pole
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.laws import InputLaw
@@ -37,7 +38,7 @@ from hybridctl.hybrid.run import (
     way_to_rest,
 )
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, crowded
 
 _RUNAWAY = 100.0  # times the largest coordinate in the first half of a run
@@ -75,8 +76,8 @@ def simulate(
     `policy` is None (zero input), a function u(t, x), or a `Policy` that sees the events. Where
     it changes its law at a time of its own, an event without guards is recorded: the state goes
     on, the mode too if it is consistent with the new input (`Mode.select`). Such events count
-    neither towards `max_events` nor as Zeno. Held inputs that follow each other in one mode, as
-    those of a sampled controller, are part of one arc: see `Arc.changes`.
+    neither towards `max_events` nor as Zeno. Held inputs and linear feedbacks that follow each
+    other in one mode, as those of a sampled controller, are part of one arc: see `Arc.changes`.
 
     rtol, atol, method, max_step: of the integrator (a scipy stepper); event times and states
     are as accurate as the flow is.
@@ -287,4 +288,4 @@ def _crossed(
     if flown.crossing.guards:
         check_pole(run, arc, flown.crossing.guards)
     resting = accumulating(run, arc, flown.crossing, events)
-    return cross(run, arc, flown.crossing, tuple(events), resting)
+    return cross(run, arc, flown.crossing, tuple(events), resting, flown.asked)

@@ -39,7 +39,7 @@ class Step(NamedTuple):
     """One accepted step from `start` to `end` (s), by its values at the nodes of `series`.
 
     states (8, nx), inputs (8, nu); guards: (8, n), and their bounds b (n,), where guards were
-    sampled.
+    sampled. changed: whether another law acts from its start on than on the step before.
     """
 
     start: float
@@ -48,6 +48,7 @@ class Step(NamedTuple):
     inputs: Array
     guards: Array | None = None
     bounds: Array | None = None
+    changed: bool = False
 
     @property
     def times(self) -> Array:

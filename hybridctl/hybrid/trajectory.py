@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,206 +16,15 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, counted, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import save_arrays, saved_arrays
+from hybridctl.hybrid.arc import ARRAYS, Arc, Side, read_only
 from hybridctl.hybrid.event import Event as Event
 from hybridctl.hybrid.frames import dataframe
-from hybridctl.hybrid.mode import ModeKey, ModeModel
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_check import check_run
-from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
-from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import Space, VectorSpace
 from hybridctl.tables import html_table
 
-Side = Literal["left", "right"]
 FORMAT = 3
-_ROUNDING = 1e-14  # of an input, in the coefficients of its series
-
-
-def _value_and_slope(s: float) -> tuple[Array, Array]:
-    """What gives a series and its derivative by s at s in [-1, 1], from its coefficients."""
-    at = basis(s)
-    return at, at @ SLOPES
-
-
-_LAST, _LAST_SLOPE = _value_and_slope(1.0)
-
-
-@dataclass(frozen=True, eq=False)
-class Arc:
-    """Flow in one mode from `start` to `end`, dense in time.
-
-    Step k covers [breaks[k], breaks[k] + lengths[k]] with Chebyshev coefficients `states[k]`
-    (8, nx) and `inputs[k]` (8, nu). The last step may reach beyond `end`, where an event cut it.
-    Its input follows one law, or holds one value after the other, as under a sampled controller.
-    """
-
-    index: int
-    mode: ModeKey
-    space: Space
-    start: float
-    end: float
-    breaks: Array
-    lengths: Array
-    states: Array
-    inputs: Array
-
-    def __call__(self, t: ArrayLike) -> Array:
-        """The state at t in [start, end]: (nx,), or (n, nx) for n times."""
-        return self._evaluate(self.states, t, self.space)
-
-    def input(self, t: ArrayLike, side: Side = "right") -> Array:
-        """The input at t in [start, end]: (nu,), or (n, nu) for n times.
-
-        side: of a time at which one held input gives way to the next.
-        """
-        return self._evaluate(self.inputs, t, None, side)
-
-    @cached_property
-    def changes(self) -> tuple[float, ...]:
-        """The times at which one held input gives way to the next, s."""
-        return tuple(piece.start for piece in self.pieces[1:])
-
-    @cached_property
-    def pieces(self) -> tuple[Arc, ...]:
-        """The arc, cut where one held input gives way to the next."""
-        if len(self.breaks) == 1 or not self.is_held:
-            return (self,)
-        values, at = self.inputs[:, 0], self.breaks[1:]
-        changed = (values[1:] != values[:-1]).any(axis=1) & (self.start < at) & (at < self.end)
-        cuts = (np.flatnonzero(changed) + 1).tolist()
-        if not cuts:
-            return (self,)
-        times = [self.start, *self.breaks[cuts].tolist(), self.end]
-        parts = [np.split(getattr(self, name), cuts) for name in _ARC_ARRAYS]
-        return tuple(
-            _frozen(Arc(self.index, self.mode, self.space, start, end, *part))
-            for start, end, part in zip(
-                times[:-1], times[1:], zip(*parts, strict=True), strict=True
-            )
-        )
-
-    def piece(self, t: float) -> Arc:
-        """The piece that flows on from time t."""
-        return self.pieces[bisect_right(self.changes, t)]
-
-    @cached_property
-    def is_held(self) -> bool:
-        """Whether the input is constant on each step, to rounding."""
-        sizes = np.abs(self.inputs)
-        return bool((sizes[:, 1:] <= _ROUNDING * sizes[:, :1]).all())
-
-    def input_rate(self, t: float) -> Array:
-        """The time derivative (nu,) of the input at t in [start, end], from the left."""
-        return self._slope(self.inputs, t)
-
-    def state_rate(self, t: float) -> Array:
-        """The time derivative (nx,) of the state at t in [start, end], from the left."""
-        return self._slope(self.states, t)
-
-    def state_and_rate(self, t: float) -> tuple[Array, Array]:
-        """The state (nx,) at t, and its time derivative (nx,) from the left."""
-        k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
-        length = float(self.lengths[k])
-        at, turning = _value_and_slope(2.0 * (t - float(self.breaks[k])) / length - 1.0)
-        states = self.states[k]
-        return self.space.normalize(at @ states), 2.0 / length * (turning @ states)
-
-    def _slope(self, series: Array, t: float) -> Array:
-        k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
-        length = float(self.lengths[k])
-        _, turning = _value_and_slope(2.0 * (t - float(self.breaks[k])) / length - 1.0)
-        return np.asarray(2.0 / length * (turning @ series[k]))
-
-    def left_limit(self) -> tuple[Array, Array, Array]:
-        """State (nx,), input (nu,) and rate of the input (nu,) where the arc ends."""
-        length, inputs = float(self.lengths[-1]), self.inputs[-1]
-        s = 2.0 * (self.end - float(self.breaks[-1])) / length - 1.0
-        at, turning = (_LAST, _LAST_SLOPE) if s == 1.0 else _value_and_slope(s)
-        state = self.space.normalize(at @ self.states[-1])
-        return state, at @ inputs, 2.0 / length * (turning @ inputs)
-
-    def state_and_input(self, t: float) -> tuple[Array, Array]:
-        """State (nx,) and input (nu,) at one time; the ends are held outside [start, end]."""
-        starts, scales, series = self._joint
-        k = max(bisect_right(starts, t) - 1, 0)
-        both = basis(float(scales[k] * (t - starts[k]) - 1.0)) @ series[k]
-        nx = self.space.nx
-        return self.space.normalize(both[:nx]), both[nx:]
-
-    def states_and_inputs(self, times: Array) -> tuple[Array, Array]:
-        """States (n, nx) and inputs (n, nu) at times (n,); the ends are held outside of them."""
-        _, _, series = self._joint
-        k = np.maximum(self.breaks.searchsorted(times, "right") - 1, 0)
-        s = 2.0 * (times - self.breaks[k]) / self.lengths[k] - 1.0
-        both = (basis(s)[:, None] @ series[k])[:, 0]
-        nx, space = self.space.nx, self.space
-        states = both[:, :nx]
-        if not isinstance(space, VectorSpace):
-            states = np.array([space.normalize(x) for x in states])
-        return states, both[:, nx:]
-
-    @cached_property
-    def _joint(self) -> tuple[list[float], list[float], Array]:
-        """Starts of the steps, 2 / length, and the series of states and inputs side by side."""
-        series = np.concatenate([self.states, self.inputs], axis=2)
-        return self.breaks.tolist(), (2.0 / self.lengths).tolist(), series
-
-    @property
-    def times(self) -> Array:
-        """The times at which the integrator stepped, with both ends of the arc."""
-        return np.append(self.breaks, self.end)
-
-    def _evaluate(
-        self, series: Array, t: ArrayLike, space: Space | None, side: Side = "right"
-    ) -> Array:
-        if isinstance(t, float):
-            k = max(int(self.breaks.searchsorted(t, side)) - 1, 0)
-            s = 2.0 * (t - self.breaks[k]) / self.lengths[k] - 1.0
-            value = basis(float(s)) @ series[k]
-            return value if space is None else space.normalize(value)
-        times = np.asarray(t, dtype=np.float64)
-        if times.ndim == 0:
-            return self._evaluate(series, float(times), space, side)
-        k_all = np.maximum(self.breaks.searchsorted(times, side) - 1, 0)
-        s_all = 2.0 * (times - self.breaks[k_all]) / self.lengths[k_all] - 1.0
-        values = np.einsum("nk,nkx->nx", basis(s_all), series[k_all])
-        if space is None or isinstance(space, VectorSpace):
-            return np.asarray(values)
-        return np.array([space.normalize(x) for x in values])
-
-
-def arc_from_steps(
-    index: int, mode: ModeModel, steps: list[Step], start: float, state: Array, u: Array, end: float
-) -> Arc:
-    """The arc made of accepted steps and cut at `end`; without any it is the point (state, u)."""
-    kept = [step for step in steps if step.start < end]
-    if kept:
-        breaks = np.array([step.start for step in kept])
-        lengths = np.array([step.end for step in kept]) - breaks
-        states = TO_SERIES @ np.array([step.states for step in kept])
-        inputs = TO_SERIES @ np.array([step.inputs for step in kept])
-    else:
-        breaks, lengths = np.array([start]), np.ones(1)
-        states, inputs = np.zeros((1, 8, len(state))), np.zeros((1, 8, len(u)))
-        states[0, 0], inputs[0, 0] = state, u
-    return _frozen(Arc(index, mode.key, mode.space, start, end, breaks, lengths, states, inputs))
-
-
-def joined(index: int, arcs: Sequence[Arc]) -> Arc:
-    """One arc out of consecutive ones of the same mode, leaving out those of no duration.
-
-    Steps that reach beyond the end of their arc, where an event cut it, keep their overhang: the
-    steps of the next arc take precedence over it.
-    """
-    kept = [arc for arc in arcs if arc.end > arc.start] or [arcs[0]]
-    series = {name: np.concatenate([getattr(arc, name) for arc in kept]) for name in _ARC_ARRAYS}
-    return _frozen(Arc(index, kept[0].mode, kept[0].space, kept[0].start, kept[-1].end, **series))
-
-
-def _frozen(arc: Arc) -> Arc:
-    for a in (arc.breaks, arc.lengths, arc.states, arc.inputs):
-        read_only(a)
-    return arc
 
 
 @dataclass(frozen=True, eq=False)
@@ -420,7 +228,7 @@ class HybridTrajectory:
         arrays = {
             f"{part}{item.index}.{name}": getattr(item, name)
             for part, items, names in (
-                ("arc", self.arcs, _ARC_ARRAYS),
+                ("arc", self.arcs, ARRAYS),
                 ("event", self.events, _EVENT_ARRAYS),
             )
             for item in items
@@ -438,7 +246,7 @@ class HybridTrajectory:
         """
         with saved_arrays(path, "hybrid trajectory", FORMAT) as (header, data):
             arcs = [
-                _load_arc(system, i, meta, {n: data[f"arc{i}.{n}"] for n in _ARC_ARRAYS})
+                _load_arc(system, i, meta, _arrays_of(data, i))
                 for i, meta in enumerate(header["arcs"])
             ]
             events = [
@@ -456,13 +264,21 @@ class HybridTrajectory:
         return HybridTrajectory(tuple(arcs), tuple(events), system)
 
 
+def _arrays_of(data: Mapping[str, Array], i: int) -> dict[str, Array]:
+    """The arrays of arc i; files of before there were jumps have none."""
+    return {
+        name: data[f"arc{i}.{name}"]
+        for name in ARRAYS
+        if name != "jumps" or f"arc{i}.jumps" in data
+    }
+
+
 def _stored(data: Mapping[str, Array], meta: Mapping[str, Any], i: int) -> dict[str, Any]:
     """What is stored of event i beside its time, modes and guards."""
     values = {name: _key(meta[name]) for name in _EVENT_VALUES if name in meta}
     return {name: read_only(data[f"event{i}.{name}"]) for name in _EVENT_ARRAYS} | values
 
 
-_ARC_ARRAYS = ("breaks", "lengths", "states", "inputs")
 _STATES, _INPUTS = ("state_before", "state_after"), ("input_before", "input_after", "input_rate")
 _EVENT_ARRAYS = (*_STATES, *_INPUTS, "impulses")
 _EVENT_VALUES = ("accumulation", "accuracy", "uniqueness", "bridged")
@@ -481,12 +297,6 @@ def _check_storable(key: ModeKey) -> None:
         raise InputError(f"mode key {key!r} cannot be stored: use strings, numbers or tuples")
 
 
-def read_only(a: Array) -> Array:
-    """The array itself, which nobody writes into from now on."""
-    a.setflags(write=False)
-    return a
-
-
 def _load_arc(system: HybridSystem, index: int, meta: dict[str, Any], a: dict[str, Array]) -> Arc:
     mode = system.mode(_key(meta["mode"]))
     for name, size in (("states", mode.space.nx), ("inputs", mode.nu)):
@@ -495,4 +305,4 @@ def _load_arc(system: HybridSystem, index: int, meta: dict[str, Any], a: dict[st
                 f"arc {index} has {a[name].shape[2]} {name}, but mode {mode.key!r} of the given "
                 f"system has {size}"
             )
-    return _frozen(Arc(index, mode.key, mode.space, meta["start"], meta["end"], **a))
+    return Arc(index, mode.key, mode.space, meta["start"], meta["end"], **a)

@@ -26,6 +26,7 @@ from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, array
 from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mapped import Change, MappedPoint
 from hybridctl.hybrid.model import (
@@ -38,7 +39,7 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
 )
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.spaces import Space, difference_jacobians
 
 At = Callable[[ModeKey, float, Array, Array], Array]

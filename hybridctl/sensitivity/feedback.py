@@ -9,11 +9,12 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, as_policy
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.variation import Gain
 
 _SAME_INPUT = 1e-6  # of the largest input, or of 1: the policy is the one of the run

@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, counted, function, instance, number, sequence, vector
 from hybridctl.errors import HybridctlError, InputError
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.feedback import Feedback
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.nearby import (

@@ -24,7 +24,7 @@ from scipy.linalg import null_space
 
 from hybridctl.checks import Array, number
 from hybridctl.errors import GrazingError, InputError
-from hybridctl.hybrid.trajectory import Arc
+from hybridctl.hybrid.arc import Arc
 from hybridctl.sensitivity.symmetry import Symmetry, carried, closing_error, seen_as
 from hybridctl.sensitivity.variation import along
 

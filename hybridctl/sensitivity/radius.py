@@ -23,10 +23,11 @@ from scipy.integrate import trapezoid
 
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import HybridctlError, InputError
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.order import OrderChange, order_change, spread_change
 
 if TYPE_CHECKING:

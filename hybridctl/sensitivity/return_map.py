@@ -14,11 +14,12 @@ from scipy.optimize import brentq
 
 from hybridctl.checks import Array, count, number, quoted, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
+from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.conewise import ConewiseMap, conewise
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.orbits import (

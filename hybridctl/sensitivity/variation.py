@@ -15,12 +15,12 @@ from functools import partial
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.mode import Mode, ModeModel
 from hybridctl.hybrid.model import Diffusion, Point, StepAhead
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
-from hybridctl.hybrid.trajectory import Arc, arc_from_steps
 from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, collocated
 from hybridctl.sensitivity.propagation import Propagation
 from hybridctl.spaces import VectorSpace

@@ -56,14 +56,13 @@ def test_options_that_do_nothing_leave_plain_spreading(bounces, options):
 def test_a_delay_shifts_the_switch_by_exactly_that(bounces):
     _, reference = bounces
     plain, late = tracked(bounces), tracked(bounces, detection=Detection(delay=0.01))
-    impact, change = late.events[:2]
-    assert (impact.guards, change.guards) == (("floor",), ())
+    impact, (t,) = late.events[0], late.arcs[1].changes
     assert impact.time == plain.events[0].time
-    assert change.time == impact.time + 0.01
-    t, gain = change.time, np.array(GAIN)
-    for u, arc in ((change.input_before, 0), (change.input_after, 1)):
+    assert t == impact.time + 0.01
+    for side, arc in (("left", 0), ("right", 1)):
         alpha, mu = reference.arcs[arc].state_and_input(t)
-        np.testing.assert_allclose(u, mu + gain @ (alpha - change.state_before), atol=1e-9)
+        expected = mu + np.array(GAIN) @ (alpha - late(t))
+        np.testing.assert_allclose(late.arcs[1].input(t, side), expected, atol=1e-9)
     assert len(late.guard_events) == 2
 
 
@@ -73,7 +72,7 @@ def test_the_damage_of_a_delay_is_to_follow_the_wrong_arc_for_that_long(bounces)
     for delay in (1e-4, 1e-5):
         plain = tracked(bounces, end=0.6)
         late = tracked(bounces, end=0.6, detection=Detection(delay=delay))
-        t = late.events[1].time
+        (t,) = late.arcs[1].changes
         wrong = reference.arcs[0](t) - reference.arcs[1](t)
         gained = (np.array(GAIN) @ wrong)[0] * delay
         # The feedback loses 12 / s of it, and the wrong force changes by as much.
@@ -85,7 +84,7 @@ def test_jitter_is_that_of_the_seed(bounces):
         detection = Detection(delay=0.01, jitter=0.003, seed=seed)
         run = tracked(bounces, detection=detection)
         hits = [e.time for e in run.guard_events]
-        known = [e.time for e in run.events if not e.guards]
+        known = [t for arc in run.arcs for t in arc.changes]
         return np.array(known) - np.array(hits)
 
     first = lags(1)
@@ -125,9 +124,7 @@ def test_a_policy_that_is_pickled_leaves_out_what_it_was_told(bounces):
 def test_a_missed_impact_counts_when_its_time_is_over(bounces):
     _, reference = bounces
     missed = tracked(bounces, end=0.7, detection=Detection(threshold=100.0, timeout=0.05))
-    change = missed.events[1]
-    assert change.guards == ()
-    assert change.time == reference.events[0].time + 0.05
+    assert missed.arcs[1].changes == (reference.events[0].time + 0.05,)
     never = tracked(bounces, end=0.5, detection=Detection(threshold=100.0))
     assert [e.guards for e in never.events] == [("floor",)]
 
@@ -186,14 +183,14 @@ def test_detection_of_split_events_passes_through_the_phantom_arc():
     )
     policy = DetectedPolicy(hc.ReferenceSpreading(reference, gains), Detection(delay=3e-3))
     run = hc.simulate(ball_on_two_floors(gap=0.02), "00", [1.0, 0.0], (0.0, 0.6), policy)
-    assert [e.guards for e in run.events] == [("a",), (), ("b",), ()]
-    first, second = run.events[1], run.events[3]
-    assert first.time == run.events[0].time + 3e-3
-    assert second.time == run.events[2].time + 3e-3
-    phantom = reference.phantoms[0, frozenset("a")].arc
-    alpha, mu = phantom.state_and_input(first.time)
-    expected = mu + np.array(GAIN) @ (alpha - first.state_after)
-    np.testing.assert_allclose(first.input_after, expected, atol=1e-9)
+    assert [e.guards for e in run.events] == [("a",), ("b",)]
+    between, after = run.arcs[1:]
+    assert between.changes == (between.start + 3e-3,)
+    assert after.changes == (after.start + 3e-3,)
+    (t,) = between.changes
+    alpha, mu = reference.phantoms[0, frozenset("a")].arc.state_and_input(t)
+    expected = mu + np.array(GAIN) @ (alpha - run(t))
+    np.testing.assert_allclose(run.input(t), expected, atol=1e-9)
 
 
 def test_the_peak_grows_with_the_delay(bounces):

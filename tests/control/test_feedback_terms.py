@@ -5,8 +5,8 @@ import pytest
 
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.laws import Projection, Shifted, Tracking
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.series import DEGREE
-from hybridctl.hybrid.trajectory import Arc
 from hybridctl.spaces import VectorSpace
 
 NX, NU = 3, 2

@@ -17,12 +17,12 @@ from hybridctl.errors import (
     StepSizeError,
     ZenoError,
 )
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.bridge import check_pole
 from hybridctl.hybrid.guards import GuardSet
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.mode import Bridge, Edge, Outgoing, Reset
 from hybridctl.hybrid.system import MappedSystem
-from hybridctl.hybrid.trajectory import Arc
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.tolerances import BRIDGED
 

@@ -8,6 +8,7 @@ import numpy as np
 import pinocchio as pin
 import pytest
 from differences import assert_derivative
+from hybridctl.robots import five_link
 
 from hybridctl import compiled
 from hybridctl.errors import InputError
@@ -16,7 +17,6 @@ from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.terms.generated import GeneratedTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
-from hybridctl.robots import five_link
 from mechanics.models import ROUGH
 from mechanics.random_robots import random_robot
 

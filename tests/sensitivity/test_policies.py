@@ -16,9 +16,9 @@ from hybridctl.control.laws import tracking_law
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.policy import DisturbedPolicy, SampledPolicy
-from hybridctl.hybrid.trajectory import Arc
 
 SPAN, START = (0.0, 0.7), np.array([1.0, 0.3])
 FINE = {"rtol": 1e-12, "atol": 1e-13}

@@ -13,8 +13,9 @@ from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError
 from hybridctl.files import packed
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.tables import mode_text

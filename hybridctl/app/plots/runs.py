@@ -26,8 +26,9 @@ from hybridctl.app.plots.panels import (
 )
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.trajectory import Arc, HybridTrajectory
+from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 

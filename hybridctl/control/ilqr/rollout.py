@@ -16,11 +16,12 @@ from itertools import pairwise
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 
 @dataclass(frozen=True, eq=False)

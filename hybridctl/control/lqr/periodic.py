@@ -35,8 +35,9 @@ from hybridctl.control.lqr.continuous import (
 from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import Weights
 from hybridctl.errors import SimulationError
+from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, joined
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers, monodromy

@@ -18,7 +18,7 @@ from hybridctl.control.trajectory.functions import Limit, PhaseFunctions
 from hybridctl.control.trajectory.plan import InputCurve, MotionPlan
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Transcription
-from hybridctl.hybrid.trajectory import Arc
+from hybridctl.hybrid.arc import Arc
 
 _STEPS = 20  # of Runge and Kutta's method in each interval
 _SHARE = 0.5  # of a margin, which is to be left between the points

@@ -17,6 +17,7 @@ from hybridctl.control.trajectory.functions import jump_of
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Transcription, point_places
 from hybridctl.errors import SimulationError
+from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.model import ModeModel
@@ -24,7 +25,7 @@ from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.step import Step
-from hybridctl.hybrid.trajectory import Arc, Event, HybridTrajectory, arc_from_steps
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.propagation import LinearStep, radau
