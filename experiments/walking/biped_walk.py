@@ -305,7 +305,7 @@ def compared(
     Limits are kept in the folder as they are found.
     """
     random = np.random.default_rng(config.seed + 1)
-    tried = designs(gait, candidates(Weights(*config.weights), config.budget, random))
+    tried = designs(gait, candidates(Weights(*config.weights), config.budget, random), workers)
     _, lqr = tried["saltation"][0]
     contest = Contest(
         gait,
@@ -325,11 +325,11 @@ def compared(
     kept = {name: _kept(record, name) for name in NAMES}
     chosen = [Chosen(name, weights, tuple(rest)) for name, (weights, *rest) in kept.items()]
     slow_first = sorted(chosen, key=lambda each: each.controller != "predictive")
-    trials = [(each, kind) for each in slow_first for kind in config.kinds]
-    missing = [trial for trial in trials if record.get(_key(*trial)) is None]
-    judge = partial(_limits, config, contest)
+    trials = [(contest.alone(each), each, kind) for each in slow_first for kind in config.kinds]
+    missing = [trial for trial in trials if record.get(_key(*trial[1:])) is None]
+    judge = partial(_limits, config)
     for n, (trial, future) in enumerate(workers.finished(judge, missing), start=1):
-        record.put(_key(*trial), future.result())
+        record.put(_key(*trial[1:]), future.result())
         tick(n / len(missing))
     return [
         contest.survived(each, {kind: _kept(record, _key(each, kind)) for kind in config.kinds})
@@ -347,9 +347,11 @@ def _key(chosen: Chosen, kind: Name) -> str:
     return f"{chosen.controller}, {kind}"
 
 
-def _limits(config: Config, contest: Contest, trial: tuple[Chosen, Name]) -> tuple[float, ...]:
-    is_slow = trial[0].controller == "predictive"
-    return contest.limits(*trial, config.predictive_starts if is_slow else config.full_starts)
+def _limits(config: Config, trial: tuple[Contest, Chosen, Name]) -> tuple[float, ...]:
+    contest, chosen, kind = trial
+    is_slow = chosen.controller == "predictive"
+    starts = config.predictive_starts if is_slow else config.full_starts
+    return contest.limits(chosen, kind, starts)
 
 
 class OnEstimates(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.tuning.ensemble import standard_error
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.policy import Policy
+from hybridctl.workers import Crew
 
 MEASURED = 4  # steps
 _UPWARDS = 2 / 3
@@ -177,17 +179,26 @@ def candidates(weights: Weights, budget: int, random: np.random.Generator) -> li
     return [weights, *others]
 
 
-Designs = Mapping[str, Sequence[tuple[Weights, PeriodicLqr]]]
+Designs = Mapping[str, Mapping[int, tuple[Weights, PeriodicLqr]]]
 
 
-def designs(gait: Gait, weights: Sequence[Weights]) -> Designs:
-    """The weights that have a feedback, with it, by the jumps that it believes in."""
-    found: dict[str, list[tuple[Weights, PeriodicLqr]]] = {"saltation": [], "reset": []}
-    for jumps, row in found.items():
-        for each in weights:
-            with suppress(SimulationError):
-                row.append((each, design(gait, each, jumps)))
+def designs(gait: Gait, weights: Sequence[Weights], workers: Crew) -> Designs:
+    """The weights that have a feedback, numbered, with it, by the jumps that it believes in."""
+    pairs = [(jumps, each) for jumps in ("saltation", "reset") for each in weights]
+    made: dict[tuple[str, Weights], PeriodicLqr] = {}
+    for pair, future in workers.finished(partial(_designed, gait), pairs):
+        with suppress(SimulationError):
+            made[pair] = future.result()
+    found: dict[str, dict[int, tuple[Weights, PeriodicLqr]]] = {"saltation": {}, "reset": {}}
+    for jumps, each in pairs:
+        if (jumps, each) in made:
+            found[jumps][len(found[jumps])] = each, made[jumps, each]
     return found
+
+
+def _designed(gait: Gait, pair: tuple[str, Weights]) -> PeriodicLqr:
+    jumps, weights = pair
+    return design(gait, weights, jumps)
 
 
 class Chosen(NamedTuple):
@@ -255,7 +266,12 @@ class Contest:
         measured = contraction(self.gait, self._policy(name, i), self.seed)
         return Survived(name, self._designs(name)[i][0], limits, measured)
 
-    def _designs(self, name: str) -> Sequence[tuple[Weights, PeriodicLqr]]:
+    def alone(self, chosen: Chosen) -> Contest:
+        """The contest of one controller, for another process: designs are large."""
+        own = {chosen.weights: self._designs(chosen.controller)[chosen.weights]}
+        return replace(self, designs=dict.fromkeys(self.designs, own))
+
+    def _designs(self, name: str) -> Mapping[int, tuple[Weights, PeriodicLqr]]:
         return self.designs["reset" if name == "reset" else "saltation"]
 
     def _start(self, i: int) -> Array:

@@ -6,6 +6,7 @@ from scipy.linalg import expm
 
 import hybridctl as hc
 from hybridctl.errors import InputError
+from hybridctl.hybrid.laws import LinearFeedback
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.hybrid.policy import DisturbedPolicy
 
@@ -175,3 +176,89 @@ def test_an_input_of_the_wrong_size_is_named():
         hc.simulate(
             cart(), "free", [1.0, 0.0], (0.0, 1.0), hc.SampledPolicy(lambda t, x: [1, 2], 0.1)
         )
+
+
+class Sampled(LinearFeedback):
+    """u = offset - gain x, the offset kept from a sample."""
+
+    limits = None
+
+    def __init__(self, offset):
+        self.offset = offset
+
+    def __call__(self, t, x):
+        return np.array([self.offset]) - GAIN @ x
+
+    def along(self, times):
+        return np.full((len(times), 1), self.offset), np.tile(GAIN, (len(times), 1, 1))
+
+
+class Steered:
+    """A linear feedback towards another place every 0.25 s."""
+
+    def __init__(self):
+        self.asked = []
+
+    def law(self, history):
+        self.asked.append((history.time, len(history.events)))
+        return Sampled(3.0 - 2.0 * history.time)
+
+    def next_change(self, history):
+        return 0.25 * (np.floor(history.time / 0.25 + 1e-9) + 1.0)
+
+
+class Seen(Steered):
+    """The same, by what was at the samples."""
+
+    sees_samples = True
+
+
+FINE = {"rtol": 1e-11, "atol": 1e-11}
+
+
+def test_an_arc_goes_on_where_one_linear_feedback_gives_way_to_the_next(tmp_path):
+    """As where it ends: in the states, and in the inputs on both sides of each change."""
+    one, other = (
+        hc.simulate(cart(), "free", [1.0, 0.0], (0.0, 1.1), policy, **FINE)
+        for policy in (Steered(), Seen())
+    )
+    (arc,) = one.arcs
+    changes = (0.25, 0.5, 0.75, 1.0)
+    assert arc.changes == changes
+    assert tuple(event.time for event in other.events) == changes
+    # the same steps of the same laws, and of polynomials that end at the changes
+    np.testing.assert_allclose(one(np.linspace(0.0, 1.1, 23)), other(np.linspace(0.0, 1.1, 23)))
+    for event in other.events:
+        for side, u in (("left", event.input_before), ("right", event.input_after)):
+            np.testing.assert_allclose(one.input(event.time, side), u, atol=1e-9)
+    one.save(tmp_path / "run.npz")
+    again = hc.HybridTrajectory.load(tmp_path / "run.npz", cart())
+    assert again.arcs[0].changes == changes
+    assert [p.changes for p in arc.pieces] == [()] * 5
+
+
+def test_a_file_of_before_arcs_knew_of_changes_is_read(tmp_path):
+    run = hc.simulate(cart(), "free", [1.0, 0.0], (0.0, 1.1), Steered())
+    run.save(tmp_path / "run.npz")
+    with np.load(tmp_path / "run.npz") as data:
+        old = {name: data[name] for name in data if not name.endswith(".jumps")}
+    np.savez(tmp_path / "old.npz", **old)
+    again = hc.HybridTrajectory.load(tmp_path / "old.npz", cart())
+    np.testing.assert_array_equal(again.arcs[0].states, run.arcs[0].states)
+    assert again.arcs[0].changes == ()
+
+
+class Alternating(Steered):
+    """A linear feedback, from 0.5 s on a plain function of time."""
+
+    def law(self, history):
+        law = super().law(history)
+        return law if history.time < 0.5 else lambda t, x: law(t, x)
+
+
+def test_a_policy_is_asked_once_at_each_change():
+    for policy in (Steered(), Alternating()):
+        run = hc.simulate(cart(), "free", [1.0, 0.0], (0.0, 1.1), policy)
+        assert [time for time, _ in policy.asked] == [0.0, 0.25, 0.5, 0.75, 1.0]
+        after = [event.time for event in run.events]
+        assert after == ([] if type(policy) is Steered else [0.5, 0.75, 1.0])
