@@ -76,8 +76,8 @@ class Tracking(LinearFeedback):
     """The law of `tracking_law`, a linear feedback in a vector space, and its derivatives.
 
     often: whether it acts for so long, or so often, that a table of b(t) and K(t) is worth its time
-    (some 3 ms). Without one they are kept for the last times, as an implicit step asks for the same
-    few times in each of its iterations.
+    (some 3 ms). At the last times they are kept, as an implicit step asks for the same few times in
+    each of its iterations.
     """
 
     arc: Arc
@@ -93,11 +93,11 @@ class Tracking(LinearFeedback):
 
     def along(self, times: Array) -> tuple[Array, Array]:
         """The terms b (k, nu) and K (k, nu, nx) of u = b - K x."""
+        if len(times) == 1:
+            offset, gain = self.at(float(times[0]))
+            return offset[None], gain[None]
         if self._terms is not None:
             return self._terms(times)
-        if len(times) == 1:
-            offset, gain = self._affine(float(times[0]))
-            return offset[None], gain[None]
         alpha, u = self.arc.states_and_inputs(times)
         if self.gain is None:
             return u, np.zeros((*u.shape, self.arc.space.nx))
@@ -146,28 +146,31 @@ class Tracking(LinearFeedback):
     def _free(self, t: float, x: Array) -> Array:
         """The input before it is cut to the limits."""
         if isinstance(self.arc.space, VectorSpace):
-            b, k = self._affine(t)
+            b, k = self.at(t)
             return b - k @ x
         alpha, u = self.arc.state_and_input(t)
         if self.gain is None:
             return u
         return u + self.gain(t) @ self._projected(t, self.arc.space.difference(x, alpha))
 
-    def _affine(self, t: float) -> tuple[Array, Array]:
-        """The offset b (nu,) and gain K (nu, nx) at time t."""
+    def at(self, t: float) -> tuple[Array, Array]:
+        """The terms b (nu,) and K (nu, nx) at time t, in a vector space."""
+        found = self._kept.get(t)
+        if found is None:
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            found = self._kept[t] = self._made(t)
+        return found
+
+    def _made(self, t: float) -> tuple[Array, Array]:
         if self._terms is not None:
             (b,), (k,) = self._terms(np.array([t]))
             return b, k
-        found = self._kept.get(t)
-        if found is None:
-            alpha, u = self.arc.state_and_input(t)
-            k = np.zeros((len(u), len(alpha))) if self.gain is None else self.gain(t)
-            if self.projection is not None:
-                k = k @ self.projection(t)
-            if len(self._kept) >= _KEPT:
-                self._kept.clear()
-            found = self._kept[t] = (u + k @ alpha, k)
-        return found
+        alpha, u = self.arc.state_and_input(t)
+        k = np.zeros((len(u), len(alpha))) if self.gain is None else self.gain(t)
+        if self.projection is not None:
+            k = k @ self.projection(t)
+        return u + k @ alpha, k
 
     def _where_free(self, t: float, x: Array, change: Array) -> Array:
         """Changes of the input, without those of entries that are cut."""
@@ -195,8 +198,9 @@ class Shifted(LinearFeedback):
 
     def __call__(self, t: float, x: Array) -> Array:
         """The input (nu,)."""
-        (offset,), (gain,) = self.along(np.array([t]))
-        return _cut(offset - gain @ x, self.limits)
+        offset, gain = self.law.at(t - self.late)
+        u = offset - gain @ x
+        return _cut(u if self.added is None else u + self.added, self.limits)
 
     def along(self, times: Array) -> tuple[Array, Array]:
         """The terms b (k, nu) and K (k, nu, nx) of u = b - K x."""
