@@ -73,7 +73,7 @@ class TimedSolver:
 class Solvers:
     """What a programme takes of its solver's package."""
 
-    SparseSolver, PIQP_SOLVED = TimedSolver, piqp.PIQP_SOLVED
+    SparseSolver, PIQP_SOLVED, KKTSolver = TimedSolver, piqp.PIQP_SOLVED, piqp.KKTSolver
 
 
 def samples_table(quick: bool) -> Table:

@@ -65,7 +65,7 @@ class GainCurve:
         powers = np.ones((*np.shape(t), 1, curves.shape[-2]))
         for j in range(1, curves.shape[-2]):
             powers[..., 0, j] = powers[..., 0, j - 1] * w
-        return (powers @ curves).reshape(*np.shape(t), *values.shape[1:])
+        return np.asarray(powers @ curves).reshape(*np.shape(t), *values.shape[1:])
 
     @cached_property
     def _polynomials(self) -> Array:

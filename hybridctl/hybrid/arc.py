@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -51,7 +51,7 @@ class Arc:
     lengths: Array
     states: Array
     inputs: Array
-    jumps: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    jumps: NDArray[Any] = field(default_factory=lambda: np.zeros(0, dtype=bool))
 
     def __post_init__(self) -> None:
         if not self.jumps.size:

@@ -7,6 +7,7 @@ from hybridctl.robots import rrr_door
 
 import hybridctl as hc
 from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.hybrid.model import Pace
 from hybridctl.mechanics import Contact, Plane, Robot, closed_contacts, contact_system
 from mechanics.models import PAIR, SLOPE
 
@@ -130,6 +131,26 @@ def test_a_gap_left_by_mistake_is_closed(stabilization):
     assert rate[8] == pytest.approx(-(stabilization**2) * 1e-6, abs=1e-14)
     run = hc.simulate(system, ("closed",), x0, (0.0, 0.5))
     assert abs(run.final_state[2]) <= 1e-10
+
+
+def test_only_what_slides_in_a_surface_has_a_pace_of_its_own_at_each_point():
+    """Residuals decay within 0.05 s everywhere; a slide at 2 m/s, slowed by 0.5 g, ends in 0.41 s.
+
+    Friction turns it into its direction at the rate mu g / v, faster as it is slower.
+    """
+    ground = Contact("south", "ball", GROUND, friction=0.5)
+    system = contact_system(Robot.from_urdf(BALL, root="floating"), [ground], stabilization=20.0)
+    paces = [system.mode((mode,)).steady_pace for mode in ("open", "stick", "slip")]
+    assert paces == [Pace(), Pace(0.05), None]
+    x = np.zeros(13)
+    x[6] = 1.0
+    relaxations = []
+    for speed in (2.0, 0.2):
+        x[7] = speed
+        pace = system.mode(("slip",)).pace(0.0, x, np.zeros(0))
+        assert pace.longest_step <= 0.05
+        relaxations.append(pace.relaxation)
+    assert relaxations[0] == pytest.approx(10.0 * relaxations[1])
 
 
 def test_unknown_modes_and_bad_states_are_refused():

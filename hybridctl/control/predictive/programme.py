@@ -232,7 +232,7 @@ class Programme:
             self._times.append(at)
             at += 1
             nodes = np.arange(stage + (p == 0), stage + n + 1, dtype=float)
-            intervals = stage + _BETWEEN + np.arange(n)
+            intervals = np.arange(n, dtype=float) + stage + _BETWEEN
             stages += [nodes.repeat(self._nx), intervals.repeat(self._nu), np.array([np.inf])]
             self._begins.append(stage)
             stage += n + 1
