@@ -21,9 +21,11 @@ from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import Shifted, Tracking, checked_limits, scheduled
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import Follower
+from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
+from hybridctl.spaces import VectorSpace
 
 Value = Callable[[int, float], Array]
 Correction = Callable[[ModeKey, Array, Array], Array]
@@ -72,6 +74,8 @@ class LeastValueTracking:
     it, s, also where it is extended; on a vector space. limits: see `ReferenceSpreading`. patience:
     how long an event that is due is waited for, s. correction: makes of a mode, a state and a
     wanted input one that is allowed there; the difference is held until the next sample.
+
+    Raises `InputError` for arguments that do not fit, and for a reference on another manifold.
     """
 
     def __init__(
@@ -86,6 +90,9 @@ class LeastValueTracking:
         correction: Correction | None = None,
     ) -> None:
         self.reference = instance("reference", reference, Reference)
+        space = reference.arcs[0].space
+        if not isinstance(space, VectorSpace):
+            raise InputError(f"reference must be in a vector space, got one in {space!r}")
         self.gains = scheduled(reference, gains)
         self.limits = checked_limits(reference, limits)
         self._laws = [

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 from control.test_lqr import bouncing, extended, push
+from hybridctl.robots import cube
 
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.least_value import LeastValueTracking
-from hybridctl.errors import SystemDefinitionError
+from hybridctl.control.reference import extend
+from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.sensitivity.linearize import linearize
@@ -113,3 +115,13 @@ def test_the_phase_of_a_state_far_off_is_near_the_nearest_of_those_compared(refe
         reached.append(abs(policy.phase(k, x) - nearest) / (times[1] - times[0]))
     assert max(reached) <= 1.0 + 1e-9
     assert max(reached) > 0.9
+
+
+def test_a_reference_on_another_manifold_is_refused():
+    system, flying = cube.system(actuated=True), ("open",) * 8
+    start = np.concatenate((system.robot.neutral(), np.zeros(6)))
+    start[2] = 1.0
+    nominal = simulate(system, flying, start, (0.0, 0.1))
+    reference = extend(system, nominal, before=0.01, after=0.01)
+    with pytest.raises(InputError, match="reference must be in a vector space, got one in"):
+        LeastValueTracking(reference, [np.zeros((6, 12))], lambda k, t: np.eye(12))
