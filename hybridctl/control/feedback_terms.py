@@ -18,7 +18,7 @@ _ORDERS = np.arange(11)
 _ANGLES = np.pi * (_ORDERS + 0.5) / len(_ORDERS)
 _ROOTS = np.cos(_ANGLES)
 _TO_SERIES: Array = np.linalg.inv(np.cos(np.outer(_ANGLES, _ORDERS)))
-_SAME = 1e-12  # of all that is covered: a knot this near a break is that
+_SAME = 1e-12  # s: a knot this near a break is that, at which mu may jump
 
 
 class FeedbackTerms:
@@ -30,9 +30,8 @@ class FeedbackTerms:
     def __init__(self, arc: Arc, gain: GainCurve) -> None:
         breaks = np.append(arc.breaks, arc.breaks[-1] + arc.lengths[-1])
         knots = gain.times if len(gain.times) > 1 else breaks
-        covered = max(breaks[-1], knots[-1]) - min(breaks[0], knots[0])
         apart = np.abs(knots[:, None] - breaks).min(axis=1)
-        ends = np.union1d(breaks, knots[apart > _SAME * covered])
+        ends = np.union1d(breaks, knots[apart > _SAME])
         self._starts, self._scales = ends[:-1], 2.0 / np.diff(ends)
         times = (self._starts[:, None] + (1.0 + _ROOTS) / self._scales[:, None]).ravel()
         alpha, mu = arc.states_and_inputs(times)

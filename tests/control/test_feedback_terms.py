@@ -28,7 +28,7 @@ def arc():
 
 def curves():
     rng = np.random.default_rng(4)
-    knots = np.array([0.1, 0.35, 0.5, 0.55, 0.6 + 1e-16, 0.9, 1.3])
+    knots = np.array([0.1, 0.35, 0.5, 0.55, 0.6, 0.9, 1.3])
     values, slopes = rng.normal(size=(2, len(knots), NU, NX))
     apart = np.array([0.3, 0.4])
     return {
@@ -48,6 +48,17 @@ def test_a_table_has_the_terms_of_the_law(arc, name):
     for t in TIMES[::7].tolist():
         x = rng.normal(size=NX)
         np.testing.assert_allclose(table(t, x), law(t, x), atol=10.0 * ROUNDING)
+
+
+def test_a_knot_within_rounding_of_a_jump_of_the_input_does_not_blur_it(arc):
+    """Else both sides of the jump would be values of one polynomial between them."""
+    before = np.nextafter(0.6, 0.0)
+    knots = np.array([0.2, before, 1.1])
+    gain = GainCurve(knots, np.random.default_rng(7).normal(size=(3, NU, NX)))
+    law, table = (Tracking(arc, gain, None, often=often) for often in (False, True))
+    times = np.array([np.nextafter(before, 0.0), before, 0.6])
+    for found, expected in zip(table.along(times), law.along(times), strict=True):
+        np.testing.assert_allclose(found, expected, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("often", [False, True])
