@@ -216,7 +216,11 @@ def test_derivatives_where_one_contact_slides():
             directions = [np.array([1.0, 0.0]), *[None] * (k - 1)]
             weights = weights * (1.0 + t * rng.normal(size=3 * k))
             modes = ("slip", *["stick"] * (k - 1))
-            return moved, weights, least_forces(moved, modes, directions, weights)
+            found = least_forces(moved, modes, directions, weights)
+            # the cost of friction that goes with the normal force is a cost of that
+            own = np.delete(weights, [k, k + 1])
+            own[0] = 1.0 / (1.0 / weights[0] + mu**2 / weights[k])
+            return moved, own, found
 
         (now, _, found), (more, w1, last), (less, w0, first) = at(0.0), at(h), at(-h)
         if found.touched:

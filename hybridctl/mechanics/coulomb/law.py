@@ -134,12 +134,10 @@ def scaled(problem: CoulombProblem) -> tuple[CoulombProblem, Units]:
     lengths = [
         max([diagonal[i], *[diagonal[row] for row in rows]]) for i, rows, *_ in problem.contacts
     ]
-    largest = max(lengths, default=0.0) or 1.0
+    each, largest = stretches(lengths)
     d = np.empty(len(diagonal))
-    for (i, rows, *_), length in zip(problem.contacts, lengths, strict=True):
-        d[i] = sqrt(largest / max(length, _LIGHTEST * largest))
-        for row in rows:
-            d[row] = d[i]
+    for (i, rows, *_), stretch in zip(problem.contacts, each, strict=True):
+        d[i] = d[rows] = stretch
     speed = max([problem.magnitude, *map(abs, problem.free.tolist())]) or 1.0
     units = Units((speed / largest) * d, speed / d)
     plain = CoulombProblem(
@@ -152,6 +150,12 @@ def scaled(problem: CoulombProblem) -> tuple[CoulombProblem, Units]:
         1.0,
     )
     return plain, units
+
+
+def stretches(responses: list[float]) -> tuple[list[float], float]:
+    """The units d_i of forces of contacts that respond by g_i, see `scaled`, and the largest g."""
+    largest = max(responses, default=0.0) or 1.0
+    return [sqrt(largest / max(g, _LIGHTEST * largest)) for g in responses], largest
 
 
 def judged(problem: CoulombProblem, forces: Array, modes: Modes | None = None) -> CoulombSolution:

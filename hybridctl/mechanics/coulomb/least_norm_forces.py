@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import hypot
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,8 +35,8 @@ from hybridctl.mechanics.contacts.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
 from hybridctl.mechanics.coulomb.law import CoulombProblem, scaled
 from hybridctl.mechanics.coulomb.newton import nearest
+from hybridctl.mechanics.terms.least_norm import LeastNorm
 
-_RANK = 1e-10
 _INSIDE = 1e-12
 _TOUCHES = 1e-9
 _GUESSED = 1e-5
@@ -48,46 +49,73 @@ Active = list[int]
 _Found = tuple[Array, Active, Array]
 
 
-@dataclass(frozen=True)
-class Equations:
-    """A m = c in units of the data, by the singular values of A H^-1/2, and a basis of A m = 0.
+class Loads(NamedTuple):
+    """What multipliers m (n,) are: forces E m of closed contacts, each in its cone.
 
-    mix E (r, n); hessian H (n,), diagonal; particular m (n,), that of least norm; inverse A^+
-    (n, m) in the metric of H; null N (n, p) with N' H N = I.
+    mix E (r, n). Normal forces come first, then the friction of those cones that have any. units
+    (n,): what is one unit of each, by which tolerances go.
     """
 
     mix: Array
-    hessian: Array
+    cones: Sequence[Cone]
+    units: Array
+
+
+class _Open(NamedTuple):
+    """The multipliers in their units that the equations allow, m_0 + N z, of square norm |z|^2."""
+
     particular: Array
-    inverse: Array
     null: Array
-    residual: float
 
 
 @dataclass(frozen=True)
 class LeastForces:
     """The forces, and what is needed for their derivative.
 
-    forces (r,) along all rows; multipliers m (n,): normal forces of the closed contacts in their
-    order, then friction of the sticking ones, contact by contact. What the programme holds inside
-    the cones: `unloaded` contacts at f_n = 0, `slipping` ones at |f_t| = mu_s f_n. `touched`:
-    contacts that are at a border without being held there, where derivatives are one-sided.
-    adjoint y: multipliers of the equations, (closed + sticking rows,). residual: what the equations
-    A m = c miss, in units of the data.
+    multipliers m (n,): normal forces of the closed contacts in their order, then friction of the
+    sticking ones, contact by contact.
     """
 
-    forces: Array
     multipliers: Array
-    unloaded: tuple[int, ...]
-    slipping: tuple[int, ...]
-    touched: tuple[int, ...]
-    adjoint: Array
-    residual: float
-    _equations: Equations
-    _borders: Array
-    _curvature: Array
-    _units: tuple[Array, Array]
-    _weights: Array
+    _of: Loads
+    _system: LeastNorm
+    _open: _Open
+    _active: Active
+    _kappa: Array
+
+    @property
+    def forces(self) -> Array:
+        """The forces (r,) along all rows."""
+        return np.asarray(self._of.mix @ self.multipliers)
+
+    @property
+    def unloaded(self) -> tuple[int, ...]:
+        """The closed contacts, by their place among these, that are held at f_n = 0."""
+        return tuple(j for j, kind in enumerate(self._active) if kind == APEX)
+
+    @property
+    def slipping(self) -> tuple[int, ...]:
+        """Those that are held at |f_t| = mu_s f_n."""
+        return tuple(j for j, kind in enumerate(self._active) if kind == SIDE)
+
+    @property
+    def touched(self) -> tuple[int, ...]:
+        """Those at a border without being held there, where derivatives are one-sided."""
+        m = self.multipliers / self._of.units
+        near = _slacks(self._of.cones, m) <= _TOUCHES * _size(self._open)
+        return tuple(j for j in np.flatnonzero(near).tolist() if self._active[j] == INSIDE)
+
+    @cached_property
+    def adjoint(self) -> Array:
+        """The multipliers y (m,) of the equations."""
+        borders, _ = self._borders
+        pull = self.multipliers / self._system.weights - borders.T @ self._kappa / self._of.units
+        return np.asarray(self._system.inverse.T @ pull)
+
+    @cached_property
+    def _borders(self) -> tuple[Array, Array]:
+        m = self.multipliers / self._of.units
+        return _borders(self._of.cones, self._active, m, self._kappa)
 
     def sensitivity(
         self, equations: Array, stationarity: Array, weights: Array | None = None
@@ -95,26 +123,19 @@ class LeastForces:
         """Changes dm (n, z) of the multipliers, while the same borders act.
 
         equations (m, z): D(c) - D(A) m at fixed m; where equations contradict each other, add
-        (A^+)' D(A') (c - A m), see `least_squares`. stationarity (n, z): D(A') y at fixed y.
-        weights (r, z): D(W). All by the same z parameters; forces change by E dm + D(E) m. At a
-        border that is only `touched` this is the derivative to the side where it does not act.
+        (A^+)' D(A') (c - A m), see `LeastNorm.least_squares`. stationarity (n, z): D(A') y at
+        fixed y. weights (n, z): D(W). All by the same z parameters. At a border that is only
+        `touched` this is the derivative to the side where it does not act.
         """
-        system, (m_unit, c_unit) = self._equations, self._units
-        pull = m_unit[:, None] * stationarity
+        system, unit, null = self._system, self._of.units[:, None], self._open.null
+        pull = stationarity
         if weights is not None:
-            share = (self.forces / self._weights**2)[:, None] * weights
-            pull = pull + m_unit[:, None] * (system.mix.T @ share)
-        moved = system.inverse @ (equations / c_unit[:, None])
-        upper = system.null.T @ (pull - self._curvature @ moved)
-        lower = -self._borders @ moved
-        step, _ = _stationary(system.null, self._curvature, self._borders, upper, lower)
-        return np.asarray(m_unit[:, None] * (moved + system.null @ step))
-
-    @cached_property
-    def inverse(self) -> Array:
-        """The inverse A^+ (n, m): multipliers of least norm by right-hand sides, without cones."""
-        m_unit, c_unit = self._units
-        return np.asarray(m_unit[:, None] * self._equations.inverse / c_unit)
+            pull = pull + (self.multipliers / system.weights**2)[:, None] * weights
+        moved = system.inverse @ equations / unit
+        borders, curvature = self._borders
+        upper = null.T @ (unit * pull - curvature @ moved)
+        step, _ = _stationary(null, curvature, borders, upper, -borders @ moved)
+        return np.asarray(unit * (moved + null @ step))
 
 
 def least_forces(
@@ -133,51 +154,47 @@ def least_forces(
     Raises `NoContactSolutionError` if no forces inside the cones give these rates: then the
     contacts are not in these states.
     """
-    plain, units = scaled(problem)
-    cones, held, mix, contacts = _layout(plain, modes, directions, rates is not None)
-    target = np.zeros(len(held)) if rates is None else (rates / units.rates)[held]
+    cones, held, mix = _layout(problem, modes, directions, rates is not None)
+    target = np.zeros(len(held)) if rates is None else rates[held]
     target[: len(cones)] = 0.0
-    system = _equations(plain, mix, held, target, (mix**2).T @ (units.forces**2 / weights))
-    m, active, loads = system.particular, [INSIDE] * len(cones), np.zeros(0)
-    size = max(1.0, float(np.abs(m).max(initial=0.0)))
-    slack = _slacks(cones, m)
-    if slack.min(initial=0.0) < -_INSIDE * size:
-        found = _constrained(cones, system)
+    system = LeastNorm(problem.delassus[held] @ mix, 1.0 / ((mix**2).T @ (1.0 / weights)))
+    of_multipliers = [np.flatnonzero(column)[0] for column in mix.T]
+    loads = Loads(mix, cones, scaled(problem)[1].forces[of_multipliers])
+    found = inside_cones(system, system.solve(target - problem.free[held]), loads)
+    if found is None:
+        raise NoContactSolutionError(
+            f"contacts cannot be {modes}: no forces that give their rates are inside the "
+            "friction cones",
+            problem=problem,
+        )
+    return found
+
+
+def inside_cones(system: LeastNorm, least: Array, loads: Loads) -> LeastForces | None:
+    """The solution of least norm of these equations inside the cones; None if there is none.
+
+    least (n,): that without cones.
+    """
+    cones, units = loads.cones, loads.units
+    allowed = _Open(least / units, system.null / units[:, None])
+    m, active, kappa = allowed.particular, [INSIDE] * len(cones), np.zeros(0)
+    if _slacks(cones, m).min(initial=0.0) < -_INSIDE * _size(allowed):
+        found = _constrained(cones, allowed)
         if found is None:
-            raise NoContactSolutionError(
-                f"contacts cannot be {modes}: no forces that give their rates are inside the "
-                "friction cones",
-                problem=problem,
-            )
-        m, active, loads = found
-        slack = _slacks(cones, m)
-    borders, curvature = _borders(cones, active, m, loads)
-    unloaded = tuple(contacts[j] for j, kind in enumerate(active) if kind == APEX)
-    slipping = tuple(contacts[j] for j, kind in enumerate(active) if kind == SIDE)
-    touched = [contacts[j] for j in np.flatnonzero(slack <= _TOUCHES * size) if not active[j]]
-    pull = system.hessian * m - borders.T @ loads
-    of_multipliers = np.array([np.flatnonzero(column)[0] for column in mix.T], dtype=np.intp)
-    m_unit, c_unit = units.forces[of_multipliers], units.rates[held]
-    return LeastForces(
-        units.forces * (mix @ m),
-        m_unit * m,
-        unloaded,
-        slipping,
-        tuple(touched),
-        (system.inverse.T @ pull) / c_unit,
-        system.residual,
-        system,
-        borders,
-        curvature,
-        (m_unit, c_unit),
-        weights,
-    )
+            return None
+        m, active, kappa = found
+    return LeastForces(units * m, loads, system, allowed, active, kappa)
+
+
+def _size(allowed: _Open) -> float:
+    """The largest multiplier of least norm, or one unit if that is more."""
+    return max(1.0, float(np.abs(allowed.particular).max(initial=0.0)))
 
 
 def _layout(
     problem: CoulombProblem, modes: Modes, directions: Sequence[Array | None], all_rows: bool
-) -> tuple[list[Cone], list[int], Array, list[int]]:
-    """Cones of the multipliers, held rows, E (r, n), and the closed contacts."""
+) -> tuple[list[Cone], list[int], Array]:
+    """Cones of the multipliers, held rows, and E (r, n)."""
     closed, unit = [i for i, mode in enumerate(modes) if mode != OPEN], np.eye(len(problem.free))
     held, columns = list(closed), [unit[i].copy() for i in closed]
     cones, beyond = [], []
@@ -194,22 +211,7 @@ def _layout(
             beyond += rows
         cones.append(Cone(j, numbers, static))
     mix = np.array(columns).reshape(-1, len(problem.free)).T
-    return cones, held + beyond * all_rows, mix, closed
-
-
-def _equations(
-    problem: CoulombProblem, mix: Array, held: list[int], target: Array, hessian: Array
-) -> Equations:
-    """A m = c by the singular values of A H^-1/2."""
-    root = 1.0 / np.sqrt(hessian)
-    matrix = problem.delassus[held] @ mix
-    right = target - problem.free[held]
-    u, values, v = np.linalg.svd(matrix * root)
-    rank = int((values > _RANK * values.max(initial=0.0)).sum())
-    inverse = root[:, None] * (v[:rank].T / values[:rank]) @ u[:, :rank].T
-    m = inverse @ right
-    missed = float(np.abs(matrix @ m - right).max(initial=0.0))
-    return Equations(mix, hessian, m, inverse, root[:, None] * v[rank:].T, missed)
+    return cones, held + beyond * all_rows, mix
 
 
 def _slacks(cones: Sequence[Cone], m: Array) -> Array:
@@ -262,36 +264,37 @@ def _rows_of(cone: Cone, kind: int) -> int:
     return kind if kind < APEX else 1 + len(cone.tangents)
 
 
-def _constrained(cones: Sequence[Cone], system: Equations) -> _Found | None:
+def _constrained(cones: Sequence[Cone], allowed: _Open) -> _Found | None:
     """Multipliers inside the cones, which borders act, and their kappa; None if there are none.
 
     Few changes of the borders that the forces of least norm leave mostly lead to the minimum.
     """
-    count = system.null.shape[1]
+    particular, null = allowed
+    count = null.shape[1]
     if not count:
         return None
-    size, at_least = max(1.0, float(np.abs(system.particular).max())), np.zeros(count)
-    found, is_minimum = _active_set(cones, system, at_least, size, _FEW)
+    size, at_least = _size(allowed), np.zeros(count)
+    found, is_minimum = _active_set(cones, allowed, at_least, size, _FEW)
     if is_minimum:
         return found
-    rows, kinds = cone_rows(cones, [], len(system.particular))
-    offset = rows @ system.particular
+    rows, kinds = cone_rows(cones, [], len(particular))
+    offset = rows @ particular
     offset += _THICKNESS * size * rows[:, [cone.normal for cone in cones]].any(axis=1)
-    start = ConeProgramme(np.eye(count), np.zeros(count), rows @ system.null, offset, kinds).solve()
+    start = ConeProgramme(np.eye(count), np.zeros(count), rows @ null, offset, kinds).solve()
     if start.infeasible:
         return None
-    return _active_set(cones, system, start.point if start.solved else at_least, size, _CHANGES)[0]
+    return _active_set(cones, allowed, start.point if start.solved else at_least, size, _CHANGES)[0]
 
 
 def _active_set(
-    cones: Sequence[Cone], system: Equations, z: Array, size: float, most: int
+    cones: Sequence[Cone], allowed: _Open, z: Array, size: float, most: int
 ) -> tuple[_Found | None, bool]:
     """The forces found last inside the cones, by changes of the borders that act at m_0 + N z.
 
     Besides, whether these are the minimum. Multipliers kappa need not exist where the forces inside
     the cones have no interior; then the borders that act alternate.
     """
-    m = system.particular + system.null @ z
+    m = allowed.particular + allowed.null @ z
     active = [INSIDE] * len(cones)
     for j, (cone, slack) in enumerate(zip(cones, _slacks(cones, m), strict=True)):
         if m[cone.normal] <= _GUESSED * size:
@@ -302,7 +305,7 @@ def _active_set(
     found = None
     while active not in met and len(met) <= most:
         met.append(list(active))
-        m, loads = _on_borders(cones, active, system, z)
+        m, loads = _on_borders(cones, active, allowed, z)
         if _slacks(cones, m).min() >= -_TOUCHES * size:
             found = m, list(active), loads
         change = _change(cones, active, m, loads)
@@ -313,22 +316,24 @@ def _active_set(
 
 
 def _on_borders(
-    cones: Sequence[Cone], active: Active, system: Equations, z: Array
+    cones: Sequence[Cone], active: Active, allowed: _Open, z: Array
 ) -> tuple[Array, Array]:
     """The minimum with g_j = 0 on the borders that act, by Newton's method from m_0 + N z."""
-    null, before = system.null, np.inf
-    loads = np.zeros(0)
-    for _ in range(_STEPS):
-        m = system.particular + null @ z
-        borders, curvature = _borders(cones, active, m, loads)
+    particular, null = allowed
+    before, kappa = np.inf, np.zeros(0)
+    bent = any(kind == SIDE and len(c.tangents) == 2 for c, kind in zip(cones, active, strict=True))
+    for _ in range(_STEPS if bent else 1):
+        m = particular + null @ z
+        borders, curvature = _borders(cones, active, m, kappa)
         # g_j is homogeneous: its value is its gradient times m
-        step, loads = _stationary(null, curvature, borders, -z, -(borders @ m))
+        step, kappa = _stationary(null, curvature, borders, -z, -(borders @ m))
         z = z + step
         size = float(np.abs(step).max()) / max(1.0, float(np.abs(z).max()))
-        if size <= _EXACT or _ROUNDING >= size >= 0.5 * before:
+        following = size * (size / before) ** 2 if before < np.inf else size
+        if following <= _EXACT or _ROUNDING >= size >= 0.5 * before:
             break
         before = size
-    return system.particular + null @ z, loads
+    return particular + null @ z, kappa
 
 
 def _stationary(

@@ -323,7 +323,7 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
     if not equations.system.redundant:
         return False
     push = result.terms.jacobian[phase.all_rows].T @ equations.mix
-    change = push @ equations.system.indeterminate()
+    change = push @ equations.system.sharing.indeterminate()
     return bool(np.abs(change).max() > FIXED_VELOCITY * np.abs(push).max())
 
 
@@ -343,16 +343,16 @@ def open_change(
     and E' J z - W^-1 m (k, .) at the same xi, m, z and y.
     """
     rows, forces = result.terms.jacobian[phase.all_rows], row_values(phase, result)
-    pull = eq.select.T @ eq.system.adjoint(eq.system.weights * (eq.mix.T @ forces))
+    shares = eq.system.sharing
+    pull = eq.select.T @ shares.adjoint(shares.weights * (eq.mix.T @ forces))
     z = eq.system.by_mass(rows.T @ pull)
-    u, sizes, _ = np.linalg.svd(eq.system.indeterminate())
-    open_m = u[:, sizes > 0.5]
+    open_m = shares.null
     open_v = eq.system.push @ open_m
 
     def left(xi: Array, m: Array) -> Array:
         """The equation's change (n, .) by changes of xi and m."""
         bent, tilted = _bending(phase, result, eq, rows @ z, xi, m)
-        change = m / eq.system.weights[:, None] - tilted
+        change = m / shares.weights[:, None] - tilted
         return np.asarray(open_m.T @ change + open_v.T @ rows.T @ bent)
 
     bent, tilted = explicit(z, pull - eq.turning @ rows @ z)

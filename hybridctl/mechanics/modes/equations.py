@@ -30,10 +30,11 @@ import numpy as np
 from scipy.special import expit
 
 from hybridctl.checks import Array
-from hybridctl.errors import NoContactSolutionError, SimulationError
+from hybridctl.errors import SimulationError
 from hybridctl.mechanics.contacts.contact_states import STICK
-from hybridctl.mechanics.coulomb.law import CoulombProblem
-from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, least_forces
+from hybridctl.mechanics.coulomb.cones import Cone
+from hybridctl.mechanics.coulomb.law import CoulombProblem, stretches
+from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, Loads, inside_cones
 from hybridctl.mechanics.modes.phase import ContactPhase, Friction
 from hybridctl.mechanics.terms.contact_terms import TermValues
 from hybridctl.mechanics.terms.kkt import KKT
@@ -177,7 +178,7 @@ def _weighed(now: Solution) -> Solution:
     if not now.kkt.redundant or now.even is not None or not len(phase.sticking):
         return now
     kkt, a = now.kkt.weighted(friction_weights(phase, now.multipliers)), now.acceleration
-    m = kkt.alike(now.multipliers)
+    m = kkt.sharing.alike(now.multipliers)
     if phase.sliding:
         a = a + kkt.push @ (m - now.multipliers)
     return now._replace(kkt=kkt, acceleration=a, multipliers=m, even=now)
@@ -211,19 +212,29 @@ def _inside_cones(now: Solution, friction: Friction) -> bool:
 
 def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     """The solution with the smallest forces inside the cones; as it is where there are none."""
-    phase = now.phase
-    weights = np.full(len(phase.owner), np.inf)
-    weights[phase.constrained] = now.kkt.weights
-    modes = tuple(phase.modes[i] for i in phase.closed)
-    directions = [phase.direction(k, now.directions) for k in range(len(modes))]
-    law = problem(phase, now.rows, friction, now.kkt)
-    try:
-        least = least_forces(law, modes, directions, weights)
-    except NoContactSolutionError:
+    least = inside_cones(now.kkt.sharing, now.multipliers, _loads(now, friction))
+    if least is None:
         return now._replace(inside=False)
     moved = now.kkt.push @ (least.multipliers - now.multipliers)
     a = now.acceleration + moved
     return now._replace(acceleration=a, multipliers=least.multipliers, least=least, inside=True)
+
+
+def _loads(now: Solution, friction: Friction) -> Loads:
+    """The cones of the multipliers, in units of the law of the closed contacts."""
+    phase, kkt = now.phase, now.kkt
+    if phase.sliding:
+        response = np.einsum("ij,ji->i", kkt.constraint, now.pull)
+    else:
+        response = kkt.response.diagonal()
+    owner = phase.owner[phase.constrained]
+    largest = np.zeros(len(phase.closed))
+    np.maximum.at(largest, owner, response)
+    stretch, most = stretches(largest.tolist())
+    units = (magnitude(now) or 1.0) / most * np.array(stretch)[owner]
+    limits = friction.static.tolist()
+    cones = [Cone(*part, limit) for part, limit in zip(phase.cones, limits, strict=True)]
+    return Loads(now.mix, cones, units)
 
 
 def problem(phase: ContactPhase, rows: ContactRows, friction: Friction, kkt: KKT) -> CoulombProblem:
@@ -274,17 +285,16 @@ def linearised(
         change = weights_derivative(phase, now.even.multipliers)
         weights_z = change @ even_z[: len(phase.closed)]
     if now.least is None:
-        change = kkt.weights[:, None] * turned(kkt.adjoint(now.multipliers))
+        change = kkt.sharing.weights[:, None] * turned(kkt.sharing.adjoint(now.multipliers))
         if weights_z is not None:
-            change += (now.multipliers / kkt.weights)[:, None] * weights_z
+            change += (now.multipliers / kkt.sharing.weights)[:, None] * weights_z
         m_z = kkt.forces(wanted - kkt.response @ change) + change
         if contradict(now, CONSISTENT):
-            m_z += kkt.least_squares(turned(now.residual))
+            m_z += kkt.sharing.least_squares(turned(now.residual))
         return np.asarray(m_z)
     if contradict(now, CONSISTENT):
-        wanted = wanted + now.least.inverse.T @ turned(now.residual)
-    of_rows = None if weights_z is None else phase.along_rows(weights_z)
-    return now.least.sensitivity(wanted, turned(now.least.adjoint), of_rows)
+        wanted = wanted + kkt.sharing.inverse.T @ turned(now.residual)
+    return now.least.sensitivity(wanted, turned(now.least.adjoint), weights_z)
 
 
 def contradict(now: Solution, tolerance: float = APART) -> bool:

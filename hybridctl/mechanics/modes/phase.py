@@ -77,7 +77,8 @@ class ContactPhase(ClosedRows):
 
     friction (c,) is kinetic, the other coefficients are static. bodies: the pair that each contact
     is between. `redundant`: whether two bodies have more constraints than their six relative
-    motions, which then hold each other.
+    motions, which then hold each other. `cones`: of each closed contact the numbers of the
+    multipliers of its normal force and, where it sticks, of its friction.
     """
 
     def __init__(
@@ -99,6 +100,8 @@ class ContactPhase(ClosedRows):
         between = Counter(bodies[self.closed[k]] for k in self.owner[self.constrained])
         self.redundant = max(between.values(), default=0) > 6
         self._in_space = all(len(rows) == 2 for rows in self.tangents)
+        places = np.arange(len(self.closed), len(self.constrained))
+        self.cones = tuple((j, places[self.tied == j].tolist()) for j in range(len(self.closed)))
         self.identity = not self.sliding and len(self.constrained) == len(self.owner)
         self._mix: Array = np.eye(len(self.owner))[:, self.constrained]
         for slide in self.sliding:

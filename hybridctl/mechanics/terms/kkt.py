@@ -11,24 +11,13 @@ both by state, input and parameters.
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import (
-    dgecon,
-    dgeqp3,
-    dgeqrf,
-    dgesv,
-    dgetrf,
-    dgetrs,
-    dlange,
-    dorgqr,
-    dpotrf,
-    dpotrs,
-    dtrtrs,
-)
+from scipy.linalg.lapack import dgecon, dgesv, dgetrf, dgetrs, dlange, dpotrf, dpotrs
 
 from hybridctl.checks import Array
+from hybridctl.mechanics.terms.least_norm import LeastNorm
 from hybridctl.mechanics.tolerances import RANK
 
 
@@ -60,8 +49,7 @@ class KKT:
         self.push: Array = self.by_mass(force)
         self.response: Array = (self.push.T @ self.constraint.T).T
         self.redundant = redundant or self._singular()
-        self._equal = weights is None
-        self.weights: Array = np.ones(len(self.response)) if weights is None else weights
+        self._weights = weights
         return self
 
     def _singular(self) -> bool:
@@ -69,14 +57,17 @@ class KKT:
         self._factors, self._pivots, _ = dgetrf(self.response)
         return bool(dgecon(self._factors, dlange("1", self.response))[0] <= RANK)
 
+    @cached_property
+    def sharing(self) -> LeastNorm:
+        """The equations G lambda = c in the metric of the weights, where contacts are redundant."""
+        return LeastNorm(self.response, self._weights)
+
     def weighted(self, weights: Array) -> KKT:
         """The redundant equations with other weights."""
-        _ = self._independent
+        shared = self.sharing.weighted(weights)
         other = object.__new__(KKT)
         other.__dict__.update(self.__dict__)
-        for known in ("_inverse", "_spread"):
-            other.__dict__.pop(known, None)
-        other.weights, other._equal = weights, False
+        other.sharing, other._weights = shared, weights
         return other
 
     def plain(self) -> KKT:
@@ -88,13 +79,13 @@ class KKT:
     @property
     def rank(self) -> int:
         """How many forces act independently of each other."""
-        return len(self._independent[1]) if self.redundant else len(self.response)
+        return self.sharing.rank if self.redundant else len(self.response)
 
     @property
     def determinant(self) -> float:
         """The determinant of G; where it is singular, the product of its other singular values."""
         if self.redundant:
-            return abs(float(self._independent[1].diagonal().prod()))
+            return self.sharing.determinant
         exchanged = int(np.count_nonzero(self._pivots != np.arange(len(self._pivots))))
         return float(self._factors.diagonal().prod()) * (-1.0) ** exchanged
 
@@ -106,89 +97,14 @@ class KKT:
 
     def forces(self, wanted: Array) -> Array:
         """The forces with G lambda = c - C M^-1 b for that right-hand side (k,) or (k, m)."""
-        if self.redundant and wanted.ndim == 1:
-            _, root, range_of = self._independent
-            return self._of_least(dtrtrs(root, range_of.T @ wanted, trans=1)[0])
         if self.redundant:
-            return np.asarray(self._inverse @ wanted)
+            return self.sharing.solve(wanted)
         return divided(self.response, self._factors, self._pivots, wanted)
 
     def by_mass(self, b: Array) -> Array:
         """The product M^-1 b."""
         x, _ = dpotrs(self._root, b, lower=1)
         return np.asarray(x)
-
-    def alike(self, force: Array) -> Array:
-        """The forces of least norm that do what these (k,) do, where contacts are redundant."""
-        return self._of_least(self._independent[0].T @ force)
-
-    def _of_least(self, acting: Array) -> Array:
-        """The forces (k,) of least norm with Z' lambda = acting (r,)."""
-        basis, root = self._spread
-        return np.asarray(basis @ (acting if root is None else dtrtrs(root, acting, trans=1)[0]))
-
-    @cached_property
-    def _independent(self) -> tuple[Array, Array, Array]:
-        """The basis Z (k, r) of forces that act, orthonormal, with R (r, r) and Q (k, r).
-
-        G = Q R^T Z^T, where R is upper triangular and Q orthonormal.
-        """
-        factors, pivots, tau, _, _ = dgeqp3(self.response)
-        sizes = np.abs(factors.diagonal())
-        rank = len(sizes) - np.count_nonzero(sizes <= RANK * sizes[0])
-        range_of, _, _ = dorgqr(factors[:, :rank], tau[:rank])
-        acting = np.empty((rank, len(sizes))).T
-        acting[pivots - 1] = _upper(factors[:rank]).T
-        return *_orthonormal(acting), range_of
-
-    @cached_property
-    def _spread(self) -> tuple[Array, Array | None]:
-        """The factors W^(1/2) Q and R of W^(1/2) Z = Q R; Z and None for equal weights."""
-        basis = self._independent[0]
-        if self._equal:
-            return basis, None
-        half = np.sqrt(self.weights)[:, None]
-        q, root = _orthonormal(half * basis)
-        return half * q, root
-
-    @cached_property
-    def _inverse(self) -> Array:
-        """The inverse G^+ (k, k) in the metric of the weights, W Z (Z' W Z)^-1 R^-T Q^T."""
-        _, root, range_of = self._independent
-        basis, of_weights = self._spread
-        part = dgesv(_upper(root).T, range_of.T)[2]
-        if of_weights is not None:
-            part = dgesv(_upper(of_weights).T, part)[2]
-        return np.asarray(basis @ part)
-
-    def indeterminate(self) -> Array:
-        """The projector P (k, k) onto forces that change nothing, along those of least norm."""
-        return np.asarray(np.eye(len(self.response)) - self._inverse @ self.response)
-
-    def adjoint(self, force: Array) -> Array:
-        """The vector y (k,) with G^T y = W^-1 lambda, for forces of least norm."""
-        return np.asarray(self._inverse.T @ (force / self.weights))
-
-    def least_squares(self, change: Array) -> Array:
-        """The product G^+ (G^+)^T b: how a residual b (k, .) moves forces as the equations turn."""
-        return np.asarray(self._inverse @ (self._inverse.T @ change))
-
-
-def _orthonormal(columns: Array) -> tuple[Array, Array]:
-    """The factors Q (n, r) and R (r, r), upper, with Q R = columns (n, r), which are used up."""
-    factors, tau, _, _ = dgeqrf(columns, overwrite_a=1)
-    q, _, _ = dorgqr(factors, tau)
-    return q, factors[: columns.shape[1]]
-
-
-def _upper(factors: Array) -> Array:
-    """What is not below the diagonal of finite factors (n, m), in a quarter of `np.triu`'s time."""
-    return np.asarray(factors * _above(*factors.shape))
-
-
-@lru_cache
-def _above(rows: int, columns: int) -> Array:
-    return np.triu(np.ones((rows, columns)))
 
 
 def divided(matrix: Array, factors: Array, pivots: Array, right: Array) -> Array:

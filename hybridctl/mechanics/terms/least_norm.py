@@ -1,0 +1,124 @@
+r"""Linear equations that many solutions obey, or contradictory ones, by two rank-revealing QR.
+
+.. math:: A x = c, \qquad \min_x \tfrac12 \sum_i x_i^2 / W_i, \qquad
+    A = Q R^T Z^T, \quad x_0 = A^+ c, \quad x = x_0 + N z,
+
+with Q and Z orthonormal and R upper triangular, of the rank of A: Z' x is what acts, and N spans
+what does not, with :math:`N^T W^{-1} N = 1`. Where equations contradict each other A x is next
+to c.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, lru_cache
+
+import numpy as np
+from scipy.linalg.lapack import dgeqp3, dgeqrf, dgesv, dorgqr, dtrtrs
+
+from hybridctl.checks import Array
+from hybridctl.mechanics.tolerances import RANK
+
+
+class LeastNorm:
+    """The equations A x = c for A (m, n), singular to `RANK`, and weights W (n,), else one."""
+
+    def __init__(self, matrix: Array, weights: Array | None = None) -> None:
+        self.matrix, self._equal = matrix, weights is None
+        self.weights: Array = np.ones(matrix.shape[1]) if weights is None else weights
+        factors, pivots, tau, _, _ = dgeqp3(matrix)
+        sizes = np.abs(factors.diagonal())
+        self.rank = len(sizes) - int(np.count_nonzero(sizes <= RANK * sizes[:1]))
+        self._range, _, _ = dorgqr(factors[:, : self.rank], tau[: self.rank])
+        acting = np.empty((self.rank, matrix.shape[1])).T
+        acting[pivots - 1] = _upper(factors[: self.rank]).T
+        self._rows, tau, _, _ = dgeqrf(acting, overwrite_a=1)
+        self._root, self._tau = self._rows[: self.rank], tau
+        self._acts, _, _ = dorgqr(self._rows, tau)
+
+    def weighted(self, weights: Array) -> LeastNorm:
+        """The same equations with other weights."""
+        other = object.__new__(LeastNorm)
+        other.__dict__.update(self.__dict__)
+        for known in ("inverse", "null", "_spread"):
+            other.__dict__.pop(known, None)
+        other.weights, other._equal = weights, False
+        return other
+
+    @property
+    def determinant(self) -> float:
+        """The product of the singular values of A that are not zero."""
+        return abs(float(self._root.diagonal().prod()))
+
+    def solve(self, right: Array) -> Array:
+        """The solution x_0 of least norm for a right-hand side c (m,), or (m, k)."""
+        if right.ndim == 1:
+            return self._of_least(dtrtrs(self._root, self._range.T @ right, trans=1)[0])
+        return np.asarray(self.inverse @ right)
+
+    def alike(self, x: Array) -> Array:
+        """The vector of least norm that acts as x (n,) does."""
+        return self._of_least(self._acts.T @ x)
+
+    def _of_least(self, acting: Array) -> Array:
+        """The vector (n,) of least norm with Z' x = acting."""
+        basis, root = self._spread
+        return np.asarray(basis @ (acting if root is None else dtrtrs(root, acting, trans=1)[0]))
+
+    @cached_property
+    def _spread(self) -> tuple[Array, Array | None]:
+        """The factors W^(1/2) Q and R of W^(1/2) Z = Q R; Z and None for equal weights."""
+        if self._equal:
+            return self._acts, None
+        half = np.sqrt(self.weights)[:, None]
+        q, root = _orthonormal(half * self._acts)
+        return half * q, root
+
+    @cached_property
+    def inverse(self) -> Array:
+        """The inverse A^+ (n, m) in the metric of the weights, W Z (Z' W Z)^-1 R^-T Q^T."""
+        basis, of_weights = self._spread
+        part = dgesv(_upper(self._root).T, self._range.T)[2]
+        if of_weights is not None:
+            part = dgesv(_upper(of_weights).T, part)[2]
+        return np.asarray(basis @ part)
+
+    @cached_property
+    def null(self) -> Array:
+        """The basis N (n, n - rank) of what does not act, orthonormal in the metric."""
+        n = self.matrix.shape[1]
+        whole = np.zeros((n, n)).T
+        whole[:, : self.rank] = self._rows
+        open_ones = dorgqr(whole, np.append(self._tau, np.zeros(n - self.rank)))[0][:, self.rank :]
+        if self._equal:
+            return np.asarray(open_ones)
+        half = np.sqrt(self.weights)[:, None]
+        return np.asarray(half * _orthonormal(open_ones / half)[0])
+
+    def indeterminate(self) -> Array:
+        """The projector P (n, n) onto what does not act, along solutions of least norm."""
+        return np.asarray(np.eye(self.matrix.shape[1]) - self.inverse @ self.matrix)
+
+    def adjoint(self, x: Array) -> Array:
+        """The vector y (m,) with A' y = W^-1 x, for x of least norm."""
+        return np.asarray(self.inverse.T @ (x / self.weights))
+
+    def least_squares(self, change: Array) -> Array:
+        """The product A^+ (A^+)' b: how a residual moves x_0 as A' b (n, .) turns."""
+        return np.asarray(self.inverse @ (self.inverse.T @ change))
+
+
+def _orthonormal(columns: Array) -> tuple[Array, Array]:
+    """The factors Q (n, r) and R (r, r), upper, with Q R = columns (n, r), which are used up."""
+    factors, tau, _, _ = dgeqrf(columns, overwrite_a=1)
+    q, _, _ = dorgqr(factors, tau)
+    return q, factors[: columns.shape[1]]
+
+
+def _upper(factors: Array) -> Array:
+    """What is not below the diagonal of finite factors (n, m), in a quarter of `np.triu`'s time."""
+    return np.asarray(factors * _above(*factors.shape))
+
+
+@lru_cache
+def _above(rows: int, columns: int) -> Array:
+    return np.triu(np.ones((rows, columns)))
