@@ -35,6 +35,10 @@ _FURTHER = 0.2
 """Of the tolerance: what the polynomial of a step may miss where it is taken further."""
 _FAR = 3.0
 """Times the next step: where steps may be no longer than this, the last one may be one more."""
+_BEGIN = 0.1
+"""Of the first step that the size of the field and of its change suggest. Where friction turns what
+has just begun to slide, that is ten to fifty times too long, and each attempt costs as much as a
+step; one that is too short costs one more step."""
 
 
 class ImplicitStepper:
@@ -64,6 +68,8 @@ class ImplicitStepper:
         )
         first = None if first_step is None else min(first_step, abs(t_end - t))
         self._solver = self._make(t, x, first_step=first)
+        if first is None:
+            self._solver.h_abs *= _BEGIN
         self._guards: Array | None = None
 
     @property

@@ -8,7 +8,9 @@ from scipy.optimize import minimize
 
 from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.coulomb import CoulombProblem, least_norm_forces
-from hybridctl.mechanics.coulomb.least_norm_forces import least_forces
+from hybridctl.mechanics.coulomb.cones import Cone
+from hybridctl.mechanics.coulomb.least_norm_forces import Loads, inside_cones, least_forces
+from hybridctl.mechanics.terms.least_norm import LeastNorm
 
 MASS = np.diag([1.0, 1.0, 1.0, 0.4, 0.5, 0.6])
 # Wrenches are of order one and the equations are solved by singular values: some hundred roundings
@@ -234,6 +236,37 @@ def test_derivatives_where_one_contact_slides():
         expected = (last.multipliers - first.multipliers) / (2.0 * h)
         np.testing.assert_allclose(change, expected, atol=1e-5 * max(1.0, np.abs(expected).max()))
     assert met >= 10
+
+
+def test_where_one_direction_is_open_the_nearest_end_of_an_interval_is_found():
+    """Normal forces n + z N > 0 bound z; of several that pull only the last one is a border."""
+    rng, met = np.random.default_rng(4), {"inside": 0, "several": 0, "none": 0}
+    for _ in range(400):
+        n = int(rng.integers(3, 9))
+        sizes = 10.0 ** rng.uniform(-4.0, 0.0, (n, 1))
+        columns = rng.normal(size=(n, n))
+        columns[:, :1] *= sizes
+        whole = np.linalg.qr(columns)[0]
+        open_one, system = whole[:, 0], LeastNorm(whole[:, 1:].T)
+        forces = rng.normal(size=n) + 1.0
+        forces *= sizes[:, 0] ** rng.integers(0, 2, size=n)
+        least = system.solve(system.matrix @ forces)
+        ends = -least / open_one
+        low = ends[open_one > 0.0].max(initial=-np.inf)
+        high = ends[open_one < 0.0].min(initial=np.inf)
+        cones = [Cone(i, [], 0.0) for i in range(n)]
+        found = inside_cones(system, least, Loads(np.eye(n), cones, np.ones(n)))
+        if abs(low - high) < 1e-6:
+            continue
+        if low > high:
+            met["none"] += 1
+            assert found is None
+            continue
+        z = min(max(0.0, low), high)
+        met["inside"] += z == 0.0
+        met["several"] += int((least < 0.0).sum()) > 1
+        np.testing.assert_allclose(found.multipliers, least + z * open_one, atol=EXACT)
+    assert min(met.values()) >= 20
 
 
 def test_forces_are_found_where_weights_of_four_decades_leave_them_far_outside_the_cones():

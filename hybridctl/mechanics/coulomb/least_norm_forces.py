@@ -365,6 +365,8 @@ def _change(
         if kind == INSIDE or (kind == SIDE and outside > worst):
             wrong = outside
             new = SIDE if cone.tangents and kind == INSIDE and m[cone.normal] > 0.0 else APEX
+        elif slack > _TOUCHES * size:  # more borders than there is room for
+            wrong, new = _TOUCHES / _INSIDE * slack / size, INSIDE
         elif kind == SIDE:
             wrong, new = -loads[place] / heaviest, INSIDE
         else:
