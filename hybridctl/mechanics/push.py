@@ -243,7 +243,7 @@ def driven(dynamics: ContactDynamics) -> ContactDynamics:
 
 
 @dataclass(frozen=True)
-class _Driven:
+class _Driven(Terms):
     """Terms with generalized forces after the nu inputs."""
 
     own: Terms
@@ -258,6 +258,11 @@ class _Driven:
 
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
         return self.own.impulse_derivatives(q, z, forces)
+
+    def impulse_gradient(
+        self, q: Array, velocities: Array, forces: Array, moved: Array, along: Array
+    ) -> Array:
+        return self.own.impulse_gradient(q, velocities, forces, moved, along)
 
 
 def _beside(law: InputLaw, more: Array, t: float, x: Array) -> Array:

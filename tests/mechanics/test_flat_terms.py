@@ -61,6 +61,24 @@ def test_all_terms_are_those_of_any_contacts(seed):
             )
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_gradient_of_impulses_is_the_sum_of_their_derivatives(seed):
+    """Of three at random, of which one is of forces that move nothing."""
+    robot, contacts, rng = on_planes(seed)
+    rows = ContactSet(robot, contacts)
+    q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    z, moved = rng.normal(size=(2, 3, robot.nv))
+    forces, along = rng.normal(size=(2, 3, len(rows.owner)))
+    z[1] = along[1] = 0.0
+    flat, general = FlatTerms(robot, rows.on_ground(), rows.owner), PinocchioTerms(robot, rows)
+    each = [general.impulse_derivatives(q, *one) for one in zip(z, forces, strict=True)]
+    parts = [y @ d.momentum - w @ d.rates for y, d, w in zip(moved, each, along, strict=True)]
+    size = AGREE * max(1.0, float(np.abs(parts).max()))
+    for terms in (flat, general):
+        found = terms.impulse_gradient(q, z, forces, moved, along)
+        np.testing.assert_allclose(found, sum(parts), rtol=0.0, atol=size)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_other_contacts_are_not_on_the_ground(seed):
     robot, contacts, _ = on_planes(seed)

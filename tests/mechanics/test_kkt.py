@@ -91,11 +91,16 @@ def test_forces_and_what_belongs_to_them_are_those_of_numpy(contacts, ranks, sym
     assert system.determinant == pytest.approx(whole, rel=1e-9)
     if not redundant:
         return
-    np.testing.assert_allclose(system.sharing.alike(acting[:, 0]), inverse @ lower[:, 0], **near)
-    np.testing.assert_allclose(system.sharing.indeterminate(), np.eye(contacts) - inverse @ G, **near)
-    np.testing.assert_allclose(system.sharing.least_squares(acting), inverse @ inverse.T @ acting, **near)
+    sharing = system.sharing
+    np.testing.assert_allclose(sharing.alike(acting[:, 0]), inverse @ lower[:, 0], **near)
+    np.testing.assert_allclose(
+        system.sharing.indeterminate(), np.eye(contacts) - inverse @ G, **near
+    )
+    np.testing.assert_allclose(
+        system.sharing.least_squares(acting), inverse @ inverse.T @ acting, **near
+    )
     least = inverse @ lower[:, 0]
-    np.testing.assert_allclose(G.T @ system.sharing.adjoint(least), least / weights, **near)
+    np.testing.assert_allclose(G.T @ sharing.adjoint(least), least / weights, **near)
     equal = np.linalg.pinv(G, rcond=1e-11)
     other = KKT(mass, force, constraint)
     np.testing.assert_allclose(other.forces(lower), equal @ lower, **near)

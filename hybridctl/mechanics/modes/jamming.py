@@ -85,20 +85,24 @@ def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Ar
     across, turning = inverse[:s, s:], inverse[s:, :s]
     adjoint = even.forces(at.picks @ by_own + x @ (across + across.T))
     moved = even.push @ adjoint
-    turns = now.turning(np.ones(len(phase.constrained))) @ rates_z[phase.all_rows]
-    change = np.zeros(rates_z.shape[1])
-    for j, slide in enumerate(phase.sliding):
-        along = phase.scattered(at.forces[:, j], len(rates_z))
-        d = terms.impulse_derivatives(q, at.motions[:, j], along)
-        change[:nv] += moved[:, j] @ d.momentum - adjoint[:, j] @ d.rates[phase.held_rows]
-        change -= (now.rows.jacobian[slide.rows] @ moved[:, j]) @ turns[slide.rows]
+    slips = now.rows.jacobian @ moved
+    turned = [slips[slide.rows, j] for j, slide in enumerate(phase.sliding)]
+    rows = np.concatenate([slide.rows for slide in phase.sliding])
+    turns = now.turning(np.ones(len(phase.constrained)))[rows] @ rates_z[phase.all_rows]
+    change = -np.concatenate(turned) @ turns
+    motions, forces, moves = at.motions, at.forces, moved
     if even.redundant:
         pull = even.push @ even.forces(x @ by_own.T + at.picks @ (turning + turning.T))
-        still, free = np.zeros(nv), len(at.lost) - even.rank
+        free = min(len(at.lost) - even.rank, s)
         lost, sizes, shares = np.linalg.svd(at.lost, full_matrices=False)
-        for z, one in zip((pull @ shares.T * sizes).T[:free], lost.T[:free], strict=True):
-            along = phase.scattered(phase.along_rows(one), len(rates_z))
-            change[:nv] -= z @ terms.impulse_derivatives(q, still, along).momentum
+        motions = np.hstack((motions, np.zeros((nv, free))))
+        forces = np.hstack((forces, phase.along_rows(lost[:, :free])))
+        moves = np.hstack((moves, -(pull @ shares.T * sizes)[:, :free]))
+    count = len(rates_z)
+    along = np.zeros((count, motions.shape[1]))
+    along[phase.held_rows, :s] = adjoint
+    loads = phase.scattered(forces, count)
+    change[:nv] += terms.impulse_gradient(q, motions.T, loads.T, moves.T, along.T)
     return np.asarray(0.5 * at.ratio * change)
 
 

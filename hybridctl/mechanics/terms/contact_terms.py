@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from hybridctl.checks import Array
 
 
@@ -67,3 +69,16 @@ class Terms(Protocol):
     def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
         ...
+
+    def impulse_gradient(
+        self, q: Array, velocities: Array, forces: Array, moved: Array, along: Array
+    ) -> Array:
+        """The gradient (nv,) by q of a sum of y' (M z - J' f) - w' J z, all else fixed.
+
+        Of k such: velocities z and moved y (k, nv), forces f and along w (k, r).
+        """
+        gradient = np.zeros(moved.shape[1])
+        for z, f, y, w in zip(velocities, forces, moved, along, strict=True):
+            d = self.impulse_derivatives(q, z, f)
+            gradient += y @ d.momentum - w @ d.rates
+        return gradient

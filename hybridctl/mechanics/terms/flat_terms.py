@@ -25,10 +25,15 @@ from hybridctl.mechanics.contacts.geometry import PointsOnPlanes
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.sweeps import Sweeps
-from hybridctl.mechanics.terms.contact_terms import ImpulseDerivatives, TermDerivatives, TermValues
+from hybridctl.mechanics.terms.contact_terms import (
+    ImpulseDerivatives,
+    TermDerivatives,
+    Terms,
+    TermValues,
+)
 
 
-class FlatTerms:
+class FlatTerms(Terms):
     """The terms of a robot whose contacts are points against planes of the world."""
 
     def __init__(self, robot: Robot, ground: PointsOnPlanes, owner: Indices) -> None:
@@ -102,7 +107,8 @@ class FlatTerms:
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
         if not z.any():
             columns = self._weightless.axes(q)
-            turned = self._turning(columns, self._known_at(q, self._weightless)[0], forces)
+            points, _ = self._known_at(q, self._weightless)
+            turned = self._turning(columns, points, forces)
             return ImpulseDerivatives(-turned, np.zeros_like(self._mask))
         now = self._weightless.slopes(q, None, z)
         points, wrenches = self._known_at(q, self._weightless)
@@ -114,6 +120,20 @@ class FlatTerms:
         if forces.any():
             momentum = momentum - self._turning(now.columns, points, forces)
         return ImpulseDerivatives(momentum, rates * self._mask)
+
+    def impulse_gradient(
+        self, q: Array, velocities: Array, forces: Array, moved: Array, along: Array
+    ) -> Array:
+        """The gradient (nv,) of a sum, by D_q (J z) w = D_q (J' w) z."""
+        columns, sweeps = self._weightless.axes(q), self._weightless
+        points, _ = self._known_at(q, sweeps)
+        pulls, motions = np.concatenate((forces, along)), np.concatenate((moved, velocities))
+        turned = (motions[:, None] @ self._turning(columns, points, pulls)).sum(axis=(0, 1))
+        gradient = -turned
+        for z, y in zip(velocities, moved, strict=True):
+            if z.any():
+                gradient += y @ sweeps.slopes(q, None, z).bias_q
+        return gradient
 
     def _known_at(self, q: Array, sweeps: Sweeps) -> tuple[Array, Array]:
         """Points and wrenches of `_placed`, kept where this thread asked for them at q last."""
@@ -133,14 +153,15 @@ class FlatTerms:
         return points, wrenches
 
     def _turning(self, columns: Array, points: Array, forces: Array) -> Array:
-        """The derivative D_q (J' f) at fixed forces (r,)."""
+        """The derivatives D_q (J' f), (..., nv, nv), at fixed forces (..., r)."""
         known = self._known
         if known.levers is None:
             moving = self._moved * columns
             arms = np.concatenate((self._straight, skew(points)), axis=1)
             known.levers = arms, moving.reshape(-1, columns.shape[1]).T, moving[:, 3:]
         arms, moving, spins = known.levers
-        pull = arms @ skew((forces @ self._along).reshape(-1, 3))
-        total = (self._of_joint @ pull.reshape(len(pull), 18)).reshape(-1, 6, 3)
-        k = moving @ (total @ spins).reshape(-1, len(moving))
-        return np.asarray(np.where(self._before, k, k.T))
+        many = forces.shape[:-1]
+        pull = arms @ skew((forces @ self._along).reshape(*many, -1, 3))
+        total = (self._of_joint @ pull.reshape(*many, -1, 18)).reshape(*many, -1, 6, 3)
+        k = moving @ (total @ spins).reshape(*many, -1, len(moving))
+        return np.asarray(np.where(self._before, k, np.swapaxes(k, -1, -2)))

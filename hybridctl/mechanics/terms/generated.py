@@ -32,12 +32,17 @@ from hybridctl.mechanics.multibody.passive import Passive
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms import contact_expressions
 from hybridctl.mechanics.terms.contact_expressions import ContactPoints
-from hybridctl.mechanics.terms.contact_terms import ImpulseDerivatives, TermDerivatives, TermValues
+from hybridctl.mechanics.terms.contact_terms import (
+    ImpulseDerivatives,
+    TermDerivatives,
+    Terms,
+    TermValues,
+)
 
 _SOURCES = (expressions.__file__, contact_expressions.__file__, __file__)
 
 
-class GeneratedTerms:
+class GeneratedTerms(Terms):
     """The terms of a robot and its contacts at a point, each set of them one function.
 
     Functions are made when they are first asked for, and kept on disk (see `compiled`). Methods

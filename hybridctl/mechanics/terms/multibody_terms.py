@@ -8,10 +8,15 @@ from hybridctl.checks import Array
 from hybridctl.mechanics.contacts.geometry import ContactSet, RowDerivatives
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.terms.contact_terms import ImpulseDerivatives, TermDerivatives, TermValues
+from hybridctl.mechanics.terms.contact_terms import (
+    ImpulseDerivatives,
+    TermDerivatives,
+    Terms,
+    TermValues,
+)
 
 
-class PinocchioTerms:
+class PinocchioTerms(Terms):
     """The terms by Pinocchio's algorithms, for any robot."""
 
     def __init__(self, robot: Robot, rows: ContactSet) -> None:
