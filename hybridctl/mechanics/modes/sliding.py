@@ -21,7 +21,7 @@ from hybridctl.mechanics.modes.equations import (
     solve,
 )
 from hybridctl.mechanics.modes.phase import ContactPhase, Friction
-from hybridctl.mechanics.tolerances import CONSISTENT, STANDSTILL, STOPPED, TURNS
+from hybridctl.mechanics.tolerances import CONSISTENT, RANK, STANDSTILL, STOPPED, TURNS
 
 _TURNED = 10  # of Newton's steps, of which three or four do
 
@@ -57,6 +57,13 @@ class _Turn(NamedTuple):
     forces: Array
     across: Array
     slope: Array
+
+    def making(self, accelerations: Array) -> Array:
+        """The least angles that make these accelerations (n, ...) across.
+
+        Contacts that others hold have none in any direction, and theirs stays.
+        """
+        return np.asarray(np.linalg.lstsq(self.slope, accelerations, rcond=RANK)[0])
 
 
 def _turn(now: Solution, contacts: tuple[int, ...]) -> _Turn:
@@ -95,7 +102,7 @@ def steered_derivatives(
     """
     turn = _turn(now, now.steered)
     across_z = turn.across.T @ (now.rows.jacobian @ a_z + change_z)
-    angles_z = -np.linalg.solve(turn.slope, across_z)
+    angles_z = -turn.making(across_z)
     return (
         a_z + turn.acceleration @ angles_z,
         m_z + turn.multipliers @ angles_z,
@@ -119,7 +126,7 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
         if not now.inside or not np.abs(missed).max() > CONSISTENT * scale:  # or is no number
             return now
         turn, directions = _turn(now, now.steered), dict(now.directions)
-        angles = np.linalg.lstsq(turn.slope, -missed)[0]
+        angles = -turn.making(missed)
         for k, across, angle in zip(now.steered, turn.across.T, angles.tolist(), strict=True):
             sideways = across[now.phase.tangents[k]]
             directions[k] = math.cos(angle) * directions[k] + math.sin(angle) * sideways
