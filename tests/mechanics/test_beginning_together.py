@@ -140,6 +140,29 @@ def test_an_edge_whose_points_may_share_its_load_begins_to_slide_with_the_load_t
     )
 
 
+@pytest.mark.parametrize(
+    ("push", "load", "turn"),
+    [(10.4, 3.13, 1.04), (5.086, -6.883, 0.983), (10.9, 4.65, -0.364), (1.291, -1.444, 0.752)],
+)
+def test_corners_that_others_hold_do_not_begin_to_slide(push, load, turn):
+    """Two corners of the cube are to slide, two stick: nothing of it moves, in any direction.
+
+    The motion is that with four that stick, and so are its derivatives.
+    """
+    system = shod(pitches=False)
+    dynamics, q, v = system.dynamics, system.robot.neutral(), np.zeros(system.robot.nv)
+    q[2], u = 0.1, np.array([push, load, turn])
+    asked = ("stick", "stick", "slip", "slip", "slip", "slip")
+    now = dynamics.acceleration(q, v, u, asked)
+    still = dynamics.acceleration(q, v, u, ("stick",) * 4 + ("slip",) * 2)
+    assert [now.holds(i) for i in range(6)] == [True] * 4 + [False] * 2
+    scale = np.abs(still.acceleration).max()
+    np.testing.assert_allclose(now.acceleration, still.acceleration, atol=1e-9 * scale)
+    found, expected = (dynamics.derivatives_at(q, v, u, point) for point in (now, still))
+    size = np.abs(expected.acceleration_z).max()
+    np.testing.assert_allclose(found.acceleration_z, expected.acceleration_z, atol=1e-9 * size)
+
+
 def test_directions_that_are_not_found_are_an_error(monkeypatch):
     monkeypatch.setattr(sliding, "_TURNED", 0)
     system = shod(pitches=False)

@@ -14,7 +14,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.contacts.contact_states import STICK, Modes
-from hybridctl.mechanics.coulomb.law import unit
+from hybridctl.mechanics.coulomb.law import CERTIFIED, unit
 from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.modes.equations import ContactRows, Solution, problem, shared, solve
 from hybridctl.mechanics.modes.phase import ContactPhase, Friction
@@ -137,9 +137,14 @@ def _beginnings(
         for k, tangents in enumerate(phase.tangents)
     ]
     modes = tuple(phase.modes[i] for i in phase.closed)
-    solution = polish(problem(phase, rows, friction, held.kkt), modes, guesses)
+    law = problem(phase, rows, friction, held.kkt)
+    solution = polish(law, modes, guesses)
     if solution is not None:
-        guesses = list(solution.directions)
+        least = CERTIFIED * law.magnitude
+        guesses = [
+            s if s is not None and s @ solution.rates[tangents] > least else None
+            for s, tangents in zip(solution.directions, phase.tangents, strict=True)
+        ]
     else:
         guesses = [None if k in stays else guess for k, guess in enumerate(guesses)]
     found = {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
