@@ -56,6 +56,7 @@ ITERATIONS = 60  # of a bracketed search, which halves
 NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
 _DOUBLED = 1e-8  # of an interval: the square of a change this small is rounding
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
+_PIECES = 100  # of a step, halved at most
 
 Value = Callable[[float], float]
 
@@ -231,7 +232,7 @@ class GuardWatch:
 
         One that is not armed may fire later, for having fallen before.
         """
-        for piece in self._resolved(i, whole, guard, _HALVINGS):
+        for piece in self._resolved(i, whole, guard):
             if piece.left > late and not self._fell[i] <= late:
                 return None
             time = self._fires(i, piece, guard)
@@ -239,10 +240,30 @@ class GuardWatch:
                 return time
         return None
 
-    def _resolved(
-        self, i: int, piece: GuardPiece, guard: Value, halvings: int
-    ) -> Iterator[GuardPiece]:
-        """Pieces of a piece, in order, on which eight samples resolve guard i near zero.
+    def _resolved(self, i: int, whole: GuardPiece, guard: Value) -> Iterator[GuardPiece]:
+        """Pieces of a step, in order, on which eight samples resolve guard i near zero.
+
+        What so many of them do not resolve is left as it is: a guard that is rounding, as forces
+        are where hardly any are inside the cones, is so at any length.
+        """
+        pending, most = [(whole, _HALVINGS)], _PIECES
+        while pending:
+            piece, halvings = pending.pop()
+            if most == 0 or halvings == 0 or self._is_resolved(i, piece):
+                yield piece
+                continue
+            most -= 1
+            middle, halves = 0.5 * (piece.left + piece.right), []
+            for left, right in ((piece.left, middle), (middle, piece.right)):
+                times = [*(left + (right - left) * FRACTIONS)[:-1].tolist(), right]
+                values = np.array([guard(t) for t in times])
+                if not np.isfinite(values).all():
+                    raise self._not_finite(times, values[:, None], self._guards.names[i : i + 1])
+                halves.append((GuardPiece(left, right, values), halvings - 1))
+            pending += reversed(halves)
+
+    def _is_resolved(self, i: int, piece: GuardPiece) -> bool:
+        """Whether eight samples of guard i resolve it, or need not.
 
         One that is exactly zero at some of them, and negative at none, is held there, as forces at
         the border of a cone are: it bends where that begins, and does not fall further.
@@ -252,16 +273,7 @@ class GuardWatch:
         short = piece.right - piece.left <= max(SHORT * math.ulp(piece.right), self._brief)
         lowest = min(piece.samples)
         held = lowest == 0.0 and piece.samples.count(0.0) > 1
-        if halvings == 0 or short or not vague or held or lowest >= 2.0 * sum(size[2:]):
-            yield piece
-            return
-        middle = 0.5 * (piece.left + piece.right)
-        for left, right in ((piece.left, middle), (middle, piece.right)):
-            times = [*(left + (right - left) * FRACTIONS)[:-1].tolist(), right]
-            values = np.array([guard(t) for t in times])
-            if not np.isfinite(values).all():
-                raise self._not_finite(times, values[:, None], self._guards.names[i : i + 1])
-            yield from self._resolved(i, GuardPiece(left, right, values), guard, halvings - 1)
+        return short or not vague or held or lowest >= 2.0 * sum(size[2:])
 
     def _fires(self, i: int, piece: GuardPiece, guard: Value) -> float | None:
         """Time at which guard i fires on a piece that resolves it, arming it on the way."""

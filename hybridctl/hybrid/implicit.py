@@ -68,7 +68,7 @@ class ImplicitStepper:
         )
         first = None if first_step is None else min(first_step, abs(t_end - t))
         self._solver = self._make(t, x, first_step=first)
-        if first is None:
+        if first is None and self._cubic:  # BDF keeps differences over this length
             self._solver.h_abs *= _BEGIN
         self._guards: Array | None = None
 
