@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hybridctl.mechanics.terms.kkt import KKT
+from hybridctl.mechanics.terms.least_norm import LeastNorm
 from hybridctl.mechanics.tolerances import RANK
 
 ROWS = np.array([[1.0, 0.5, 0.25], [0.0, 0.0, 0.0], [0.3, 1.0, 0.2]])
@@ -114,3 +115,28 @@ def test_forces_and_what_belongs_to_them_are_those_of_numpy(contacts, ranks, sym
     np.testing.assert_allclose(
         pushed.forces(reached), np.linalg.pinv(plain, rcond=1e-11) @ reached, **near
     )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "rank"),
+    [(4, 4, 4), (5, 5, 2), (3, 6, 3), (3, 6, 2), (6, 3, 3), (6, 3, 1), (3, 3, 0), (2, 4, 0)],
+)
+def test_solutions_of_least_norm_are_those_of_numpy(rows, columns, rank, weighted):
+    """The inverse W^(1/2) (A W^(1/2))^+, and what A does not see, orthonormal in the metric.
+
+    Condition numbers of these random matrices are up to 1e3, hence 1e-11 of rounding.
+    """
+    rng = np.random.default_rng(rows + 10 * columns + 100 * rank)
+    A = rng.normal(size=(rows, rank)) @ rng.normal(size=(rank, columns))
+    weights = rng.uniform(0.2, 5.0, columns) if weighted else np.ones(columns)
+    system, half = LeastNorm(A, weights if weighted else None), np.sqrt(weights)[:, None]
+    inverse = half * np.linalg.pinv(A * half.T, rcond=1e-11)
+    assert system.rank == rank
+    np.testing.assert_allclose(system.inverse, inverse, atol=1e-11)
+    for right in (rng.normal(size=rows), rng.normal(size=(rows, 2))):
+        np.testing.assert_allclose(system.solve(right), inverse @ right, atol=1e-11)
+    assert system.null.shape == (columns, columns - rank)
+    np.testing.assert_allclose(A @ system.null, 0.0, atol=1e-11)
+    metric = system.null.T @ (system.null / weights[:, None])
+    np.testing.assert_allclose(metric, np.eye(columns - rank), atol=1e-11)

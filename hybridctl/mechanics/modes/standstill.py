@@ -19,12 +19,14 @@ from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.modes.equations import ContactRows, Solution, problem, shared, solve
 from hybridctl.mechanics.modes.phase import ContactPhase, Friction
 from hybridctl.mechanics.modes.sliding import change_of_steered, sliding_directions, turned_by_loads
+from hybridctl.mechanics.terms.kkt import KKT
 from hybridctl.mechanics.tolerances import (
     ALONG,
     AT_BORDER,
     BEGUN,
     CLEARLY_MOVES,
     MOVES,
+    RANK,
     SAME_WAY,
     STANDSTILL,
 )
@@ -126,8 +128,8 @@ def _beginnings(
 
     held: the solution in which they stick; those that stay in it are left out, unless others carry
     them along. The first guess is against the friction that would hold them: at the border of
-    breaking away it is the direction itself. Besides, whether these are directions of
-    accelerations: where other contacts do not hold, guesses are returned.
+    breaking away it is the direction itself. Those that others hold do not begin. Besides, whether
+    these are directions of accelerations: where other contacts do not hold, guesses are returned.
     """
     if set(stays) >= set(starting):
         return {}, True
@@ -141,14 +143,22 @@ def _beginnings(
     solution = polish(law, modes, guesses)
     if solution is not None:
         least = CERTIFIED * law.magnitude
-        guesses = [
-            s if s is not None and s @ solution.rates[tangents] > least else None
-            for s, tangents in zip(solution.directions, phase.tangents, strict=True)
-        ]
+        guesses = list(solution.directions)
+        for k, (s, tangents) in enumerate(zip(solution.directions, phase.tangents, strict=True)):
+            if s is not None and s @ solution.rates[tangents] <= least:
+                guesses[k] = s if _moves(phase, rows, k, s) else None
     else:
         guesses = [None if k in stays else guess for k, guess in enumerate(guesses)]
     found = {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
     return found, solution is not None
+
+
+def _moves(phase: ContactPhase, rows: ContactRows, k: int, along: Array) -> bool:
+    """Whether the surfaces and what sticks let the k-th closed contact move, at no force now."""
+    force, held = rows.jacobian[phase.tangents[k]].T @ along, rows.jacobian[phase.constrained]
+    system = KKT(rows.mass, held.T, held, redundant=phase.redundant)
+    moved, _ = system.solve(force, np.zeros(len(held)))
+    return bool(force @ moved > RANK * (force @ system.by_mass(force)))
 
 
 def _goes_on(now: Solution, k: int, onwards: Array | None, sure: bool) -> bool:

@@ -26,9 +26,8 @@ class KKT:
 
     F = C^T without sliding friction; otherwise G is not symmetric. Where contacts are `redundant`
     it is singular, by its condition number as LAPACK estimates it, unless that is known before.
-    Forces are then those with
-    G lambda = c and the least sum of lambda_i^2 / weights_i, where `weights` (k,) are positive, by
-    default one.
+    Forces are then those with G lambda = c and the least sum of lambda_i^2 / weights_i, where
+    `weights` (k,) are positive, by default one; see `sharing`.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class LeastNorm:
     def solve(self, right: Array) -> Array:
         """The solution x_0 of least norm for a right-hand side c (m,), or (m, k)."""
         if right.ndim == 1:
-            return self._of_least(dtrtrs(self._root, self._range.T @ right, trans=1)[0])
+            return self._of_least(_lower(self._root, self._range.T @ right))
         return np.asarray(self.inverse @ right)
 
     def alike(self, x: Array) -> Array:
@@ -62,7 +62,7 @@ class LeastNorm:
     def _of_least(self, acting: Array) -> Array:
         """The vector (n,) of least norm with Z' x = acting."""
         basis, root = self._spread
-        return np.asarray(basis @ (acting if root is None else dtrtrs(root, acting, trans=1)[0]))
+        return np.asarray(basis @ (acting if root is None else _lower(root, acting)))
 
     @cached_property
     def _spread(self) -> tuple[Array, Array | None]:
@@ -76,6 +76,8 @@ class LeastNorm:
     @cached_property
     def inverse(self) -> Array:
         """The inverse A^+ (n, m) in the metric of the weights, W Z (Z' W Z)^-1 R^-T Q^T."""
+        if not self.rank:
+            return np.zeros(self.matrix.T.shape)
         basis, of_weights = self._spread
         part = dgesv(_upper(self._root).T, self._range.T)[2]
         if of_weights is not None:
@@ -112,6 +114,11 @@ def _orthonormal(columns: Array) -> tuple[Array, Array]:
     factors, tau, _, _ = dgeqrf(columns, overwrite_a=1)
     q, _, _ = dorgqr(factors, tau)
     return q, factors[: columns.shape[1]]
+
+
+def _lower(root: Array, right: Array) -> Array:
+    """The product R^-T b for an upper triangular R (r, r), which may be empty."""
+    return np.asarray(dtrtrs(root, right, trans=1)[0]) if len(root) else right
 
 
 def _upper(factors: Array) -> Array:
