@@ -129,7 +129,7 @@ class FlatTerms(Terms):
         points, _ = self._known_at(q, sweeps)
         pulls, motions = np.concatenate((forces, along)), np.concatenate((moved, velocities))
         turned = (motions[:, None] @ self._turning(columns, points, pulls)).sum(axis=(0, 1))
-        gradient = -turned
+        gradient: Array = -turned
         for z, y in zip(velocities, moved, strict=True):
             if z.any():
                 gradient += y @ sweeps.slopes(q, None, z).bias_q
