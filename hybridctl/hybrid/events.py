@@ -243,14 +243,17 @@ class GuardWatch:
     def _resolved(self, i: int, whole: GuardPiece, guard: Value) -> Iterator[GuardPiece]:
         """Pieces of a step, in order, on which eight samples resolve guard i near zero.
 
-        What so many of them do not resolve is left as it is: a guard that is rounding, as forces
-        are where hardly any are inside the cones, is so at any length.
+        What so many of them do not resolve is left as it is, and half as many where the shortest
+        do not: a kink is one of these, but a guard that is rounding, as forces are where hardly any
+        are inside the cones, is so at any length.
         """
         pending, most = [(whole, _HALVINGS)], _PIECES
         while pending:
             piece, halvings = pending.pop()
-            if most == 0 or halvings == 0 or self._is_resolved(i, piece):
+            resolved = self._is_resolved(i, piece)
+            if resolved or most == 0 or halvings == 0:
                 yield piece
+                most = most if resolved else most // 2
                 continue
             most -= 1
             middle, halves = 0.5 * (piece.left + piece.right), []

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize
+from scipy.optimize import linprog, minimize
 
 from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.coulomb import CoulombProblem, least_norm_forces
@@ -97,6 +97,27 @@ def test_sliding_legs_share_along_their_rays():
     # friction at height -1 turns the body by -mu N about y: the load seems to stand mu further on
     x = 0.3 + mu
     np.testing.assert_allclose(normal, 0.25 * (1.0 + TABLE[:, :2] @ [x, 0.2]), atol=EXACT)
+
+
+@pytest.mark.parametrize("left", [0.0, 1e-12, 1e-10, 1e-8])
+def test_a_table_turned_as_hard_as_it_holds_has_the_forces_of_its_turn(left):
+    """Friction against the velocities of a twist, and of all loads those on which it works most.
+
+    No other forces do as much work on the twist: there is no choice but by what is `left`.
+    """
+    rng, mu, k = np.random.default_rng(5), 0.2, len(TABLE)
+    for _ in range(60):
+        twist, load = rng.normal(size=3), pressed(rng.uniform(-0.8, 0.8, 2))
+        velocities = twist[:2] + twist[2] * np.column_stack((-TABLE[:, 1], TABLE[:, 0]))
+        speeds = np.linalg.norm(velocities, axis=1)
+        normals = rows_at(TABLE)[:k]
+        normal = linprog(-speeds, A_eq=normals[:, 2:5].T, b_eq=-load[2:5]).x
+        friction = -mu * (1.0 - left) * (normal / speeds)[:, None] * velocities
+        forces = np.concatenate((normal, friction.ravel()))
+        found = stick(loaded(TABLE, -rows_at(TABLE).T @ forces, mu))
+        # cones hold to 1e-9; friction may turn by sqrt(2 left), and loads change by some times that
+        near = 10.0 * np.sqrt(2.0 * (left + 1e-9))
+        np.testing.assert_allclose(found.forces, forces, atol=near)
 
 
 def random_case(rng, t=0.0):

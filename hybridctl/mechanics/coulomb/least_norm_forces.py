@@ -283,7 +283,34 @@ def _constrained(cones: Sequence[Cone], allowed: _Open) -> _Found | None:
     start = ConeProgramme(np.eye(count), np.zeros(count), rows @ null, offset, kinds).solve()
     if start.infeasible:
         return None
-    return _active_set(cones, allowed, start.point if start.solved else at_least, size, _CHANGES)[0]
+    begin = start.point if start.solved else at_least
+    found, _ = _active_set(cones, allowed, begin, size, _CHANGES)
+    return _nearly(cones, allowed, begin, size) if found is None and start.solved else found
+
+
+def _nearly(cones: Sequence[Cone], allowed: _Open, z: Array, size: float) -> _Found:
+    """The programme's own multipliers m_0 + N z, put inside the cones, which they miss by 1e-9.
+
+    Where forces inside the cones are next to a single one, no set of borders leads to it.
+    """
+    m = allowed.particular + allowed.null @ z
+    for normal, tangents, friction in cones:
+        m[normal] = max(m[normal], 0.0)
+        length, limit = hypot(*m[tangents]), friction * m[normal]
+        if length > limit:
+            m[tangents] *= limit / length
+    active = _borders_at(cones, m, size)
+    borders, _ = _borders(cones, active, m, np.zeros(0))
+    return m, active, np.linalg.lstsq((borders @ allowed.null).T, z)[0]
+
+
+def _borders_at(cones: Sequence[Cone], m: Array, size: float) -> Active:
+    """The borders that multipliers all but touch."""
+    slacks = _slacks(cones, m).tolist()
+    return [
+        APEX if m[cone.normal] <= _GUESSED * size else SIDE if slack <= _GUESSED * size else INSIDE
+        for cone, slack in zip(cones, slacks, strict=True)
+    ]
 
 
 def _active_set(
@@ -294,13 +321,7 @@ def _active_set(
     Besides, whether these are the minimum. Multipliers kappa need not exist where the forces inside
     the cones have no interior; then the borders that act alternate.
     """
-    m = allowed.particular + allowed.null @ z
-    active = [INSIDE] * len(cones)
-    for j, (cone, slack) in enumerate(zip(cones, _slacks(cones, m), strict=True)):
-        if m[cone.normal] <= _GUESSED * size:
-            active[j] = APEX
-        elif slack <= _GUESSED * size:
-            active[j] = SIDE
+    active = _borders_at(cones, allowed.particular + allowed.null @ z, size)
     met: list[Active] = []
     found = None
     while active not in met and len(met) <= most:
