@@ -1,6 +1,7 @@
 """Feet that begin to slide one after the other, microseconds apart, or beside others that hold."""
 
 from importlib.metadata import files
+from itertools import product
 
 import numpy as np
 import pytest
@@ -161,6 +162,24 @@ def test_corners_that_others_hold_do_not_begin_to_slide(push, load, turn):
     found, expected = (dynamics.derivatives_at(q, v, u, point) for point in (now, still))
     size = np.abs(expected.acceleration_z).max()
     np.testing.assert_allclose(found.acceleration_z, expected.acceleration_z, atol=1e-9 * size)
+
+
+@pytest.mark.parametrize(("push", "turn"), [(20.0, 0.3), (8.0, -0.6), (5.0, 2.0), (2.0, 1.0)])
+def test_directions_are_found_from_afar(push, turn):
+    """From 64 pairs of them: Newton's method alone mostly leads to where contacts slow down."""
+    system = shod(pitches=False)
+    dynamics, q, v = system.dynamics, system.robot.neutral(), np.zeros(system.robot.nv)
+    q[2], phase = 0.1, dynamics.phase(("stick",) * 4 + ("slip",) * 2)
+    now = dynamics.solve(phase, q, v, np.array([push, -5.0, turn]))
+    onwards = 0
+    for angles in product(np.arange(8) * np.pi / 4.0, repeat=2):
+        start = sliding._turned(now, np.array(angles), phase.friction)
+        found = sliding.turned_by_loads(start, phase.friction)
+        across, along = (sliding.change_of_steered(found, way) for way in (False, True))
+        scale = np.abs(found.acceleration).max()
+        assert not found.inside or np.abs(across).max() <= 1e-8 * scale
+        onwards += bool((along >= -1e-8 * scale).all())
+    assert onwards >= 40
 
 
 def test_directions_that_are_not_found_are_an_error(monkeypatch):

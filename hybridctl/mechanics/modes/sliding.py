@@ -24,6 +24,7 @@ from hybridctl.mechanics.modes.phase import ContactPhase, Friction
 from hybridctl.mechanics.tolerances import CONSISTENT, RANK, STANDSTILL, STOPPED, TURNS
 
 _TURNED = 10  # of Newton's steps, of which three or four do
+_STARTS = (0.0, 1.0, 0.5)  # of the way to where contacts accelerate: from there it is tried again
 
 
 def sliding_directions(
@@ -121,24 +122,52 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
     """
     if not now.steered or not now.kkt.redundant:
         return now
-    scale, missed = magnitude(now), change_of_steered(now, along=False)
-    for _ in range(_TURNED):
-        if not now.inside or not np.abs(missed).max() > CONSISTENT * scale:  # or is no number
-            return now
-        turn, directions = _turn(now, now.steered), dict(now.directions)
-        angles = -turn.making(missed)
-        for k, across, angle in zip(now.steered, turn.across.T, angles.tolist(), strict=True):
-            sideways = across[now.phase.tangents[k]]
-            directions[k] = math.cos(angle) * directions[k] + math.sin(angle) * sideways
-        now = shared(solve(now.phase, now.rows, directions, now.steered), friction)
-        missed = change_of_steered(now, along=False)
-    if np.abs(missed).max() <= CERTIFIED * scale:
-        return now
+    scale, against = magnitude(now), None
+    for share in _STARTS:
+        found, missed = _along_accelerations(_turned_towards(now, share, friction), friction, scale)
+        if not found.inside:
+            return found
+        if missed <= CERTIFIED * scale:
+            if (change_of_steered(found, along=True) >= -CERTIFIED * scale).all():
+                return found
+            against = against or found
+    if against is not None:
+        return against
     raise NoContactSolutionError(
         "numerical failure: no directions were found in which contacts that share loads may begin "
-        f"to slide, accelerations of {np.abs(missed).max():.2g} m/s^2 are left across them",
+        f"to slide, accelerations of {missed:.2g} m/s^2 are left across them",
         numerical=True,
     )
+
+
+def _along_accelerations(now: Solution, friction: Friction, scale: float) -> tuple[Solution, float]:
+    """Newton's method from these directions; besides, the largest acceleration left across."""
+    missed = change_of_steered(now, along=False)
+    for _ in range(_TURNED):
+        if not now.inside or not np.abs(missed).max() > CONSISTENT * scale:  # or is no number
+            break
+        turn = _turn(now, now.steered)
+        now = _turned(now, -turn.making(missed), friction)
+        missed = change_of_steered(now, along=False)
+    return now, float(np.abs(missed).max())
+
+
+def _turned_towards(now: Solution, share: float, friction: Friction) -> Solution:
+    """The solution with directions turned to those of accelerations by a share of the angle."""
+    if not share:
+        return now
+    along, across = (change_of_steered(now, along) for along in (True, False))
+    return _turned(now, share * np.arctan2(across, along), friction)
+
+
+def _turned(now: Solution, angles: Array, friction: Friction) -> Solution:
+    """The solution, loads shared, with the directions of steered contacts turned by angles."""
+    directions = dict(now.directions)
+    for k, angle in zip(now.steered, angles.tolist(), strict=True):
+        x, y = directions[k]
+        c, s = math.cos(angle), math.sin(angle)
+        directions[k] = np.array([c * x - s * y, s * x + c * y])
+    return shared(solve(now.phase, now.rows, directions, now.steered), friction)
 
 
 def change_of_steered(now: Solution, along: bool) -> Array:
