@@ -115,8 +115,10 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
     """A solution whose steered contacts slide the way they accelerate under the loads they carry.
 
     Directions are found with any loads that redundant contacts may share, and where these slide,
-    the motion depends on them. Newton's method on the angles, with loads shared anew. As it is
-    where no loads are inside the friction cones: contacts are not in these modes then.
+    the motion depends on them. Newton's method on the angles, with loads shared anew, from these
+    directions, or else from between them and those of accelerations; one in which contacts slow
+    down only where no other is found. As it is where no loads are inside the friction cones:
+    contacts are not in these modes then.
 
     Raises `NoContactSolutionError` where it finds no such directions.
     """
