@@ -1,6 +1,7 @@
 """Forces of least weighted norm inside the cones: closed forms, an optimiser, differences."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,12 +11,14 @@ from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.coulomb import CoulombProblem, least_norm_forces
 from hybridctl.mechanics.coulomb.cones import Cone
 from hybridctl.mechanics.coulomb.least_norm_forces import Loads, inside_cones, least_forces
+from hybridctl.mechanics.modes.equations import friction_weights
 from hybridctl.mechanics.terms.least_norm import LeastNorm
 
 MASS = np.diag([1.0, 1.0, 1.0, 0.4, 0.5, 0.6])
 # Wrenches are of order one and the equations are solved by singular values: some hundred roundings
 # times the condition of G, about a thousand.
 EXACT = 1e-10
+FRICTION = 0.7
 
 
 def rows_at(points):
@@ -314,3 +317,40 @@ def test_forces_are_found_where_weights_of_four_decades_leave_them_far_outside_t
     np.testing.assert_allclose(rows.T @ result.forces, -drive, atol=1e-6)
     assert result.slipping == (0, 2)
     np.testing.assert_allclose(result.forces[[0, 2]], [light, heavy], rtol=1e-8)
+
+
+def sole(seed):
+    """A sole on four corners whose loads span decades, some of which are about to slip.
+
+    Returned are forces inside the cones, and the equations of their wrench, whose weights are those
+    of a mode.
+    """
+    draw, wrench = np.random.default_rng(seed), np.zeros((6, 12))
+    for j, (x, y) in enumerate(((0.12, 0.05), (0.12, -0.05), (-0.06, 0.05), (-0.06, -0.05))):
+        wrench[:, j] = 0, 0, 1, y, -x, 0
+        wrench[:, 4 + 2 * j], wrench[:, 5 + 2 * j] = (1, 0, 0, 0, 0, -y), (0, 1, 0, 0, 0, x)
+    forces = draw.uniform(size=12) * 10.0 ** -draw.uniform(0.0, 3.0, 12)
+    for j in range(4):
+        angle, share = draw.uniform(0.0, 2.0 * np.pi), 1.0 - 10.0 ** -draw.uniform(0.0, 6.0)
+        along = np.array([np.cos(angle), np.sin(angle)])
+        forces[4 + 2 * j : 6 + 2 * j] = FRICTION * share * forces[j] * along
+    phase = SimpleNamespace(closed=range(4), tied=np.repeat(np.arange(4), 2))
+    even = LeastNorm(wrench).solve(wrench @ forces)
+    return forces, LeastNorm(wrench, friction_weights(phase, even))
+
+
+@pytest.mark.parametrize("seed", [*range(150), 1841, 1899, 1976, 2316, 2971, 3027])
+def test_forces_of_a_sole_are_nearer_to_nothing_than_any_others_inside_the_cones(seed):
+    """z . (g - z) >= 0 for all g inside the cones, in the metric of the weights.
+
+    Programmes are solved to 1e-8, and lengths are to be right to the square root of rounding.
+    """
+    inside, system = sole(seed)
+    cones = [Cone(j, [4 + 2 * j, 5 + 2 * j], FRICTION) for j in range(4)]
+    least = system.solve(system.matrix @ inside)
+    found = inside_cones(system, least, Loads(np.eye(12), cones, np.ones(12))).multipliers
+    np.testing.assert_allclose(system.matrix @ (found - inside), 0.0, atol=1e-8)
+    normal, sideways = found[:4], np.hypot(found[4::2], found[5::2])
+    assert min(normal.min(), (FRICTION * normal - sideways).min()) >= -1e-9
+    z, other = (found - least) / np.sqrt(system.weights), (inside - least) / np.sqrt(system.weights)
+    assert z @ (other - z) >= -1e-6 * np.linalg.norm(z) * np.linalg.norm(other)

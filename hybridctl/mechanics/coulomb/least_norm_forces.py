@@ -15,8 +15,9 @@ conditions,
 
 .. math:: H m - A^T y - \sum_j \kappa_j \nabla g_j = 0, \quad A m = c, \quad g_j = 0,
 
-H = E' W^-1 E, makes it exact. Where the forces inside the cones are next to a single one, those of
-the programme are taken as they are, to 1e-9. The g_j of borders that act: f_n of a contact without
+H = E' W^-1 E, makes it exact. Where the forces inside the cones are next to a single one, or
+no set of borders is found at which they are least, those of the programme are taken as they are, to
+1e-9. The g_j of borders that act: f_n of a contact without
 load (and f_t = 0 where it sticks), mu_s f_n - |f_t| of one that is about to slip.
 """
 
@@ -43,7 +44,7 @@ _TOUCHES = 1e-9
 _GUESSED = 1e-5
 _THICKNESS = 1e-9
 _EXACT, _ROUNDING = 1e-13, 1e-8
-_STEPS, _FEW, _CHANGES = 12, 4, 30
+_STEPS, _FEW, _CHANGES = 8, 1, 8
 
 INSIDE, SIDE, APEX = range(3)
 Active = list[int]
@@ -285,14 +286,19 @@ def _constrained(cones: Sequence[Cone], allowed: _Open) -> _Found | None:
     if start.infeasible:
         return None
     begin = start.point if start.solved else at_least
-    found, _ = _active_set(cones, allowed, begin, size, _CHANGES)
-    return _nearly(cones, allowed, begin, size) if found is None and start.solved else found
+    found, is_minimum = _active_set(cones, allowed, begin, size, _CHANGES)
+    if is_minimum or not start.solved:
+        return found
+    if found is None or _exceeds(found[0], begin, allowed):
+        return _nearly(cones, allowed, begin, size)
+    return found
 
 
 def _nearly(cones: Sequence[Cone], allowed: _Open, z: Array, size: float) -> _Found:
     """The programme's own multipliers m_0 + N z, put inside the cones, which they miss by 1e-9.
 
-    Where forces inside the cones are next to a single one, no set of borders leads to it.
+    Where forces inside the cones are next to a single one, no set of borders leads to it, and where
+    they have no interior the borders that act alternate.
     """
     m = allowed.particular + allowed.null @ z
     for normal, tangents, friction in cones:
@@ -303,6 +309,12 @@ def _nearly(cones: Sequence[Cone], allowed: _Open, z: Array, size: float) -> _Fo
     active = _borders_at(cones, m, size)
     borders, _ = _borders(cones, active, m, np.zeros(0))
     return m, active, np.linalg.lstsq((borders @ allowed.null).T, z)[0]
+
+
+def _exceeds(m: Array, z: Array, allowed: _Open) -> bool:
+    """Whether multipliers m are further from those of least norm than m_0 + N z."""
+    length = np.linalg.norm(np.linalg.lstsq(allowed.null, m - allowed.particular)[0])
+    return bool(length > (1.0 + _ROUNDING) * np.linalg.norm(z))
 
 
 def _borders_at(cones: Sequence[Cone], m: Array, size: float) -> Active:
