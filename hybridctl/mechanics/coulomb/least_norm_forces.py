@@ -15,10 +15,10 @@ conditions,
 
 .. math:: H m - A^T y - \sum_j \kappa_j \nabla g_j = 0, \quad A m = c, \quad g_j = 0,
 
-H = E' W^-1 E, makes it exact. Where the forces inside the cones are next to a single one, or
-no set of borders is found at which they are least, those of the programme are taken as they are, to
-1e-9. The g_j of borders that act: f_n of a contact without
-load (and f_t = 0 where it sticks), mu_s f_n - |f_t| of one that is about to slip.
+H = E' W^-1 E, makes it exact. Where the forces inside the cones are next to a single one, or no set
+of borders is found at which they are least, those of the programme are taken as they are, to 1e-9.
+The g_j of borders that act: f_n of a contact without load (and f_t = 0 where it sticks),
+mu_s f_n - |f_t| of one that is about to slip.
 """
 
 from __future__ import annotations
