@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import linprog, minimize
 
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics.coulomb import CoulombProblem, least_norm_forces
+from hybridctl.mechanics.coulomb import CoulombProblem
 from hybridctl.mechanics.coulomb.cones import Cone
 from hybridctl.mechanics.coulomb.least_norm_forces import Loads, inside_cones, least_forces
 from hybridctl.mechanics.modes.equations import friction_weights
@@ -184,21 +184,6 @@ def test_no_forces_inside_the_cones_are_smaller():
             np.testing.assert_allclose(forces, other.x, atol=1e-4)  # sqrt of the gains left out
     assert active >= 10
     assert compared >= 10
-
-
-def test_the_cone_programme_leads_to_the_same_forces(monkeypatch):
-    """From its solution, instead of from the borders that the forces of least norm leave."""
-    met = 0
-    for seed in range(25):
-        problem, weights, _ = random_case(np.random.default_rng(seed))
-        found = stick(problem, weights)
-        with monkeypatch.context() as m:
-            m.setattr(least_norm_forces, "_FEW", -1)
-            other = stick(problem, weights)
-        np.testing.assert_allclose(found.forces, other.forces, atol=EXACT)
-        assert (found.unloaded, found.slipping) == (other.unloaded, other.slipping)
-        met += bool(found.unloaded or found.slipping)
-    assert met >= 10
 
 
 def test_derivatives_with_borders_that_act():

@@ -8,17 +8,15 @@ closed contacts and the tangents of sticking ones, f = E m, and the rows that ar
     f_n \ge 0, \quad |f_t| \le \mu_s f_n \text{ where it sticks},
 
 is strictly convex, so the forces are unique. Where equations contradict each other A m is next to
-c. If the forces of least norm alone are inside the cones they are it; otherwise the borders that
-those leave are taken for those that act, and changed, or, where few changes do not lead to the
-minimum, Clarabel solves the programme on the null space of A. Newton's method on its optimality
-conditions,
+c. If the forces of least norm alone are inside the cones they are it; otherwise Clarabel solves the
+programme on the null space of A. Newton's method on its optimality conditions,
 
 .. math:: H m - A^T y - \sum_j \kappa_j \nabla g_j = 0, \quad A m = c, \quad g_j = 0,
 
-H = E' W^-1 E, makes it exact. Where the forces inside the cones are next to a single one, or no set
-of borders is found at which they are least, those of the programme are taken as they are, to 1e-9.
-The g_j of borders that act: f_n of a contact without load (and f_t = 0 where it sticks),
-mu_s f_n - |f_t| of one that is about to slip.
+H = E' W^-1 E, makes it exact, with changes of the borders that act. Where the forces inside the
+cones are next to a single one, or no set of borders is found at which they are least, those of the
+programme are taken as they are, to 1e-9. The g_j of borders that act: f_n of a contact without load
+(and f_t = 0 where it sticks), mu_s f_n - |f_t| of one that is about to slip.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ _TOUCHES = 1e-9
 _GUESSED = 1e-5
 _THICKNESS = 1e-9
 _EXACT, _ROUNDING = 1e-13, 1e-8
-_STEPS, _FEW, _CHANGES = 8, 1, 8
+_STEPS, _CHANGES = 8, 8
 
 INSIDE, SIDE, APEX = range(3)
 Active = list[int]
@@ -267,18 +265,12 @@ def _rows_of(cone: Cone, kind: int) -> int:
 
 
 def _constrained(cones: Sequence[Cone], allowed: _Open) -> _Found | None:
-    """Multipliers inside the cones, which borders act, and their kappa; None if there are none.
-
-    Few changes of the borders that the forces of least norm leave mostly lead to the minimum.
-    """
+    """Multipliers inside the cones, which borders act, and their kappa; None if there are none."""
     particular, null = allowed
     count = null.shape[1]
     if not count:
         return None
     size, at_least = _size(allowed), np.zeros(count)
-    found, is_minimum = _active_set(cones, allowed, at_least, size, _FEW)
-    if is_minimum:
-        return found
     rows, kinds = cone_rows(cones, [], len(particular))
     offset = rows @ particular
     offset += _THICKNESS * size * rows[:, [cone.normal for cone in cones]].any(axis=1)
@@ -286,7 +278,7 @@ def _constrained(cones: Sequence[Cone], allowed: _Open) -> _Found | None:
     if start.infeasible:
         return None
     begin = start.point if start.solved else at_least
-    found, is_minimum = _active_set(cones, allowed, begin, size, _CHANGES)
+    found, is_minimum = _active_set(cones, allowed, begin, size)
     if is_minimum or not start.solved:
         return found
     if found is None or _exceeds(found[0], begin, allowed):
@@ -327,7 +319,7 @@ def _borders_at(cones: Sequence[Cone], m: Array, size: float) -> Active:
 
 
 def _active_set(
-    cones: Sequence[Cone], allowed: _Open, z: Array, size: float, most: int
+    cones: Sequence[Cone], allowed: _Open, z: Array, size: float
 ) -> tuple[_Found | None, bool]:
     """The forces found last inside the cones, by changes of the borders that act at m_0 + N z.
 
@@ -337,7 +329,7 @@ def _active_set(
     active = _borders_at(cones, allowed.particular + allowed.null @ z, size)
     met: list[Active] = []
     found = None
-    while active not in met and len(met) <= most:
+    while active not in met and len(met) <= _CHANGES:
         met.append(list(active))
         m, loads = _on_borders(cones, active, allowed, z)
         if _slacks(cones, m).min() >= -_TOUCHES * size:
