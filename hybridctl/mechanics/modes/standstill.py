@@ -44,7 +44,7 @@ def settled(phases: Phases, phase: ContactPhase, rows: ContactRows) -> Solution:
     now = solve(phase, rows, directions)
     if not slow:
         return now
-    together = _beginning_together(phases, phase, rows, directions, slow)
+    together = _beginning_together(phases, now, slow)
     if together is not None:
         return together
     friction = phase.friction
@@ -61,19 +61,14 @@ def settled(phases: Phases, phase: ContactPhase, rows: ContactRows) -> Solution:
     return _from_rest(still, rows, directions, begun, sure)
 
 
-def _beginning_together(
-    phases: Phases,
-    phase: ContactPhase,
-    rows: ContactRows,
-    directions: dict[int, Array],
-    slow: list[int],
-) -> Solution | None:
+def _beginning_together(phases: Phases, now: Solution, slow: list[int]) -> Solution | None:
     """The solution in which slow contacts begin to slide with others that did just before.
 
     None where there are no others, or friction lets them go another way. Velocities lag behind
     directions that turn while contacts begin: kept for the others, they could stop slow ones.
+    now: the solution in the directions of velocities.
     """
-    others = _begun_before(phase, rows)
+    phase, rows, directions, others = now.phase, now.rows, now.directions, _begun_before(now)
     if not others:
         return None
     starting = sorted([*slow, *others])
@@ -98,10 +93,17 @@ def _holding(phases: Phases, phase: ContactPhase, contacts: Sequence[int]) -> Co
     return phases(tuple(modes))
 
 
-def _begun_before(phase: ContactPhase, rows: ContactRows) -> list[int]:
-    """Contacts that slide in a surface, but have hardly begun, or have almost stopped."""
-    speeds = {s.contact: float(np.linalg.norm(rows.rates[s.rows])) for s in phase.spatial}
-    return [k for k, speed in speeds.items() if STANDSTILL < speed <= BEGUN]
+def _begun_before(now: Solution) -> list[int]:
+    """Contacts that slide in a surface and have hardly begun; none where one of them slows down."""
+    rows = now.rows
+    speeds = [float(np.linalg.norm(rows.rates[s.rows])) for s in now.phase.spatial]
+    pairs = zip(now.phase.spatial, speeds, strict=True)
+    found = [s for s, speed in pairs if STANDSTILL < speed <= BEGUN]
+    if not found:
+        return []
+    change = rows.jacobian @ now.acceleration - rows.target
+    begin = all(now.directions[s.contact] @ change[s.rows] > 0.0 for s in found)
+    return [s.contact for s in found] if begin else []
 
 
 def _surely(friction: Friction, slow: list[int]) -> Friction:
