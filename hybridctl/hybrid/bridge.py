@@ -9,10 +9,7 @@ whatever guards say, and a reset after it. Both ends are events of their own, se
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import (
@@ -105,26 +102,6 @@ def check_pole(run: Run, arc: Arc, fired: tuple[str, ...]) -> None:
     if shrunk or values.min() < -POLE:
         what = f"guard {outgoing.guards.names[int(values.argmin())]!r} has a pole"
         raise failure(what, run.system.mode(arc.mode), arc.end, x, StepSizeError)
-
-
-def check_change(run: Run, arc: Arc, events: Sequence[Event], event: Event) -> None:
-    """Raise `StepSizeError` where the event after an arc changes nothing, as the one before it.
-
-    Several guards fire together, the same mode flows on in the same state, and that for the second
-    time in next to no time: it would go on so.
-    """
-    if not (run.bridges and events and len(event.guards) > 1 and arc.end - arc.start < BRIEF):
-        return
-    again = _changes_nothing(event) and _changes_nothing(events[-1])
-    if again and run.system.outgoing(arc.mode).bridge is not None:
-        what = f"guards {event.guards} fire again and again"
-        raise failure(what, run.system.mode(arc.mode), arc.end, event.state_before, StepSizeError)
-
-
-def _changes_nothing(event: Event) -> bool:
-    """Whether the same mode flows on after an event, in the same state."""
-    same = event.mode_before == event.mode_after
-    return same and np.array_equal(event.state_before, event.state_after)
 
 
 def _way(run: Run, key: ModeKey, t: float, x: Array, u: Array) -> Bridge | None:

@@ -35,9 +35,9 @@ from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK45_TABLEAU
-from hybridctl.hybrid.tolerances import FORCED
+from hybridctl.hybrid.tolerances import FORCED, SAME_STATE
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowded, endings, predict
+from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowding, endings, predict
 
 _LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
 _CLOSER = 8.0  # times shorter is the step of the next look
@@ -405,22 +405,31 @@ def accumulating(
             break
         if e.guards:
             size = float(sizes_of_jumps(e.state_before, e.state_after))
-            recent.append(Fired(e.time, e.guards, size))
+            recent.append(Fired(e.time, e.guards, size, _is_idle(e)))
     recent.reverse()
     resting = _at_rest(run, arc, recent) if run.rests else None
     if resting is not None:
         return resting
-    if crowded(recent, INSTANT_EVENTS, run.at_once):
-        before = (e.mode_before for e in events[-INSTANT_EVENTS:])
+    crowd = crowding(recent, run.at_once)
+    if crowd:
+        before = (e.mode_before for e in events[-len(crowd) :])
         modes = list(dict.fromkeys([*before, arc.mode]))
         between = f", alternating between modes {modes}" if len(modes) > 1 else ""
         raise ZenoError(
-            f"{INSTANT_EVENTS} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
+            f"{len(crowd)} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
             f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {arc.mode!r}: "
             f"events accumulate there{between}{way_to_rest(run)}",
             steady=predict(recent) is not None,
         )
     return None
+
+
+def _is_idle(event: Event | BriefEvent) -> bool:
+    """Whether the same mode flows on after an event, in the same state but for what stops."""
+    if event.mode_before != event.mode_after:
+        return False
+    before, after = event.state_before, event.state_after
+    return np.allclose(after, before, rtol=SAME_STATE, atol=SAME_STATE)
 
 
 def way_to_rest(run: Run) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import count, function, instance, interval, member, number, vector
 from hybridctl.errors import EventLimitError, StepLimitError, ZenoError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
-from hybridctl.hybrid.bridge import BRIDGED, bridge, check_change, check_pole
+from hybridctl.hybrid.bridge import BRIDGED, bridge, check_pole
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -288,6 +288,4 @@ def _crossed(
     if flown.crossing.guards:
         check_pole(run, arc, flown.crossing.guards)
     resting = accumulating(run, arc, flown.crossing, events)
-    event, point = cross(run, arc, flown.crossing, tuple(events), resting, flown.asked)
-    check_change(run, arc, events, event)
-    return event, point
+    return cross(run, arc, flown.crossing, tuple(events), resting, flown.asked)

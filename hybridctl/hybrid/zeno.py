@@ -17,19 +17,24 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from hybridctl.hybrid.tolerances import SLOWEST, STEADY
+from hybridctl.hybrid.tolerances import SHRUNK, SLOWEST, STEADY
 from hybridctl.hybrid.trajectory import Event
 
 INSTANT_EVENTS = 10  # that crowd, whatever their guards
+_IDLE_EVENTS = 3  # that do, where those before the last one changed nothing
 _MIXED = 5  # events of a window whose guards need not repeat, as of several contacts that bounce
 
 
 class Fired(NamedTuple):
-    """An event in a sequence: time in s, guards, and the size of its jump in units of the state."""
+    """An event in a sequence: time in s, guards, and the size of its jump in units of the state.
+
+    idle: whether the mode before it flows on in the same state, but for what stops.
+    """
 
     time: float
     guards: tuple[str, ...]
     jump: float = 0.0
+    idle: bool = False
 
 
 class Accumulation(NamedTuple):
@@ -61,8 +66,8 @@ def endings(events: Sequence[Fired], horizon: float, speed: float) -> Iterator[A
     )
     if steady is not None and not goes_on:
         yield steady
-    if not goes_on and crowded(events, INSTANT_EVENTS, horizon):
-        crowd = events[-INSTANT_EVENTS:]
+    crowd = () if goes_on else crowding(events, horizon)
+    if crowd:
         yield Accumulation(crowd[-1].time, _guards(crowd), crowd[0].time, None)
 
 
@@ -81,6 +86,17 @@ def predict(events: Sequence[Fired]) -> Accumulation | None:
             if end is not None:
                 return end
     return None
+
+
+def crowding(events: Sequence[Fired], span: float) -> Sequence[Fired]:
+    """The last events, if they crowd: ten within `span`, s, or three at once in an idle sequence.
+
+    Two that left mode and state as they were, and a third at once, tell that others would follow.
+    """
+    idle = events[-_IDLE_EVENTS:]
+    if crowded(events, _IDLE_EVENTS, SHRUNK) and all(event.idle for event in idle[:-1]):
+        return idle
+    return events[-INSTANT_EVENTS:] if crowded(events, INSTANT_EVENTS, span) else ()
 
 
 def crowded(events: Sequence[Fired | Event], count: int, span: float) -> bool:
