@@ -278,6 +278,74 @@ def test_where_one_direction_is_open_the_nearest_end_of_an_interval_is_found():
     assert min(met.values()) >= 20
 
 
+def nearest_on_a_line(forces, along, mu):
+    """The z of least size with forces + z along inside all cones, by the roots of quadratics."""
+    k = len(forces) // 3
+
+    def slack(z):
+        f = forces + z * along
+        return mu * f[:k] - np.hypot(f[k::2], f[k + 1 :: 2])
+
+    ends = [0.0]
+    for j in range(k):
+        (fn, *ft), (an, *at) = ([v[j], *v[k + 2 * j : k + 2 * j + 2]] for v in (forces, along))
+        ends += np.roots(
+            [
+                mu**2 * an**2 - np.dot(at, at),
+                2.0 * (mu**2 * fn * an - np.dot(ft, at)),
+                mu**2 * fn**2 - np.dot(ft, ft),
+            ]
+        ).tolist()
+    possible = [z.real for z in map(complex, ends) if z.imag == 0.0 and slack(z.real).min() > -1e-9]
+    return min(possible, key=abs, default=None)
+
+
+def test_where_one_direction_is_open_friction_ends_the_interval():
+    """Against the roots of the cones on the line, and differences: z goes with what ends it."""
+    rng, h = np.random.default_rng(6), 1e-6
+    met = {"inside": 0, "several": 0, "none": 0, "changes": 0}
+    for _ in range(300):
+        k = int(rng.integers(2, 5))
+        n, mu = 3 * k, rng.uniform(0.2, 1.5)
+        whole = np.linalg.qr(rng.normal(size=(n, n)))[0]
+        open_one, system = whole[:, 0], LeastNorm(whole[:, 1:].T)
+        forces = rng.uniform(0.0, 1.0, n)
+        angles = rng.uniform(0.0, 2.0 * np.pi, k)
+        limits = mu * forces[:k] * rng.uniform(0.0, 1.2, k)
+        forces[k::2], forces[k + 1 :: 2] = limits * np.cos(angles), limits * np.sin(angles)
+        cones = [Cone(j, [k + 2 * j, k + 2 * j + 1], mu) for j in range(k)]
+        loads, way = Loads(np.eye(n), cones, np.ones(n)), rng.normal(size=n)
+
+        def at(t, system=system, forces=forces, way=way, loads=loads):
+            least = system.solve(system.matrix @ (forces + t * way))
+            return least, inside_cones(system, least, loads)
+
+        least, found = at(0.0)
+        z = nearest_on_a_line(least, open_one, mu)
+        if z is None:
+            met["none"] += 1
+            assert found is None
+            continue
+        met["inside"] += z == 0.0
+        met["several"] += int((mu * least[:k] < np.hypot(least[k::2], least[k + 1 :: 2])).sum()) > 1
+        np.testing.assert_allclose(found.multipliers, least + z * open_one, atol=1e-9)
+        (_, more), (_, less) = at(h), at(-h)
+        if (
+            found.touched
+            or None in (more, less)
+            or len({f.slipping for f in (found, more, less)}) > 1
+        ):
+            continue
+        met["changes"] += 1
+        equations = (system.matrix @ way)[:, None]
+        change = found.sensitivity(equations, np.zeros((n, 1)))[:, 0]
+        expected = (more.multipliers - less.multipliers) / (2.0 * h)
+        # differences: h^2 times third derivatives, and 1e-15 / h; both grow where a line grazes
+        size = np.abs(expected).max()
+        np.testing.assert_allclose(change, expected, atol=1e-6 * max(1.0, size) ** 3)
+    assert min(met.values()) >= 20
+
+
 def test_forces_are_found_where_weights_of_four_decades_leave_them_far_outside_the_cones():
     """A light, a middle and a heavy body on rails that lean by 0.0114, pressed on each other.
 

@@ -43,6 +43,7 @@ _GUESSED = 1e-5
 _THICKNESS = 1e-9
 _EXACT, _ROUNDING = 1e-13, 1e-8
 _STEPS, _CHANGES = 8, 8
+_ON_LINE, _ROOT = 40, 1e-14
 
 INSIDE, SIDE, APEX = range(3)
 Active = list[int]
@@ -271,6 +272,13 @@ def _constrained(cones: Sequence[Cone], allowed: _Open) -> _Found | None:
     if not count:
         return None
     size, at_least = _size(allowed), np.zeros(count)
+    if count == 1:
+        thick = _on_line(cones, allowed, 0.0, _THICKNESS * size)
+        if thick is None:
+            return None
+        found = _at_end(cones, allowed, _on_line(cones, allowed, thick.z, 0.0), size)
+        if found is not None:
+            return found
     rows, kinds = cone_rows(cones, [], len(particular))
     offset = rows @ particular
     offset += _THICKNESS * size * rows[:, [cone.normal for cone in cones]].any(axis=1)
@@ -284,6 +292,64 @@ def _constrained(cones: Sequence[Cone], allowed: _Open) -> _Found | None:
     if found is None or _exceeds(found[0], begin, allowed):
         return _nearly(cones, allowed, begin, size)
     return found
+
+
+class _End(NamedTuple):
+    """The end z of an interval of m_0 + N z, the cone whose border is there, and its D g N."""
+
+    z: float
+    cone: int
+    slope: float
+
+
+def _at_end(cones: Sequence[Cone], allowed: _Open, end: _End | None, size: float) -> _Found | None:
+    """The multipliers at the end of an interval, but at the tip of a cone with more borders."""
+    if end is None:
+        return None
+    m, cone = allowed.particular + end.z * allowed.null[:, 0], cones[end.cone]
+    if cone.tangents and m[cone.normal] <= _GUESSED * size:
+        return None
+    active = [INSIDE] * len(cones)
+    active[end.cone] = SIDE if cone.tangents else APEX
+    return m, active, np.array([end.z / end.slope])
+
+
+def _on_line(cones: Sequence[Cone], allowed: _Open, z: float, thicker: float) -> _End | None:
+    """The first multipliers on a line, from m_0 + N z outside on, that are inside thicker cones.
+
+    Newton's method on the least g_j + thicker, which is concave: no step goes past its root, and
+    there is none, so that it returns None, where it no longer rises.
+    """
+    point, along = allowed.particular.tolist(), allowed.null[:, 0].tolist()
+    onward = 0.0
+    for _ in range(_ON_LINE):
+        value, slope, j = min(
+            _slack_on_line(cone, point, along, z, j) for j, cone in enumerate(cones)
+        )
+        value += thicker
+        if value >= 0.0:
+            return _End(z, j, slope)
+        if onward * slope < 0.0 or slope == 0.0:
+            return None
+        onward, step = slope, -value / slope
+        if abs(step) <= _ROOT * abs(z):
+            return _End(z, j, slope)
+        z += step
+    return None
+
+
+def _slack_on_line(
+    cone: Cone, point: list[float], along: list[float], z: float, j: int
+) -> tuple[float, float, int]:
+    """The slack of the j-th cone at m_0 + N z, its slope, and j."""
+    i = cone.normal
+    value, slope = point[i] + z * along[i], along[i]
+    if not cone.tangents:
+        return value, slope, j
+    friction = [point[k] + z * along[k] for k in cone.tangents]
+    length = hypot(*friction) or 1.0
+    turned = sum(f * along[k] for f, k in zip(friction, cone.tangents, strict=True)) / length
+    return cone.friction * value - length, cone.friction * slope - turned, j
 
 
 def _nearly(cones: Sequence[Cone], allowed: _Open, z: Array, size: float) -> _Found:
