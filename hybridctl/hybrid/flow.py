@@ -47,6 +47,7 @@ SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0  # of the next step, its least and its lar
 _IN_A_ROW = 5  # steps that the method does not suit, after which another one goes on
 _STABLE = 4.5  # times the fastest decay: where the error of longer explicit steps grows, nearly
 _STIFF = 2.0  # times the same: stability may keep steps this short, where it is off by two
+_LIMITED = 5.0  # times the decay that a step has seen: stability ends at 6.1
 _RELAXED = 1.0  # times an implicit step: with a decay as slow as this explicit ones are longer
 _AT_ONCE = 5.0  # times the fastest decay: with a first step this long, an implicit method begins
 _NEARLY = 0.99  # of the longest step allowed: one this long is limited by that
@@ -96,7 +97,7 @@ class Flow:
         self._pace = self._paced(t, x)
         self._method = integrator.method
         self._stepper = self._started(t, x, first_step or integrator.first_step)
-        self._unsuited, self._last = 0, 0.0
+        self._unsuited, self._last, self._seen = 0, 0.0, math.inf
         explicit = isinstance(integrator.method, Tableau)
         if explicit and self._stepper.length > _AT_ONCE * self._pace.relaxation:
             self._change_method(t, x)
@@ -183,13 +184,17 @@ class Flow:
             self._change_method(step.end, x)
 
     def _is_unsuited(self, length: float) -> bool:
-        """Whether a decay limits explicit steps of this length, or does not limit implicit ones."""
+        """Whether a decay limits explicit steps of this length, or does not limit implicit ones.
+
+        That is one of the mode's pace, or the one that the last explicit step has seen.
+        """
         relaxation = self._pace.relaxation
         if not isinstance(self._settings.method, Tableau):
             return False
-        if self._method is self._settings.method:
-            return length > _STIFF * relaxation
-        return relaxation > _RELAXED * length
+        if isinstance(self._stepper, ExplicitStepper):
+            self._seen = self._stepper.decay
+            return length > _STIFF * relaxation or length > _LIMITED * self._seen
+        return min(relaxation, self._seen) > _RELAXED * length
 
     def _change_method(self, t: float, x: Array) -> None:
         chosen = self._settings.method
@@ -230,8 +235,10 @@ class Flow:
 class ExplicitStepper:
     """Steps of a formula with their lengths controlled by its error.
 
-    length: what the next step will try, s.
+    length: what the next step will try, s. decay: the fastest that the last one has seen, s.
     """
+
+    decay = math.inf
 
     def __init__(self, formula: Formula, mode: ModeModel, t_end: float, length: float) -> None:
         self._formula, self._mode, self._t_end, self.length = formula, mode, t_end, length
@@ -256,6 +263,7 @@ class ExplicitStepper:
             h, most = abs(end - t) * max(SHRINK, SAFETY * error**exponent), 1.0
         grown = abs(end - t) * (min(most, SAFETY * error**exponent) if error > 0.0 else most)
         self.length = max(grown, tried) if end == t_end and most > 1.0 else grown
+        self.decay = formula.decay
         return formula.accept()
 
     def restart(self, x: Array) -> None:
