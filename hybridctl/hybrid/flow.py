@@ -3,7 +3,8 @@ r"""Flow along one mode: steps as long as the tolerance allows, by the method th
 Explicit steps of length h and error e, in units of the tolerance, are accepted below 1 and
 followed by one of length :math:`0.9\, e^{-1/(p+1)} h`, p being the order of the error estimate
 (Hairer, Norsett, Wanner: Solving Ordinary Differential Equations I, II.4). Where a decay of the
-field is faster than the steps that accuracy asks for, an implicit method goes on.
+field is faster than the steps that accuracy asks for, an implicit method goes on. The mode tells
+its time constant by its pace, or the stages of steps do (II, IV.2).
 """
 
 from __future__ import annotations

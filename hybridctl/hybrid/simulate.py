@@ -91,7 +91,8 @@ def simulate(
     (`GuardSet.scales`, one in its own unit by default), which has to exceed the rounding of a
     guard on its surface; an arc may begin this far outside.
     min_dwell: ten events in a row closer than this, in s, count as Zeno; so do the last ten of more
-    than `max_events` that are within `zeno_horizon`, where no rest is taken.
+    than `max_events` that are within `zeno_horizon`, where no rest is taken, and three at once of
+    which two left mode and state as they were.
     on_zeno: "raise", or "rest": where intervals between events and their jumps shrink by one ratio
     and are predicted to end within `zeno_horizon` (s), after jumps that add up to no more than the
     flow makes meanwhile, the state they tend to is taken at once, if the system knows it

@@ -338,12 +338,14 @@ class ExplicitFormula:
         tableau, s, h = self._tableau, self._tableau.stages, self._end - self.time
         if tableau.nodes[s - 2] != 1.0:
             return math.inf
-        stage = self.state + h * (tableau.rows[s - 2] @ self._before[s - 2])
-        moved, change = self._reached - stage, self._rates[s] - self._rates[s - 1]
-        felt = h * change / (self._atol + self._rtol * np.abs(self._reached))
-        if not float(felt @ felt) > len(felt) * _FELT**2:
-            return math.inf
-        return math.sqrt(float(moved @ moved) / float(change @ change))
+        with np.errstate(over="ignore", invalid="ignore"):
+            stage = self.state + h * (tableau.rows[s - 2] @ self._before[s - 2])
+            moved, change = self._reached - stage, self._rates[s] - self._rates[s - 1]
+            felt = h * change / (self._atol + self._rtol * np.abs(self._reached))
+            size, squares = float(felt @ felt), float(change @ change)
+            if not len(felt) * _FELT**2 < size < math.inf or squares == math.inf:
+                return math.inf
+            return math.sqrt(float(moved @ moved) / squares)
 
     def _guards_of(self, point: Point | None) -> Array | None:
         """The guards of a point, where there is one and they are watched."""

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.hybrid.laws import DifferentiableLaw
+from hybridctl.hybrid.flow import METHODS
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.mode import FieldJacobian, Pace
+from hybridctl.hybrid.step import DrivenMode, ExplicitFormula
 
 RATE = 1e6
 
@@ -14,7 +16,7 @@ class Counted:
     """x' = -RATE (x - cos t) - sin t, which tends to cos t, beside y' = 1."""
 
     def __init__(self, off=1.0):
-        """off: what is said of the time of the decay, over what is true."""
+        """off: what is said of the time of the decay, over what is true; None: nothing."""
         self.fields, self.derivatives, self.off = 0, 0, off
 
     def field(self, t, x, u):
@@ -26,7 +28,7 @@ class Counted:
         return FieldJacobian(np.array([[-RATE, 0.0], [0.0, 0.0]]), np.zeros((2, 0)))
 
     def system(self, known=True):
-        pace = lambda t, x, u: Pace(relaxation=self.off / RATE)  # noqa: E731
+        pace = None if self.off is None else lambda t, x, u: Pace(relaxation=self.off / RATE)
         mode = hc.Mode(
             "m", hc.VectorSpace(2), self.field, jacobian=self.jacobian if known else None, pace=pace
         )
@@ -121,8 +123,8 @@ def test_a_slide_that_stops_takes_a_step_for_each_decade_of_its_speed():
     assert (speeds < 1e-2).sum() <= 2 + 6
 
 
-@pytest.mark.parametrize("off", [0.5, 1.0, 2.0])
-def test_a_decay_known_to_a_factor_of_two_is_left_to_implicit_steps(off):
+@pytest.mark.parametrize("off", [0.5, 1.0, 2.0, None])
+def test_a_decay_known_to_a_factor_of_two_or_seen_is_left_to_implicit_steps(off):
     """Begun beside cos t with explicit steps, which stability keeps below some 6 / RATE.
 
     There are 2e5 of these in a second; those of the first 50 / RATE until the decay is over, of at
@@ -131,6 +133,51 @@ def test_a_decay_known_to_a_factor_of_two_is_left_to_implicit_steps(off):
     run = hc.simulate(Counted(off=off).system(), "m", [2.0, 0.0], (0.0, 1.0), rtol=1e-8, atol=1e-8)
     assert len(run.arcs[0].breaks) < 50 + 60 + 40
     np.testing.assert_allclose(run.final_state, [np.cos(1.0), 1.0], rtol=0.0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["DOP853", "RK45"])
+def test_stages_of_a_step_tell_the_time_of_a_decay(method):
+    """One from 0.1 beside the slow solution: f changes by RATE between any two states at a time."""
+    mode = Counted(off=None).system().mode("m")
+    formula = ExplicitFormula(METHODS[method], DrivenMode(mode, HeldInput(np.zeros(0))), 1e-9, 1e-9)
+    formula.start(0.0, np.array([1.1, 0.0]))
+    formula.attempt(2.0 / RATE)
+    assert formula.decay == pytest.approx(1.0 / RATE, rel=1e-6)
+    formula.start(0.0, np.array([1.0, 0.0]))
+    formula.attempt(1e-3 / RATE)  # what stages differ by is rounding
+    assert formula.decay == np.inf
+
+
+def test_a_formula_with_its_last_stage_elsewhere_tells_of_no_decay():
+    mode = Counted(off=None).system().mode("m")
+    formula = ExplicitFormula(METHODS["RK23"], DrivenMode(mode, HeldInput(np.zeros(0))), 1e-9, 1e-9)
+    formula.start(0.0, np.array([1.1, 0.0]))
+    formula.attempt(2.0 / RATE)
+    assert formula.decay == np.inf
+
+
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-9, 1e-12])
+@pytest.mark.parametrize("rates", [(0.0, 0.0), (0.0, -400.0), (-5.0, -400.0), (40.0, 0.0)])
+def test_what_accuracy_limits_is_left_to_explicit_steps(rates, tolerance):
+    """Free fall, oscillators with and without damping, and growth: x'' = growth x' + spring x - 1.
+
+    Over ten periods, or until 1e17; no implicit step asks for a Jacobian.
+    """
+    growth, spring = rates
+    asked = []
+
+    def jacobian(t, x, u):
+        asked.append(t)
+        return FieldJacobian(np.array([[0.0, 1.0], [spring, growth]]), np.zeros((2, 0)))
+
+    field = lambda t, x, u: np.array([x[1], spring * x[0] + growth * x[1] - 1.0])  # noqa: E731
+    mode = hc.Mode("m", hc.VectorSpace(2), field, jacobian=jacobian)
+    end = 1.0 if growth > 0.0 else 10.0 * 2.0 * np.pi / 20.0
+    run = hc.simulate(
+        hc.HybridSystem([mode], []), "m", [1.0, 0.0], (0.0, end), rtol=tolerance, atol=tolerance
+    )
+    assert run.end == end
+    assert not asked
 
 
 def test_a_growth_that_takes_away_the_matrix_of_a_step_taken_further_is_no_matter():
