@@ -33,6 +33,7 @@ from hybridctl.mechanics.modes.equations import (
     Solution,
     balanced,
     closed_rows,
+    contradict,
     linearised,
     problem,
     shared,
@@ -49,7 +50,7 @@ from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.mechanics.terms.generated import GeneratedTerms
 from hybridctl.mechanics.terms.kkt import KKT
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
-from hybridctl.mechanics.tolerances import ON_SURFACE
+from hybridctl.mechanics.tolerances import CONSISTENT, ON_SURFACE
 
 TermsChoice = Literal["auto", "generated", "native", "pinocchio"]
 OnSeveral = Literal["raise", "dissipation"]
@@ -361,11 +362,19 @@ class ContactDynamics:
         return linearised(even, wanted, lambda y: self._turned(q, even, rates_z, y), None)
 
     def _turned(self, q: Array, now: Solution, rates_z: Array, y: Array) -> Array:
-        """The derivative D(G^T) y (m, 2 nv + nu) by (q, v, u): rows that share the load turn."""
+        """The derivative D(G^T) y (m, 2 nv + nu) by (q, v, u): rows that share the load turn.
+
+        But for what acts, which does not matter unless constraints contradict each other.
+        """
         nv, phase = self.robot.nv, now.phase
         rows, z = balanced(now, y)
-        d = self.terms.impulse_derivatives(q, z, phase.scattered(rows, len(self.all.owner)))
         change = np.zeros((len(now.multipliers), 2 * nv + self.robot.nu))
+        if phase.identity and not contradict(now, CONSISTENT):
+            turned = self.terms.load_turns(q, z, phase.closed, now.kkt.rank)
+            if turned is not None:
+                change[:, :nv] = turned if phase.whole else turned[phase.all_rows]
+                return change
+        d = self.terms.impulse_derivatives(q, z, phase.scattered(rows, len(self.all.owner)))
         rates = d.rates if phase.whole else d.rates[phase.all_rows]
         change[:, :nv] = rates if phase.identity else now.mix.T @ rates
         change[:, :nv] -= now.kkt.push.T @ d.momentum

@@ -70,6 +70,16 @@ class Terms(Protocol):
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
         ...
 
+    def load_turns(self, q: Array, z: Array, closed: tuple[int, ...], rank: int) -> Array | None:
+        """How the rows of closed contacts that share loads turn on bodies that move by z (nv,).
+
+        The derivative (r, nv) by q of J z at fixed velocities of the bodies. Where loads that do
+        nothing are those that leave each body alone, the derivative of J M^-1 J' y by q is this one
+        for z = M^-1 J' y, but for what acts: J = X J_b with X of each body, and that is X times
+        something. rank: of J M^-1 J'. None where there are other such loads, or it is not known.
+        """
+        return None
+
     def impulse_gradient(
         self, q: Array, velocities: Array, forces: Array, moved: Array, along: Array
     ) -> Array:

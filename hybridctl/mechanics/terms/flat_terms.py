@@ -58,6 +58,8 @@ class FlatTerms(Terms):
         self._before = robot.carriers()
         self._springs, self._dampers = robot.passive.stiffness.any(), np.diag(robot.passive.damping)
         self._falling, self._weightless = robot.sweeps(joints)
+        self._owner, self._in_space = owner, len(owner) == 3 * count
+        self._ranks: dict[tuple[int, ...], int] = {}
 
     def __reduce__(self) -> tuple[type[FlatTerms], tuple[Robot, PointsOnPlanes, Indices]]:
         return type(self), self._made_of
@@ -120,6 +122,26 @@ class FlatTerms(Terms):
         if forces.any():
             momentum = momentum - self._turning(now.columns, points, forces)
         return ImpulseDerivatives(momentum, rates * self._mask)
+
+    def load_turns(self, q: Array, z: Array, closed: tuple[int, ...], rank: int) -> Array | None:
+        """The rows (d x omega)' J_p; see `Terms`."""
+        if not self._in_space or rank != self._rank(closed):
+            return None
+        columns = self._weightless.axes(q)
+        points, _ = self._known_at(q, self._weightless)
+        spins = (self._moved * columns[3:]) @ z
+        along = -(self._turn @ spins.take(self._joints, 0).ravel()).reshape(-1, 3)
+        moments = (skew(points.take(self._owner, 0)) @ along[:, :, None])[:, :, 0]
+        return np.asarray(np.concatenate((along, moments), axis=1) @ columns * self._mask)
+
+    def _rank(self, closed: tuple[int, ...]) -> int:
+        """How many forces at points, in all directions, act on the bodies independently."""
+        known = self._ranks.get(closed)
+        if known is None:
+            of_joint = self._joints[list(closed)]
+            arms = [np.hstack(self._arms[np.array(closed)[of_joint == j]]) for j in set(of_joint)]
+            known = self._ranks[closed] = sum(int(np.linalg.matrix_rank(a)) for a in arms)
+        return known
 
     def impulse_gradient(
         self, q: Array, velocities: Array, forces: Array, moved: Array, along: Array
