@@ -10,6 +10,7 @@ from hybridctl.mechanics import Contact, Plane, Sphere
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
+from hybridctl.mechanics.terms.least_norm import LeastNorm
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
 from mechanics.random_robots import random_robot
 
@@ -77,6 +78,67 @@ def test_the_gradient_of_impulses_is_the_sum_of_their_derivatives(seed):
     for terms in (flat, general):
         found = terms.impulse_gradient(q, z, forces, moved, along)
         np.testing.assert_allclose(found, sum(parts), rtol=0.0, atol=size)
+
+
+def feet(seed):
+    """A floating or fixed robot with four rough points on one or two of its links."""
+    robot, _, rng = on_planes(seed)
+    links = rng.choice(robot.link_names, size=2)
+    contacts = [
+        Contact(
+            f"point{i}",
+            str(links[rng.integers(2)]),
+            Plane(rng.normal(size=3), rng.normal(size=3)),
+            offset=rng.normal(size=3),
+            friction=0.5,
+        )
+        for i in range(4)
+    ]
+    return robot, contacts, rng
+
+
+def forces_on_bodies(robot, contacts):
+    """How many forces at these points act on their bodies independently, each held alone."""
+    of_bodies = {}
+    for contact in contacts:
+        frame = robot.frame(contact.frame)
+        point = frame.position + frame.rotation @ contact.offset
+        moments = [np.cross(point, d) for d in np.eye(3)]
+        of_bodies.setdefault(frame.joint, []).append(np.hstack((np.eye(3), moments)))
+    return sum(np.linalg.matrix_rank(np.vstack(rows)) for rows in of_bodies.values())
+
+
+def test_loads_that_bodies_share_turn_as_rows_do():
+    """D_q (J M^-1 J' y), by the terms of any contacts, is the same for loads that do nothing.
+
+    Where such loads act on a body and another one undoes it there is no such rule.
+    """
+    met = {"shared": 0, "otherwise": 0}
+    for seed in range(60):
+        robot, contacts, rng = feet(seed)
+        rows, closed = ContactSet(robot, contacts), (0, 1, 3) if seed % 2 else (0, 1, 2, 3)
+        chosen = [*closed, *(row for i in closed for row in rows.tangents[i])]
+        flat, general = FlatTerms(robot, rows.on_ground(), rows.owner), PinocchioTerms(robot, rows)
+        q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+        y = np.zeros(len(rows.owner))
+        y[chosen] = rng.normal(size=len(chosen))
+        jacobian = rows.jacobian(q)
+        push = np.linalg.solve(robot.mass_matrix(q), jacobian.T)
+        z, system = push @ y, LeastNorm((jacobian @ push)[np.ix_(chosen, chosen)])
+        found = flat.load_turns(q, z, closed, system.rank)
+        assert general.load_turns(q, z, closed, system.rank) is None
+        on_bodies = forces_on_bodies(robot, [contacts[i] for i in closed])
+        assert (found is not None) == (on_bodies == system.rank)
+        if found is None:
+            met["otherwise"] += 1
+            continue
+        d = general.impulse_derivatives(q, z, y)
+        expected = d.rates - push.T @ d.momentum
+        size = max(1.0, float(np.abs(expected).max()), float(np.abs(found).max()))
+        met["shared"] += system.rank < len(chosen)
+        projected = system.null.T @ (found - expected)[chosen]
+        np.testing.assert_allclose(projected, 0.0, rtol=0.0, atol=1e-9 * size)
+    assert min(met.values()) >= 10, met
 
 
 @pytest.mark.parametrize("seed", range(3))
