@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import hybridctl as hc
 from hybridctl.errors import InputError, ZenoError
 from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
-from hybridctl.hybrid.zeno import Fired, crowded, endings, predict
+from hybridctl.hybrid.zeno import Fired, crowded, crowding, endings, predict
 
 G = 9.81
 
@@ -42,6 +42,19 @@ def test_growing_or_irregular_sequences_have_no_end():
     assert all(predict(events) is None for events in (same, growing, irregular, mixed, same[:3]))
     assert not crowded(same, 3, 1.0)
     assert crowded(same, 3, 2.0)
+
+
+@pytest.mark.parametrize(("changes", "apart", "ends"), [
+    ((), 0.0, True), ((), 1e-12, True), ((), 1e-10, False), ((0,), 0.0, True), ((1,), 0.0, False),
+    ((2,), 0.0, False), ((3,), 0.0, True),
+])  # fmt: skip
+def test_three_events_at_once_end_where_the_first_two_change_nothing(changes, apart, ends):
+    """Of four, at the times of three; what the last one does is not known yet."""
+    events = [Fired(1.0 + k * apart, ("a",), 0.0, k not in changes) for k in range(4)]
+    found = list(endings(events, 1e-13, 1.0))
+    assert len(crowding(events, 1e-13)) == (3 if ends else 0)
+    assert [end.time for end in found] == ([events[-1].time] if ends else [])
+    assert all(end.left is None and end.since == events[1].time for end in found)
 
 
 def halved(jumps, guards="aaaa"):
