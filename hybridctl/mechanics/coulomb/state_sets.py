@@ -38,10 +38,8 @@ class StateSets:
         self.open, self.stick = states == OPEN, states == STICK
         self.slip = np.isin(states, list(SLIPS))
         begins = np.array([direction is None for direction in problem.sliding])
-        two = np.array([len(rows) == 2 for rows in problem.tangents])
         self.begins = self.slip & begins
-        turning = (states == SLIP) & begins & two
-        self.turning: Mask = turning[:, owner] & self.is_tangent
+        self.turning: Mask = ((states == SLIP) & begins)[:, owner] & self.is_tangent
         for i, rows in enumerate(problem.tangents):
             given = problem.sliding[i]
             if given is not None:
@@ -79,7 +77,7 @@ class StateSets:
         tangential = np.sqrt(forces**2 @ owns)
         cone = np.where(self.stick, problem.static * forces[:, :k] - tangential, 0.0)
         along = np.where(self.begins, (self.directions * rates) @ owns, 0.0)
-        across = (self.directions @ self._cross.T) * rates * self.turning
+        across = (self.directions @ self._cross) * rates * self.turning
         tolerance = SCREEN * np.maximum(1.0, np.abs(forces).max(axis=1))
         worst = np.minimum(np.minimum(slack, cone), along).min(axis=1)
         passes = np.minimum(worst, -np.abs(across @ owns).max(axis=1)) >= -tolerance
