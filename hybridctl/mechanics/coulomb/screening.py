@@ -1,8 +1,9 @@
 """The sets of contact states that obey Coulomb's law, found for all sets together.
 
 Every set of states gives linear equations A f = b once the directions are known in which contacts
-begin to slide in space, see `slip_directions`. Sets that hold rows which depend on each other are
-looked at one by one, see `redundant`.
+begin to slide in space, see `slip_directions`. Sets of contacts that cannot be closed together are
+left out, see `closed_sets`; those that hold rows which depend on each other are looked at one by
+one, see `redundant`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.contacts.contact_states import Modes
+from hybridctl.mechanics.coulomb.closed_sets import possible
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.redundant import Redundancy
 from hybridctl.mechanics.coulomb.slip_directions import slip_directions, turning
@@ -33,7 +35,7 @@ def candidates(problem: CoulombProblem) -> Iterator[ScreenedSolution]:
     """All sets of states that pass, those without unknown directions first."""
     redundancy = Redundancy(problem)
     every = list(product(*(problem.choices(i) for i in range(len(problem.static)))))
-    sets, redundant = redundancy.split(every)
+    sets, redundant = redundancy.split(possible(problem, every))
     plain = [m for m in sets if not turning(problem, m)]
     yield from _passing(StateSets(problem, plain, np.zeros((len(plain), len(problem.free)))))
     for number in range(1, len(problem.static) + 1):

@@ -1,0 +1,63 @@
+r"""Which contacts can be closed together at all, by one convex programme for each set of them.
+
+Whatever the friction of closed contacts does inside its cones, their rates have to vanish along the
+normals, and no others may approach: :math:`f_i \in K_i,\ w_{n,i} = 0` for closed contacts,
+:math:`f_i = 0,\ w_{n,i} \ge 0` for open ones. Where no forces do so, none of the sets of states in
+which just these are closed obeys the law. Contacts that slide already have friction of one
+direction, :math:`f_t = -\mu f_n s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import clarabel
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.mechanics.contacts.contact_states import OPEN, SLIP, Modes
+from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
+from hybridctl.mechanics.coulomb.law import CoulombProblem
+
+_FROM = 2  # contacts that begin to slide in space: fewer are found out sooner than excluded
+_MARGIN = 1e-7  # of rates and forces, in a problem without units: what still counts as possible
+
+
+def possible(problem: CoulombProblem, sets: Sequence[Modes]) -> list[Modes]:
+    """The sets of states whose closed contacts can be closed together, and those not looked at."""
+    known: dict[tuple[int, ...], bool] = {}
+    kept = []
+    for modes in sets:
+        closed = tuple(i for i, mode in enumerate(modes) if mode != OPEN)
+        if closed not in known:
+            costly = sum(problem.turns(i, SLIP) for i in closed) >= _FROM
+            known[closed] = not costly or can_be_closed(problem, closed)
+        if known[closed]:
+            kept.append(modes)
+    return kept
+
+
+def can_be_closed(problem: CoulombProblem, closed: Sequence[int]) -> bool:
+    """Whether forces in the cones of these contacts keep just them closed, to 1e-7."""
+    count, number = len(problem.static), len(problem.free)
+    columns: list[Array] = []
+    cones: list[Cone] = []
+    for i in closed:
+        _, rows, static, kinetic, given = problem.contacts[i]
+        place, unit = len(columns), np.eye(number)
+        push = unit[i].copy()
+        if given is not None:
+            push[rows] = -kinetic * np.array(given)
+        free = rows if given is None and static > 0.0 else []
+        columns += [push, *unit[free]]
+        cones.append(Cone(place, list(range(place + 1, len(columns))), static))
+    rates = problem.delassus[:count] @ np.array(columns).T
+    limits, kinds = cone_rows(cones, [], len(columns))
+    rows = np.concatenate((rates, -rates[list(closed)], limits))
+    offset = np.full(len(rows), _MARGIN)
+    offset[:count] += problem.free[:count]
+    offset[count : count + len(closed)] -= problem.free[list(closed)]
+    kinds = [clarabel.NonnegativeConeT(count + len(closed)), *kinds]
+    size = len(columns)
+    found = ConeProgramme(np.eye(size), np.zeros(size), rows, offset, kinds).solve()
+    return not found.infeasible
