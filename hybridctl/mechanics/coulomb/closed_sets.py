@@ -43,12 +43,12 @@ def can_be_closed(problem: CoulombProblem, closed: Sequence[int]) -> bool:
     columns: list[Array] = []
     cones: list[Cone] = []
     for i in closed:
-        _, rows, static, kinetic, given = problem.contacts[i]
+        _, tangents, static, kinetic, given = problem.contacts[i]
         place, unit = len(columns), np.eye(number)
         push = unit[i].copy()
         if given is not None:
-            push[rows] = -kinetic * np.array(given)
-        free = rows if given is None and static > 0.0 else []
+            push[tangents] = -kinetic * np.array(given)
+        free = tangents if given is None and static > 0.0 else []
         columns += [push, *unit[free]]
         cones.append(Cone(place, list(range(place + 1, len(columns))), static))
     rates = problem.delassus[:count] @ np.array(columns).T
