@@ -21,7 +21,9 @@ from hybridctl.mechanics.coulomb import (
     enumerate_solutions,
     solve,
 )
+from hybridctl.mechanics.coulomb.law import scaled
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
+from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.equations import ContactAcceleration, contradict
 from hybridctl.mechanics.modes.phase import default_slip
@@ -160,11 +162,14 @@ def is_consistent(dynamics: ContactDynamics, point: ContactAcceleration, modes: 
 def _check_unique(problem: CoulombProblem) -> None:
     """Raise `SeveralContactSolutionsError` where few enough sets of states show other solutions.
 
+    They are tried where it is not certain that there are none.
     Of a contact at rest with static friction above kinetic friction sticking and sliding can both
     be possible, and the proposal says which.
     """
     at_rest = np.array([direction is None for direction in problem.sliding])
     if (at_rest & (problem.static > problem.kinetic)).any() or count_sets(problem) > MOST_SETS:
+        return
+    if certainly_unique(scaled(problem)[0]):
         return
     solutions = enumerate_solutions(problem)
     if len(solutions) > 1:

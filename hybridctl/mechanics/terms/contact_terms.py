@@ -71,12 +71,12 @@ class Terms(Protocol):
         ...
 
     def load_turns(self, q: Array, z: Array, closed: tuple[int, ...], rank: int) -> Array | None:
-        """How the rows of closed contacts that share loads turn on bodies that move by z (nv,).
+        """How rows of closed contacts turn on bodies that move by z (nv,): by q, (r, nv).
 
-        The derivative (r, nv) by q of J z at fixed velocities of the bodies. Where loads that do
-        nothing are those that leave each body alone, the derivative of J M^-1 J' y by q is this one
-        for z = M^-1 J' y, but for what acts: J = X J_b with X of each body, and that is X times
-        something. rank: of J M^-1 J'. None where there are other such loads, or it is not known.
+        Rows are J = X J_b, with J_b of the bodies and X of the points on each. Where loads without
+        effect leave every body alone, so that X has the rank of J M^-1 J', the derivative of
+        J M^-1 J' y at fixed y is D_q(X) J_b z, for z = M^-1 J' y, but for X times something, which
+        such loads do not feel. rank: of J M^-1 J'. None where it is another one, or not known.
         """
         return None
 
