@@ -34,9 +34,6 @@ STOPPED = 1e-8
 STANDSTILL = 2e-8
 """Below, friction in a surface may have no direction but a guessed one: what `STOPPED` and the
 error of a step leave."""
-BEGUN = 1e-6
-"""Slides in a surface that are slower may turn with others that begin: directions are those of
-accelerations. Far enough above `STANDSTILL` for others to follow in that time."""
 LEAST_COMPILED_SPEED = 2e-7
 """Slower slides in a surface are left to the dynamics, which know other directions; derivatives,
 which grow as 1 / |v_t|, are bounded by it."""
@@ -82,8 +79,6 @@ AT_LIMIT = 1e-8
 TURNS = 1e-4
 """Of the response to forces across a sliding velocity: less is that of a direction known to
 rounding over `STOPPED`, where other contacts leave no motion across."""
-SAME_WAY = 0.9
-"""Cosine: velocity and acceleration of contacts that have begun to slide together."""
 ALONG = 0.5
 """Cosine: directions of slow contacts that are nearer than this are of one motion."""
 SAME_PIECE = 1e-8

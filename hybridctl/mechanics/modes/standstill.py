@@ -23,12 +23,9 @@ from hybridctl.mechanics.terms.kkt import KKT
 from hybridctl.mechanics.tolerances import (
     ALONG,
     AT_BORDER,
-    BEGUN,
     CLEARLY_MOVES,
     MOVES,
     RANK,
-    SAME_WAY,
-    STANDSTILL,
 )
 
 Phases = Callable[[Modes], ContactPhase]
@@ -44,9 +41,6 @@ def settled(phases: Phases, phase: ContactPhase, rows: ContactRows) -> Solution:
     now = solve(phase, rows, directions)
     if not slow:
         return now
-    together = _beginning_together(phases, now, slow)
-    if together is not None:
-        return together
     friction = phase.friction
     moving = {k: s for k, s in directions.items() if k not in slow}
     held = shared(solve(_holding(phases, phase, slow), rows, moving), _surely(friction, slow))
@@ -61,49 +55,12 @@ def settled(phases: Phases, phase: ContactPhase, rows: ContactRows) -> Solution:
     return _from_rest(still, rows, directions, begun, sure)
 
 
-def _beginning_together(phases: Phases, now: Solution, slow: list[int]) -> Solution | None:
-    """The solution in which slow contacts begin to slide with others that did just before.
-
-    None where there are no others, or friction lets them go another way. Velocities lag behind
-    directions that turn while contacts begin: kept for the others, they could stop slow ones.
-    now: the solution in the directions of velocities.
-    """
-    phase, rows, directions, others = now.phase, now.rows, now.directions, _begun_before(now)
-    if not others:
-        return None
-    starting = sorted([*slow, *others])
-    moving = {k: s for k, s in directions.items() if k not in starting}
-    at_rest = rows.rates.copy()
-    for k in starting:
-        at_rest[phase.tangents[k]] = 0.0
-    held = solve(_holding(phases, phase, starting), rows._replace(rates=at_rest), moving)
-    begun, sure = _beginnings(phase, held, starting, [], phase.friction)
-    along = all(k in begun and begun[k] @ directions[k] > SAME_WAY for k in others)
-    if not sure or not along:
-        return None
-    still = _holding(phases, phase, [k for k in slow if k not in begun])
-    return solve(still, rows, directions | begun, tuple(begun))
-
-
 def _holding(phases: Phases, phase: ContactPhase, contacts: Sequence[int]) -> ContactPhase:
     """The phase in which some more of the closed contacts stick."""
     modes = list(phase.modes)
     for k in contacts:
         modes[phase.closed[k]] = STICK
     return phases(tuple(modes))
-
-
-def _begun_before(now: Solution) -> list[int]:
-    """Contacts that slide in a surface and have hardly begun; none where one of them slows down."""
-    rows = now.rows
-    speeds = [float(np.linalg.norm(rows.rates[s.rows])) for s in now.phase.spatial]
-    pairs = zip(now.phase.spatial, speeds, strict=True)
-    found = [s for s, speed in pairs if STANDSTILL < speed <= BEGUN]
-    if not found:
-        return []
-    change = rows.jacobian @ now.acceleration - rows.target
-    begin = all(now.directions[s.contact] @ change[s.rows] > 0.0 for s in found)
-    return [s.contact for s in found] if begin else []
 
 
 def _surely(friction: Friction, slow: list[int]) -> Friction:
