@@ -180,6 +180,8 @@ class Flow:
         """Look at the pace after a step, and change the method where another one suits it."""
         x, length = step.states[-1], self._last
         self._pace = self._paced(step.end, self._motion.mode.space.normalize(x))
+        if isinstance(self._stepper, ExplicitStepper):
+            self._seen = self._stepper.decay
         self._unsuited = self._unsuited + 1 if self._is_unsuited(length) else 0
         if self._unsuited >= _IN_A_ROW:
             self._change_method(step.end, x)
@@ -193,7 +195,6 @@ class Flow:
         if not isinstance(self._settings.method, Tableau):
             return False
         if isinstance(self._stepper, ExplicitStepper):
-            self._seen = self._stepper.decay
             return length > _STIFF * relaxation or length > _LIMITED * self._seen
         return min(relaxation, self._seen) > _RELAXED * length
 

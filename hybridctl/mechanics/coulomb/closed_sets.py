@@ -40,11 +40,12 @@ def possible(problem: CoulombProblem, sets: Sequence[Modes]) -> list[Modes]:
 def can_be_closed(problem: CoulombProblem, closed: Sequence[int]) -> bool:
     """Whether forces in the cones of these contacts keep just them closed, to 1e-7."""
     count, number = len(problem.static), len(problem.free)
+    unit = np.eye(number)
     columns: list[Array] = []
     cones: list[Cone] = []
     for i in closed:
         _, tangents, static, kinetic, given = problem.contacts[i]
-        place, unit = len(columns), np.eye(number)
+        place = len(columns)
         push = unit[i].copy()
         if given is not None:
             push[tangents] = -kinetic * np.array(given)

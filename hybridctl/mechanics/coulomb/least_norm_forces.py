@@ -8,8 +8,9 @@ closed contacts and the tangents of sticking ones, f = E m, and the rows that ar
     f_n \ge 0, \quad |f_t| \le \mu_s f_n \text{ where it sticks},
 
 is strictly convex, so the forces are unique. Where equations contradict each other A m is next to
-c. If the forces of least norm alone are inside the cones they are it; otherwise Clarabel solves the
-programme on the null space of A. Newton's method on its optimality conditions,
+c. If the forces of least norm alone are inside the cones they are it. On a null space of one
+direction they are at the end of an interval, else Clarabel solves the programme there. Newton's
+method on its optimality conditions,
 
 .. math:: H m - A^T y - \sum_j \kappa_j \nabla g_j = 0, \quad A m = c, \quad g_j = 0,
 

@@ -21,7 +21,7 @@ one tau does if its symmetric part is positive definite, or if there is one tang
 
 Static friction above kinetic friction leaves sticking and sliding both possible: then none holds.
 
-Trying all sets of states says the same where they are few, at most twice as slow. Four feet in
+Trying all sets of states says the same where they are few, but takes longer. Four feet in
 space have 81 sets, more than are tried: there only these conditions prove it.
 """
 
