@@ -1,6 +1,7 @@
 """Forces of least weighted norm inside the cones: closed forms, an optimiser, differences."""
 
 from dataclasses import replace
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +10,9 @@ from scipy.optimize import linprog, minimize
 
 from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.coulomb import CoulombProblem
+from hybridctl.mechanics.coulomb import least_in_cones as least_in_cones_module
 from hybridctl.mechanics.coulomb.cones import Cone
+from hybridctl.mechanics.coulomb.least_in_cones import APEX, INSIDE, Allowed, least_in_cones
 from hybridctl.mechanics.coulomb.least_norm_forces import Loads, inside_cones, least_forces
 from hybridctl.mechanics.modes.equations import friction_weights
 from hybridctl.mechanics.terms.least_norm import LeastNorm
@@ -245,6 +248,85 @@ def test_derivatives_where_one_contact_slides():
         expected = (last.multipliers - first.multipliers) / (2.0 * h)
         np.testing.assert_allclose(change, expected, atol=1e-5 * max(1.0, np.abs(expected).max()))
     assert met >= 10
+
+
+def least_by_trial(particular, null):
+    """The least |z| with m_0 + N z >= 0: of all sets of borders, that with loads that push."""
+    best = None
+    for size in range(1, null.shape[1] + 1):
+        for held in map(list, combinations(range(len(null)), size)):
+            z = np.linalg.lstsq(null[held], -particular[held])[0]
+            off = np.abs(null[held] @ z + particular[held]).max()
+            inside = off <= 1e-10 and (particular + null @ z).min() >= -1e-10
+            if inside and (best is None or np.linalg.norm(z) < np.linalg.norm(best)):
+                best = z
+    return best
+
+
+def test_contacts_that_only_push_share_loads_as_the_best_set_of_borders_says(monkeypatch):
+    """Two soles on four corners that slide, near and far from where no loads push; and any others.
+
+    Such a sole is loaded by +, -, -, + along its diagonals, which sliding mixes with the other's:
+    the rows of N all but depend on each other, to 1e-4. Loads are inside to 1e-12, which is 1e-8
+    of where borders so near to parallel meet.
+    """
+    rng, met, programmes = np.random.default_rng(11), {True: 0, False: 0}, []
+    by_programme = least_in_cones_module._by_programme
+    monkeypatch.setattr(
+        least_in_cones_module,
+        "_by_programme",
+        lambda *given: programmes.append(given) or by_programme(*given),
+    )
+    for trial in range(300):
+        null = rng.normal(size=(8, int(rng.integers(2, 4))))
+        if trial % 2:
+            soles = np.kron(np.eye(2), np.array([[1.0], [-1.0], [-1.0], [1.0]]))
+            mixed = soles @ rng.normal(size=(2, 2)) * rng.uniform(0.5, 1.5, (8, 1))
+            null = 3e-3 * (mixed + 10.0 ** rng.uniform(-4.0, 0.0) * rng.normal(size=(8, 2)))
+        null = np.linalg.qr(null)[0] if trial % 3 else null
+        cones = [Cone(j, [], 0.0) for j in range(8)]
+        particular = rng.normal(0.4, 0.5, 8)
+        if trial % 2 and trial % 5:  # two opposite corners, which pull as one of them is relieved
+            lengths = np.linalg.norm(null, axis=1)
+            particular[1] = -particular[0] * lengths[1] / lengths[0] - 10.0 ** rng.uniform(-8, -6)
+        allowed = Allowed(particular, null)
+        found, expected = least_in_cones(cones, allowed), least_by_trial(particular, null)
+        if particular.min() >= 0.0:
+            continue
+        met[found is not None] += 1
+        assert (found is None) == (expected is None)
+        if found is not None:
+            pushes, held = found.multipliers, np.array(found.active) == APEX
+            size = max(1.0, np.abs(pushes).max())
+            assert pushes.min() >= -1e-9 * size
+            np.testing.assert_allclose(pushes, particular + null @ expected, atol=1e-7 * size)
+            # z = N' kappa
+            z = np.linalg.lstsq(null, pushes - particular)[0]
+            np.testing.assert_allclose(null[held].T @ found.kappa, z, atol=1e-7 * size)
+    assert min(met.values()) >= 40
+    assert len(programmes) <= 3  # for those that nonnegative least squares do not tell
+
+
+def test_beside_contacts_that_push_others_stay_inside_their_cones():
+    """Four that slide and two that stick: to known loads g inside, z . (z_g - z) >= 0."""
+    rng, met = np.random.default_rng(12), {True: 0, False: 0}
+    cones = [Cone(j, [], 0.0) for j in range(4)]
+    cones += [Cone(4 + j, [6 + 2 * j, 7 + 2 * j], 0.6) for j in range(2)]
+    for _ in range(200):
+        null = np.linalg.qr(rng.normal(size=(10, int(rng.integers(2, 5)))))[0]
+        inside = np.concatenate((rng.exponential(0.5, 4), rng.uniform(0.5, 1.5, 2), np.zeros(4)))
+        inside[6:] = rng.uniform(-0.4, 0.4, 4) * np.repeat(inside[4:6], 2)
+        known = rng.normal(size=null.shape[1])
+        found = least_in_cones(cones, Allowed(inside - null @ known, null))
+        m = found.multipliers
+        friction = np.hypot(m[6::2], m[7::2])
+        # the programme keeps cones to 1e-9 of the largest load, of some 10 here
+        assert min(m[:6].min(), (0.6 * m[4:6] - friction).min()) >= -1e-8
+        z = null.T @ (m - inside) + known
+        assert z @ (known - z) >= -1e-7
+        of_sticking = any(kind != INSIDE for kind in found.active[4:])
+        met[of_sticking] += any(kind == APEX for kind in found.active[:4])
+    assert min(met.values()) >= 20
 
 
 def test_where_one_direction_is_open_the_nearest_end_of_an_interval_is_found():

@@ -8,16 +8,12 @@ closed contacts and the tangents of sticking ones, f = E m, and the rows that ar
     f_n \ge 0, \quad |f_t| \le \mu_s f_n \text{ where it sticks},
 
 is strictly convex, so the forces are unique. Where equations contradict each other A m is next to
-c. If the forces of least norm alone are inside the cones they are it. On a null space of one
-direction they are at the end of an interval, else Clarabel solves the programme there. Newton's
-method on its optimality conditions,
+c. Those of least norm alone, m_0, need not be inside the cones; `least_in_cones` goes from there
+along what the equations leave open. Its optimality conditions tell how the forces change,
 
 .. math:: H m - A^T y - \sum_j \kappa_j \nabla g_j = 0, \quad A m = c, \quad g_j = 0,
 
-H = E' W^-1 E, makes it exact, with changes of the borders that act. Where the forces inside the
-cones are next to a single one, or no set of borders is found at which they are least, those of the
-programme are taken as they are, to 1e-9. The g_j of borders that act: f_n of a contact without load
-(and f_t = 0 where it sticks), mu_s f_n - |f_t| of one that is about to slip.
+H = E' W^-1 E, with g_j of the borders that act.
 """
 
 from __future__ import annotations
@@ -25,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import hypot
 from typing import NamedTuple
 
 import numpy as np
@@ -33,22 +28,20 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics.contacts.contact_states import OPEN, STICK, Modes
-from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
+from hybridctl.mechanics.coulomb.cones import Cone
 from hybridctl.mechanics.coulomb.law import CoulombProblem, scaled
-from hybridctl.mechanics.coulomb.newton import nearest
+from hybridctl.mechanics.coulomb.least_in_cones import (
+    APEX,
+    INSIDE,
+    SIDE,
+    Active,
+    Allowed,
+    borders_of,
+    least_in_cones,
+    near_borders,
+    stationary,
+)
 from hybridctl.mechanics.terms.least_norm import LeastNorm
-
-_INSIDE = 1e-12
-_TOUCHES = 1e-9
-_GUESSED = 1e-5
-_THICKNESS = 1e-9
-_EXACT, _ROUNDING = 1e-13, 1e-8
-_STEPS, _CHANGES = 8, 8
-_ON_LINE, _ROOT = 40, 1e-14
-
-INSIDE, SIDE, APEX = range(3)
-Active = list[int]
-_Found = tuple[Array, Active, Array]
 
 
 class Loads(NamedTuple):
@@ -63,13 +56,6 @@ class Loads(NamedTuple):
     units: Array
 
 
-class _Open(NamedTuple):
-    """The multipliers in their units that the equations allow, m_0 + N z, of square norm |z|^2."""
-
-    particular: Array
-    null: Array
-
-
 @dataclass(frozen=True)
 class LeastForces:
     """The forces, and what is needed for their derivative.
@@ -81,7 +67,7 @@ class LeastForces:
     multipliers: Array
     _of: Loads
     _system: LeastNorm
-    _open: _Open
+    _open: Allowed
     _active: Active
     _kappa: Array
 
@@ -103,8 +89,7 @@ class LeastForces:
     @property
     def touched(self) -> tuple[int, ...]:
         """Those at a border without being held there, where derivatives are one-sided."""
-        m = self.multipliers / self._of.units
-        near = _slacks(self._of.cones, m) <= _TOUCHES * _size(self._open)
+        near = near_borders(self._of.cones, self._open, self.multipliers / self._of.units)
         return tuple(j for j in np.flatnonzero(near).tolist() if self._active[j] == INSIDE)
 
     @cached_property
@@ -117,7 +102,7 @@ class LeastForces:
     @cached_property
     def _borders(self) -> tuple[Array, Array]:
         m = self.multipliers / self._of.units
-        return _borders(self._of.cones, self._active, m, self._kappa)
+        return borders_of(self._of.cones, self._active, m, self._kappa)
 
     def sensitivity(
         self, equations: Array, stationarity: Array, weights: Array | None = None
@@ -136,7 +121,7 @@ class LeastForces:
         moved = system.inverse @ equations / unit
         borders, curvature = self._borders
         upper = null.T @ (unit * pull - curvature @ moved)
-        step, _ = _stationary(null, curvature, borders, upper, -borders @ moved)
+        step, _ = stationary(null, curvature, borders, upper, -borders @ moved)
         return np.asarray(unit * (moved + null @ step))
 
 
@@ -177,20 +162,12 @@ def inside_cones(system: LeastNorm, least: Array, loads: Loads) -> LeastForces |
 
     least (n,): that without cones.
     """
-    cones, units = loads.cones, loads.units
-    allowed = _Open(least / units, system.null / units[:, None])
-    m, active, kappa = allowed.particular, [INSIDE] * len(cones), np.zeros(0)
-    if _slacks(cones, m).min(initial=0.0) < -_INSIDE * _size(allowed):
-        found = _constrained(cones, allowed)
-        if found is None:
-            return None
-        m, active, kappa = found
-    return LeastForces(units * m, loads, system, allowed, active, kappa)
-
-
-def _size(allowed: _Open) -> float:
-    """The largest multiplier of least norm, or one unit if that is more."""
-    return max(1.0, float(np.abs(allowed.particular).max(initial=0.0)))
+    units = loads.units
+    allowed = Allowed(least / units, system.null / units[:, None])
+    found = least_in_cones(loads.cones, allowed)
+    if found is None:
+        return None
+    return LeastForces(units * found.multipliers, loads, system, allowed, found.active, found.kappa)
 
 
 def _layout(
@@ -214,259 +191,3 @@ def _layout(
         cones.append(Cone(j, numbers, static))
     mix = np.array(columns).reshape(-1, len(problem.free)).T
     return cones, held + beyond * all_rows, mix
-
-
-def _slacks(cones: Sequence[Cone], m: Array) -> Array:
-    """The slacks of the cones (k,): mu f_n - |f_t|, or f_n without friction."""
-    v = m.tolist()
-    return np.array(
-        [
-            c.friction * v[c.normal] - hypot(*(v[i] for i in c.tangents))
-            if c.tangents
-            else v[c.normal]
-            for c in cones
-        ]
-    )
-
-
-def _borders(cones: Sequence[Cone], active: Active, m: Array, loads: Array) -> tuple[Array, Array]:
-    """Gradients (p, n) of the g_j that act, and - sum_j kappa_j D^2 g_j (n, n)."""
-    values, kappa, place = m.tolist(), loads.tolist(), 0
-    curvature = np.zeros((len(m), len(m)))
-    of_rows: list[int] = []
-    columns: list[int] = []
-    slopes: list[float] = []
-    for cone, kind in zip(cones, active, strict=True):
-        t = cone.tangents
-        if kind == APEX:
-            of_rows += range(place, place + 1 + len(t))
-            columns += [cone.normal, *t]
-            slopes += [1.0] * (1 + len(t))
-        elif kind == SIDE:
-            length = hypot(*(values[i] for i in t)) or 1.0
-            along = [values[i] / length for i in t]
-            of_rows += [place] * (1 + len(t))
-            columns += [cone.normal, *t]
-            slopes += [cone.friction, *(-a for a in along)]
-            if kappa and len(t) == 2:
-                a, b, load = *along, kappa[place] / length
-                span = slice(t[0], t[1] + 1)
-                curvature[span, span] = [
-                    [load * b * b, -load * a * b],
-                    [-load * a * b, load * a * a],
-                ]
-        place += _rows_of(cone, kind)
-    rows = np.zeros((place, len(m)))
-    rows[of_rows, columns] = slopes
-    return rows, curvature
-
-
-def _rows_of(cone: Cone, kind: int) -> int:
-    """The number of borders that act."""
-    return kind if kind < APEX else 1 + len(cone.tangents)
-
-
-def _constrained(cones: Sequence[Cone], allowed: _Open) -> _Found | None:
-    """Multipliers inside the cones, which borders act, and their kappa; None if there are none."""
-    particular, null = allowed
-    count = null.shape[1]
-    if not count:
-        return None
-    size, at_least = _size(allowed), np.zeros(count)
-    if count == 1:
-        thick = _on_line(cones, allowed, 0.0, _THICKNESS * size)
-        if thick is None:
-            return None
-        found = _at_end(cones, allowed, _on_line(cones, allowed, thick.z, 0.0), size)
-        if found is not None:
-            return found
-    rows, kinds = cone_rows(cones, [], len(particular))
-    offset = rows @ particular
-    offset += _THICKNESS * size * rows[:, [cone.normal for cone in cones]].any(axis=1)
-    start = ConeProgramme(np.eye(count), np.zeros(count), rows @ null, offset, kinds).solve()
-    if start.infeasible:
-        return None
-    begin = start.point if start.solved else at_least
-    found, is_minimum = _active_set(cones, allowed, begin, size)
-    if is_minimum or not start.solved:
-        return found
-    if found is None or _exceeds(found[0], begin, allowed):
-        return _nearly(cones, allowed, begin, size)
-    return found
-
-
-class _End(NamedTuple):
-    """The end z of an interval of m_0 + N z, the cone whose border is there, and its D g N."""
-
-    z: float
-    cone: int
-    slope: float
-
-
-def _at_end(cones: Sequence[Cone], allowed: _Open, end: _End | None, size: float) -> _Found | None:
-    """The multipliers at the end of an interval, but at the tip of a cone with more borders."""
-    if end is None:
-        return None
-    m, cone = allowed.particular + end.z * allowed.null[:, 0], cones[end.cone]
-    if cone.tangents and m[cone.normal] <= _GUESSED * size:
-        return None
-    active = [INSIDE] * len(cones)
-    active[end.cone] = SIDE if cone.tangents else APEX
-    return m, active, np.array([end.z / end.slope])
-
-
-def _on_line(cones: Sequence[Cone], allowed: _Open, z: float, thicker: float) -> _End | None:
-    """The first multipliers on a line, from m_0 + N z outside on, that are inside thicker cones.
-
-    Newton's method on the least g_j + thicker, which is concave: no step goes past its root, and
-    there is none, so that it returns None, where it no longer rises.
-    """
-    point, along = allowed.particular.tolist(), allowed.null[:, 0].tolist()
-    onward = 0.0
-    for _ in range(_ON_LINE):
-        value, slope, j = min(
-            _slack_on_line(cone, point, along, z, j) for j, cone in enumerate(cones)
-        )
-        value += thicker
-        if value >= 0.0:
-            return _End(z, j, slope)
-        if onward * slope < 0.0 or slope == 0.0:
-            return None
-        onward, step = slope, -value / slope
-        if abs(step) <= _ROOT * abs(z):
-            return _End(z, j, slope)
-        z += step
-    return None
-
-
-def _slack_on_line(
-    cone: Cone, point: list[float], along: list[float], z: float, j: int
-) -> tuple[float, float, int]:
-    """The slack of the j-th cone at m_0 + N z, its slope, and j."""
-    i = cone.normal
-    value, slope = point[i] + z * along[i], along[i]
-    if not cone.tangents:
-        return value, slope, j
-    friction = [point[k] + z * along[k] for k in cone.tangents]
-    length = hypot(*friction) or 1.0
-    turned = sum(f * along[k] for f, k in zip(friction, cone.tangents, strict=True)) / length
-    return cone.friction * value - length, cone.friction * slope - turned, j
-
-
-def _nearly(cones: Sequence[Cone], allowed: _Open, z: Array, size: float) -> _Found:
-    """The programme's own multipliers m_0 + N z, put inside the cones, which they miss by 1e-9.
-
-    Where forces inside the cones are next to a single one, no set of borders leads to it, and where
-    they have no interior the borders that act alternate.
-    """
-    m = allowed.particular + allowed.null @ z
-    for normal, tangents, friction in cones:
-        m[normal] = max(m[normal], 0.0)
-        length, limit = hypot(*m[tangents]), friction * m[normal]
-        if length > limit:
-            m[tangents] *= limit / length
-    active = _borders_at(cones, m, size)
-    borders, _ = _borders(cones, active, m, np.zeros(0))
-    return m, active, np.linalg.lstsq((borders @ allowed.null).T, z)[0]
-
-
-def _exceeds(m: Array, z: Array, allowed: _Open) -> bool:
-    """Whether multipliers m are further from those of least norm than m_0 + N z."""
-    length = np.linalg.norm(np.linalg.lstsq(allowed.null, m - allowed.particular)[0])
-    return bool(length > (1.0 + _ROUNDING) * np.linalg.norm(z))
-
-
-def _borders_at(cones: Sequence[Cone], m: Array, size: float) -> Active:
-    """The borders that multipliers all but touch."""
-    slacks = _slacks(cones, m).tolist()
-    return [
-        APEX if m[cone.normal] <= _GUESSED * size else SIDE if slack <= _GUESSED * size else INSIDE
-        for cone, slack in zip(cones, slacks, strict=True)
-    ]
-
-
-def _active_set(
-    cones: Sequence[Cone], allowed: _Open, z: Array, size: float
-) -> tuple[_Found | None, bool]:
-    """The forces found last inside the cones, by changes of the borders that act at m_0 + N z.
-
-    Besides, whether these are the minimum. Multipliers kappa need not exist where the forces inside
-    the cones have no interior; then the borders that act alternate.
-    """
-    active = _borders_at(cones, allowed.particular + allowed.null @ z, size)
-    met: list[Active] = []
-    found = None
-    while active not in met and len(met) <= _CHANGES:
-        met.append(list(active))
-        m, loads = _on_borders(cones, active, allowed, z)
-        if _slacks(cones, m).min() >= -_TOUCHES * size:
-            found = m, list(active), loads
-        change = _change(cones, active, m, loads)
-        if change is None:
-            return found, found is not None
-        active[change[0]] = change[1]
-    return found, False
-
-
-def _on_borders(
-    cones: Sequence[Cone], active: Active, allowed: _Open, z: Array
-) -> tuple[Array, Array]:
-    """The minimum with g_j = 0 on the borders that act, by Newton's method from m_0 + N z."""
-    particular, null = allowed
-    before, kappa = np.inf, np.zeros(0)
-    bent = any(kind == SIDE and len(c.tangents) == 2 for c, kind in zip(cones, active, strict=True))
-    for _ in range(_STEPS if bent else 1):
-        m = particular + null @ z
-        borders, curvature = _borders(cones, active, m, kappa)
-        # g_j is homogeneous: its value is its gradient times m
-        step, kappa = _stationary(null, curvature, borders, -z, -(borders @ m))
-        z = z + step
-        size = float(np.abs(step).max()) / max(1.0, float(np.abs(z).max()))
-        following = size * (size / before) ** 2 if before < np.inf else size
-        if following <= _EXACT or _ROUNDING >= size >= 0.5 * before:
-            break
-        before = size
-    return particular + null @ z, kappa
-
-
-def _stationary(
-    null: Array, curvature: Array, borders: Array, upper: Array, lower: Array
-) -> tuple[Array, Array]:
-    """The solution z (p, .), kappa (a, .) of (1 + N'KN) z - N'D' kappa = upper, D N z = lower.
-
-    Of borders that depend on each other the least squares; D N is measured in its own size.
-    """
-    along = borders @ null
-    size = float(np.abs(along).max(initial=0.0)) or 1.0
-    p, a = null.shape[1], len(along)
-    matrix = np.zeros((p + a, p + a))
-    matrix[:p, :p] = np.eye(p) + null.T @ curvature @ null
-    matrix[:p, p:], matrix[p:, :p] = -along.T / size, along / size
-    found = nearest(matrix, np.concatenate((upper, lower / size)))
-    return found[:p], found[p:] / size
-
-
-def _change(
-    cones: Sequence[Cone], active: Active, m: Array, loads: Array
-) -> tuple[int, int] | None:
-    """The cone whose part in the active set is the most wrong, and what it should be."""
-    size = max(1.0, float(np.abs(m).max()))
-    heaviest = max(float(np.abs(loads).max(initial=0.0)), _TOUCHES)
-    worst, change, place = _TOUCHES, None, 0
-    for j, (cone, kind, slack) in enumerate(zip(cones, active, _slacks(cones, m), strict=True)):
-        outside = _TOUCHES / _INSIDE * -min(slack, m[cone.normal]) / size
-        if kind == INSIDE or (kind == SIDE and outside > worst):
-            wrong = outside
-            new = SIDE if cone.tangents and kind == INSIDE and m[cone.normal] > 0.0 else APEX
-        elif slack > _TOUCHES * size:  # more borders than there is room for
-            wrong, new = _TOUCHES / _INSIDE * slack / size, INSIDE
-        elif kind == SIDE:
-            wrong, new = -loads[place] / heaviest, INSIDE
-        else:
-            pull = float(np.linalg.norm(loads[place + 1 : place + 1 + len(cone.tangents)]))
-            wrong = -(loads[place] - cone.friction * pull) / heaviest
-            new = SIDE if cone.tangents else INSIDE
-        place += _rows_of(cone, kind)
-        if wrong > worst:
-            worst, change = wrong, (j, new)
-    return change
