@@ -141,6 +141,29 @@ def test_an_edge_whose_points_may_share_its_load_begins_to_slide_with_the_load_t
     )
 
 
+def test_what_has_hardly_begun_to_slide_goes_on_as_from_a_standstill():
+    """At 5e-9 m/s, what steps leave of a beginning, the edge accelerates as it does from rest.
+
+    So it does where only loads shared anew tell a direction. Terms of these velocities are some
+    1e-8 of the others.
+    """
+    system, rng, shared_anew = shod(pitches=False), np.random.default_rng(1), 0
+    dynamics, q, none = system.dynamics, system.robot.neutral(), np.zeros(system.robot.nv)
+    modes, steered = ("stick",) * 4 + ("slip",) * 2, (4, 5)
+    q[2] = 0.1
+    for _ in range(120):
+        u = rng.uniform((0.0, -10.0, -2.0), (25.0, 10.0, 2.0))
+        v = none.copy()
+        v[-1], v[-3] = 5e-9 / 0.08, rng.uniform(-2e-9, 2e-9)
+        rest, now = (dynamics.acceleration(q, each, u, modes) for each in (none, v))
+        if rest.solution.inside and rest.solution.steered == steered:
+            scale = np.abs(rest.acceleration).max()
+            np.testing.assert_allclose(now.acceleration, rest.acceleration, atol=1e-7 * scale)
+            first = dynamics.solve(dynamics.phase(modes), q, none, u)
+            shared_anew += first.inside is not None
+    assert shared_anew >= 5
+
+
 @pytest.mark.parametrize(
     ("push", "load", "turn"),
     [(10.4, 3.13, 1.04), (5.086, -6.883, 0.983), (10.9, 4.65, -0.364), (1.291, -1.444, 0.752)],

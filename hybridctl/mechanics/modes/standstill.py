@@ -38,15 +38,15 @@ def settled(phases: Phases, phase: ContactPhase, rows: ContactRows) -> Solution:
     the way they go, the way friction lets them accelerate, or stick. phases: of all modes.
     """
     directions, slow = sliding_directions(phase, rows)
-    now = solve(phase, rows, directions)
     if not slow:
-        return now
+        return solve(phase, rows, directions)
     friction = phase.friction
     moving = {k: s for k, s in directions.items() if k not in slow}
     held = shared(solve(_holding(phases, phase, slow), rows, moving), _surely(friction, slow))
     stays = _staying(held, slow, friction)
     begun, sure = _beginnings(phase, held, slow, stays, friction)
-    going = [k for k in slow if _goes_on(now, k, begun.get(k), sure)]
+    going = [k for k in slow if k in begun and _moves_elsewhere(phase, rows, k, begun[k])]
+    going += _going_on(phase, rows, directions, [k for k in slow if k not in begun], sure)
     if begun and going:
         starting = [k for k in slow if k not in going]
         begun, sure = _beginnings(phase, held, starting, stays, friction)
@@ -120,23 +120,41 @@ def _moves(phase: ContactPhase, rows: ContactRows, k: int, along: Array) -> bool
     return bool(force @ moved > RANK * (force @ system.by_mass(force)))
 
 
-def _goes_on(now: Solution, k: int, onwards: Array | None, sure: bool) -> bool:
-    """Whether the k-th closed contact still slides the way it goes, now that it is slow.
+def _moves_elsewhere(phase: ContactPhase, rows: ContactRows, k: int, onwards: Array) -> bool:
+    """Whether the k-th closed contact slides in another direction than it would begin to.
 
-    onwards: the direction in which it would begin to slide from a standstill, if it would. Then its
-    velocity has to be more than what integration leaves of a beginning, and point elsewhere; if
-    that direction is but a guess, any velocity tells more. Where friction could hold it, it goes on
-    until it stops, if it slows down: otherwise it is held.
+    Its velocity has to be more than what integration leaves of a beginning.
     """
-    rows = now.phase.tangents[k]
-    velocity = now.rows.rates[rows]
-    change = now.rows.jacobian[rows] @ now.acceleration - now.rows.target[rows]
-    speed, size = float(np.linalg.norm(velocity)), float(np.linalg.norm(change))
-    if not sure:
-        return speed > MOVES
-    if onwards is not None:
-        return speed > CLEARLY_MOVES and float(velocity @ onwards) < ALONG * speed
-    return speed > MOVES and float(velocity @ change) < -ALONG * speed * size
+    speed = _speed(phase, rows, k)
+    return speed > CLEARLY_MOVES and float(rows.rates[phase.tangents[k]] @ onwards) < ALONG * speed
+
+
+def _going_on(
+    phase: ContactPhase,
+    rows: ContactRows,
+    directions: dict[int, Array],
+    contacts: list[int],
+    sure: bool,
+) -> list[int]:
+    """Those of slow contacts that do not begin to slide and still slide the way they go.
+
+    Where friction could hold a contact it goes on until it stops, if it slows down: otherwise it is
+    held. sure: whether that is known.
+    """
+    moving = [k for k in contacts if _speed(phase, rows, k) > MOVES]
+    if not moving or not sure:
+        return moving
+    change = rows.jacobian @ solve(phase, rows, directions).acceleration - rows.target
+
+    def slows_down(k: int) -> bool:
+        velocity, a = rows.rates[phase.tangents[k]], change[phase.tangents[k]]
+        return bool(velocity @ a < -ALONG * np.linalg.norm(velocity) * np.linalg.norm(a))
+
+    return [k for k in moving if slows_down(k)]
+
+
+def _speed(phase: ContactPhase, rows: ContactRows, k: int) -> float:
+    return float(np.linalg.norm(rows.rates[phase.tangents[k]]))
 
 
 def _from_rest(
@@ -148,7 +166,8 @@ def _from_rest(
 ) -> Solution:
     """The solution in which some contacts `begun` to slide, the way they accelerate if it is found.
 
-    sure: whether they do in these directions, be it under loads that are shared otherwise.
+    sure: whether they do in these directions, be it under loads that are shared otherwise. If not,
+    and none are found with loads shared anew, what moves goes on the way it goes.
     """
     now = solve(phase, rows, directions | begun, tuple(begun))
     if sure:
@@ -159,4 +178,5 @@ def _from_rest(
             found = turned_by_loads(now, phase.friction)
             if found.inside and (change_of_steered(found, along=True) >= 0.0).all():
                 return found
-    return now._replace(steered=())
+    told = {k: directions[k] for k in begun if _speed(phase, rows, k) > MOVES}
+    return solve(phase, rows, directions | begun | told) if told else now._replace(steered=())
