@@ -33,7 +33,7 @@ _NEWTON = 1e-3
 at 1e-8 m/s, no longer know their direction as well as the step says."""
 _FURTHER = 0.2
 """Of the tolerance: what the polynomial of a step may miss where it is taken further."""
-_FAR = 3.0
+_FAR = 1.0
 """Times the next step: where steps may be no longer than this, the last one may be one more."""
 _BEGIN = 0.1
 """Of the first step that the size of the field and of its change suggest. Where friction turns what

@@ -185,7 +185,8 @@ class DrivenMode:
     ) -> Step:
         """The step with these states (8, nx); before, after (n,): guards at its ends, if known.
 
-        cubic: whether the states are a polynomial of third degree.
+        cubic: whether the states are a polynomial of third degree. Four samples do then, and on
+        short steps, if by them no guard comes to zero or leaves it.
         """
         inputs = self._inputs(start, end, states)
         if not (np.isfinite(states).all() and np.isfinite(inputs).all()):
@@ -200,7 +201,8 @@ class DrivenMode:
             guards = _FROM_FEW @ few
             guards[list(_FEW)] = few
             bounds = guard_bounds(guards)
-            if (bounds > 0.0).all():
+            zero = ~few.any(axis=0)
+            if ((bounds > 0.0) | (guard_bounds(-guards) > 0.0) | zero).all():
                 return Step(start, end, states, inputs, guards, bounds)
         guards = self._along(step, range(len(states)), known)
         return Step(start, end, states, inputs, guards, guard_bounds(guards))

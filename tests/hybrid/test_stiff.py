@@ -59,6 +59,24 @@ def test_a_held_input_leaves_nothing_to_be_differenced(method):
     assert fields[0] <= fields[1] - 2
 
 
+@pytest.mark.parametrize("value", [1.0, 0.0, -1.0])
+def test_four_samples_of_a_cubic_step_do_for_a_guard_that_stays_where_it_is(value):
+    """Inside its mode, at zero as the force of a contact without load, or beyond it."""
+    asked = []
+
+    def guard(t, x, u):
+        asked.append(t)
+        return value
+
+    mode = Counted().system().mode("m")
+    edge = hc.Transition("m", hc.Guard("stays", guard), hc.Reset(lambda t, x, u: x), "m")
+    system = hc.HybridSystem([mode], [edge])
+    run = hc.simulate(system, "m", [1.0, 0.0], (0.0, 1.0), method="Radau")
+    assert not run.events
+    # each step begins where the one before has ended; some are for the start
+    assert len(asked) <= 3 * (len(run.arcs[0].breaks) - 1) + 8
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_feedback_that_is_stiff_is_in_the_matrix_of_implicit_steps(known):
     """x' = u with u = -RATE (x - cos t) - sin t: Newton's iteration converges in a step or two."""
