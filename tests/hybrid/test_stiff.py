@@ -59,22 +59,36 @@ def test_a_held_input_leaves_nothing_to_be_differenced(method):
     assert fields[0] <= fields[1] - 2
 
 
-@pytest.mark.parametrize("value", [1.0, 0.0, -1.0])
-def test_four_samples_of_a_cubic_step_do_for_a_guard_that_stays_where_it_is(value):
-    """Inside its mode, at zero as the force of a contact without load, or beyond it."""
-    asked = []
+@pytest.mark.parametrize(
+    ("values", "samples"),
+    [
+        ((1.0, 2.0), 4),
+        ((0.0, 0.0), 4),
+        ((-1.0, -2.0), 4),
+        ((1.0, -1.0), 8),
+        ((0.0, 1.0), 8),
+        ((0.0, -1.0), 8),
+    ],
+)
+def test_four_samples_of_a_cubic_step_do_for_a_guard_that_does_not_come_to_zero_or_leave_it(
+    values, samples
+):
+    """Inside its mode, at zero as the force of a contact without load, or beyond it: straight."""
+    asked, (first, last) = [], values
 
     def guard(t, x, u):
         asked.append(t)
-        return value
+        return first + (last - first) * t
 
     mode = Counted().system().mode("m")
-    edge = hc.Transition("m", hc.Guard("stays", guard), hc.Reset(lambda t, x, u: x), "m")
-    system = hc.HybridSystem([mode], [edge])
-    run = hc.simulate(system, "m", [1.0, 0.0], (0.0, 1.0), method="Radau")
-    assert not run.events
-    # each step begins where the one before has ended; some are for the start
-    assert len(asked) <= 3 * (len(run.arcs[0].breaks) - 1) + 8
+    edge = hc.Transition("m", hc.Guard("straight", guard), hc.Reset(lambda t, x, u: x), "m")
+    mode = hc.HybridSystem([mode], [edge]).mode("m")
+    motion = DrivenMode(mode, HeldInput(np.zeros(0)), watched=True)
+    step = motion.sampled(0.0, 1.0, np.zeros((8, 2)), cubic=True)
+    assert len(asked) == samples
+    np.testing.assert_allclose(
+        step.guards[:, 0], first + (last - first) * step.times, rtol=0.0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("known", [True, False])
