@@ -81,6 +81,9 @@ TURNS = 1e-4
 rounding over `STOPPED`, where other contacts leave no motion across."""
 ALONG = 0.5
 """Cosine: directions of slow contacts that are nearer than this are of one motion."""
+SLOWER = 0.1
+"""Of the speed of another contact of the same two bodies: so far below `STANDSTILL` the error of a
+step leaves a velocity its direction."""
 SAME_PIECE = 1e-8
 """Of the size of a matrix, or of 1: pieces of a derivative that agree."""
 DECELERATES = 1e-9

@@ -76,9 +76,9 @@ class ContactPhase(ClosedRows):
     """The closed contacts of one mode: which rows are constrained, which forces act.
 
     friction (c,) is kinetic, the other coefficients are static. bodies: the pair that each contact
-    is between. `redundant`: whether two bodies have more constraints than their six relative
-    motions, which then hold each other. `cones`: of each closed contact the numbers of the
-    multipliers of its normal force and, where it sticks, of its friction.
+    is between, `pairs` (k,) those of closed ones. `redundant`: whether two bodies have more
+    constraints than their six relative motions, which then hold each other. `cones`: of each
+    closed contact the multipliers of its normal force and, where it sticks, of its friction.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class ContactPhase(ClosedRows):
             if modes[i] in SLIPS
         )
         self.spatial = tuple(slide for slide in self.sliding if slide.sign == 0.0)
+        self.pairs = tuple(bodies[i] for i in self.closed)
         between = Counter(bodies[self.closed[k]] for k in self.owner[self.constrained])
         self.redundant = max(between.values(), default=0) > 6
         self._in_space = all(len(rows) == 2 for rows in self.tangents)

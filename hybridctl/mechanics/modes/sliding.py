@@ -21,7 +21,7 @@ from hybridctl.mechanics.modes.equations import (
     solve,
 )
 from hybridctl.mechanics.modes.phase import ContactPhase, Friction
-from hybridctl.mechanics.tolerances import CONSISTENT, RANK, STANDSTILL, STOPPED, TURNS
+from hybridctl.mechanics.tolerances import CONSISTENT, RANK, SLOWER, STANDSTILL, STOPPED, TURNS
 
 _TURNED = 10  # of Newton's steps, of which three or four do
 _STARTS = (0.0, 1.0, 0.5)  # of the way to where contacts accelerate: from there it is tried again
@@ -32,16 +32,24 @@ def sliding_directions(
 ) -> tuple[dict[int, Array], list[int]]:
     """Unit sliding velocities of contacts that slide in a surface, by closed contact.
 
-    Besides, which of them stand still: what is found for those is a guess.
+    Besides, which of them stand still: what is found for those is a guess. Where two bodies slide
+    on each other, as one of their contacts tells, only those much slower than it stand still.
     """
     found: dict[int, Array] = {}
-    starting = []
+    speeds: dict[int, float] = {}
+    fastest: dict[tuple[int, int], float] = {}
     for slide in phase.spatial:
-        velocity = rows.rates[slide.rows]
-        speed = math.sqrt(velocity.dot(velocity))
-        if speed <= STANDSTILL:
-            starting.append(slide.contact)
-        found[slide.contact] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
+        k, velocity = slide.contact, rows.rates[slide.rows]
+        speed = speeds[k] = math.sqrt(velocity.dot(velocity))
+        found[k] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
+        pair = phase.pairs[k]
+        fastest[pair] = max(fastest.get(pair, 0.0), speed)
+
+    def stands(k: int) -> bool:
+        most = fastest[phase.pairs[k]]
+        return speeds[k] <= (STANDSTILL if most <= STANDSTILL else min(STANDSTILL, SLOWER * most))
+
+    starting = [k for k in speeds if stands(k)]
     return found, starting
 
 
