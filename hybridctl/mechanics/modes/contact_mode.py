@@ -55,6 +55,11 @@ class ContactPoint(Point):
         return self.mode.dynamics.solved(self.mode.phase, self.q, self.v, self.u)
 
     @Found
+    def carried(self) -> Solution:
+        """The solution with loads shared."""
+        return self.mode.dynamics.carried(self.solved[0])
+
+    @Found
     def contact(self) -> ContactAcceleration:
         """Acceleration and forces, with loads shared."""
         return self.mode.contact_at(self)
@@ -91,7 +96,7 @@ class ContactMode(ModeModel):
     def contact_at(self, point: ContactPoint) -> ContactAcceleration:
         """The acceleration and the contact forces at a point."""
         if self.phase.closed:
-            return self.dynamics.loaded(*point.solved)
+            return self.dynamics.loaded(point.carried, point.solved[1])
         return self.dynamics.free(point.q, point.v, point.u)
 
     def field_at(self, point: ContactPoint) -> Array:
@@ -99,7 +104,7 @@ class ContactMode(ModeModel):
         if self.phase.closed:
             now = point.solved[0]
             loads_matter = now.kkt.redundant and bool(self.phase.sliding)
-            return np.concatenate((point.v, (point.contact if loads_matter else now).acceleration))
+            return np.concatenate((point.v, (point.carried if loads_matter else now).acceleration))
         a = self.dynamics.robot.free_acceleration(point.q, point.v, point.u)
         return np.concatenate((point.v, a))
 

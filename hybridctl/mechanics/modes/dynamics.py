@@ -196,7 +196,10 @@ class ContactDynamics:
     def acceleration(self, q: Array, v: Array, u: Array, modes: Modes) -> ContactAcceleration:
         """Acceleration and forces in the given modes, [RS] (2.38)-(2.41)."""
         phase = self.phase(modes)
-        return self.loaded(*self.solved(phase, q, v, u)) if phase.closed else self.free(q, v, u)
+        if not phase.closed:
+            return self.free(q, v, u)
+        now, gaps = self.solved(phase, q, v, u)
+        return self.loaded(self.carried(now), gaps)
 
     def free(self, q: Array, v: Array, u: Array) -> ContactAcceleration:
         """The acceleration with all contacts open."""
@@ -214,10 +217,14 @@ class ContactDynamics:
         gaps = values.gaps.copy()
         return settled(self.phase, phase, closed_rows(phase, values, self.stabilization)), gaps
 
+    def carried(self, now: Solution) -> Solution:
+        """The solution with loads shared inside the friction cones."""
+        friction = now.phase.friction
+        return turned_by_loads(shared(now, friction), friction)
+
     def loaded(self, now: Solution, gaps: Array) -> ContactAcceleration:
-        """Acceleration and forces of a solution, with loads shared inside the friction cones."""
+        """Acceleration and forces of a solution whose loads are shared."""
         phase, count = now.phase, len(self.contacts)
-        now = turned_by_loads(shared(now, phase.friction), phase.friction)
         (forces, friction), (_, slip) = phase.spread(now.forces), phase.spread(now.rows.rates)
         if not phase.whole:
             forces, friction, slip = (
