@@ -12,6 +12,7 @@ it a stiff feedback makes steps short. So is the field of modes without derivati
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -56,7 +57,9 @@ class ImplicitStepper:
         first_step: float | None = None,
     ) -> None:
         self._motion, self._cubic = motion, method is Radau
+        self._ages, self._begins = False, math.nan
         self._asked: tuple[float, Array] = (t, x)
+        jacobian = _jacobian(motion)
         self._make = partial(
             _begun,
             method,
@@ -64,7 +67,7 @@ class ImplicitStepper:
             t_bound=t_end,
             rtol=rtol,
             atol=atol,
-            jac=_jacobian(motion),
+            jac=None if jacobian is None else partial(self._slopes, jacobian),
         )
         first = None if first_step is None else min(first_step, abs(t_end - t))
         self._solver = self._make(t, x, first_step=first)
@@ -84,6 +87,10 @@ class ImplicitStepper:
         if stops and longest < _FAR * solver.h_abs and (step := self._further(longest)):
             return step
         solver.max_step = longest
+        if self._ages and not solver.current_jac:
+            solver.J = solver.jac(solver.t, solver.y, solver.f)
+            solver.current_jac, solver.LU_real, solver.LU_complex = True, None, None
+        self._begins = solver.t
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # reported below
                 solver.step()
@@ -136,6 +143,14 @@ class ImplicitStepper:
     def _rate(self, t: float, x: Array) -> Array:
         self._asked = t, x
         return self._motion.rate(t, x)
+
+    def _slopes(self, jacobian: Callable[[float, Array], Array], t: float, x: Array) -> Array:
+        """The Jacobian; where it is asked for at the start of a step, that of another was no use.
+
+        It changes as fast as the solution then, and steps to come begin with their own.
+        """
+        self._ages = self._ages or (self._cubic and t == self._begins)
+        return jacobian(t, x)
 
     def _failure(
         self, what: str, kind: type[IntegrationError] = IntegrationError

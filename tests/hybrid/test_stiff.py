@@ -5,6 +5,7 @@ import pytest
 
 import hybridctl as hc
 from hybridctl.hybrid.flow import METHODS
+from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.mode import FieldJacobian, Pace
 from hybridctl.hybrid.step import DrivenMode, ExplicitFormula
@@ -153,6 +154,36 @@ def test_a_slide_that_stops_takes_a_step_for_each_decade_of_its_speed():
     assert event.time == pytest.approx((length - stopped) / a, abs=1e-8)
     speeds = np.linalg.norm([run.arcs[0](t) for t in run.arcs[0].breaks], axis=1)
     assert (speeds < 1e-2).sum() <= 2 + 6
+
+
+@pytest.mark.parametrize("across", [0.03, 0.3])
+def test_a_jacobian_that_ages_from_step_to_step_is_found_anew_for_each(monkeypatch, across):
+    """That of friction, of 1 / |v|: with an old one Newton's iteration fails and begins again.
+
+    Each failure costs six fields of some twelve a step.
+    """
+    fields = []
+
+    def field(t, v, u):
+        fields.append(t)
+        return friction @ v / np.linalg.norm(v)
+
+    def jacobian(t, v, u):
+        s, speed = v / np.linalg.norm(v), np.linalg.norm(v)
+        return FieldJacobian(friction @ (np.eye(2) - np.outer(s, s)) / speed, np.zeros((2, 0)))
+
+    friction = -5.0 * np.diag([1.0, 30.0])
+    mode = hc.Mode("slides", hc.VectorSpace(2), field, jacobian=jacobian)
+    slow = hc.Guard("slow", lambda t, v, u: np.linalg.norm(v) - 1e-6)
+    stands = hc.Mode("stands", hc.VectorSpace(2), lambda t, v, u: np.zeros(2))
+    stops = hc.Transition("slides", slow, hc.Reset(lambda t, v, u: np.zeros(2)), "stands")
+    system, counts = hc.HybridSystem([mode, stands], [stops]), []
+    for _ in range(2):
+        fields.clear()
+        hc.simulate(system, "slides", [1.0, across], (0.0, 1.0), method="Radau")
+        counts.append(len(fields))
+        monkeypatch.setattr(ImplicitStepper, "_slopes", lambda self, slopes, t, x: slopes(t, x))
+    assert counts[0] < 0.95 * counts[1]
 
 
 @pytest.mark.parametrize("off", [0.5, 1.0, 2.0, None])
