@@ -307,6 +307,15 @@ def test_contacts_that_only_push_share_loads_as_the_best_set_of_borders_says(mon
     assert len(programmes) <= 3  # for those that nonnegative least squares do not tell
 
 
+@pytest.mark.filterwarnings("error")
+def test_friction_that_is_open_does_not_relieve_a_contact_that_pulls():
+    """Two against each other along x and along y: normal forces do not change."""
+    cones = [Cone(0, [2, 3], 0.5), Cone(1, [4, 5], 0.5)]
+    against = np.array([[0, 0, 1, 0, -1, 0], [0, 0, 0, 1, 0, -1]]).T / np.sqrt(2.0)
+    pulled = np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.0])
+    assert least_in_cones(cones, Allowed(pulled, against)) is None
+
+
 def test_beside_contacts_that_push_others_stay_inside_their_cones():
     """Four that slide and two that stick: to known loads g inside, z . (z_g - z) >= 0."""
     rng, met = np.random.default_rng(12), {True: 0, False: 0}

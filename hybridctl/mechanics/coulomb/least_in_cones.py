@@ -176,6 +176,8 @@ def _least_distance(rows: Array, least: Array) -> Array | None:
     By :math:`r = \min_{u \ge 0} |(G, h)^T u - (0, 1)|`, Lawson and Hanson (1974), 23.4. Whatever
     u, no z is shorter than 1 / r - 1.
     """
+    if not rows.any():
+        return None
     unit = float(least.max() / np.abs(rows).max())
     right = np.zeros(rows.shape[1] + 1)
     right[-1] = 1.0
