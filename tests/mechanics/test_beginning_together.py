@@ -14,6 +14,7 @@ from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.coulomb import solve
 from hybridctl.mechanics.modes import sliding, standstill
 from hybridctl.mechanics.modes.selection import select_modes
+from hybridctl.mechanics.modes.sliding import sliding_directions
 
 LEGS = ("FL", "FR", "RL", "RR")
 
@@ -139,6 +140,35 @@ def test_an_edge_whose_points_may_share_its_load_begins_to_slide_with_the_load_t
         lambda du: dynamics.acceleration(q, v, u + du, modes).acceleration,
         found.acceleration_z[:, -3:],
     )
+
+
+@pytest.mark.parametrize(
+    ("centre", "turn", "shoe", "slow"),
+    [
+        (0.0, 1e-7, 0.0, {0, 1, 2, 3}),  # all corners at 1.4e-8 m/s
+        (0.05, 1e-7, 0.0, set()),  # at 0.7, 1.6, 1.6 and 2.1e-8
+        (0.09, 1e-7, 0.0, {0}),  # at 0.14, 1.9, 1.9 and 2.7e-8
+        (0.09, 2e-5, 0.0, set()),  # at 200 times that
+        (0.0, 0.0, 3e-7, {0, 1, 2, 3}),  # the shoe alone, at 0.6 and 2.4e-8
+    ],
+)
+def test_velocities_of_a_sole_tell_directions_once_one_of_its_corners_is_fast(
+    centre, turn, shoe, slow
+):
+    """The cube turns about a point on the way to its first corner, or the shoe about its pin."""
+    system = shod(pitches=False)
+    dynamics, q, v = system.dynamics, system.robot.neutral(), np.zeros(system.robot.nv)
+    q[2], v[5], v[-1] = 0.1, turn, shoe
+    v[:2] = turn * centre, -turn * centre
+    modes = ("slip",) * 4 + (("slip",) * 2 if shoe else ("open",) * 2)
+    phase = dynamics.phase(modes)
+    rows = dynamics.rows(phase, q, v, np.zeros(system.robot.nu))
+    directions, found = sliding_directions(phase, rows)
+    assert set(found) == slow
+    corners = np.array([(x, y) for x in (0.1, -0.1) for y in (0.1, -0.1)])
+    for k in set(range(4)) - slow:
+        x, y = corners[k] - centre
+        np.testing.assert_allclose(directions[k], np.array([-y, x]) / np.hypot(x, y), atol=1e-9)
 
 
 def test_what_has_hardly_begun_to_slide_goes_on_as_from_a_standstill():

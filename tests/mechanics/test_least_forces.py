@@ -316,6 +316,18 @@ def test_friction_that_is_open_does_not_relieve_a_contact_that_pulls():
     assert least_in_cones(cones, Allowed(pulled, against)) is None
 
 
+def test_least_squares_that_do_not_end_leave_it_to_the_programme(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("Maximum number of iterations reached.")
+
+    cones = [Cone(j, [], 0.0) for j in range(3)]
+    allowed = Allowed(np.array([1.0, 1.0, -0.3]), np.linalg.qr([[1.0, 0], [0, 1], [-1, -2]])[0])
+    expected = least_in_cones(cones, allowed)
+    monkeypatch.setattr(least_in_cones_module, "nnls", fails)
+    found = least_in_cones(cones, allowed)
+    np.testing.assert_allclose(found.multipliers, expected.multipliers, atol=1e-12)
+
+
 def test_beside_contacts_that_push_others_stay_inside_their_cones():
     """Four that slide and two that stick: to known loads g inside, z . (z_g - z) >= 0."""
     rng, met = np.random.default_rng(12), {True: 0, False: 0}

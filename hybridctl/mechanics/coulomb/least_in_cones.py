@@ -18,6 +18,7 @@ f_t = 0 where it sticks), mu_s f_n - |f_t| of one that is about to slip.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from math import hypot
 from typing import NamedTuple
 
@@ -70,7 +71,8 @@ def least_in_cones(cones: Sequence[Cone], allowed: Allowed) -> Least | None:
     if allowed.null.shape[1] == 1:
         found, possible = _at_end(cones, allowed)
     elif possible:
-        found, possible = _pushing(cones, allowed)
+        with suppress(RuntimeError):  # nonnegative least squares did not come to an end
+            found, possible = _pushing(cones, allowed)
     return _by_programme(cones, allowed) if possible and found is None else found
 
 
