@@ -171,6 +171,22 @@ def test_velocities_of_a_sole_tell_directions_once_one_of_its_corners_is_fast(
         np.testing.assert_allclose(directions[k], np.array([-y, x]) / np.hypot(x, y), atol=1e-9)
 
 
+def test_a_corner_begins_to_slide_beside_others_in_the_directions_of_their_velocities(monkeypatch):
+    """At 1.9, 1.9 and 2.7e-8 m/s, of which one alone would tell: none of them is free to turn."""
+    system, asked = shod(pitches=False), []
+    dynamics, q, v = system.dynamics, system.robot.neutral(), np.zeros(system.robot.nv)
+    q[2], v[5], v[:2] = 0.1, 1e-7, (9e-9, -9e-9)
+    polish = standstill.polish
+    monkeypatch.setattr(standstill, "polish", lambda law, *a: asked.append(law) or polish(law, *a))
+    now = dynamics.solve(
+        dynamics.phase(("slip",) * 4 + ("open",) * 2), q, v, np.array([20.0, -5.0, 0.3])
+    )
+    (law,) = asked
+    assert law.sliding[0] is None
+    for k in range(1, 4):
+        np.testing.assert_allclose(law.sliding[k], now.directions[k], rtol=0.0, atol=1e-15)
+
+
 def test_what_has_hardly_begun_to_slide_goes_on_as_from_a_standstill():
     """At 5e-9 m/s, what steps leave of a beginning, the edge accelerates as it does from rest.
 

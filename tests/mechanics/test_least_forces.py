@@ -328,6 +328,22 @@ def test_least_squares_that_do_not_end_leave_it_to_the_programme(monkeypatch):
     np.testing.assert_allclose(found.multipliers, expected.multipliers, atol=1e-12)
 
 
+@pytest.mark.parametrize("share", [0.5, 0.99, 1.01, 2.0])
+def test_least_squares_that_are_not_least_are_not_taken(monkeypatch, share):
+    """Larger loads of borders than the least push contacts off these, and are inside the cones."""
+    cones = [Cone(j, [], 0.0) for j in range(3)]
+    allowed = Allowed(np.array([1.0, 1.0, -0.3]), np.linalg.qr([[1.0, 0], [0, 1], [-1, -2]])[0])
+    expected, exact = least_in_cones(cones, allowed), least_in_cones_module.nnls
+
+    def wrong(*given):
+        u, left = exact(*given)
+        return share * u, left
+
+    monkeypatch.setattr(least_in_cones_module, "nnls", wrong)
+    found = least_in_cones(cones, allowed)
+    np.testing.assert_allclose(found.multipliers, expected.multipliers, atol=1e-12)
+
+
 def test_beside_contacts_that_push_others_stay_inside_their_cones():
     """Four that slide and two that stick: to known loads g inside, z . (z_g - z) >= 0."""
     rng, met = np.random.default_rng(12), {True: 0, False: 0}

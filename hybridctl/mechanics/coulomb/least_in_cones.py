@@ -37,7 +37,7 @@ _THICKNESS = 1e-9
 _EXACT, _ROUNDING = 1e-13, 1e-8
 _STEPS, _CHANGES = 8, 8
 _ON_LINE, _ROOT = 40, 1e-14
-_NONE_LEFT = 1e-6
+_NONE_LEFT = 1e-6  # of one: what is a million units away is not there
 
 INSIDE, SIDE, APEX = range(3)
 Active = list[int]
@@ -169,8 +169,10 @@ def _pushing(cones: Sequence[Cone], allowed: Allowed) -> tuple[Least | None, boo
     if any(cone.tangents for cone, kind in zip(cones, active, strict=True) if kind == APEX):
         return None, True
     m = allowed.particular + allowed.null @ (kappa @ rows)
-    is_least = slacks(cones, m).min() >= -_INSIDE * allowed.size
-    return (Least(m, active, kappa[kappa > 0.0]) if is_least else None), True
+    near, held = slacks(cones, m), kappa > 0.0
+    inside = near.min() >= -_INSIDE * allowed.size
+    is_least = inside and near[held].max(initial=0.0) <= _TOUCHES * allowed.size
+    return (Least(m, active, kappa[held]) if is_least else None), True
 
 
 def _least_distance(rows: Array, least: Array) -> Array | None:

@@ -77,8 +77,8 @@ class ContactPhase(ClosedRows):
 
     friction (c,) is kinetic, the other coefficients are static. bodies: the pair that each contact
     is between, `pairs` (k,) those of closed ones. `redundant`: whether two bodies have more
-    constraints than their six relative motions, which then hold each other. `cones`: of each
-    closed contact the multipliers of its normal force and, where it sticks, of its friction.
+    constraints than their six relative motions, which then hold each other. `cones`: of each closed
+    contact the numbers of the multipliers of its normal force and, where it sticks, its friction.
     """
 
     def __init__(

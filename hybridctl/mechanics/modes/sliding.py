@@ -44,13 +44,10 @@ def sliding_directions(
         found[k] = velocity / speed if speed > 0.0 else np.array([1.0, 0.0])
         pair = phase.pairs[k]
         fastest[pair] = max(fastest.get(pair, 0.0), speed)
-
-    def stands(k: int) -> bool:
-        most = fastest[phase.pairs[k]]
-        return speeds[k] <= (STANDSTILL if most <= STANDSTILL else min(STANDSTILL, SLOWER * most))
-
-    starting = [k for k in speeds if stands(k)]
-    return found, starting
+    slow = [k for k, speed in speeds.items() if speed <= STANDSTILL]
+    most = [fastest[phase.pairs[k]] for k in slow]
+    told = [m > STANDSTILL and speeds[k] > SLOWER * m for k, m in zip(slow, most, strict=True)]
+    return found, [k for k, is_told in zip(slow, told, strict=True) if not is_told]
 
 
 class _Turn(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -85,10 +86,11 @@ def _beginnings(
 ) -> tuple[dict[int, Array], bool]:
     """Directions in which friction lets contacts accelerate from a standstill, if it does.
 
-    held: the solution in which they stick; those that stay in it are left out, unless others carry
-    them along. The first guess is against the friction that would hold them: at the border of
-    breaking away it is the direction itself. Those that others hold do not begin. Besides, whether
-    these are directions of accelerations: where other contacts do not hold, guesses are returned.
+    held: the solution in which they stick, in the directions of those that move; those that stay in
+    it are left out, unless others carry them along. The first guess is against the friction that
+    would hold them: at the border of breaking away it is the direction itself. Those that others
+    hold do not begin. Besides, whether these are directions of accelerations: where other contacts
+    do not hold, guesses are returned.
     """
     if set(stays) >= set(starting):
         return {}, True
@@ -99,6 +101,8 @@ def _beginnings(
     ]
     modes = tuple(phase.modes[i] for i in phase.closed)
     law = problem(phase, rows, friction, held.kkt)
+    sliding = tuple(held.directions.get(k, given) for k, given in enumerate(law.sliding))
+    law = replace(law, sliding=sliding)
     solution = polish(law, modes, guesses)
     if solution is not None:
         least = CERTIFIED * law.magnitude
