@@ -48,6 +48,7 @@ SAFETY, SHRINK, GROW = 0.9, 0.2, 10.0  # of the next step, its least and its lar
 _IN_A_ROW = 5  # steps that the method does not suit, after which another one goes on
 _STABLE = 4.5  # times the fastest decay: where the error of longer explicit steps grows, nearly
 _STIFF = 2.0  # times the same: stability may keep steps this short, where it is off by two
+_SMOOTH = 20.0  # times the same: where accuracy lets steps be this long, one has shown enough
 _LIMITED = 5.0  # times the decay that a step has seen: stability ends at 6.1
 _RELAXED = 1.0  # times an implicit step: with a decay as slow as this explicit ones are longer
 _AT_ONCE = 5.0  # times the fastest decay: with a first step this long, an implicit method begins
@@ -182,21 +183,25 @@ class Flow:
         self._pace = self._paced(step.end, self._motion.mode.space.normalize(x))
         if isinstance(self._stepper, ExplicitStepper):
             self._seen = self._stepper.decay
-        self._unsuited = self._unsuited + 1 if self._is_unsuited(length) else 0
+        evidence = self._evidence(length)
+        self._unsuited = self._unsuited + evidence if evidence else 0
         if self._unsuited >= _IN_A_ROW:
             self._change_method(step.end, x)
 
-    def _is_unsuited(self, length: float) -> bool:
-        """Whether a decay limits explicit steps of this length, or does not limit implicit ones.
+    def _evidence(self, length: float) -> int:
+        """For how many steps a step of this length counts, as one that the method does not suit.
 
-        That is one of the mode's pace, or the one that the last explicit step has seen.
+        A decay limits it if it is explicit, or does not limit it if it is implicit: that of the
+        mode's pace, or the one that the last explicit step has seen.
         """
         relaxation = self._pace.relaxation
         if not isinstance(self._settings.method, Tableau):
-            return False
-        if isinstance(self._stepper, ExplicitStepper):
-            return length > _STIFF * relaxation or length > _LIMITED * self._seen
-        return min(relaxation, self._seen) > _RELAXED * length
+            return 0
+        if not isinstance(self._stepper, ExplicitStepper):
+            return int(min(relaxation, self._seen) > _RELAXED * length)
+        if self._stepper.length > _SMOOTH * relaxation:
+            return _IN_A_ROW
+        return int(length > _STIFF * relaxation or length > _LIMITED * self._seen)
 
     def _change_method(self, t: float, x: Array) -> None:
         chosen = self._settings.method

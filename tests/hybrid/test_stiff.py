@@ -198,6 +198,18 @@ def test_a_decay_known_to_a_factor_of_two_or_seen_is_left_to_implicit_steps(off)
     np.testing.assert_allclose(run.final_state, [np.cos(1.0), 1.0], rtol=0.0, atol=1e-6)
 
 
+@pytest.mark.parametrize("off", [0.5, 1.0])
+def test_a_smooth_solution_beside_a_known_decay_takes_two_explicit_steps(off):
+    """A short one, and the longest that is stable, of 4.5 decays, which accuracy lets grow tenfold.
+
+    That is shorter by `off`; implicit steps are longer than what is left until 20 / RATE.
+    """
+    options = {"rtol": 1e-8, "atol": 1e-8, "first_step": 0.5 * off / RATE}
+    run = hc.simulate(Counted(off=off).system(), "m", [1.0, 0.0], (0.0, 1.0), **options)
+    assert (run.arcs[0].breaks < 20.0 / RATE).sum() == 3
+    np.testing.assert_allclose(run.final_state, [np.cos(1.0), 1.0], rtol=0.0, atol=1e-6)
+
+
 @pytest.mark.parametrize("method", ["DOP853", "RK45"])
 def test_stages_of_a_step_tell_the_time_of_a_decay(method):
     """One from 0.1 beside the slow solution: f changes by RATE between any two states at a time."""
