@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq, minimize_scalar
+from scipy.optimize import bisect, brentq, minimize_scalar
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
@@ -292,8 +292,7 @@ class GuardWatch:
             elif k < armed_from:
                 continue
             elif g[k + 1] < 0.0:
-                sure = (k + 1) % density == 0 or g[k + 1] < -piece.error
-                if sure or guard(times[k + 1]) < 0.0:
+                if (k + 1) % density == 0 or guard(times[k + 1]) < 0.0:
                     ends, node = (times[k], times[k + 1]), k - k % density
                     sampled = times[node], times[node + density]
                     if not g[node + density] < 0.0:
@@ -327,7 +326,7 @@ class GuardWatch:
             self._fell[i] = left
             return True
         self._armed[i] = now > tolerance
-        if now > 0.0:
+        if now >= 0.0:
             self._fell[i] = math.nan
         elif now < before or now < floor:
             top = left
@@ -339,7 +338,7 @@ class GuardWatch:
                 ends, least = (top, right), self._rounding[i]
                 self._fell[i] = _root(piece, guard, ends, (highest, now), sampled, least)
             elif before == 0.0:
-                self._fell[i] = left
+                self._fell[i] = _last_zero(guard, left, right)
             elif highest > before + HOP * tolerance:
                 self._fell[i] = math.nan
         else:
@@ -405,6 +404,8 @@ def _root(
     for _ in range(NEWTON if slope < 0.0 else 0):
         value, spacing = guard(t), math.ulp(t)
         change = -value / slope
+        if value == 0.0:
+            return _last_zero(guard, t, sampled[1])
         if abs(change) <= max(ROOT, SPACINGS * spacing):
             return t
         if not (left <= t + change <= right and abs(change) <= 0.5 * before):
@@ -420,9 +421,34 @@ def _bracketed(value: Value, left: float, right: float) -> float:
 
     Just before, where it jumps.
     """
-    if value(left) <= 0.0:
+    before = value(left)
+    if before < 0.0:
         return left
     if value(right) >= 0.0:
         return right
-    t = float(brentq(value, left, right, xtol=ROOT))
-    return t if value(t) >= 0.0 else max(left, t - ROOT - SPACINGS * math.ulp(t))
+    if before > 0.0:
+        left, first = float(brentq(value, left, right, xtol=ROOT)), left
+        found = value(left)
+        if found < 0.0:
+            return max(first, left - _spaced(left))
+        if found > 0.0:
+            return left
+    return _last_zero(value, left, right)
+
+
+def _last_zero(value: Value, zero: float, right: float) -> float:
+    """The place in [zero, right] at which `value` leaves zero, given that it is negative at right.
+
+    Forces at the border of a cone stay there until the cone can no longer hold them.
+    """
+    if zero + _spaced(zero) >= right or value(zero + _spaced(zero)) < 0.0:
+        return zero
+    if value(right) >= 0.0:
+        return right
+    last = bisect(lambda t: 1.0 if value(t) >= 0.0 else -1.0, zero, right, xtol=ROOT)
+    return max(zero, float(last) - _spaced(last))
+
+
+def _spaced(t: float) -> float:
+    """As far before a time as events are known, s."""
+    return ROOT + SPACINGS * math.ulp(t)

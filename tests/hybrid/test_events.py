@@ -116,6 +116,32 @@ def test_an_arc_ends_just_before_its_guard_jumps(edge, low):
     assert event.state_before[0] < edge
 
 
+@pytest.mark.parametrize("start", [0.0, 0.25, 0.3])
+@pytest.mark.parametrize("end", np.linspace(0.35, 0.9, 6))
+@pytest.mark.parametrize("jump", [0.0, -1e-4, -30.0])
+def test_a_guard_that_is_held_at_zero_fires_where_it_leaves_zero(start, end, jump):
+    """As the force of a contact at the border of its cone, until the cone holds it no longer.
+
+    From inside, from where it comes to zero, or from zero: it falls on, or jumps.
+    """
+
+    def held(t, x, u):
+        return jump + end - x[0] if x[0] > end else max(0.25 - x[0], 0.0)
+
+    (event,) = hc.simulate(line({"held": held}), "go", [start], (0.0, 1.0)).events
+    assert event.time == pytest.approx(end - start, abs=ROUNDING)
+    assert event.state_before[0] <= end
+
+
+@pytest.mark.parametrize("bend", np.linspace(0.05, 0.95, 19))
+def test_a_guard_that_comes_to_zero_and_is_held_there_does_not_fire(bend):
+    """The polynomial through its samples swings below zero beside the bend."""
+    guards = {"held": lambda t, x, u: max(bend - x[0], 0.0) ** 1.5}
+    assert not hc.simulate(line(guards), "go", [0.0], (0.0, 1.0)).events
+    guards = {"held": lambda t, x, u: max(bend - x[0], 0.0)}
+    assert not hc.simulate(line(guards), "go", [0.0], (0.0, 1.0)).events
+
+
 def test_a_guard_with_a_kink_fires_where_it_first_reaches_zero():
     guards = {"kink": lambda t, x, u: abs(x[0] - 0.7) - 1e-3}
     (event,) = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0)).events

@@ -51,13 +51,19 @@ class ContactPoint(Point):
 
     @Found
     def solved(self) -> tuple[Solution, Array]:
-        """The equations, which tell the acceleration, and gaps (c,)."""
+        """The equations, with any loads that redundant contacts may share, and gaps (c,)."""
         return self.mode.dynamics.solved(self.mode.phase, self.q, self.v, self.u)
 
     @Found
     def carried(self) -> Solution:
         """The solution with loads shared."""
         return self.mode.dynamics.carried(self.solved[0])
+
+    @Found
+    def moving(self) -> Solution:
+        """The solution that tells the acceleration: loads matter where what shares them slides."""
+        now = self.solved[0]
+        return self.carried if now.kkt.redundant and now.phase.sliding else now
 
     @Found
     def contact(self) -> ContactAcceleration:
@@ -102,9 +108,7 @@ class ContactMode(ModeModel):
     def field_at(self, point: ContactPoint) -> Array:
         """The field (v, a), (2 nv,)."""
         if self.phase.closed:
-            now = point.solved[0]
-            loads_matter = now.kkt.redundant and bool(self.phase.sliding)
-            return np.concatenate((point.v, (point.carried if loads_matter else now).acceleration))
+            return np.concatenate((point.v, point.moving.acceleration))
         a = self.dynamics.robot.free_acceleration(point.q, point.v, point.u)
         return np.concatenate((point.v, a))
 
@@ -166,7 +170,7 @@ class ContactMode(ModeModel):
         """Steps as long as the decay of residuals takes, none beyond a stop in a surface."""
         if self.steady_pace is not None:
             return self.steady_pace
-        stop, turn = sliding_times(point.solved[0])
+        stop, turn = sliding_times(point.moving)
         return Pace(min(self._decay, _OF_STOP * stop), turn)
 
     @property
