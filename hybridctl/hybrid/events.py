@@ -55,6 +55,7 @@ from hybridctl.hybrid.tolerances import (
 ITERATIONS = 60  # of a bracketed search, which halves
 NEWTON = 5  # steps of Newton's iteration, of which the second usually is the last
 _DOUBLED = 1e-8  # of an interval: the square of a change this small is rounding
+_CLEARLY = 100.0  # times rounding: where a guard falls on, it is that far below zero soon
 _HALVINGS = 12  # of a step, until eight samples resolve a guard
 _PIECES = 100  # of a step, halved at most
 
@@ -321,7 +322,7 @@ class GuardWatch:
         Keeps in `_fell` where it last fell through zero, as long as it has been falling since.
         """
         (left, right), (before, now) = times, values
-        floor, tolerance = self._floor[i], self._tolerances[i]
+        floor, tolerance, least = self._floor[i], self._tolerances[i], self._rounding[i]
         if before < floor:  # the arc began outside
             self._fell[i] = left
             return True
@@ -335,12 +336,11 @@ class GuardWatch:
             highest = max(piece(top), before)
             if highest > 0.0:
                 sampled = left if before > 0.0 else top, right
-                ends, least = (top, right), self._rounding[i]
-                self._fell[i] = _root(piece, guard, ends, (highest, now), sampled, least)
-            elif before == 0.0:
-                self._fell[i] = _last_zero(guard, left, right)
+                self._fell[i] = _root(piece, guard, (top, right), (highest, now), sampled, least)
             elif highest > before + HOP * tolerance:
                 self._fell[i] = math.nan
+            elif before == 0.0:
+                self._fell[i] = _leaving(guard, left, piece.at(left)[1], right, least)
         else:
             self._fell[i] = math.nan
         if now < floor and math.isnan(self._fell[i]):
@@ -404,51 +404,53 @@ def _root(
     for _ in range(NEWTON if slope < 0.0 else 0):
         value, spacing = guard(t), math.ulp(t)
         change = -value / slope
-        if value == 0.0:
-            return _last_zero(guard, t, sampled[1])
         if abs(change) <= max(ROOT, SPACINGS * spacing):
-            return t
+            return _leaving(guard, t, slope, sampled[1], rounding)
         if not (left <= t + change <= right and abs(change) <= 0.5 * before):
             if abs(value) <= rounding:
-                return t
+                return _leaving(guard, t, slope, sampled[1], rounding)
             break
         t, before = t + change, abs(change)
     return _bracketed(guard, *sampled)
 
 
+def _leaving(guard: Value, zero: float, slope: float, right: float, rounding: float) -> float:
+    """The time when a guard that is zero leaves zero: at once as its slope says, or held for long.
+
+    Forces at the border of a cone stay there until the cone can no longer hold them. The guard is
+    negative at `right`.
+    """
+    ahead = zero + max(_spaced(zero), _CLEARLY * rounding / -slope if slope < 0.0 else 0.0)
+    if ahead >= right or guard(ahead) < 0.0:
+        return zero
+    return _last_inside(guard, ahead, right)
+
+
 def _bracketed(value: Value, left: float, right: float) -> float:
     """The place in [left, right] where `value` falls through zero, given that it does.
 
-    Just before, where it jumps.
+    Just before, where it jumps; the last one, where it is held at zero.
     """
     before = value(left)
     if before < 0.0:
         return left
     if value(right) >= 0.0:
         return right
-    if before > 0.0:
-        left, first = float(brentq(value, left, right, xtol=ROOT)), left
-        found = value(left)
-        if found < 0.0:
-            return max(first, left - _spaced(left))
-        if found > 0.0:
-            return left
-    return _last_zero(value, left, right)
+    t = float(brentq(value, left, right, xtol=ROOT)) if before > 0.0 else left
+    found = value(t)
+    if found < 0.0:
+        return max(left, t - _spaced(t))
+    return _leaving(value, t, 0.0, right, 0.0) if found == 0.0 else t
 
 
-def _last_zero(value: Value, zero: float, right: float) -> float:
-    """The place in [zero, right] at which `value` leaves zero, given that it is negative at right.
-
-    Forces at the border of a cone stay there until the cone can no longer hold them.
-    """
-    if zero + _spaced(zero) >= right or value(zero + _spaced(zero)) < 0.0:
-        return zero
+def _last_inside(value: Value, left: float, right: float) -> float:
+    """The last place in [left, right] where `value` is not negative, as it is at left."""
     if value(right) >= 0.0:
         return right
-    last = bisect(lambda t: 1.0 if value(t) >= 0.0 else -1.0, zero, right, xtol=ROOT)
-    return max(zero, float(last) - _spaced(last))
+    last = float(bisect(lambda t: 1.0 if value(t) >= 0.0 else -1.0, left, right, xtol=ROOT))
+    return max(left, last - _spaced(last))
 
 
 def _spaced(t: float) -> float:
-    """As far before a time as events are known, s."""
+    """As far as times next to t are known apart, s."""
     return ROOT + SPACINGS * math.ulp(t)

@@ -25,7 +25,7 @@ from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.equations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.modes.jamming import can_jam, response_ratio, response_ratio_derivative
 from hybridctl.mechanics.modes.sliding import sliding_directions, stop_of
-from hybridctl.mechanics.tolerances import JAMMED, ON_BORDER, STANDSTILL, STOPPED
+from hybridctl.mechanics.tolerances import JAMMED, ON_BORDER, ON_CONE, STANDSTILL, STOPPED
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
 _ALL = -1
@@ -123,8 +123,10 @@ class ContactGuards:
         values = np.empty(len(self.guards))
         for kind, alike in self._kinds.items():
             values[alike.at] = self._values(kind, alike, point)
-        if point.solution is not None and point.solution.least is not None:
-            values[np.abs(values) <= ON_BORDER * np.abs(point.forces).max() * self._forces] = 0.0
+        now = point.solution
+        if now is not None and now.inside:
+            near = ON_CONE if now.least is None else ON_BORDER
+            values[np.abs(values) <= near * np.abs(point.forces).max() * self._forces] = 0.0
         return values
 
     def jacobian(self, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
