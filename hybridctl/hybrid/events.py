@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import bisect, brentq, minimize_scalar
+from scipy.optimize import brentq, minimize_scalar
 
 from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
@@ -205,14 +205,24 @@ class GuardWatch:
                 late = min(late, time + self._window)
         if not found:
             return None
-        time = min(found.values())
-        follow = self._soon(step, late - step.end) if late > step.end else ()
+        first, time = min(found.items(), key=lambda each: each[1])
+        follow = self._soon(step, late - step.end) if late > step.end else []
+        follow += self._at_zero(first, partial(flow.guard, step), time)
         together = [
             name
             for i, name in enumerate(self._guards.names)
             if found.get(i, math.inf) <= late or i in follow
         ]
         return Crossing(time, tuple(together))
+
+    def _at_zero(self, first: int, guard: Callable[[int, float], float], time: float) -> list[int]:
+        """Armed guards that have come to zero where the first one is held there until it fires.
+
+        When loads leave their cones, those of contacts that had hardly any are told by this alone.
+        """
+        if guard(first, time) != 0.0:
+            return []
+        return [i for i, armed in enumerate(self._armed) if armed and guard(i, time) == 0.0]
 
     def imminent(self, step: Step) -> tuple[str, ...]:
         """Armed guards that fall through zero within the window after a step, by their slope."""
@@ -447,8 +457,10 @@ def _last_inside(value: Value, left: float, right: float) -> float:
     """The last place in [left, right] where `value` is not negative, as it is at left."""
     if value(right) >= 0.0:
         return right
-    last = float(bisect(lambda t: 1.0 if value(t) >= 0.0 else -1.0, left, right, xtol=ROOT))
-    return max(left, last - _spaced(last))
+    while right - left > _spaced(left):
+        middle = 0.5 * (left + right)
+        left, right = (middle, right) if value(middle) >= 0.0 else (left, middle)
+    return left
 
 
 def _spaced(t: float) -> float:

@@ -92,6 +92,29 @@ def test_the_field_where_loads_are_shared_is_that_of_the_forces(face, spin):
     assert apart > 0.1 or spin == 0.0
 
 
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("spin", [1.5, 3.0])
+def test_the_time_to_a_stop_is_told_by_the_loads_that_are_carried(face, spin):
+    """The speed |v| of a corner at r from the centre changes by v / |v| . (a + dw x r - w^2 r)."""
+    points = FACES[face]
+    dynamics = touching(points, 1.2, robot=incline(0.0, 0.0)[0])
+    modes, q = ("slip",) * len(points), standing(dynamics)
+    v, u = np.array([0.7, 0.7, 0.0, 0.0, 0.0, spin]), np.zeros(0)
+    a = dynamics.acceleration(q, v, u, modes).acceleration
+    x, y = points[:, 0], points[:, 1]
+    slip = np.stack((v[0] - spin * y, v[1] + spin * x))
+    # joint velocities are those of the body, which turns
+    change = np.stack((a[0] - spin * v[1] - a[5] * y, a[1] + spin * v[0] + a[5] * x)) - (
+        spin**2 * np.stack((x, y))
+    )
+    speeds = np.linalg.norm(slip, axis=0)
+    slowing = -(slip * change).sum(axis=0) / speeds
+    stops = (speeds / slowing)[slowing > 0.0].min()
+    pace = contact_system(dynamics.robot, dynamics.contacts).mode(modes)
+    found = pace.pace(0.0, np.concatenate((q, v)), u).longest_step
+    assert found == pytest.approx(0.9 * stops, rel=1e-9)
+
+
 @pytest.mark.parametrize("sliding", [0, 2, 4])
 def test_a_state_whose_forces_overflow_has_no_finite_field(sliding):
     """So that a step that goes there is made smaller, and the run does not end."""

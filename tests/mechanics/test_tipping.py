@@ -1,0 +1,61 @@
+"""A foot that tips over: contacts that share its load let go at the end of that, and not before."""
+
+import numpy as np
+import pytest
+
+import hybridctl as hc
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+
+MASS, HEIGHT, GRAVITY, RATE = 1.0, 0.3, 9.81, 100.0
+_INERTIAL = f"""<inertial><mass value="{MASS}"/>
+  <inertia ixx="0.01" iyy="0.01" izz="0.01" ixy="0" ixz="0" iyz="0"/></inertial>"""
+CART = f"""
+<robot name="cart">
+  <link name="foot">{_INERTIAL}</link>
+  <link name="load">{_INERTIAL}</link>
+  <joint name="rail" type="prismatic"><parent link="foot"/><child link="load"/><axis xyz="1 0 0"/>
+    <origin xyz="0 0 {HEIGHT}"/><limit lower="-9" upper="9" effort="99" velocity="99"/></joint>
+</robot>
+"""
+REAR, MIDDLE, FRONT = -0.1, 0.1, 0.15
+POINTS = [(REAR, -0.05), (REAR, 0.05), (MIDDLE, -0.05), (MIDDLE, 0.05), (FRONT, 0.0)]
+
+
+def cart():
+    """A foot with a point in front of its four corners, and a load that a motor moves above it."""
+    robot = Robot.from_urdf(CART, root="floating")
+    ground = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    contacts = [
+        Contact(f"{i}", "foot", ground, offset=(*point, 0.0), friction=2.0)
+        for i, point in enumerate(POINTS)
+    ]
+    return contact_system(robot, contacts)
+
+
+@pytest.mark.parametrize("rate", [RATE, 0.9 * RATE])
+def test_a_foot_tips_when_the_centre_of_pressure_is_below_its_foremost_point(rate):
+    r"""The force on the load is -c t, the load at x = -c t^3 / (6 m) and the pressure at
+
+    :math:`(m g x + c t h) / (2 m g)`. The least loads leave the rear before: it is held at none
+    while it and the middle could bear it all, and all four corners let go at once.
+    """
+    system = cart()
+    still = np.concatenate((system.mode(("stick",) * 5).dynamics.robot.neutral(), np.zeros(7)))
+    push = lambda t, x: np.array([-rate * t])  # noqa: E731
+    weight = MASS * GRAVITY
+    moment = [-weight * rate / (6.0 * MASS), 0.0, rate * HEIGHT, -2.0 * weight * FRONT]
+    roots = np.roots(moment)
+    tips = min(r.real for r in roots if abs(r.imag) < 1e-12 and r.real > 0.0)
+    run = hc.simulate(system, ("stick",) * 5, still, (0.0, 1.01 * tips), push, max_step=0.05)
+    (event,) = run.events
+    # all but the foremost point may pull by 1e-9 of the weight, which is known to be at a border
+    pull = 1e-9 * 2.0 * weight * sum(FRONT - x for x, _ in POINTS)
+    growth = rate * HEIGHT - weight * rate * tips**2 / (2.0 * MASS)
+    assert event.time == pytest.approx(tips, abs=pull / growth)
+    assert {f"{i} opens" for i in range(4)} <= set(event.guards)
+    assert event.mode_after[:4] == ("open",) * 4
+    mode, arc = system.mode(event.mode_before), run.arcs[0]
+    early = 0.9 * tips
+    loads = mode.dynamics.acceleration(*np.split(arc(early), [8]), push(early, None), mode.key)
+    assert np.abs(loads.forces[:2]).max() < 1e-9 * weight
+    assert loads.forces[2:].min() > 0.05 * weight
