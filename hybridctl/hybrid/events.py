@@ -65,11 +65,13 @@ Value = Callable[[float], float]
 class Crossing(NamedTuple):
     """The end of an arc: its time, and the guards that fire within the window.
 
-    There are none where the policy changes its law.
+    There are none where the policy changes its law. held: whether one was held at zero until
+    then, as forces at the border of a cone are, and may jump.
     """
 
     time: float
     guards: tuple[str, ...]
+    held: bool = False
 
 
 class GuardPiece:
@@ -205,23 +207,23 @@ class GuardWatch:
                 late = min(late, time + self._window)
         if not found:
             return None
-        first, time = min(found.items(), key=lambda each: each[1])
+        time = min(found.values())
         follow = self._soon(step, late - step.end) if late > step.end else []
-        follow += self._at_zero(first, partial(flow.guard, step), time)
+        held = any(flow.guard(step, i, time) == 0.0 for i in found)
+        if held:
+            follow += self._at_zero(partial(flow.guard, step), time)
         together = [
             name
             for i, name in enumerate(self._guards.names)
             if found.get(i, math.inf) <= late or i in follow
         ]
-        return Crossing(time, tuple(together))
+        return Crossing(time, tuple(together), held)
 
-    def _at_zero(self, first: int, guard: Callable[[int, float], float], time: float) -> list[int]:
-        """Armed guards that have come to zero where the first one is held there until it fires.
+    def _at_zero(self, guard: Callable[[int, float], float], time: float) -> list[int]:
+        """Armed guards that have come to zero at a time until which another is held there.
 
         When loads leave their cones, those of contacts that had hardly any are told by this alone.
         """
-        if guard(first, time) != 0.0:
-            return []
         return [i for i, armed in enumerate(self._armed) if armed and guard(i, time) == 0.0]
 
     def imminent(self, step: Step) -> tuple[str, ...]:

@@ -286,7 +286,7 @@ def _crossed(
     if flown.crossing is None:
         assert flown.failed is not None
         raise flown.failed
-    if flown.crossing.guards:
+    if flown.crossing.guards and not flown.crossing.held:
         check_pole(run, arc, flown.crossing.guards)
     resting = accumulating(run, arc, flown.crossing, events)
     return cross(run, arc, flown.crossing, tuple(events), resting, flown.asked)
