@@ -13,6 +13,9 @@ The root of the guard's series is where Newton's iteration with the guard itself
 bottom of a dip between two samples. A step on which eight samples do not resolve a guard (a wall
 that moves quickly while the flow is smooth) is halved until they do, or until its parts are no
 longer than the window in which events are one.
+
+A guard that comes to exactly zero may be held there, as the force of a contact at the border of its
+cone is: it fires where it leaves zero, with all others that are zero then.
 """
 
 from __future__ import annotations
@@ -427,12 +430,12 @@ def _root(
 
 
 def _leaving(guard: Value, zero: float, slope: float, right: float, rounding: float) -> float:
-    """The time when a guard that is zero leaves zero: at once as its slope says, or held for long.
+    """The time when a guard that is zero leaves zero: at once, but for `BRIEF`, or after a while.
 
     Forces at the border of a cone stay there until the cone can no longer hold them. The guard is
     negative at `right`.
     """
-    ahead = zero + max(_spaced(zero), _CLEARLY * rounding / -slope if slope < 0.0 else 0.0)
+    ahead = zero + max(BRIEF, _CLEARLY * rounding / -slope if slope < 0.0 else 0.0)
     if ahead >= right or guard(ahead) < 0.0:
         return zero
     return _last_inside(guard, ahead, right)

@@ -84,7 +84,7 @@ def test_a_robot_lands_on_its_feet(name, tilt):
     system, run, _ = dropped(name, tilt)
     assert run.end == END
     assert run.events
-    assert not faults(judged(name), system, run).wrong()
+    assert not faults(judged(name), system, run, INSTANT).wrong()
 
 
 @pytest.mark.parametrize("name", [marked(name) for name in STANDING])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.errors import AmbiguousEventError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 MASS, HEIGHT, GRAVITY, RATE = 1.0, 0.3, 9.81, 100.0
@@ -59,3 +60,5 @@ def test_a_foot_tips_when_the_centre_of_pressure_is_below_its_foremost_point(rat
     loads = mode.dynamics.acceleration(*np.split(arc(early), [8]), push(early, None), mode.key)
     assert np.abs(loads.forces[:2]).max() < 1e-9 * weight
     assert loads.forces[2:].min() > 0.05 * weight
+    with pytest.raises(AmbiguousEventError):  # a load that is held has no rate that tells when
+        hc.linearize(system, run)
