@@ -420,13 +420,17 @@ def _root(
         value, spacing = guard(t), math.ulp(t)
         change = -value / slope
         if abs(change) <= max(ROOT, SPACINGS * spacing):
-            return _leaving(guard, t, slope, sampled[1], rounding)
+            break
         if not (left <= t + change <= right and abs(change) <= 0.5 * before):
             if abs(value) <= rounding:
-                return _leaving(guard, t, slope, sampled[1], rounding)
-            break
+                break
+            return _bracketed(guard, *sampled)
         t, before = t + change, abs(change)
-    return _bracketed(guard, *sampled)
+    else:
+        return _bracketed(guard, *sampled)
+    if piece.error < -slope * BRIEF:
+        return t  # had it been held for so long, the series would not know it so well
+    return _leaving(guard, t, slope, sampled[1], rounding)
 
 
 def _leaving(guard: Value, zero: float, slope: float, right: float, rounding: float) -> float:
