@@ -212,7 +212,7 @@ class GuardWatch:
             return None
         time = min(found.values())
         follow = self._soon(step, late - step.end) if late > step.end else []
-        held = any(flow.guard(step, i, time) == 0.0 for i in found)
+        held = time >= step.start and any(flow.guard(step, i, time) == 0.0 for i in found)
         if held:
             follow += self._at_zero(partial(flow.guard, step), time)
         together = [

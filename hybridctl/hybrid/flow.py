@@ -192,7 +192,8 @@ class Flow:
         """For how many steps a step of this length counts, as one that the method does not suit.
 
         A decay limits it if it is explicit, or does not limit it if it is implicit: that of the
-        mode's pace, or the one that the last explicit step has seen.
+        mode's pace, or the one that the last explicit step has seen. One step counts as all where
+        accuracy lets the next be far longer than a known decay.
         """
         relaxation = self._pace.relaxation
         if not isinstance(self._settings.method, Tableau):

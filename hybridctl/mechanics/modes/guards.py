@@ -118,7 +118,8 @@ class ContactGuards:
     def values(self, point: ContactAcceleration) -> Array:
         """The values: gaps in m, forces in N, speeds in m/s; positive inside the mode.
 
-        Forces of redundant contacts that are held at the border of their cones are there exactly.
+        Forces of redundant contacts that are held at the border of their cones, or inside by
+        rounding alone, are there exactly.
         """
         values = np.empty(len(self.guards))
         for kind, alike in self._kinds.items():
