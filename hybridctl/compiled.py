@@ -37,32 +37,40 @@ class Compiled(threading.local):
 
     Its results are dense matrices, written in the transposed form that `transposed` gives them,
     so that they are arrays of `shapes` in the order of C. A call returns read-only views of them,
-    which hold until the next call in the same thread.
+    which hold until the next call in the same thread. numbers (n,): its last argument, where that
+    is held.
     """
 
-    def __init__(self, function: Any, shapes: Sequence[tuple[int, ...]]) -> None:
-        self._function, self._shapes = function, tuple(shapes)
-        self._buffer, self._evaluate = function.buffer()
-        self._arguments = tuple(np.zeros(function.numel_in(i)) for i in range(function.n_in()))
-        results = [np.zeros(shape) for shape in shapes]
-        for i, a in enumerate(self._arguments):
+    def __init__(
+        self, function: Any, shapes: Sequence[tuple[int, ...]], numbers: Array | None = None
+    ) -> None:
+        self._made = function, tuple(shapes), numbers
+        self._buffer, evaluate = function.buffer()
+        sizes = [function.numel_in(i) for i in range(function.n_in())]
+        self._all = arguments = tuple(map(np.zeros, sizes))
+        results = tuple(np.zeros(shape) for shape in shapes)
+        for i, a in enumerate(arguments):
             if a.size:
                 self._buffer.set_arg(i, a.data)
         for i, a in enumerate(results):
             if a.size:
                 self._buffer.set_res(i, a.reshape(-1).data)
             a.flags.writeable = False
-        self.results: tuple[Array, ...] = tuple(results)
+        if numbers is not None:
+            arguments[-1][:] = numbers
+            arguments = arguments[:-1]
+        self._call = arguments, evaluate, results  # one look at what is of this thread
 
     def __reduce__(self) -> tuple[type[Compiled], tuple[Any, ...]]:
-        return Compiled, (self._function, self._shapes)
+        return Compiled, self._made
 
     def __call__(self, *columns: ArrayLike) -> tuple[Array, ...]:
         """All results; numpy raises `ValueError` for a column of the wrong size."""
-        for own, column in zip(self._arguments, columns, strict=True):
+        arguments, evaluate, results = self._call
+        for own, column in zip(arguments, columns, strict=True):
             own[:] = column
-        self._evaluate()
-        return self.results
+        evaluate()
+        return results
 
 
 class MappedFunction(threading.local):

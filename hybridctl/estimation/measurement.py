@@ -208,7 +208,7 @@ def _constant(matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> A
 def _product(name: str, matrix: Array, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
     """The product C x, in a vector space."""
     _check_vector_space(name, mode, matrix.shape[1])
-    return np.asarray(x @ matrix.T)
+    return np.asarray(x.dot(matrix.T))
 
 
 @dataclass(frozen=True, eq=False)

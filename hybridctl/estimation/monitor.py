@@ -28,7 +28,7 @@ where there are none, nothing is done. The past does not learn of what comes aft
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.linalg import eigh
@@ -92,9 +92,10 @@ def monitored(
     rejections = state.rejections
     if patience is not None and innovation.accepted:
         rejections = rejections.accepting(channel, patience)
-    state = state._replace(rows={**state.rows, channel: rows}, rejections=rejections)
+    everything = {**state.rows, channel: rows}
+    state = state._replace(rows=everything, rejections=rejections, inputs=_asked(state, everything))
     if patience is None or innovation.accepted:
-        return _trimmed(state)
+        return state
     count = state.rejections.rejected.get(channel, 0) + 1
     found = None
     if count >= patience:
@@ -104,24 +105,21 @@ def monitored(
     ):
         found = _restarted(rules, state, rows)
     if found is not None:
-        return _trimmed(
-            state._replace(
-                hypotheses=(found,), reopened=True, rejections=state.rejections.believing(channel)
-            )
-        )
+        believing = state.rejections.believing(channel)
+        return state._replace(hypotheses=(found,), reopened=True, rejections=believing)
     if count >= patience:
         note = f"{channel!r} contradicts the estimate, and is not explained otherwise"
         best, *others = state.hypotheses
         state = state._replace(hypotheses=(best._replace(notes=(*best.notes, note)), *others))
-    return _trimmed(state._replace(rejections=state.rejections.rejecting(channel, patience)))
+    return state._replace(rejections=state.rejections.rejecting(channel, patience))
 
 
-def _trimmed(state: FilterState) -> FilterState:
-    """The state without inputs that no restart will ask for."""
-    first = min([rows[0].estimate.time for rows in state.rows.values()])
+def _asked(state: FilterState, rows: Mapping[str, tuple[Row, ...]]) -> tuple[InputPiece, ...]:
+    """The inputs of a state that a restart from one of these rows may ask for."""
+    first = min([each[0].estimate.time for each in rows.values()])
     if not state.inputs or state.inputs[0].end > first:
-        return state
-    return state._replace(inputs=tuple([piece for piece in state.inputs if piece.end > first]))
+        return state.inputs
+    return tuple([piece for piece in state.inputs if piece.end > first])
 
 
 Believed = tuple[Estimate, Estimate, Innovation]

@@ -100,9 +100,9 @@ def _in_one_step(
             return None
         assert moved.noise is not None
         assert moved.bounds is not None
-        if not (moved.bounds > 0.0).all():
+        if not moved.bounds.min(initial=np.inf) > 0.0:
             return None
-        p = moved.matrix @ e.covariance @ moved.matrix.T + moved.noise
+        p = moved.matrix.dot(e.covariance).dot(moved.matrix.T) + moved.noise
         after = Estimate(
             e.mode,
             end,

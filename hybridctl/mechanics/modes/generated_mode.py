@@ -115,7 +115,8 @@ class GeneratedContactMode(ContactMode, CompiledMode):
     def _values(self) -> Compiled:
         """The function (t, x, u) -> rate (nq + nv,), guards (n,), soundness (1,)."""
         made = self._motion
-        return Compiled(self._ready(made), [(made.numel_out(0),), (made.numel_out(1),), (1,)])
+        shapes = [(made.numel_out(0),), (made.numel_out(1),), (1,)]
+        return Compiled(self._ready(made), shapes, self.numbers)
 
     @cached_property
     def _slopes(self) -> Compiled:
@@ -123,18 +124,23 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         made = self._kept("slopes", self._new_slopes)
         n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
         shapes = [(1,), (n, n), (n, nu), (count, n), (count, nu)]
-        return Compiled(self._ready(made), shapes)
+        return Compiled(self._ready(made), shapes, self.numbers)
+
+    @property
+    def numbers(self) -> Array:
+        """The numbers of robot and contacts."""
+        return self._equations.constants.numbers
 
     def make(self, name: str) -> Function:
         """A function of its whole steps."""
         if name == "motion":
-            return held(self._motion, self._equations.constants.numbers)
+            return held(self._motion, self.numbers)
         return self._ready(self._kept(name, lambda: self._new_step(name)))
 
     def _ready(self, made: Function) -> Function:
         terms = self.dynamics.terms
         assert isinstance(terms, GeneratedTerms)
-        return terms.ready(made, self._equations.constants.numbers)
+        return terms.ready(made)
 
     @cached_property
     def _motion(self) -> Function:

@@ -21,7 +21,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.compiled import Compiled, held, kept, key_of, native, needed_compiler, transposed
+from hybridctl.compiled import Compiled, kept, key_of, native, needed_compiler, transposed
 from hybridctl.mechanics.contacts.contact import ContactPlace
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.surfaces import Plane
@@ -73,9 +73,9 @@ class GeneratedTerms(Terms):
         """Derivatives of momentum and rates at a given velocity z (nv,)."""
         return ImpulseDerivatives(*self._impulse_derivatives(q, z, forces))
 
-    def ready(self, made: Any, numbers: Array) -> Any:
-        """A generated function that can be called: its last argument held at these numbers."""
-        return held(native(made) if self.native else made, numbers)
+    def ready(self, made: Any) -> Any:
+        """A generated function as it is called: as machine code, if that is asked for."""
+        return native(made) if self.native else made
 
     @cached_property
     def _values(self) -> Compiled:
@@ -96,7 +96,7 @@ class GeneratedTerms(Terms):
 
     def _compiled(self, name: str, shapes: list[tuple[int, ...]]) -> Compiled:
         c = self._constants
-        return Compiled(self.ready(c.made(name), c.numbers), shapes)
+        return Compiled(self.ready(c.made(name)), shapes, c.numbers)
 
 
 class Constants(NamedTuple):
