@@ -19,6 +19,7 @@ the diagonal of its block of G. Forces that are large therefore excuse nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, sqrt
@@ -77,6 +78,21 @@ class CoulombProblem:
     def turns(self, i: int, mode: str) -> bool:
         """Whether the direction in which contact i slides is part of the solution."""
         return mode == SLIP and self.sliding[i] is None
+
+    def part(self, kept: Sequence[int]) -> CoulombProblem:
+        """The problem of some contacts, while the others are open."""
+        sizes = [len(self.tangents[i]) for i in kept]
+        rows = np.concatenate((np.array(kept, dtype=np.intp), *(self.tangents[i] for i in kept)))
+        places = np.split(np.arange(len(kept), len(rows)), np.cumsum(sizes[:-1], dtype=np.intp))
+        return CoulombProblem(
+            self.delassus[np.ix_(rows, rows)],
+            self.free[rows],
+            tuple(places[: len(kept)]),
+            self.static[kept],
+            self.kinetic[kept],
+            tuple(self.sliding[i] for i in kept),
+            self.magnitude,
+        )
 
     @cached_property
     def contacts(self) -> list[tuple[int, list[int], float, float, list[float] | None]]:

@@ -1,8 +1,9 @@
 """The sets of contact states that obey Coulomb's law, found for all sets together.
 
 Every set of states gives linear equations A f = b once the directions are known in which contacts
-begin to slide in space, see `slip_directions`. Sets of contacts that cannot be closed together are
-left out, see `closed_sets`; those that hold rows which depend on each other are looked at one by
+begin to slide in space, see `slip_directions`. Contacts that are open or closed in any solution are
+not tried otherwise, see `load_bounds`, and sets of contacts that cannot be closed together are left
+out, see `closed_sets`; those that hold rows which depend on each other are looked at one by
 one, see `redundant`.
 """
 
@@ -15,9 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import Modes
+from hybridctl.mechanics.contacts.contact_states import OPEN, Modes
 from hybridctl.mechanics.coulomb.closed_sets import possible
 from hybridctl.mechanics.coulomb.law import CoulombProblem
+from hybridctl.mechanics.coulomb.load_bounds import load_bounds
 from hybridctl.mechanics.coulomb.redundant import Redundancy
 from hybridctl.mechanics.coulomb.slip_directions import slip_directions, turning
 from hybridctl.mechanics.coulomb.state_sets import StateSets
@@ -34,7 +36,7 @@ class ScreenedSolution(NamedTuple):
 def candidates(problem: CoulombProblem) -> Iterator[ScreenedSolution]:
     """All sets of states that pass, those without unknown directions first."""
     redundancy = Redundancy(problem)
-    every = list(product(*(problem.choices(i) for i in range(len(problem.static)))))
+    every = list(product(*_choices(problem)))
     sets, redundant = redundancy.split(possible(problem, every))
     plain = [m for m in sets if not turning(problem, m)]
     yield from _passing(StateSets(problem, plain, np.zeros((len(plain), len(problem.free)))))
@@ -46,6 +48,15 @@ def candidates(problem: CoulombProblem) -> Iterator[ScreenedSolution]:
     for modes in redundant:
         for forces in redundancy.forces(modes):
             yield ScreenedSolution(modes, forces, problem.delassus @ forces + problem.free)
+
+
+def _choices(problem: CoulombProblem) -> list[list[str]]:
+    """The states that each contact may be in, as far as bounds of its load tell."""
+    bounds, choices = load_bounds(problem), []
+    for i, (open_, closed) in enumerate(zip(bounds.open, bounds.closed, strict=True)):
+        states = [OPEN] if open_ else problem.choices(i)
+        choices.append([state for state in states if not closed or state != OPEN])
+    return choices
 
 
 def _passing(batch: StateSets) -> Iterator[ScreenedSolution]:

@@ -21,6 +21,9 @@ one tau does if its symmetric part is positive definite, or if there is one tang
 
 Static friction above kinetic friction leaves sticking and sliding both possible: then none holds.
 
+Contacts that are open in every solution (see `load_bounds`) are left out where none holds with
+them: the rates of the others tell what all forces move, and with it the rates of those.
+
 Trying all sets of states says the same where they are few, but takes longer. Four feet in
 space have 81 sets, more than are tried: there only these conditions prove it.
 """
@@ -34,6 +37,7 @@ from scipy.linalg.lapack import dpotrf, dpotri
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.law import CoulombProblem
+from hybridctl.mechanics.coulomb.load_bounds import load_bounds
 
 _MARGIN = 1.0 - 1e-6
 _REGULAR = 1e-10
@@ -42,6 +46,14 @@ _LARGEST = 1e6
 
 def certainly_unique(problem: CoulombProblem) -> bool:
     """Whether a condition of this module holds, for a problem without units (`law.scaled`)."""
+    if _is_unique(problem):
+        return True
+    kept = [i for i, is_open in enumerate(load_bounds(problem).open) if not is_open]
+    return len(kept) < len(problem.static) and _is_unique(problem.part(kept))
+
+
+def _is_unique(problem: CoulombProblem) -> bool:
+    """Whether a condition holds with all contacts of a problem."""
     free: list[int] = []
     owners: list[int] = []
     for i, rows, static, kinetic, given in problem.contacts:
