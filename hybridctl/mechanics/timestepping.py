@@ -197,7 +197,7 @@ def _advance(
     if not phase.closed:
         return _Advance(robot.integrate(q, 0.5 * h * free), free, np.zeros(len(near)), touching)
     rows, closed = terms.jacobian[phase.all_rows], list(phase.closed)
-    system = KKT(terms.mass, rows.T, rows)
+    system = KKT(terms.mass, rows)
     rebound = (dynamics.restitution_at(terms.rates) * terms.rates)[phase.all_rows]
     rates, friction = rows @ free + rebound, dynamics.friction[closed]
     size = float((np.abs(rows) @ np.abs(free)).max())

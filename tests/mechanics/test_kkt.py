@@ -15,7 +15,7 @@ def test_a_row_that_is_a_sum_of_others_is_redundant_however_small_one_share(shar
     """Pivots of G do not tell: its last one may exceed the rounding by the inverse of the share."""
     rows = ROWS.copy()
     rows[1] = rows[0] + share * rows[2]
-    system = KKT(np.eye(3), rows.T, rows)
+    system = KKT(np.eye(3), rows)
     assert system.redundant
     acceleration, forces = system.solve(np.array([1.0, 2.0, 3.0]), np.zeros(3))
     assert rows @ acceleration == pytest.approx(np.zeros(3), abs=1e-12)
@@ -26,7 +26,7 @@ def test_a_row_that_is_a_sum_of_others_is_redundant_however_small_one_share(shar
 @pytest.mark.parametrize("angle", [1.0, 1e-2, 1e-4])
 def test_contacts_at_an_angle_are_independent(angle):
     rows = np.array([[1.0, 0.0], [np.cos(angle), np.sin(angle)]])
-    system = KKT(np.eye(2), rows.T, rows)
+    system = KKT(np.eye(2), rows)
     assert not system.redundant
     acceleration, _ = system.solve(np.ones(2), np.zeros(2))
     # two directions at this angle leave no motion, to rounding over the square of the angle
@@ -41,7 +41,7 @@ def test_contacts_are_redundant_up_to_a_response_that_no_two_distinct_ones_have(
     have left 1e-6: the border is in between.
     """
     rows = np.diag([1.0, np.sqrt(ratio)])
-    assert KKT(np.eye(2), rows.T, rows).redundant == redundant
+    assert KKT(np.eye(2), rows).redundant == redundant
     assert 1e-14 < RANK < 1e-6
 
 
@@ -76,7 +76,7 @@ def test_forces_and_what_belongs_to_them_are_those_of_numpy(contacts, ranks, sym
     redundant, near = contacts > ranks, {"rtol": 1e-9, "atol": 1e-9}
     half = np.sqrt(weights)[:, None] if redundant else np.ones((contacts, 1))
     inverse = half * np.linalg.pinv(G * half.T, rcond=1e-11)
-    system = KKT(mass, force, constraint, weights)
+    system = KKT(mass, constraint, force, weights)
     assert (system.redundant, system.rank) == (redundant, ranks)
 
     upper, acting = random.normal(size=(5, 3)), random.normal(size=(contacts, 3))
@@ -103,7 +103,7 @@ def test_forces_and_what_belongs_to_them_are_those_of_numpy(contacts, ranks, sym
     least = inverse @ lower[:, 0]
     np.testing.assert_allclose(G.T @ sharing.adjoint(least), least / weights, **near)
     equal = np.linalg.pinv(G, rcond=1e-11)
-    other = KKT(mass, force, constraint)
+    other = KKT(mass, constraint, force)
     np.testing.assert_allclose(other.forces(lower), equal @ lower, **near)
     again = other.weighted(weights)
     np.testing.assert_allclose(again.forces(lower), inverse @ lower, **near)

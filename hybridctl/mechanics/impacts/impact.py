@@ -129,7 +129,7 @@ def impact_of(
     rebound = -(restitution * terms.rates)[phase.all_rows]
     free = terms.rates[phase.all_rows] - rebound
     friction = dynamics.friction[closed]
-    system = KKT(mass, rows.T, rows)
+    system = KKT(mass, rows)
     size = float((np.abs(rows) @ np.abs(v)).max())
     problem = CoulombProblem(
         system.response, free, phase.tangents, friction, friction, (None,) * k, size
@@ -206,7 +206,7 @@ def settle(
         states[i] = STICK if first.modes[i] == STICK else CLOSED
     phase = dynamics.phase(tuple(states))
     held = rows[phase.all_rows[phase.constrained]]
-    after, rest = KKT(mass, held.T, held).solve(mass @ first.velocity_after, np.zeros(len(held)))
+    after, rest = KKT(mass, held).solve(mass @ first.velocity_after, np.zeros(len(held)))
     normal, tangential = phase.spread(phase.along_rows(rest))
     impulses, friction = first.impulses.copy(), first.friction_impulses.copy()
     impulses[list(at)] += normal
@@ -311,7 +311,7 @@ def states_linearised(phase: ContactPhase, result: ImpactResult) -> Linearised:
     select = np.eye(len(rows))[phase.constrained]
     mix, select = _standing(phase, directions, rates, mix, select)
     system = KKT(
-        mass + rows.T @ turning @ rows, rows.T @ mix, select @ rows, 1.0 / (mix**2).sum(axis=0)
+        mass + rows.T @ turning @ rows, select @ rows, rows.T @ mix, 1.0 / (mix**2).sum(axis=0)
     )
     return Linearised(directions, mix, turning, select, system)
 

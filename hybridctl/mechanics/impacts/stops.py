@@ -139,7 +139,7 @@ def _impulses(
     rows = dynamics.rows(phase, q, v, np.zeros(dynamics.robot.nu))
     directions, _ = sliding_directions(phase, rows)
     constrained = rows.jacobian[phase.constrained]
-    return KKT(rows.mass, rows.jacobian.T @ phase.mix(directions), constrained), constrained
+    return KKT(rows.mass, constrained, rows.jacobian.T @ phase.mix(directions)), constrained
 
 
 def _sliding_of(dynamics: ContactDynamics, phase: ContactPhase, contacts: Sequence[int]) -> Array:

@@ -246,7 +246,7 @@ class ContactDynamics:
 
     def problem(self, phase: ContactPhase, rows: ContactRows) -> CoulombProblem:
         """Coulomb's law for the accelerations of the closed contacts of a phase."""
-        kkt = KKT(rows.mass, rows.jacobian.T, rows.jacobian)
+        kkt = KKT(rows.mass, rows.jacobian)
         return problem(phase, rows, phase.friction, kkt)
 
     def projected(self, phase: ContactPhase, q: Array, v: Array) -> tuple[Array, Array]:
@@ -262,10 +262,10 @@ class ContactDynamics:
             gap = now.gaps[closed]
             if np.abs(gap).max() <= ON_SURFACE:
                 rows = now.jacobian[held]
-                system = KKT(now.mass, rows.T, rows)
+                system = KKT(now.mass, rows)
                 return q, v - system.push @ system.forces(now.rates[held])
             normals = now.jacobian[closed]
-            system = KKT(now.mass, normals.T, normals)
+            system = KKT(now.mass, normals)
             q = robot.normalize(robot.integrate(q, -system.push @ system.forces(gap)))
         raise NoContactSolutionError(
             f"closed contacts cannot be put on their surfaces: gaps of {gap.tolist()} m are left"
@@ -283,9 +283,9 @@ class ContactDynamics:
         normals, held = jacobian[list(phase.closed)], phase.held_rows
         off = np.where(np.isin(phase.closed, contacts), -1.0, 0.0)[:, None] * normals
         moved = np.eye(2 * nv)
-        moved[:nv, :nv] += KKT(mass, normals.T, normals).solve(np.zeros((nv, nv)), off)[0]
+        moved[:nv, :nv] += KKT(mass, normals).solve(np.zeros((nv, nv)), off)[0]
         rates_z = self.rate_derivatives(q, v)[held] @ moved
-        system = KKT(mass, jacobian[held].T, jacobian[held])
+        system = KKT(mass, jacobian[held])
         moved[nv:] += system.solve(np.zeros((nv, 2 * nv)), -rates_z)[0]
         return moved
 

@@ -158,13 +158,13 @@ def solve(
     The acceleration is that of `shared`. Forces of redundant contacts are any that make it.
     """
     mix = phase.mix(directions)
-    force = rows.jacobian.T if phase.identity else rows.jacobian.T @ mix
+    force = rows.jacobian.T @ mix if phase.sliding else None
     constraint, target = rows.jacobian, rows.target
     if not phase.identity:
         constraint, target = constraint[phase.constrained], target[phase.constrained]
-    kkt = KKT(rows.mass, force, constraint, redundant=phase.redundant)
+    kkt = KKT(rows.mass, constraint, force, redundant=phase.redundant)
     a, m = kkt.solve(rows.drive, target)
-    left = target - constraint @ a
+    left = target - constraint.dot(a)
     now = Solution(phase, rows, directions, mix, kkt, a, m, left, None, None, steered)
     return _weighed(now) if phase.sliding else now
 
@@ -202,12 +202,13 @@ def shared(now: Solution, friction: Friction) -> Solution:
 
 def _inside_cones(now: Solution, friction: Friction) -> bool:
     """Whether closed contacts push and sticking ones hold within static friction."""
-    phase = now.phase
-    normal, tangential = phase.spread(now.forces)
-    least = normal.min()
-    size = ON_CONE * max(-least, normal.max())
-    left = friction.static * normal - np.hypot(tangential[:, 0], tangential[:, 1])
-    return bool(least >= -size and (phase.slides | (left >= -size)).all())
+    forces = now.multipliers.tolist()
+    size = ON_CONE * max(map(abs, forces[: len(now.phase.closed)]))
+    for (normal, tangents), limit in zip(now.phase.cones, friction.static.tolist(), strict=True):
+        push, rub = forces[normal], [forces[k] for k in tangents]
+        if not push >= -size or (rub and not limit * push - math.hypot(*rub) >= -size):
+            return False
+    return True
 
 
 def _drawn_inside(now: Solution, friction: Friction) -> Solution:
@@ -323,7 +324,8 @@ def friction_weights(phase: ContactPhase, even: Array) -> Array:
     l (1 + log(1 + e^(n / l - 1))) for a normal force n, where l is 1e-6 of the norm of all: n
     itself if it is well above l, and l if it pulls. One where there are no normal forces at all.
     """
-    weights, normal = np.ones(len(even)), even[: len(phase.closed)]
+    weights, normal = np.empty(len(even)), even[: len(phase.closed)]
+    weights.fill(1.0)
     least = _least(normal)
     if least > 0.0:
         each = least * (1.0 + np.logaddexp(0.0, normal / least - 1.0))

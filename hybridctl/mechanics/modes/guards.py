@@ -102,9 +102,9 @@ class ContactGuards:
         return np.array([weight if guard.kind in _FORCES else 1.0 for guard in self.guards])
 
     @cached_property
-    def _forces(self) -> Array:
-        """The flags (n,), 1 for guards that are forces, otherwise 0."""
-        return np.array([guard.kind in _FORCES for guard in self.guards], dtype=np.float64)
+    def _forces(self) -> list[int]:
+        """The numbers of guards that are forces."""
+        return [j for j, guard in enumerate(self.guards) if guard.kind in _FORCES]
 
     @cached_property
     def _kinds(self) -> dict[Kind, Alike]:
@@ -126,8 +126,11 @@ class ContactGuards:
             values[alike.at] = self._values(kind, alike, point)
         now = point.solution
         if now is not None and now.inside:
-            near = ON_CONE if now.least is None else ON_BORDER
-            values[np.abs(values) <= near * np.abs(point.forces).max() * self._forces] = 0.0
+            near, each = ON_CONE if now.least is None else ON_BORDER, values.tolist()
+            limit = near * max(map(abs, point.forces.tolist()))
+            for j in self._forces:
+                if abs(each[j]) <= limit:
+                    values[j] = 0.0
         return values
 
     def jacobian(self, q: Array, d: AccelerationDerivatives) -> GuardJacobian:

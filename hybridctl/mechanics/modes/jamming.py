@@ -117,7 +117,7 @@ def _friction(now: Solution) -> tuple[Array, list[int]]:
 def _response(now: Solution) -> _Response:
     phase, (friction, sliding) = now.phase, _friction(now)
     constraint = now.rows.jacobian[phase.constrained]
-    even = KKT(now.rows.mass, constraint.T, constraint, redundant=phase.redundant)
+    even = KKT(now.rows.mass, constraint, redundant=phase.redundant)
     picks = np.eye(len(constraint))[:, sliding]
     motions, x = even.solve(-now.rows.jacobian.T @ friction, np.zeros_like(picks))
     own, one = x[sliding], np.eye(len(sliding))

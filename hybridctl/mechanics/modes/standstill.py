@@ -38,6 +38,8 @@ def settled(phases: Phases, phase: ContactPhase, rows: ContactRows) -> Solution:
     Contacts that all but stand still come to a stop, begin to slide, or are held: they slide
     the way they go, the way friction lets them accelerate, or stick. phases: of all modes.
     """
+    if not phase.spatial:
+        return solve(phase, rows, {})
     directions, slow = sliding_directions(phase, rows)
     if not slow:
         return solve(phase, rows, directions)
@@ -119,7 +121,7 @@ def _beginnings(
 def _moves(phase: ContactPhase, rows: ContactRows, k: int, along: Array) -> bool:
     """Whether the surfaces and what sticks let the k-th closed contact move, at no force now."""
     force, held = rows.jacobian[phase.tangents[k]].T @ along, rows.jacobian[phase.constrained]
-    system = KKT(rows.mass, held.T, held, redundant=phase.redundant)
+    system = KKT(rows.mass, held, redundant=phase.redundant)
     moved, _ = system.solve(force, np.zeros(len(held)))
     return bool(force @ moved > RANK * (force @ system.by_mass(force)))
 

@@ -19,7 +19,7 @@ _SKEW: Array = _LEVI_CIVITA.reshape(3, 9)
 
 def skew(w: Array) -> Array:
     """The matrix of the cross product with w (3,), or of n of them (n, 3) -> (n, 3, 3)."""
-    return np.asarray((w @ _SKEW).reshape(*w.shape, 3))
+    return w.dot(_SKEW).reshape(*w.shape, 3)  # type: ignore[no-any-return]
 
 
 class JointKind(NamedTuple):

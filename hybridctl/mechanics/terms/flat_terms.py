@@ -73,12 +73,12 @@ class FlatTerms(Terms):
         local = motions @ self._arms  # velocity, and acceleration but for the turn of velocity
         local[:, 1] += (skew(motions[:, 0, 3:]) @ local[:, 0, :, None])[:, :, 0]
         world = turns @ local.transpose(0, 2, 1)
-        rates, drift = (self._along @ world.reshape(-1, 2)).T
-        drive = robot.actuation @ u - now.bias
+        rates, drift = self._along.dot(world.reshape(-1, 2)).T
+        drive = robot.actuation.dot(u) - now.bias
         if robot.resists:
             drive -= robot.passive.torque(q, v) if self._springs else robot.passive.damping * v
-        gaps = self._along[: len(points)] @ points.ravel() - self._heights
-        jacobian = (wrenches @ now.columns) * self._mask
+        gaps = self._along[: len(points)].dot(points.ravel()) - self._heights
+        jacobian = wrenches.dot(now.columns) * self._mask
         return TermValues(now.mass, drive, jacobian, drift + self._weight, gaps, rates)
 
     def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
@@ -89,7 +89,7 @@ class FlatTerms(Terms):
         spins = skew(motions[:, :, 3:])
         moves = motions[:, :, :3] + (spins @ points[:, None, :, None])[..., 0]
         moves[:, 1] += (spins[:, 0] @ moves[:, 0, :, None])[..., 0]
-        across = self._turn @ moves.transpose(0, 2, 1).reshape(-1, 2)
+        across = self._turn.dot(moves.transpose(0, 2, 1).reshape(-1, 2))
         spin, velocity_q = now.columns[3:], now.acceleration_v - now.columns_rate
         right = np.zeros((12, 4 * nv))  # of w; of d x v_p and d x a_p in turn
         columns = now.acceleration_q, now.acceleration_v, velocity_q, now.columns
@@ -97,7 +97,7 @@ class FlatTerms(Terms):
         right[6::2, :nv], right[6::2, nv : 2 * nv] = 2.0 * velocity_q[3:], 2.0 * spin
         right[6::2, 2 * nv : 3 * nv] = right[7::2, :nv] = spin
         left = np.concatenate((wrenches, across.reshape(-1, 6)), axis=1)
-        rows = (left @ right) * self._masks
+        rows = left.dot(right) * self._masks
         equations = np.empty((nv, 2 * nv))
         np.subtract(now.bias_q, self._turning(now.columns, points, forces), out=equations[:, :nv])
         np.add(now.bias_v, self._dampers, out=equations[:, nv:])
@@ -169,7 +169,7 @@ class FlatTerms(Terms):
         """Contact points (c, 3) in the world, and w (r, 6) of all rows."""
         known = self._known
         points = (turns @ self._local[:, :, None])[:, :, 0] + positions.take(self._joints, 0)
-        moments = (self._turn @ points.ravel()).reshape(-1, 3)
+        moments = self._turn.dot(points.ravel()).reshape(-1, 3)
         wrenches = np.concatenate((self._directions, moments), axis=1)
         known.q, known.points, known.wrenches, known.levers = q.tobytes(), points, wrenches, None
         return points, wrenches

@@ -22,19 +22,19 @@ from hybridctl.mechanics.tolerances import RANK
 
 
 class KKT:
-    """The factorised equations for M (nv, nv), symmetric and positive, F (nv, k), C (k, nv).
+    """The factorised equations for M (nv, nv), symmetric and positive, C (k, nv), F (nv, k).
 
-    F = C^T without sliding friction; otherwise G is not symmetric. Where contacts are `redundant`
-    it is singular, by its condition number as LAPACK estimates it, unless that is known before.
-    Forces are then those with G lambda = c and the least sum of lambda_i^2 / weights_i, where
-    `weights` (k,) are positive, by default one; see `sharing`.
+    F = C^T by default, without sliding friction; otherwise G is not symmetric. Where contacts are
+    `redundant` it is singular, by its condition number as LAPACK estimates it, unless that is known
+    before. Forces are then those with G lambda = c and the least sum of lambda_i^2 / weights_i,
+    where `weights` (k,) are positive, by default one; see `sharing`.
     """
 
     def __init__(
         self,
         mass: Array,
-        force: Array,
         constraint: Array,
+        force: Array | None = None,
         weights: Array | None = None,
         *,
         redundant: bool = False,
@@ -43,10 +43,11 @@ class KKT:
         self.constraint = constraint
         self._prepared(force, weights, redundant)
 
-    def _prepared(self, force: Array, weights: Array | None, redundant: bool) -> KKT:
+    def _prepared(self, force: Array | None, weights: Array | None, redundant: bool) -> KKT:
         """These equations, factorised."""
-        self.push: Array = self.by_mass(force)
-        self.response: Array = (self.push.T @ self.constraint.T).T
+        self._symmetric = force is None
+        self.push: Array = self.by_mass(self.constraint.T if force is None else force)
+        self.response: Array = self.push.T.dot(self.constraint.T).T
         self.redundant = redundant or self._singular()
         self._weights = weights
         return self
@@ -59,7 +60,7 @@ class KKT:
     @cached_property
     def sharing(self) -> LeastNorm:
         """The equations G lambda = c in the metric of the weights, where contacts are redundant."""
-        return LeastNorm(self.response, self._weights)
+        return LeastNorm(self.response, self._weights, definite=self._symmetric)
 
     def weighted(self, weights: Array) -> KKT:
         """The redundant equations with other weights."""
@@ -73,7 +74,7 @@ class KKT:
         """The equations in which forces push along the constraints, F = C^T."""
         other = object.__new__(KKT)
         other._root, other.constraint = self._root, self.constraint
-        return other._prepared(self.constraint.T, None, self.redundant)
+        return other._prepared(None, None, self.redundant)
 
     @property
     def rank(self) -> int:
@@ -91,8 +92,8 @@ class KKT:
     def solve(self, upper: Array, lower: Array) -> tuple[Array, Array]:
         """Accelerations and forces for right-hand sides (nv,) and (k,), or with m columns."""
         free = self.by_mass(upper)
-        force = self.forces(lower - self.constraint @ free)
-        return free + self.push @ force, force
+        force = self.forces(lower - self.constraint.dot(free))
+        return free + self.push.dot(force), force
 
     def forces(self, wanted: Array) -> Array:
         """The forces with G lambda = c - C M^-1 b for that right-hand side (k,) or (k, m)."""

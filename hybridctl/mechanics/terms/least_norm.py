@@ -1,11 +1,12 @@
-r"""Linear equations that many solutions obey, or contradictory ones, by two rank-revealing QR.
+r"""Linear equations that many solutions obey, or contradictory ones, by factors that show the rank.
 
 .. math:: A x = c, \qquad \min_x \tfrac12 \sum_i x_i^2 / W_i, \qquad
     A = Q R^T Z^T, \quad x_0 = A^+ c, \quad x = x_0 + N z,
 
 with Q and Z orthonormal and R upper triangular, of the rank of A: Z' x is what acts, and N spans
 what does not, with :math:`N^T W^{-1} N = 1`. Where equations contradict each other A x is next
-to c.
+to c. Where A is symmetric and has no negative eigenvalue its pivoted Cholesky factor Z R takes
+the place of Q, :math:`A = Z R R^T Z^T`, in half the time.
 """
 
 from __future__ import annotations
@@ -13,24 +14,25 @@ from __future__ import annotations
 from functools import cached_property, lru_cache
 
 import numpy as np
-from scipy.linalg.lapack import dgeqp3, dgeqrf, dgesv, dorgqr, dtrtrs
+from scipy.linalg.lapack import dgeqp3, dgeqrf, dgesv, dorgqr, dposv, dpstrf, dtrtrs
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.tolerances import RANK
 
 
 class LeastNorm:
-    """The equations A x = c for A (m, n), singular to `RANK`, and weights W (n,), else one."""
+    """The equations A x = c for A (m, n), singular to `RANK`, and weights W (n,), else one.
 
-    def __init__(self, matrix: Array, weights: Array | None = None) -> None:
+    definite: whether A is symmetric, with eigenvalues that are not negative.
+    """
+
+    def __init__(
+        self, matrix: Array, weights: Array | None = None, *, definite: bool = False
+    ) -> None:
         self.matrix, self._equal = matrix, weights is None
-        self.weights: Array = np.ones(matrix.shape[1]) if weights is None else weights
-        factors, pivots, tau, _, _ = dgeqp3(matrix)
-        sizes = np.abs(factors.diagonal())
-        self.rank = len(sizes) - int(np.count_nonzero(sizes <= RANK * sizes[:1]))
-        self._range, _, _ = dorgqr(factors[:, : self.rank], tau[: self.rank])
-        acting = np.empty((self.rank, matrix.shape[1])).T
-        acting[pivots - 1] = _upper(factors[: self.rank]).T
+        self.weights = _equal(matrix.shape[1]) if weights is None else weights
+        acting, self._range = _halves(matrix) if definite else _outer(matrix)
+        self.rank = acting.shape[1]
         self._rows, tau, _, _ = dgeqrf(acting, overwrite_a=1)
         self._root, self._tau = self._rows[: self.rank], tau
         self._acts, _, _ = dorgqr(self._rows, tau)
@@ -47,22 +49,27 @@ class LeastNorm:
     @property
     def determinant(self) -> float:
         """The product of the singular values of A that are not zero."""
-        return abs(float(self._root.diagonal().prod()))
+        root = abs(float(self._root.diagonal().prod()))
+        return root if self._range is not None else root * root
 
     def solve(self, right: Array) -> Array:
         """The solution x_0 of least norm for a right-hand side c (m,), or (m, k)."""
         if right.ndim == 1:
-            return self._of_least(_lower(self._root, self._range.T @ right))
+            if self._range is None:
+                met = _above(self._root, self._acts.T.dot(right))
+            else:
+                met = self._range.T.dot(right)
+            return self._of_least(_lower(self._root, met))
         return np.asarray(self.inverse @ right)
 
     def alike(self, x: Array) -> Array:
         """The vector of least norm that acts as x (n,) does."""
-        return self._of_least(self._acts.T @ x)
+        return self._of_least(self._acts.T.dot(x))
 
     def _of_least(self, acting: Array) -> Array:
         """The vector (n,) of least norm with Z' x = acting."""
         basis, root = self._spread
-        return np.asarray(basis @ (acting if root is None else _lower(root, acting)))
+        return np.asarray(basis.dot(acting if root is None else _lower(root, acting)))
 
     @cached_property
     def _spread(self) -> tuple[Array, Array | None]:
@@ -79,7 +86,11 @@ class LeastNorm:
         if not self.rank:
             return np.zeros(self.matrix.T.shape)
         basis, of_weights = self._spread
-        part = dgesv(_upper(self._root).T, self._range.T)[2]
+        root = _upper(self._root)
+        if self._range is None:
+            part = dposv(root @ root.T, self._acts.T)[1]
+        else:
+            part = dgesv(root.T, self._range.T)[2]
         if of_weights is not None:
             part = dgesv(_upper(of_weights).T, part)[2]
         return np.asarray(basis @ part)
@@ -109,11 +120,34 @@ class LeastNorm:
         return np.asarray(self.inverse @ (self.inverse.T @ change))
 
 
+def _outer(matrix: Array) -> tuple[Array, Array | None]:
+    """The factors Z R (n, r) and Q (m, r) of a matrix (m, n), by QR with pivots."""
+    factors, pivots, tau, _, _ = dgeqp3(matrix)
+    sizes = np.abs(factors.diagonal())
+    rank = len(sizes) - int(np.count_nonzero(sizes <= RANK * sizes[:1]))
+    acting = np.empty((rank, matrix.shape[1])).T
+    acting[pivots - 1] = _upper(factors[:rank]).T
+    return acting, dorgqr(factors[:, :rank], tau[:rank])[0]
+
+
+def _halves(matrix: Array) -> tuple[Array, Array | None]:
+    """The factor Z R (n, r) of a matrix that is the product of this and its transpose."""
+    factors, pivots, rank, _ = dpstrf(matrix, tol=RANK * matrix.diagonal().max())
+    acting = np.empty((rank, len(matrix))).T
+    acting[pivots - 1] = _upper(factors[:rank]).T
+    return acting, None
+
+
 def _orthonormal(columns: Array) -> tuple[Array, Array]:
     """The factors Q (n, r) and R (r, r), upper, with Q R = columns (n, r), which are used up."""
     factors, tau, _, _ = dgeqrf(columns, overwrite_a=1)
     q, _, _ = dorgqr(factors, tau)
     return q, factors[: columns.shape[1]]
+
+
+def _above(root: Array, right: Array) -> Array:
+    """The product R^-1 b for an upper triangular R (r, r), which may be empty."""
+    return np.asarray(dtrtrs(root, right)[0]) if len(root) else right
 
 
 def _lower(root: Array, right: Array) -> Array:
@@ -123,9 +157,14 @@ def _lower(root: Array, right: Array) -> Array:
 
 def _upper(factors: Array) -> Array:
     """What is not below the diagonal of finite factors (n, m), in a quarter of `np.triu`'s time."""
-    return np.asarray(factors * _above(*factors.shape))
+    return np.asarray(factors * _corner(*factors.shape))
 
 
 @lru_cache
-def _above(rows: int, columns: int) -> Array:
+def _equal(count: int) -> Array:
+    return np.ones(count)
+
+
+@lru_cache
+def _corner(rows: int, columns: int) -> Array:
     return np.triu(np.ones((rows, columns)))
