@@ -122,7 +122,7 @@ class ContactMode(ModeModel):
         """The derivatives of the field, D_x (2 nv, 2 nv) and D_u (2 nv, nu)."""
         nv = len(point.v)
         both = np.zeros((2 * nv, 2 * nv + self.nu))
-        both[:nv, nv : 2 * nv] = np.eye(nv)
+        np.fill_diagonal(both[:nv, nv:], 1.0)
         both[nv:] = point.derivatives.acceleration_z
         return FieldJacobian(both[:, : 2 * nv], both[:, 2 * nv :])
 

@@ -342,11 +342,11 @@ class ContactDynamics:
             change = change + 2.0 * s * rates_z
             change[:k, :nv] += s * s * jacobian[:k]
         free = now.kkt.by_mass(upper)
-        wanted = -now.kkt.constraint @ free
+        wanted = -now.kkt.constraint.dot(free)
         wanted[:, by_state] -= change if phase.identity else change[phase.constrained]
         even = None if now.even is None else self._even(q, now, now.even, rates_z, wanted, own)
         m_z = linearised(now, wanted, lambda y: self._turned(q, now, rates_z, y), even)
-        a_z = free + now.kkt.push @ m_z
+        a_z = free + now.kkt.push.dot(m_z)
         if now.steered:
             change_z = np.hstack((change, np.zeros((len(change), self.robot.nu))))
             a_z, m_z, own = steered_derivatives(now, a_z, m_z, own, change_z)

@@ -186,4 +186,4 @@ class FlatTerms(Terms):
         pull = arms @ skew((forces @ self._along).reshape(*many, -1, 3))
         total = (self._of_joint @ pull.reshape(*many, -1, 18)).reshape(*many, -1, 6, 3)
         k = moving @ (total @ spins).reshape(*many, -1, len(moving))
-        return np.asarray(np.where(self._before, k, np.swapaxes(k, -1, -2)))
+        return np.asarray(np.where(self._before, k, k.swapaxes(-1, -2)))
