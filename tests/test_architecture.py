@@ -58,9 +58,15 @@ HOME = {
         "mechanics/impacts/impact_expressions.py",
         "mechanics/modes/mode_expressions.py",
     },
+    "coal": {"mechanics/contacts/found_contacts.py", "mechanics/multibody/urdf.py"},
     "matplotlib": {"app/plots/panels.py"},
     "mujoco": {"interop/mujoco.py"},
-    "pinocchio": {"mechanics/multibody/robot.py", "mechanics/multibody/sweeps.py"},
+    "pinocchio": {
+        "app/viewer/bodies.py",
+        "mechanics/multibody/robot.py",
+        "mechanics/multibody/sweeps.py",
+        "mechanics/multibody/urdf.py",
+    },
 }
 HEAVY = {"casadi", "matplotlib", "mujoco", "numpy", "pinocchio", "scipy"}
 FILES = sorted(
