@@ -58,11 +58,18 @@ HOME = {
         "mechanics/impacts/impact_expressions.py",
         "mechanics/modes/mode_expressions.py",
     },
+    "coal": {"mechanics/contacts/found_contacts.py", "mechanics/multibody/urdf.py"},
     "matplotlib": {"app/plots/panels.py"},
     "mujoco": {"interop/mujoco.py"},
-    "pinocchio": {"mechanics/multibody/robot.py", "mechanics/multibody/sweeps.py"},
+    "pinocchio": {
+        "app/viewer/bodies.py",
+        "mechanics/multibody/robot.py",
+        "mechanics/multibody/sweeps.py",
+        "mechanics/multibody/urdf.py",
+    },
 }
 HEAVY = {"casadi", "matplotlib", "mujoco", "numpy", "pinocchio", "scipy"}
+LOADERS = ("__import__", "import_module")
 FILES = sorted(
     path
     for path in PACKAGE.rglob("*.py")
@@ -75,13 +82,16 @@ def name_of(path):
 
 
 def imported(path):
-    """Dotted names of everything a file imports, wherever in the file."""
+    """Dotted names of everything a file imports, wherever in the file, by `import_module` too."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{name_of(path)} has a relative import"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in LOADERS:
+            assert isinstance(node.args[0], ast.Constant), f"{path} loads what cannot be told"
+            yield node.args[0].value
 
 
 def part_of(path):
@@ -104,6 +114,16 @@ def test_every_file_has_a_layer_and_imports_only_from_below(path):
         room = part_named(*rest)
         below = room == own or RANK[room] < RANK[own]
         assert below, f"{name_of(path)} imports {name}, which is not below it"
+
+
+def test_what_is_loaded_by_its_name_counts_as_imported(tmp_path):
+    """It would be an arrow up that nobody sees; a name that is computed is refused."""
+    file = tmp_path / "a.py"
+    file.write_text('import importlib\nimportlib.import_module("hybridctl.app.plots")\n')
+    assert list(imported(file)) == ["importlib", "hybridctl.app.plots"]
+    file.write_text('__import__("hybridctl." + "app")\n')
+    with pytest.raises(AssertionError, match="cannot be told"):
+        list(imported(file))
 
 
 def test_rooms_of_mechanics_import_only_from_below():

@@ -146,7 +146,7 @@ def test_shells_complete_after_the_line_that_the_documentation_gives(shell, monk
 
 
 def test_warnings_of_the_library_are_told_and_lower_levels_on_request(monkeypatch, caplog, capsys):
-    logger = logging.getLogger("hybridctl.mechanics.contacts.shapes")
+    logger = logging.getLogger("hybridctl.mechanics.multibody.urdf")
     for level, told in ((("--log-level", "info"), True), ((), False)):
         caplog.clear()
         assert ended(monkeypatch, capsys, *level, "list")[0] == 0

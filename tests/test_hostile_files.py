@@ -4,6 +4,7 @@ import os
 import zipfile
 
 import numpy as np
+import pinocchio
 import pytest
 from hybridctl.experiments.contacts import slope
 
@@ -16,8 +17,8 @@ from hybridctl.errors import FileFormatError, FileWriteError, HybridctlError, In
 from hybridctl.files import atomic
 from hybridctl.formula import formula
 from hybridctl.logs import read_log
-from hybridctl.mechanics.contacts.shapes import shapes_of
 from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.urdf import shapes_of
 from hybridctl.robot_file import load_robot
 from hybridctl.yaml_files import read_yaml
 
@@ -69,7 +70,7 @@ def test_yaml_is_bounded_and_quoted_shortly(text, message, tmp_path):
 READERS = {
     "yaml": lambda path: read_yaml(path, "model"),
     "urdf": Robot.from_urdf,
-    "shapes": shapes_of,
+    "shapes": lambda path: shapes_of(pinocchio.Model(), path),
     "configuration": lambda path: load_configuration(object, path, ()),
     "log": read_log,
     "run": lambda path: hc.HybridTrajectory.load(path, None),
@@ -118,7 +119,7 @@ def test_saved_objects_are_not_unpickled(kind, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("read", [Robot.from_urdf, shapes_of])
+@pytest.mark.parametrize("read", [READERS["urdf"], READERS["shapes"]])
 def test_entities_are_not_expanded(read, tmp_path):
     (tmp_path / "a.urdf").write_text(ENTITIES)
     for given in (ENTITIES, tmp_path / "a.urdf"):

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, counted, member, number, vector
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import save_arrays, saved_arrays
+from hybridctl.hybrid import drawing
 from hybridctl.hybrid.arc import ARRAYS, Arc, Side, read_only
 from hybridctl.hybrid.event import Event as Event
 from hybridctl.hybrid.frames import dataframe
@@ -184,8 +184,7 @@ class HybridTrajectory:
 
         names: labels of the coordinates to draw, all by default.
         """
-        plots = import_module("hybridctl.app.plots")  # not loaded with simulations
-        return plots.states(self, path, names=names)
+        return drawing.states(self, path, names=names)
 
     def sampled(self, period: float) -> Iterator[tuple[Arc, Array]]:
         """The arcs, each with times at most `period` apart, both ends included."""

@@ -2,11 +2,13 @@
 
 import logging
 
+import coal
 import numpy as np
 import pytest
 
 from hybridctl.errors import FileFormatError
-from hybridctl.mechanics.contacts.shapes import GREY, shapes_of
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.urdf import shapes_of
 
 URDF = """<robot name="r">
 <material name="red"><color rgba="1 0 0 1"/></material>
@@ -17,37 +19,67 @@ URDF = """<robot name="r">
  <visual><geometry><mesh filename="package://pack/meshes/part.stl" scale="1 1 2"/></geometry>
  </visual>
 </link>
-<link name="b"><visual><geometry><sphere radius="0.2"/></geometry>
+<link name="b"><inertial><mass value="1"/>
+ <inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial>
+ <visual><geometry><sphere radius="0.2"/></geometry>
  <material name="own"><color rgba="0 0.5 1 0.3"/></material></visual>
  <visual><geometry><mesh filename="package://pack/none.stl"/></geometry></visual></link>
+<joint name="j" type="continuous"><parent link="a"/><child link="b"/><axis xyz="0 0 1"/></joint>
 </robot>"""
+TRIANGLE = """solid s
+facet normal 0 0 1
+outer loop
+vertex 0 0 0
+vertex 1 0 0
+vertex 0 1 0
+endloop
+endfacet
+endsolid s
+"""
+MODEL = Robot.from_urdf(URDF).model
 
 
 def test_primitives_have_sizes_places_and_colours(caplog):
     with caplog.at_level(logging.WARNING):
-        box, cylinder, sphere = shapes_of(URDF)
-    assert (box.link, box.kind, box.size, box.color) == ("a", "box", (1.0, 2.0, 3.0), (1, 0, 0))
+        found = shapes_of(MODEL, URDF)
+    box, cylinder, sphere = found.geometryObjects
+    assert [shape.name for shape in (box, cylinder, sphere)] == ["a_0", "a_1", "b_0"]
     turned = np.array([[0, -1, 0, 1], [1, 0, 0, 2], [0, 0, 1, 3], [0, 0, 0, 1.0]])
-    np.testing.assert_allclose(box.pose, turned, atol=1e-15)
-    assert (cylinder.kind, cylinder.size, cylinder.color) == ("cylinder", (0.1, 0.5), GREY)
-    assert (sphere.link, sphere.size, sphere.color) == ("b", (0.2,), (0, 0.5, 1))
+    np.testing.assert_allclose(box.placement.homogeneous, turned, atol=1e-15)
+    np.testing.assert_array_equal(2.0 * box.geometry.halfSide, (1.0, 2.0, 3.0))
+    assert isinstance(cylinder.geometry, coal.Cylinder)
+    assert (cylinder.geometry.radius, 2.0 * cylinder.geometry.halfLength) == (0.1, 0.5)
+    assert sphere.geometry.radius == 0.2
+    assert [shape.overrideMaterial for shape in (box, cylinder, sphere)] == [True, False, True]
+    np.testing.assert_array_equal(box.meshColor, (1, 0, 0, 1))
+    single = 2.0**-24  # urdfdom keeps colours so
+    np.testing.assert_allclose(sphere.meshColor, (0, 0.5, 1, 0.3), atol=single)
     assert "mesh package://pack/none.stl of link b is not found" in caplog.text
+
+
+def test_kinds_and_purpose_select_and_links_of_no_model_are_left_out():
+    spheres = shapes_of(MODEL, URDF, kinds=["sphere"])
+    assert [shape.name for shape in spheres.geometryObjects] == ["b_0"]
+    assert shapes_of(MODEL, URDF, purpose="collision").ngeoms == 0
+    other = URDF.replace('link name="a"', 'link name="x"').replace('link="a"', 'link="x"')
+    assert [s.name for s in shapes_of(MODEL, other).geometryObjects] == ["b_0"]
 
 
 @pytest.mark.parametrize("where", ["folder", "above", "package"])
 def test_meshes_are_found_in_packages_and_above_the_file(tmp_path, where):
     mesh = tmp_path / "pack/meshes/part.stl"
     mesh.parent.mkdir(parents=True)
-    mesh.touch()
+    mesh.write_text(TRIANGLE)
     (tmp_path / "pack/urdf").mkdir()
     (tmp_path / "pack/urdf/r.urdf").write_text(URDF)
     found = {
-        "folder": lambda: shapes_of(URDF, [tmp_path]),
-        "above": lambda: shapes_of(tmp_path / "pack/urdf/r.urdf"),
-        "package": lambda: shapes_of(URDF, [tmp_path / "pack"]),
+        "folder": lambda: shapes_of(MODEL, URDF, [tmp_path]),
+        "above": lambda: shapes_of(MODEL, tmp_path / "pack/urdf/r.urdf"),
+        "package": lambda: shapes_of(MODEL, URDF, [tmp_path / "pack"]),
     }[where]()
-    (part,) = [shape for shape in found if shape.kind == "mesh"]
-    assert (part.file, part.size) == (mesh, (1.0, 1.0, 2.0))
+    (part,) = [shape for shape in found.geometryObjects if shape.meshPath.endswith("stl")]
+    assert part.meshPath == str(mesh)
+    np.testing.assert_array_equal(part.meshScale, (1.0, 1.0, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -56,4 +88,4 @@ def test_meshes_are_found_in_packages_and_above_the_file(tmp_path, where):
 )
 def test_what_is_no_urdf_is_refused(text):
     with pytest.raises(FileFormatError, match="urdf"):
-        shapes_of(text)
+        shapes_of(MODEL, text)

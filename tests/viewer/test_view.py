@@ -3,6 +3,7 @@
 import sys
 
 import numpy as np
+import pinocchio
 import pytest
 from hybridctl.robots import ball
 from hybridctl.robots.bodies import free_body
@@ -10,7 +11,7 @@ from scipy.spatial.transform import Rotation
 
 import hybridctl as hc
 from hybridctl.app.viewer.figure import Figure
-from hybridctl.app.viewer.view import timeline_html
+from hybridctl.app.viewer.view import REFERENCE, timeline_html
 from hybridctl.errors import InputError
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.mechanics import Contact, Plane, Robot, Terrain, contact_system
@@ -42,7 +43,10 @@ ARM = "".join(
         "</robot>",
     )
 )
+INERTIA = """<inertial><mass value="1"/>
+<inertia ixx="0.02" iyy="0.02" izz="0.01" ixy="0" ixz="0" iyz="0"/></inertial>"""
 viser = pytest.importorskip("viser", reason="viser is not installed")
+trimesh = pytest.importorskip("trimesh", reason="trimesh is not installed")
 
 
 def arm_system():
@@ -67,6 +71,14 @@ def shown(falling):
         yield made
 
 
+def nodes(view):
+    return view.server.scene._handle_from_node_name
+
+
+def node(view, name):
+    return nodes(view)[name]
+
+
 def pose_of(node):
     return Rotation.from_quat(np.roll(node.wxyz, -1)).as_matrix(), np.array(node.position)
 
@@ -80,26 +92,93 @@ def test_links_are_where_the_kinematics_put_them(shown, falling):
     upper = tilt * Rotation.from_rotvec([0.0, first, 0.0])
     fore = upper * Rotation.from_rotvec([0.0, second, 0.0])
     elbow = np.array([0.0, 0.0, 0.5]) + upper.apply([0.0, 0.0, 0.4])
-    drawn = shown.figures["robot"].links
-    assert set(drawn) == {"base", "upper", "fore"}
+    cylinder = np.array([0.0, 0.0, 0.5]) + upper.apply([0.0, 0.0, 0.2])
+    sphere = elbow + fore.apply([0.1, 0.0, 0.0])
+    leaning = fore * Rotation.from_rotvec([0.0, 0.3, 0.0])
     single = 4.0 * 2.0**-24  # of numbers of about 1
-    for link, turn, place in (("upper", upper, [0.0, 0.0, 0.5]), ("fore", fore, elbow)):
-        found_turn, found_place = pose_of(drawn[link])
+    for name, turn, place in (("upper_0", upper, cylinder), ("fore_0", leaning, sphere)):
+        found_turn, found_place = pose_of(node(shown, f"/robot/visual/{name}"))
         np.testing.assert_allclose(found_turn, turn.as_matrix(), atol=single)
         np.testing.assert_allclose(found_place, place, atol=single)
 
 
+@pytest.mark.parametrize("root", ["floating", "sagittal"])
+def test_bodies_on_a_moving_base_are_where_pinocchio_puts_them(root):
+    robot = Robot.from_urdf(ARM.replace("<visual>", INERTIA + "<visual>", 1), root=root)
+    system = contact_system(robot, [Contact("tip", "fore", Plane((0, 0, -9), (0, 0, 1)))])
+    q = robot.integrate(robot.neutral(), np.linspace(-0.4, 0.7, robot.nv))
+    run = hc.simulate(system, ("open",), np.concatenate([q, np.zeros(robot.nv)]), (0.0, 0.1))
+    model = robot.model
+    with hc.view(run, system) as made:
+        made.seek(0.1)
+        shapes = made.figures["robot"].bodies.visual_model
+        data, placed = model.createData(), shapes.createData()
+        pinocchio.updateGeometryPlacements(model, data, shapes, placed, run(0.1)[: robot.nq])
+        names = [shape.name for shape in shapes.geometryObjects]
+        assert names == ["base_0", "upper_0", "fore_0"]
+        for name, pose in zip(names, placed.oMg, strict=True):
+            turn, place = pose_of(node(made, f"/robot/visual/{name}"))
+            np.testing.assert_allclose(turn, pose.rotation, atol=4.0 * 2.0**-24)
+            np.testing.assert_allclose(place, pose.translation, atol=4.0 * 2.0**-24)
+
+
+def ball_and_meshes(tmp_path, packages):
+    """A view of a ball with a collada mesh, an STL with a colour, and one that is missing."""
+    box = trimesh.creation.box((0.1, 0.2, 0.3))
+    for name in ("a.dae", "b.stl"):
+        box.export(tmp_path / name)
+    red = '<material name="red"><color rgba="1 0 0 0.5"/></material>'
+    meshes = [("a.dae", ""), ("none.dae", ""), ("b.stl", red)]
+    visuals = "".join(
+        f'<visual><geometry><mesh filename="package://{file}" scale="1 1 2"/></geometry>{tone}'
+        "</visual>"
+        for file, tone in meshes
+    )
+    bead = free_body("bead", 0.5, [1e-3] * 3)
+    robot = Robot.from_urdf(bead.replace("</link>", visuals + "</link>"), root="floating")
+    system = contact_system(robot, [Contact("tip", "bead", Plane((0, 0, 0), (0, 0, 1)))])
+    start = np.concatenate([[0.0, 0.0, 0.5], robot.neutral()[3:], np.zeros(6)])
+    run = hc.simulate(system, ("open",), start, (0.0, 0.05))
+    return hc.view(run, system, reference=run, packages=packages)
+
+
+def test_meshes_have_their_colours_or_a_tint_and_may_be_missing(tmp_path, caplog):
+    """Collada too: its own colour for the robot, the tint of the reference for that."""
+    with ball_and_meshes(tmp_path, [tmp_path]) as made:
+        kinds = {name: type(n).__name__ for name, n in nodes(made).items() if "/bead_" in name}
+        assert kinds == {
+            "/robot/visual/bead_0": "GlbHandle",
+            "/robot/visual/bead_1": "MeshHandle",
+            "/reference/visual/bead_0": "MeshHandle",
+            "/reference/visual/bead_1": "MeshHandle",
+        }
+        own, tinted = (node(made, f"/{n}/visual/bead_1") for n in ("robot", "reference"))
+        assert (own.color, own.opacity) == ((255, 0, 0), 0.5)
+        assert (tinted.color, tinted.opacity) == (REFERENCE, 0.4)
+        assert node(made, "/reference/visual/bead_0").color == REFERENCE
+        for mesh in (own, node(made, "/reference/visual/bead_0")):
+            sides = np.ptp(mesh.vertices, axis=0) * mesh.scale
+            assert sides == pytest.approx([0.1, 0.2, 0.6], rel=2.0**-22)
+    assert "mesh package://none.dae of link bead is not found" in caplog.text
+
+
+def test_a_robot_whose_meshes_are_all_missing_has_bones(tmp_path):
+    with ball_and_meshes(tmp_path, []) as made:
+        assert made.figures["robot"].bodies is None
+        assert made.figures["robot"].bones is not None
+
+
 def test_the_scene_has_shapes_a_surface_forces_and_a_time_line(shown, falling):
     _, run = falling
-    names = set(shown.server.scene._handle_from_node_name)
-    assert {"/robot/upper/1", "/robot/fore/2", "/reference/fore/2", "/surfaces/0"} <= names
+    shapes = {f"/{n}/visual/{s}_0" for n in ("robot", "reference") for s in ("upper", "fore")}
+    assert shapes | {"/surfaces/0"} <= set(nodes(shown))
     shown.seek(run.events[0].time + 1e-3)
-    arrows = shown.server.scene._handle_from_node_name["/impulses"]
+    arrows = node(shown, "/impulses")
     assert arrows.visible
     (impulse,) = arrows.points
     assert impulse[1, 2] > impulse[0, 2]  # the table pushes upwards
     shown.seek(0.0)
-    assert not shown.server.scene._handle_from_node_name["/impulses"].visible
+    assert not node(shown, "/impulses").visible
     assert "open" in shown.timeline.content
     assert 'title="open"' in timeline_html(run, 0.1)
     assert "rows: &lt;img src=q onerror=" in timeline_html(run, 0.1, ["<img src=q onerror=q()>"])
@@ -123,7 +202,7 @@ def test_smooth_ground_is_a_mesh_of_its_heights():
     start = np.array([0.2, 0.1, 0.5, 0.0, 0.0, 0.0, 1.0, *[0.0] * 6])
     run = hc.simulate(system, ("open",), start, (0.0, 0.05))
     with hc.view(run, system) as made:
-        mesh = made.server.scene._handle_from_node_name["/surfaces/0"]
+        mesh = node(made, "/surfaces/0")
         x, y, z = mesh.vertices.T
         np.testing.assert_allclose(z, 0.3 * x - 0.1 * x * y, atol=4.0 * 2.0**-24)
         edges = mesh.vertices[mesh.faces]
@@ -134,9 +213,9 @@ def test_smooth_ground_is_a_mesh_of_its_heights():
 def test_the_reference_stops_at_its_end_and_times_outside_are_refused(shown, falling):
     _, run = falling
     shown.seek(run.end)
-    at_end = pose_of(shown.figures["reference"].links["fore"])
+    at_end = pose_of(node(shown, "/reference/visual/fore_0"))
     shown.seek(0.4)
-    np.testing.assert_allclose(pose_of(shown.figures["reference"].links["fore"])[1], at_end[1])
+    np.testing.assert_allclose(pose_of(node(shown, "/reference/visual/fore_0"))[1], at_end[1])
     with pytest.raises(InputError, match="t must be"):
         shown.seek(run.end + 1.0)
 

@@ -1,4 +1,4 @@
-"""The parts of a robot at a state: its links, points, and how well those are known."""
+"""The parts of a robot at a state: its bones, points, and how well those are known."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.contacts.contact import WORLD, Contact
-from hybridctl.mechanics.multibody.bodies import Frame
 from hybridctl.mechanics.multibody.robot import Robot
 
 _SIGMAS = 3.0
@@ -26,12 +25,10 @@ class Ellipsoid:
 
 
 class Figure:
-    """A robot as it is drawn: `links` by name, and points, those of contacts or of all joints."""
+    """A robot as lines between its joints, and points: those of contacts or of all joints."""
 
     def __init__(self, robot: Robot, contacts: Sequence[Contact] = ()) -> None:
         self.robot = robot
-        frames = {name: robot.frame(name) for name in robot.link_names}
-        self._links = {name: (frame.joint, _transform(frame)) for name, frame in frames.items()}
         self._joints = range(len(robot.joint_names) + 1)
         self._parents = [0, *(body.parent + 1 for body in robot.tree().bodies)]
         self._points = [
@@ -39,11 +36,6 @@ class Figure:
             for contact in contacts
             if (frame := robot.frame(contact.frame)).joint
         ] or [(joint, np.zeros(3)) for joint in self._joints[1:]]
-
-    def link_poses(self, x: Array) -> dict[str, Array]:
-        """Transforms (4, 4) from the frame of each link to the world, at state x (nq + nv,)."""
-        joints = self._joint_poses(x)
-        return {name: joints[joint] @ pose for name, (joint, pose) in self._links.items()}
 
     def bones(self, x: Array) -> Array:
         """Lines (n, 2, 3) between neighbouring joints, and from joints to points."""
@@ -82,9 +74,3 @@ def world_surfaces(contacts: Sequence[Contact]) -> list[object]:
         if contact.body == WORLD and contact.surface not in found:
             found.append(contact.surface)
     return found
-
-
-def _transform(frame: Frame) -> Array:
-    pose = np.eye(4)
-    pose[:3, :3], pose[:3, 3] = frame.rotation, frame.position
-    return pose

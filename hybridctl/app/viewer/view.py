@@ -14,6 +14,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from hybridctl.app.page.motion import contact_forces, event_impulses
+from hybridctl.app.viewer.bodies import Bodies
 from hybridctl.app.viewer.figure import Figure, world_surfaces
 from hybridctl.checks import Array, Indices, instance, number
 from hybridctl.control.reference import Reference
@@ -21,9 +22,9 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.mechanics.contacts.shapes import Shape, shapes_of
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.urdf import shapes_of
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.tables import mode_text
 
@@ -48,7 +49,8 @@ class View:
     `package://`. port: on this machine, or the next one that is free; `address` says which.
 
     `server` is viser's, to add things of your own. `figures`: what is drawn, by "robot",
-    "reference" and "estimate".
+    "reference" and "estimate"; the `bodies` of each are Pinocchio's `ViserVisualizer`, which can
+    show frames too (`displayFrames(True)`), or None where there are no shapes and bones are drawn.
 
     Needs `pip install "hybridctl[view]"`, and raises `InputError` without it, or for states that
     are not those of the robot.
@@ -74,15 +76,20 @@ class View:
         _check_sizes(body, run, self._reference, estimate)
         contacts = () if self.system is None else self.system.contacts
         figure, source = Figure(body, contacts), body.source if urdf is None else urdf
-        shapes = () if source is None else shapes_of(source, packages)
+        model = body.model
+        shapes = None if source is None else shapes_of(model, source, packages)
         self.server = viser.ViserServer(host="127.0.0.1", port=port, verbose=False)
         scene = self.server.scene
         scene.set_up_direction("+z")
-        self.figures = {"robot": Drawn(scene, "robot", figure, shapes, None)}
+        tones: dict[str, tuple[int, int, int] | None] = {"robot": None}
         if self._reference is not None:
-            self.figures["reference"] = Drawn(scene, "reference", figure, shapes, REFERENCE)
+            tones["reference"] = REFERENCE
         if estimate is not None:
-            self.figures["estimate"] = Drawn(scene, "estimate", figure, shapes, ESTIMATE)
+            tones["estimate"] = ESTIMATE
+        self.figures = {
+            name: Drawn(self.server, name, figure, model, shapes, tone)
+            for name, tone in tones.items()
+        }
         for k, surface in enumerate(world_surfaces(contacts)):
             _draw_surface(scene, f"/surfaces/{k}", surface)
         own = run.system  # that of a pushed run has more inputs
@@ -149,8 +156,8 @@ class View:
         self.server.stop()
 
     def _look(self, figure: Figure) -> None:
-        """Put the camera where all links are seen at the start."""
-        places = np.array([p[:3, 3] for p in figure.link_poses(self.run(self.run.start)).values()])
+        """Put the camera where all joints and points are seen at the start."""
+        places = figure.bones(self.run(self.run.start)).reshape(-1, 3)
         centre = places.mean(axis=0)
         far = 3.0 * max(float(np.linalg.norm(places - centre, axis=1).max()), 0.2)
         camera = self.server.initial_camera
@@ -171,39 +178,35 @@ view = View
 
 
 class Drawn:
-    """A figure in the scene: a node for each link, below it its shapes; ellipsoids of points."""
+    """A figure in the scene: its bodies, or bones where it has no shapes; ellipsoids of points."""
 
     def __init__(
         self,
-        scene: Any,
+        server: Any,
         name: str,
         figure: Figure,
-        shapes: Sequence[Shape],
+        model: Any,
+        shapes: Any,
         color: tuple[int, int, int] | None,
     ) -> None:
-        self._scene, self._name, self._figure = scene, name, figure
-        known = set(figure.robot.link_names)
-        self.links = {
-            link: scene.add_frame(f"/{name}/{link}", show_axes=False)
-            for link in dict.fromkeys(s.link for s in shapes if s.link in known)
-        }
-        for k, shape in enumerate(s for s in shapes if s.link in known):
-            _draw_shape(scene, f"/{name}/{shape.link}/{k}", shape, color)
+        self._scene, self._name, self._figure = server.scene, name, figure
+        self.bodies: Bodies | None = None
         self.bones: Any = None
-        if not self.links:
+        if shapes is not None and shapes.ngeoms:
+            self.bodies = Bodies(server, name, model, shapes, color)
+        else:
             lines = figure.bones(figure.robot.neutral())
             tone = np.full(lines.shape, color or TRUTH, dtype=np.uint8)
-            self.bones = scene.add_line_segments(f"/{name}/bones", lines, tone, thickness=0.01)
+            self.bones = self._scene.add_line_segments(
+                f"/{name}/bones", lines, tone, thickness=0.01
+            )
         self.ellipsoids: list[Any] = []
 
     def place(self, x: Array, covariance: Array | None = None) -> None:
         """Move it to a state (nq + nv,), with a covariance (2 nv, 2 nv) if there is one."""
-        poses = self._figure.link_poses(x)
-        if self.links:
-            turns = _quaternion(np.array([poses[link][:3, :3] for link in self.links]))
-            for (link, node), turn in zip(self.links.items(), turns, strict=True):
-                node.wxyz, node.position = turn, poses[link][:3, 3]
-        if self.bones is not None:
+        if self.bodies is not None:
+            self.bodies.display(x[: self._figure.robot.nq])
+        else:
             self.bones.points = self._figure.bones(x).astype(np.float32)
         if covariance is None:
             return
@@ -310,28 +313,6 @@ def _event_label(event: Event) -> str:
     return f"{event.time:.4f} s: {event.guards[0]}{more}"
 
 
-def _draw_shape(scene: Any, name: str, shape: Shape, color: tuple[int, int, int] | None) -> None:
-    wxyz, position = _placed(shape.pose)
-    placed = {"wxyz": wxyz, "position": position}
-    opacity = None if color is None else 0.4
-    own = TRUTH if shape.color is None else tuple(round(255 * c) for c in shape.color)
-    tone = color or own
-    if shape.kind == "box":
-        scene.add_box(name, tone, shape.size, opacity=opacity, **placed)
-    elif shape.kind == "sphere":
-        scene.add_icosphere(name, shape.size[0], tone, opacity=opacity, **placed)
-    elif shape.kind == "cylinder":
-        scene.add_cylinder(name, *shape.size, tone, opacity=opacity, **placed)
-    else:
-        mesh = import_module("trimesh").load(shape.file, force="mesh")
-        if color is None and shape.color is None:
-            scene.add_mesh_trimesh(name, mesh, scale=shape.size, **placed)
-            return
-        scene.add_mesh_simple(
-            name, mesh.vertices, mesh.faces, color=tone, opacity=opacity, scale=shape.size, **placed
-        )
-
-
 def _draw_surface(scene: Any, name: str, surface: object) -> None:
     if isinstance(surface, Plane):
         turn, _ = Rotation.align_vectors([surface.unit_normal], [(0.0, 0.0, 1.0)])
@@ -355,10 +336,6 @@ def _ground(terrain: Terrain) -> tuple[Array, Indices]:
     a, b, c, d = corner[:-1, :-1], corner[:-1, 1:], corner[1:, 1:], corner[1:, :-1]
     halves = [np.column_stack([each.ravel() for each in half]) for half in ((a, b, c), (a, c, d))]
     return vertices, np.concatenate(halves)
-
-
-def _placed(pose: Array) -> tuple[Array, Array]:
-    return _quaternion(pose[:3, :3]), pose[:3, 3]
 
 
 def _quaternion(turn: Array) -> Array:

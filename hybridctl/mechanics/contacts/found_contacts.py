@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count, product
+from typing import Any
 from xml.etree import ElementTree
 
+import coal
 import numpy as np
 
-from hybridctl.checks import instance, vector
+from hybridctl.checks import Array, instance
 from hybridctl.errors import InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.shapes import Shape, shapes_of
 from hybridctl.mechanics.contacts.surfaces import Plane, Surface
 from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.multibody.urdf import shapes_of
 
 GROUND = Plane(point=(0, 0, 0), normal=(0, 0, 1))
 _FOOT = ("sole", "toe", "foot", "feet", "ankle")
 _NEAR = 0.01  # m
+_DIGITS = 14  # of offsets in m, so that those that a URDF gives in decimals stay as they are
 
 
 class FoundContacts(tuple[Contact, ...]):
@@ -52,16 +55,23 @@ def contacts_from(
     if source is None:
         raise InputError("robot must be built from a URDF, which says how its links collide")
     text = file_or_text("urdf", source)
-    shapes = shapes_of(text, purpose="collision", kinds=("sphere", "box"))
-    bodies, ends = _ends(robot, text)
+    model = robot.model
+    read = shapes_of(model, text, purpose="collision", kinds=("sphere", "box"))
+    root = ElementTree.fromstring(text)
+    order = [link.attrib["name"] for link in root.findall("link")]
+    shapes = [(model.frames[s.parentFrame].name, s) for s in read.geometryObjects]
+    shapes.sort(key=lambda found: order.index(found[0]))
+    bodies, ends = _ends(robot, root)
     feet = [foot for foot in map(_foot, bodies) if foot]
     places: list[tuple[str, str, tuple[float, ...], float]] = []
     for links in feet or [ends]:
-        own = [shape for shape in shapes if shape.link in links]
+        own = [(link, shape) for link, shape in shapes if link in links]
         if feet and not own:
-            own = [shape for shape in shapes if _reaches(robot, shape, links[0])]
+            own = [(link, shape) for link, shape in shapes if _reaches(robot, shape, links[0])]
         foot = links[0] if feet else ""
-        points = [(foot or s.link, s.link, *place) for s in own for place in _places(robot, s)]
+        points = [
+            (foot or link, link, *place) for link, s in own for place in _places(robot, s, link)
+        ]
         places += points or ([(foot, foot, (0.0, 0.0, 0.0), 0.0)] if feet else [])
     counts = Counter(name for name, *_ in places)
     numbers = {name: count(1) for name, several in counts.items() if several > 1}
@@ -86,9 +96,8 @@ def contacts_from(
     return FoundContacts(found)
 
 
-def _ends(robot: Robot, urdf: str) -> tuple[list[list[str]], list[str]]:
+def _ends(robot: Robot, root: ElementTree.Element) -> tuple[list[list[str]], list[str]]:
     """The links of each moving body that carries no other, and all links that carry no other."""
-    root = ElementTree.fromstring(urdf)
     names = [link.attrib["name"] for link in root.findall("link")]
     body = {name: robot.frame(name).joint for name in names if name in robot.link_names}
     carried = [(j.find("parent"), j.find("child")) for j in root.findall("joint")]
@@ -104,31 +113,36 @@ def _foot(links: list[str]) -> list[str]:
     return [name for word in _FOOT for name in links if word in name.lower()]
 
 
-def _reaches(robot: Robot, shape: Shape, link: str) -> bool:
+def _reaches(robot: Robot, shape: Any, link: str) -> bool:
     """Whether a shape of the link's body holds the origin of the link, to 1 cm."""
-    foot, frame = robot.frame(link), robot.frame(shape.link)
-    if foot.joint != frame.joint:
+    foot = robot.frame(link)
+    if foot.joint != shape.parentJoint:
         return False
-    at = frame.rotation.T @ (foot.position - frame.position) - shape.pose[:3, 3]
-    if shape.kind == "sphere":
-        return bool(np.linalg.norm(at) <= shape.size[0] + _NEAR)
-    half = 0.5 * vector("size", shape.size, 3)
-    return bool(np.all(np.abs(shape.pose[:3, :3].T @ at) <= half + _NEAR))
+    at = shape.placement.actInv(foot.position)
+    if isinstance(shape.geometry, coal.Sphere):
+        return bool(np.linalg.norm(at) <= shape.geometry.radius + _NEAR)
+    return bool(np.all(np.abs(at) <= shape.geometry.halfSide + _NEAR))
 
 
-def _places(robot: Robot, shape: Shape) -> Iterator[tuple[tuple[float, ...], float]]:
+def _places(robot: Robot, shape: Any, link: str) -> Iterator[tuple[tuple[float, ...], float]]:
     """Points of a shape in the frame of its link, each with its radius."""
-    if shape.kind == "sphere":
-        yield tuple(shape.pose[:3, 3].tolist()), shape.size[0]
+    centre = np.array(shape.placement.translation)
+    if isinstance(shape.geometry, coal.Sphere):
+        yield _offset(robot, centre, link), shape.geometry.radius
         return
-    half = 0.5 * vector("size", shape.size, 3)
-    corners = np.array([shape.pose[:3, :3] @ (half * s) for s in product((-1, 1), repeat=3)])
-    corners += shape.pose[:3, 3]
-    frame = robot.frame(shape.link)
-    upright = robot.poses(robot.neutral(), [frame.joint])[0][:3, :3] @ frame.rotation
-    heights = corners @ upright[2]
+    signs = np.array(list(product((-1, 1), repeat=3)))
+    corners = centre + (signs * shape.geometry.halfSide) @ shape.placement.rotation.T
+    upright = robot.poses(robot.neutral(), [shape.parentJoint])[0]
+    heights = corners @ upright[2, :3]
     for i in np.sort(np.argsort(heights, kind="stable")[:4]):
-        yield tuple(corners[i].tolist()), 0.0
+        yield _offset(robot, corners[i], link), 0.0
+
+
+def _offset(robot: Robot, place: Array, link: str) -> tuple[float, ...]:
+    """Where a place in the frame of the link's joint is in that of the link."""
+    frame = robot.frame(link)
+    offset = np.round(frame.rotation.T @ (place - frame.position), _DIGITS)
+    return tuple((offset + 0.0).tolist())  # no -0.0
 
 
 def _line(contact: Contact) -> str:

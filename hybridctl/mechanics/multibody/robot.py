@@ -1,4 +1,4 @@
-r"""The Pinocchio adapter: with `sweeps`, all that imports `pinocchio`.
+r"""The Pinocchio adapter: with `sweeps` and `urdf`, all of mechanics that imports `pinocchio`.
 
 Pinocchio's functions write into a `Data` object and return views of it, and take indices and
 configurations on trust. `Robot` owns that scratch memory, one for each thread, resolves names
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pinocchio as pin
@@ -29,7 +29,6 @@ from hybridctl.mechanics.multibody.bodies import (
     tree_of,
 )
 from hybridctl.mechanics.multibody.joints import (
-    SAGITTAL_JOINTS,
     CoordinateLabels,
     check_joints,
     coordinate_labels,
@@ -38,10 +37,10 @@ from hybridctl.mechanics.multibody.joints import (
 from hybridctl.mechanics.multibody.mjcf import check_mjcf, motors_of, nested, parsed
 from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, armature
 from hybridctl.mechanics.multibody.sweeps import Sweeps
+from hybridctl.mechanics.multibody.urdf import Root as Root
+from hybridctl.mechanics.multibody.urdf import model_of
 from hybridctl.mechanics.tolerances import UNIT_NORM
 from hybridctl.tables import html_table
-
-Root = Literal["fixed", "floating", "sagittal"]
 
 
 class _Scratch(threading.local):
@@ -134,16 +133,7 @@ class Robot:
         Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for a joint.
         """
         member("root", root, ("fixed", "floating", "sagittal"))
-        text = file_or_text("urdf", urdf)
-        try:
-            if root == "floating":
-                model = pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
-            else:
-                model = pin.buildModelFromXML(text)
-        except (ValueError, RuntimeError) as error:
-            raise FileFormatError(f"urdf is not a robot description: {error}") from error
-        if root == "sagittal":
-            model = _on_sagittal_base(model)
+        model = model_of(file_or_text("urdf", urdf), root)
         if model.nv == 0:
             raise InputError("urdf has no joint that moves")
         robot = Robot(
@@ -210,6 +200,11 @@ class Robot:
             for name in self.joint_names
         ]
         return html_table(("joint", "velocities", "motor"), rows)
+
+    @property
+    def model(self) -> Any:
+        """A copy of the `pinocchio.Model`, for Pinocchio's own tools; springs are in `passive`."""
+        return self._model.copy()
 
     @property
     def labels(self) -> CoordinateLabels:
@@ -484,17 +479,3 @@ class Robot:
 def _adjoint(s: Array) -> Array:
     """ad (n, n, n) of the velocities of a joint with motion subspace s (6, n): ad(v) = ad @ v."""
     return np.stack([s.T @ pin.Motion(column).action @ s for column in s.T], axis=-1)
-
-
-def _on_sagittal_base(model: Any) -> Any:
-    """The model on a base that slides along x and z and turns about y.
-
-    A chain of three joints; Pinocchio's derivatives are wrong for one composite joint.
-    """
-    base, parent = pin.Model(), 0
-    kinds = (pin.JointModelPX(), pin.JointModelPZ(), pin.JointModelRY())
-    for name, kind in zip(SAGITTAL_JOINTS, kinds, strict=True):
-        parent = base.addJoint(parent, kind, pin.SE3.Identity(), name)
-        base.addJointFrame(parent)
-    frame = base.getFrameId(SAGITTAL_JOINTS[-1])
-    return pin.appendModel(base, model, frame, pin.SE3.Identity())

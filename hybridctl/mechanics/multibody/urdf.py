@@ -1,0 +1,132 @@
+"""What Pinocchio reads of a URDF: the tree of bodies on its base, and the shapes of its links."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, Literal
+from xml.etree import ElementTree
+
+import coal
+import pinocchio as pin
+
+from hybridctl.errors import FileFormatError
+from hybridctl.files import file_or_text
+from hybridctl.mechanics.multibody.joints import SAGITTAL_JOINTS
+
+Root = Literal["fixed", "floating", "sagittal"]
+Kind = Literal["box", "cylinder", "sphere", "mesh"]
+KINDS: tuple[Kind, ...] = ("box", "cylinder", "sphere", "mesh")
+_PURPOSES = {"visual": pin.GeometryType.VISUAL, "collision": pin.GeometryType.COLLISION}
+_LOG = logging.getLogger(__name__)
+
+
+def model_of(text: str, root: Root) -> Any:
+    """The `pinocchio.Model` of a URDF on its base; `FileFormatError` for what is no URDF."""
+    try:
+        if root == "floating":
+            return pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
+        model = pin.buildModelFromXML(text)
+    except (ValueError, RuntimeError) as error:
+        raise FileFormatError(f"urdf is not a robot description: {error}") from error
+    return _on_sagittal_base(model) if root == "sagittal" else model
+
+
+def _on_sagittal_base(model: Any) -> Any:
+    """The model on a base that slides along x and z and turns about y.
+
+    A chain of three joints; Pinocchio's derivatives are wrong for one composite joint.
+    """
+    base, parent = pin.Model(), 0
+    kinds = (pin.JointModelPX(), pin.JointModelPZ(), pin.JointModelRY())
+    for name, kind in zip(SAGITTAL_JOINTS, kinds, strict=True):
+        parent = base.addJoint(parent, kind, pin.SE3.Identity(), name)
+        base.addJointFrame(parent)
+    frame = base.getFrameId(SAGITTAL_JOINTS[-1])
+    return pin.appendModel(base, model, frame, pin.SE3.Identity())
+
+
+def shapes_of(
+    model: Any,
+    urdf: str | os.PathLike[str],
+    packages: Sequence[str | os.PathLike[str]] = (),
+    *,
+    purpose: Literal["visual", "collision"] = "visual",
+    kinds: Collection[Kind] = KINDS,
+) -> Any:
+    """The `pinocchio.GeometryModel` of shapes that are drawn, or collide, on links of a model.
+
+    urdf: a file or its text. packages: folders that hold what `package://` names; those above the
+    file are tried too. A mesh that is not found is left out, with a warning in the log, and so are
+    links that the model does not have. kinds: those that are wanted. Raises `FileFormatError` for
+    what is no URDF, and for shapes that cannot be read.
+    """
+    text = file_or_text("urdf", urdf)
+    beside = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
+    known = {frame.name for frame in model.frames if frame.type == pin.FrameType.BODY}
+    try:
+        root = ElementTree.fromstring(text)
+        wanted = _keep(root, known, purpose, kinds, [*map(Path, packages), *beside])
+        text = ElementTree.tostring(root, encoding="unicode")
+        shapes = pin.buildGeomFromUrdfString(
+            model, text, _PURPOSES[purpose], mesh_loader=coal.CachedMeshLoader()
+        )
+    except (ElementTree.ParseError, KeyError, RuntimeError, ValueError) as error:
+        raise FileFormatError(
+            f"urdf has {purpose} shapes that cannot be read: {error!r}"
+        ) from error
+    if shapes.ngeoms < wanted:  # Pinocchio leaves out what it cannot read
+        raise FileFormatError(
+            f"urdf has {wanted} {purpose} shapes of which {wanted - shapes.ngeoms} cannot be read"
+        )
+    return shapes
+
+
+def _keep(
+    root: ElementTree.Element,
+    links: Collection[str],
+    purpose: str,
+    kinds: Collection[str],
+    places: Sequence[Path],
+) -> int:
+    """Leave in a URDF only shapes that are wanted, meshes with their paths; how many those are."""
+    count = 0
+    for link in root.findall("link"):
+        for part in link.findall(purpose):
+            shape = part.find("geometry/*")
+            if (
+                link.attrib["name"] in links
+                and shape is not None
+                and _is_wanted(shape, link.attrib["name"], kinds, places)
+            ):
+                count += 1
+            else:
+                link.remove(part)
+    return count
+
+
+def _is_wanted(
+    shape: ElementTree.Element, link: str, kinds: Collection[str], places: Sequence[Path]
+) -> bool:
+    if shape.tag not in KINDS:
+        _LOG.warning("link %s has a shape %r that is left out", link, shape.tag)
+    elif shape.tag == "mesh" and "mesh" in kinds:
+        name = shape.attrib["filename"]
+        file = _found(name, places)
+        if file is None:
+            _LOG.warning("mesh %s of link %s is not found", name, link)
+            return False
+        shape.set("filename", str(file.resolve()))
+    return shape.tag in kinds
+
+
+def _found(name: str, places: Sequence[Path]) -> Path | None:
+    """The file that a URDF names: as a path, or below one of the places."""
+    plain = name.removeprefix("file://").removeprefix("package://")
+    candidates = [Path(plain), *(place / plain for place in places)]
+    if name.startswith("package://"):
+        inside = Path(*Path(plain).parts[1:])
+        candidates += [place / inside for place in places]
+    return next((path for path in candidates if path.is_file()), None)
