@@ -99,7 +99,7 @@ class Config(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A biped on one kind of ground; printed: whether (19) is said of it."""
+    """A biped on one kind of ground; printed: whether [Bder] (19) applies to it."""
 
     parameters: BipedParameters
     system: HybridSystem
@@ -181,7 +181,7 @@ def run(config: Config, console: Console) -> Findings:
 
 
 def shown(config: Config) -> dict[str, tuple[BipedParameters, HybridTrajectory]]:
-    """Drops to look at, by what they show: until a while after the landing."""
+    """Drops of the rigid biped for the page, by what they show, until a while after landing."""
     longer = replace(config, after=0.3)
     rigid = variants(config)["rigid"]
     pitches = {"level": 0.0, "left foot first": config.reach, "right foot first": -config.reach}
@@ -323,7 +323,7 @@ def record(config: Config, result: DropResult) -> dict[str, Any]:
 
 
 def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """The checks: where the flow is smooth, has a kink or jumps; whether orders are (19) apart."""
+    """Where the final state is smooth in the pitch, has a kink or jumps, as [Bder] (19) says."""
     found = [
         Check(f"{name}: the flow is smooth, kink", s["kink"], 1e-9)
         if name != "by feet"

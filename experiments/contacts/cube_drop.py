@@ -400,7 +400,7 @@ def _line(times: Array, values: Array, name: str, named: bool = False) -> Line:
 
 
 def _turned(times: Array, poses: Array, name: str) -> Line:
-    """Angle between the attitude and the one at the start."""
+    """The curve of the angle in degrees between the attitude and the one at the start."""
     turns = Rotation.from_quat(poses[:, 3:])
     return _line(times, np.degrees((turns[0].inv() * turns).magnitude()), name)
 

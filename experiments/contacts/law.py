@@ -112,11 +112,11 @@ class Tally:
     verdicts: list[Verdict] = field(default_factory=list)
 
     def count(self, outcome: str, iterated: str) -> int:
-        """How many of the cases came out so in both ways."""
+        """The number of cases with this outcome of enumeration and this one of iteration."""
         return sum((v.outcome, v.iterated) == (outcome, iterated) for v in self.verdicts)
 
     def percent(self, outcome: str) -> float:
-        """How many of the cases came out so."""
+        """The share of cases with this outcome of enumeration, in per cent."""
         return 100.0 * Counter(v.outcome for v in self.verdicts)[outcome] / len(self.verdicts)
 
     def record(self) -> dict[str, Any]:
@@ -329,7 +329,7 @@ def draw_figure(tallies: Sequence[Tally], folder: RunFolder) -> None:
 
 
 def _stack(axes: Axes, tallies: Sequence[Tally]) -> None:
-    """A bar for each coefficient of friction, one solution below."""
+    """Draw a stacked bar of the outcomes for each coefficient of friction."""
     bottom = np.zeros(len(tallies))
     for outcome, (label, color) in SHADES.items():
         percent = np.array([t.percent(outcome) for t in tallies])

@@ -109,7 +109,10 @@ def score(
     tolerance: float,
     span: float,
 ) -> Score:
-    """The filter on a levelled toss; tolerance: m, of contact; span: s after an impact."""
+    """The score of a filter on a levelled toss, by phases of contact.
+
+    tolerance: of contact, m; span: of what counts as just after an impact, s.
+    """
     seen, thinned = case.camera.seen(toss, number), case.camera.thinned(toss)
     try:
         result, rest = filtered(case.name, settings, seen, case.hypotheses)

@@ -341,7 +341,7 @@ def result_table(results: Results) -> Table:
 
 
 def cell(found: Statistics) -> str:
-    """One law on one plant."""
+    """The table entry of one law on one plant."""
     failed = sum(found.failures.values())
     lost = f", {failed} fail" if failed else ""
     error = standard_error(found.errors)

@@ -60,7 +60,7 @@ class Maps:
 
     @property
     def right(self) -> Array:
-        """The map from the start to the end, with the saltation matrix."""
+        """The map from the start to the end with the saltation matrix, which is the correct one."""
         return self.after @ self.saltation @ self.before
 
     @property

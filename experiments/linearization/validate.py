@@ -151,7 +151,7 @@ def run(validated: str, config: Config, folder: RunFolder, console: Console) -> 
 
 
 def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """The remainder is of second order, and the derivative is not that of the resets."""
+    """The remainder is of second order, and resets' Jacobians alone are far off."""
     right, wrong = summary["best_derivative_error"], summary["reset_only_error"]
     return [
         Check("slope of the remainder farthest from 2", summary["worst_slope"], 2.1, 1.9),
@@ -220,7 +220,7 @@ class _DirectionRuns:
         return self._known[size]
 
     def _simulate(self, size: float) -> HybridTrajectory:
-        """Guards are one event only where they fire at the same time: they split by epsilon."""
+        """The run from a start moved by `size`; guards that fire apart are events of their own."""
         case, direction, first = self._case, self._direction, self._case.nominal.arcs[0]
         policy, change = case.policy, direction.input
         if policy is not None and change is not None:

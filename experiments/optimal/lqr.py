@@ -84,7 +84,7 @@ class DesignCosts:
     gaps: Array
 
     def ratios(self, design: str) -> Array:
-        """Costs (samples,) by those of the right design."""
+        """Costs (samples,) of a design, divided by those of the design with saltation."""
         return np.asarray(self.costs[design] / self.costs["saltation"])
 
 
@@ -241,7 +241,7 @@ def checks(name: str, entry: Mapping[str, Any]) -> list[Check]:
 
 
 def printed(summary: Mapping[str, Any]) -> list[Table | str]:
-    """Costs of the wrong designs by those of the right one, and the value function's error."""
+    """Costs of the designs without saltation, and the error of the value function."""
     rows = []
     for name, s in summary.items():
         for design in DESIGNS[1:]:

@@ -139,7 +139,7 @@ def locked_by_events(c: float, config: Config) -> tuple[HybridTrajectory, list[I
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """A relaxed run: times (m,), states (m, 4) in the chart of the mode entered, in the strip?"""
+    """A relaxed run: times (m,), states (m, 4), whether each is in the strip, and locked spans."""
 
     times: Array
     states: Array

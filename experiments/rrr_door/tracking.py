@@ -305,7 +305,7 @@ def feasibility_lines(report: Feasibility) -> list[str]:
 
 
 def modes(event: Event) -> str:
-    """Modes of corners 1 and 2 before and after."""
+    """The modes of corners 1 and 2 before and after an event, in words."""
     return " -> ".join(mode_text(key) for key in (event.mode_before, event.mode_after))
 
 

@@ -121,7 +121,7 @@ def quick(config: Config) -> Config:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """What the tuning works on."""
+    """The plant, reference and gains that the tuning works on."""
 
     config: Config
     plant: HybridSystem
@@ -198,7 +198,7 @@ def simulated(
 
 
 def findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> Findings:
-    """What there is to say of a tuning."""
+    """The findings of a tuning: summary, tables, claims and figures."""
     summary = summarize(study, found, results)
 
     def draw(folder: RunFolder) -> None:

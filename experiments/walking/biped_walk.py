@@ -426,7 +426,10 @@ def _is_compiled(config: Config) -> bool:
 def in_order(
     workers: Crew, fn: Callable[[T], R], items: Sequence[T], tick: Callable[[float], None]
 ) -> list[R]:
-    """What `fn` makes of each item; they may be done in another order. tick: by shares done."""
+    """The results of `fn` for all items, in their order; they may be computed in another one.
+
+    tick: is called with the share that is done.
+    """
     found: dict[T, R] = {}
     for item, future in workers.finished(fn, items):
         found[item] = future.result()

@@ -1,4 +1,4 @@
-"""What room in the friction cone costs a gait, and what it survives for it."""
+"""How the share of the friction cone that a gait may use trades its cost for robustness."""
 
 from __future__ import annotations
 

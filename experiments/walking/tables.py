@@ -83,7 +83,7 @@ def multiplier_table(record: Mapping[str, Any]) -> Table:
 
 
 def start_table(gait: Gait, walks: Sequence[Walk], steps: int) -> Table:
-    """How the random starts went."""
+    """The table of steps and errors of walks from random starts."""
     rows = []
     for k, each in enumerate(walks):
         errors = each.errors(gait) if each.run is not None and each.steps else np.zeros(0)
@@ -118,7 +118,7 @@ def _limit(found: Survived, kind: Name) -> str:
 
 
 def estimate_table(records: Sequence[Mapping[str, Any]], steps: int) -> Table:
-    """How far walks on estimates went."""
+    """The table of walks on estimates: steps, and errors of the estimates."""
     rows = [
         (
             f"{r['level']:g}",

@@ -76,7 +76,7 @@ class BaseStartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The content of a YAML file that describes a legged base."""
 
     urdf: str
     imu: ImuEntry
@@ -88,7 +88,7 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mapping: Any = None
 
     def model(self, changed: Mapping[str, Any]) -> BaseModel:
-        """What it says, with settings that replace those of the file."""
+        """The model of the base that the file describes, with some of its settings replaced."""
         ((joints, angles),) = self.encoders.items()
         feet = list(self.contacts.values())
         values: dict[str, Any] = {

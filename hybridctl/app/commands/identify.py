@@ -137,7 +137,7 @@ class _State:
         self.done: list[LikelihoodPoint] = []
 
     def read(self) -> dict[tuple[float, ...], LikelihoodPoint]:
-        """What an earlier run of the same request has left, by values."""
+        """The evaluations that an earlier run of the same request has left, by parameter values."""
         path = self.folder / STATE
         if not path.is_file():
             return {}
@@ -157,7 +157,7 @@ class _State:
         return {tuple(one.values.tolist()): one for one in self.done}
 
     def add(self, one: LikelihoodPoint) -> None:
-        """Keep one more, and say so."""
+        """Add an evaluation to the file, and print it."""
         self.done.append(one)
         content = {"asked": self.asked, "done": [each.as_dict() for each in self.done]}
         self.folder.write_json(STATE, content)

@@ -197,7 +197,7 @@ class Drawn:
         self.ellipsoids: list[Any] = []
 
     def place(self, x: Array, covariance: Array | None = None) -> None:
-        """Move it to a state (nq + nv,), with a covariance (2 nv, 2 nv) if there is one."""
+        """Move the figure to a state (nq + nv,), its ellipsoids by a covariance (2 nv, 2 nv)."""
         poses = self._figure.link_poses(x)
         if self.links:
             turns = _quaternion(np.array([poses[link][:3, :3] for link in self.links]))

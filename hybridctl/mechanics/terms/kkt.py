@@ -44,7 +44,7 @@ class KKT:
         self._prepared(force, weights, redundant)
 
     def _prepared(self, force: Array, weights: Array | None, redundant: bool) -> KKT:
-        """These equations, factorised."""
+        """Compute and factorise what the equations need, and return them."""
         self.push: Array = self.by_mass(force)
         self.response: Array = (self.push.T @ self.constraint.T).T
         self.redundant = redundant or self._singular()
