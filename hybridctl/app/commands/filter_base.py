@@ -206,7 +206,7 @@ def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgem
     final = summary["final"]
     ways = zip("xyz", final["position"], final["position_deviation"], strict=True)
     where = ", ".join(f"{axis} {p:.3f} ± {s:.3f} m" for axis, p, s in ways)
-    say(console, f"the root ends at {where} after {final['time']:.2f} s")
+    say(console, f"final position of the root, at {final['time']:.2f} s: {where}")
     say(console, judgement.verdict)
     for flag in summary["flags"]:
         say(console, f"flag: {flag}")

@@ -275,12 +275,13 @@ def print_result(console: Console, found: Identification, profiles: Sequence[Pro
         )
         for p in found.parameters
     ]
-    columns = ["parameter", "value", "standard error", "over records", "95 % by profile", ""]
+    errors = ["standard error", "error over records", "95 % profile interval"]
+    columns = ["parameter", "value", *errors, "note"]
     console.print(table("Parameters", columns, rows))
     how = "" if found.converged else ", not converged"
     line = f"log-likelihood {found.best.log_likelihood:.2f}, {found.evaluations} evaluations{how}"
     if found.held_out is not None:
-        line += f"; held out {found.held_out.log_likelihood:.2f}"
+        line += f"; log-likelihood of the held-out recordings {found.held_out.log_likelihood:.2f}"
     say(console, line)
 
 
