@@ -166,7 +166,7 @@ def run(config: Config, console: Console) -> Findings:
         [*tables(rows), LEGEND],
         [
             Check(
-                "relative difference of both ways where there is one solution",
+                "relative difference of enumeration and iteration where there is one solution",
                 apart,
                 10.0 * CERTIFIED,
             ),
@@ -272,19 +272,19 @@ def distance(problem: CoulombProblem, one: CoulombSolution, other: CoulombSoluti
 
 
 LEGEND = (
-    "none to family: what enumeration finds\n"
-    "apart: relative difference to iteration, where enumeration finds one\n"
-    "other: number of cases where enumeration finds one and iteration none or another\n"
-    "new: number of cases where enumeration finds none and iteration one"
+    "none to family: outcome of enumeration\n"
+    "difference: of iteration from enumeration, relative, where there is one solution\n"
+    "missed: cases where enumeration finds one solution and iteration none or another\n"
+    "added: cases where iteration alone finds a solution"
 )
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
     """All tallies, in the plane and in space."""
-    columns = ["pts", "mu", "n", *OUTCOMES, "apart", "other", "new"]
+    columns = ["points", "friction", "samples", *OUTCOMES, "difference", "missed", "added"]
     return [
         table(
-            f"Solutions of Coulomb's law for an impact in {place}, % of n samples",
+            f"Solutions of Coulomb's law for an impact in {place}, % of the samples",
             columns,
             [_cells(row) for row in rows if row["dimension"] == dimension],
         )

@@ -288,7 +288,13 @@ def run(config: Config, console: Console) -> Findings:
     return Findings(
         summary,
         printed(summary),
-        [Check("tosses lost by an error", sum(f["lost"] for f in summary["filters"]), most=0)],
+        [
+            Check(
+                "tosses that a filter could not finish",
+                sum(f["lost"] for f in summary["filters"]),
+                most=0,
+            )
+        ],
         texts=files,
         draw=lambda folder: draw_shares(folder / "figures/cube_filter.png", scores, rate),
     )

@@ -355,7 +355,15 @@ def tables(results: Mapping[str, ExampleResult]) -> list[Table]:
         ),
         table(
             "Covariance at the end: relative error, and deviation normal to the surface [mm]",
-            ["example", "spread", "saltation", "Jacobian", "sampled", "saltation", "Jacobian"],
+            [
+                "example",
+                "spread",
+                "saltation error",
+                "Jacobian error",
+                "sampled",
+                "by saltation",
+                "by Jacobian",
+            ],
             covariances,
         ),
     ]

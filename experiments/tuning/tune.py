@@ -211,12 +211,12 @@ def findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> 
         printed(summary),
         [
             Check(
-                "mean error, as a part of that before tuning",
+                "mean error after tuning / before",
                 after.mean_error / before.mean_error,
                 0.9,
             ),
             Check(
-                "peak input, as a part of that before tuning",
+                "peak input after tuning / before",
                 after.peak_input / before.peak_input,
                 1.0,
             ),
@@ -339,7 +339,7 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         rows.append((label, *(f"{value:.4f}" for value in shown), str(failed)))
     title = f"Post-impact error (rad, rad/s) and input (N m) of {summary['members']} perturbed runs"
     parts: list[Table | str] = [
-        table(title, ["", "mean", "95 %", "peak input", "failed"], rows),
+        table(title, ["", "mean", "95th percentile", "peak input", "failed"], rows),
     ]
     rows = [
         (f"{name}, arc {k}", *(" ".join(f"{x:.4g}" for x in gain[kind]) for kind in gain))

@@ -258,10 +258,10 @@ def name(row: dict[str, Any]) -> str:
 def walk_table(records: list[dict[str, Any]]) -> Table:
     """The table of steps of all walks."""
     columns = [
-        "known, jumps, time constant",
+        "feedback on, jumps, contact",
         "steps from each start",
         "processor share",
-        "a sample: median, 99 %, longest [ms]",
+        "time [ms]: median, 99 %, longest",
     ]
     rows = [
         (
@@ -272,4 +272,6 @@ def walk_table(records: list[dict[str, Any]]) -> Table:
         )
         for r in records
     ]
-    return table("Steps on MuJoCo before a fall", columns, rows)
+    return table(
+        "Steps on MuJoCo before a fall, and time of a sample by the controller", columns, rows
+    )

@@ -109,7 +109,7 @@ def test_units_draw_no_figures_and_have_the_numbers_of_a_run(tmp_path, monkeypat
     (unit,) = plan("slope", module.quick(module.Config()), ["speed=0.5:0.5:1"], None)
     row = work(unit)
     assert row["status"] == "done"
-    assert row["values"]["stops.comparisons.stop [s].closed_form"] == pytest.approx(
+    assert row["values"]["stops.comparisons.time of the stop [s].closed_form"] == pytest.approx(
         module.predict(module.Config(), module.cases(module.Config())["stops"]).stop_time
     )
 
