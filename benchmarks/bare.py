@@ -16,7 +16,7 @@ def terms(model: Any, data: Any, q: np.ndarray, v: np.ndarray) -> None:
 
 
 def term_derivatives(model: Any, data: Any, q: np.ndarray, v: np.ndarray) -> None:
-    """The same with their derivatives."""
+    """Mass, bias and the motion of all joints, with their derivatives."""
     terms(model, data, q, v)
     pin.computeRNEADerivatives(model, data, q, v, v)
     pin.computeForwardKinematicsDerivatives(model, data, q, v, v)

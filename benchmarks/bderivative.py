@@ -74,7 +74,7 @@ def batch_table(effort: dict[str, float]) -> Table:
 
 
 def _again(b: BDerivative) -> BDerivative:
-    """The same problem with nothing kept."""
+    """The same B-derivative problem, with nothing cached."""
     return BDerivative(b.normals, b.field)
 
 

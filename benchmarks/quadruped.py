@@ -48,7 +48,7 @@ class BareRobot:
         terms(self.model, self.data, q, v)
 
     def term_derivatives(self, q: np.ndarray, v: np.ndarray) -> None:
-        """The same with their derivatives."""
+        """The calls that deliver mass, bias and the motion of the feet, with their derivatives."""
         term_derivatives(self.model, self.data, q, v)
 
     def acceleration(self, q: np.ndarray, v: np.ndarray) -> np.ndarray:
@@ -57,7 +57,7 @@ class BareRobot:
         return pin.constraintDynamics(self.model, self.data, q, v, nothing, *pairs, self.settings)
 
     def derivatives(self, q: np.ndarray, v: np.ndarray) -> None:
-        """The same with its derivatives."""
+        """The acceleration with feet held, with its derivatives, by Pinocchio."""
         self.acceleration(q, v)
         pin.computeConstraintDynamicsDerivatives(
             self.model, self.data, self.contacts, self.scratch, self.settings

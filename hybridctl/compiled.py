@@ -113,7 +113,7 @@ def transposed(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> A
 
 
 def held(function: Any, numbers: Array) -> Any:
-    """The function with its last argument held at these numbers (n,)."""
+    """The function with its last argument fixed at these numbers (n,)."""
     symbols = function.mx_in()[:-1]
     return ca.Function(function.name(), symbols, function.call([*symbols, ca.DM(numbers)]))
 

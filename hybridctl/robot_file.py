@@ -163,7 +163,7 @@ class StartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RobotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The content of a YAML file that describes a robot with contacts."""
 
     urdf: str
     contacts: dict[str, Any]
@@ -191,7 +191,7 @@ class RobotSettings(FilterSettings):
             number(name, value, at_least=0.0)
 
     def contact_law(self) -> dict[str, Any]:
-        """What is given, by the names of `Contact`."""
+        """The friction and restitution that are given, by the names of `Contact`'s arguments."""
         given = {"friction": self.friction, "static_friction": self.friction}
         given["restitution"] = self.restitution
         return {name: value for name, value in given.items() if value is not None}
@@ -208,7 +208,10 @@ class RobotFile:
     encoders: dict[str, EncoderEntry]
 
     def filter_model(self, settings: RobotSettings) -> FilterModel:
-        """The model. What does not fit the robot raises an `InputError` that names the file."""
+        """The filter model of the robot, with these settings.
+
+        What does not fit the robot raises an `InputError` that names the file.
+        """
         try:
             return self._filter_model(settings)
         except InputError as error:
@@ -348,7 +351,7 @@ def load_robot(path: str | Path) -> RobotFile:
 
 
 def _drawn(start: Estimate) -> Scenario:
-    """What moves from such a start, as uncertain as that."""
+    """The scenario that starts at the mean of an estimate, with the spread of its covariance."""
     return Scenario(start.mean, np.sqrt(np.diag(start.covariance)))
 
 

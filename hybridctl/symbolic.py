@@ -265,7 +265,7 @@ class _CopyingFunction:
         return [a.copy() for a in self._function((t,), x, u)]
 
     def first(self, t: float, x: Array, u: Array) -> Array:
-        """The only result."""
+        """The first result at (t, x, u)."""
         return self(t, x, u)[0]
 
 
@@ -328,7 +328,7 @@ class ExpressionMode(CompiledMode):
         return dict(zip(self._names, self._outputs(point.t, point.x, point.u), strict=True))
 
     def leaves_by(self, i: int, reset: ResetModel, expression: Function) -> None:
-        """Know the jump of guard i by a reset that is this function of (t, x, u)."""
+        """Compile the jump of guard i by a reset, whose map is this function of (t, x, u)."""
         jump = None if self._motion is None else compiled_jump(self._motion, i, expression)
         if jump is not None:
             self._jumps[i, reset] = jump

@@ -393,7 +393,7 @@ def _inlined(made: Function) -> Function:
 
 
 def _part(motion: Function, name: str, *which: int) -> Function:
-    """Some of the results of a motion."""
+    """A function of only some of the results of a motion."""
     symbols = motion.sx_in()
     results = motion(*symbols)
     return ca.Function(name, symbols, ca.cse([results[i] for i in which]))

@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Here(Executor):
-    """Calls at once, in this process."""
+    """An executor that makes each call at once, in this process."""
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
         """The finished call."""

@@ -92,7 +92,7 @@ class BipedParameters(Settings):
 
 
 def start(parameters: BipedParameters | None = None) -> Array:
-    """Level and at rest at `height`: both feet will touch at once."""
+    """The state of the level biped at rest at `height`, from which both feet touch at once."""
     p = parameters or BipedParameters()
     return np.array([0.0, p.height, 0.0, 0.0, 0.0, 0.0])
 

@@ -55,7 +55,7 @@ class PublicRobot:
 
     @property
     def stands(self) -> bool:
-        """Whether it has a floating base and stands on the floor."""
+        """Whether the robot has a floating base and stands on the floor."""
         return not self.swing
 
 

@@ -99,7 +99,7 @@ class Config(Settings):
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A biped on one kind of ground; printed: whether (19) is said of it."""
+    """A biped on one kind of ground; printed: whether [Bder] (19) applies to it."""
 
     parameters: BipedParameters
     system: HybridSystem
@@ -170,18 +170,24 @@ def run(config: Config, console: Console) -> Findings:
     last = {name: found.derivatives[-1] for name, found in limits.items()}
     return Findings(
         {**summary, "rigid limit": {name: found._asdict() for name, found in limits.items()}},
-        [flow_table(config, summary), *jumps(summary), limit_table(config, limits)],
+        [flow_table(config, summary), LEGEND, *jumps(summary), limit_table(config, limits)],
         [
             *checks(summary),
-            Check("uncoupled feet: the derivative tends to the rigid", last["uncoupled"], 1e-2),
-            Check("overdamped: the derivative tends to the rigid", last["overdamped"], 5e-6),
+            Check(
+                "uncoupled feet: error of the derivative against rigid ground",
+                last["uncoupled"],
+                1e-2,
+            ),
+            Check(
+                "overdamped: error of the derivative against rigid ground", last["overdamped"], 5e-6
+            ),
         ],
         draw=draw,
     )
 
 
 def shown(config: Config) -> dict[str, tuple[BipedParameters, HybridTrajectory]]:
-    """Drops to look at, by what they show: until a while after the landing."""
+    """Drops of the rigid biped for the page, by what they show, until a while after landing."""
     longer = replace(config, after=0.3)
     rigid = variants(config)["rigid"]
     pitches = {"level": 0.0, "left foot first": config.reach, "right foot first": -config.reach}
@@ -323,38 +329,48 @@ def record(config: Config, result: DropResult) -> dict[str, Any]:
 
 
 def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """The checks: where the flow is smooth, has a kink or jumps; whether orders are (19) apart."""
+    """Where the final state is smooth in the pitch, has a kink or jumps, as [Bder] (19) says."""
     found = [
-        Check(f"{name}: the flow is smooth, kink", s["kink"], 1e-9)
+        Check(f"{name}: kink of the flow at level", s["kink"], 1e-9)
         if name != "by feet"
-        else Check("by feet: the flow has a kink", s["kink"], least=0.1)
+        else Check("by feet: kink of the flow at level", s["kink"], least=0.1)
         for name, s in summary.items()
         if s["has_cascade"]
     ]
     found += [
-        Check(f"{name}: {_said(s['closed_form'])}, error", s["closed_form_error"], 1e-9)
+        Check(f"{name}: {_said(s['closed_form'])}", s["closed_form_error"], 1e-9)
         for name, s in summary.items()
         if s["has_cascade"]
     ]
     return found + [
-        Check(f"{name}: the flow jumps at level", s["jump"], least=1e-2)
+        Check(f"{name}: jump of the final state at level", s["jump"], least=1e-2)
         for name, s in summary.items()
         if not s["has_cascade"]
     ]
 
 
 def _said(difference: Array) -> str:
-    return "the orders differ by [Bder] (19)" if difference.any() else "the orders agree"
+    if difference.any():
+        return "error of the orders' difference against [Bder] (19)"
+    return "difference of the orders' derivatives"
 
 
 def jumps(summary: Mapping[str, Any]) -> list[str]:
     """A line for each ground on which the jump is not piecewise linear."""
     return [
-        f"{name}: the orders of the feet lead apart, and the final state jumps by "
-        f"{s['jump']:.3f} (m, m/s, rad, rad/s) at level: no piecewise-linear jump"
+        f"{name}: the two orders of the feet lead to different states, so that the final state "
+        f"jumps by {s['jump']:.3f} (m, m/s, rad, rad/s) at level and has no derivative there"
         for name, s in summary.items()
         if not s["has_cascade"]
     ]
+
+
+LEGEND = (
+    "R, L: with the right or the left foot first\n"
+    "by x, by pitch: difference of the orders' saltation products, of the rise\n"
+    "(19): error of that difference against [Bder] (19), or against 0 on other grounds\n"
+    "simulation: error of the derivatives against differences of simulations"
+)
 
 
 def flow_table(config: Config, summary: Mapping[str, Any]) -> Table:
@@ -379,12 +395,11 @@ def flow_table(config: Config, summary: Mapping[str, Any]) -> Table:
             )
         )
     title = (
-        f"Derivatives of the rise and the spin by the initial pitch, {config.after:g} s after "
-        "landing, with the right foot first (-) and the left (+) [m/s, rad/s per rad]; difference "
-        "of the orders' saltation products, rise by x and by pitch; its error against [Bder] (19), "
-        "or 0; error against differences of simulations"
+        f"Derivatives of rise and spin by the initial pitch, {config.after:g} s after landing "
+        "[m/s, rad/s per rad]"
     )
-    columns = ["ground", "rise -", "rise +", "spin -", "spin +", "by x", "pitch", "(19)", "sim."]
+    sides = ["rise, R", "rise, L", "spin, R", "spin, L"]
+    columns = ["ground", *sides, "by x", "by pitch", "(19)", "simulation"]
     return table(title, columns, rows)
 
 

@@ -179,8 +179,8 @@ def compare_landing(config: Config, run: HybridTrajectory) -> list[Comparison]:
     release = config.lift_time + force / config.lift_rate
     return [
         Comparison("first impulse [N s]", touch.impulses[1], -(v[1] - x * v[2]) / compliance),
-        Comparison("stop [s]", first(run, "sticks").time, stop),
-        Comparison("left corner opens [s]", first(run, "left opens").time, release),
+        Comparison("time of the stop [s]", first(run, "sticks").time, stop),
+        Comparison("time when the left corner opens [s]", first(run, "left opens").time, release),
     ]
 
 
@@ -190,7 +190,7 @@ def compare_sliding(config: Config, run: HybridTrajectory) -> list[Comparison]:
     stop = first(run, "sticks")
     v = config.slide_speed
     return [
-        Comparison("stop [s]", stop.time, v / deceleration),
+        Comparison("time of the stop [s]", stop.time, v / deceleration),
         Comparison("distance [m]", stop.state_after[0], v**2 / (2.0 * deceleration)),
     ]
 
@@ -206,9 +206,11 @@ def compare_rocking(config: Config, run: HybridTrajectory) -> list[Comparison]:
     ]
     kept = (1.0 - 1.5 * np.sin(alpha) ** 2) ** 2
     return [
-        Comparison("energy of the fall [J]", energies[0][0], model.mass * model.gravity * fall),
+        Comparison(
+            "energy before the first impact [J]", energies[0][0], model.mass * model.gravity * fall
+        ),
         *(
-            Comparison(f"impact {k} keeps [1]", after / before, kept)
+            Comparison(f"share of the energy kept by impact {k} [1]", after / before, kept)
             for k, (before, after) in enumerate(energies, 1)
         ),
     ]
@@ -233,8 +235,10 @@ def event_table(run: HybridTrajectory) -> Table:
         )
         for event in run.events
     ]
-    columns = ["event", "modes after it", "time, s", "left, N s", "right, N s"]
-    return table("A block lands, slides, stops and is lifted", columns, rows)
+    columns = ["event", "modes after", "time [s]", "left [N s]", "right [N s]"]
+    return table(
+        "A block lands, slides, stops and is lifted: events, impulses of corners", columns, rows
+    )
 
 
 def scene(title: str, model: block.BlockParameters, run: HybridTrajectory) -> Scene:

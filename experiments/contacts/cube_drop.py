@@ -300,7 +300,7 @@ def checks(contact: Mapping[str, float], model: cube.CubeParameters) -> list[Che
     return [
         Check("least gap of a corner above the table [m]", contact["lowest_gap_m"], least=-1e-6),
         Check("least normal force of a corner [N]", contact["least_normal_force_N"], least=-slack),
-        Check("friction beyond its cone [N]", contact["friction_beyond_cone_N"], slack),
+        Check("friction outside the cone [N]", contact["friction_beyond_cone_N"], slack),
     ]
 
 
@@ -316,9 +316,9 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     gaps = ", ".join(f"{1e6 * gap:.1e}" for gap in rest["lowest_four_gaps_m"])
     found: list[Table | str] = [
         pose_table(summary["poses"]),
-        table("Poses apart, in the mean and at the end", columns, rows),
+        table("Distances between poses: mean and final", columns, rows),
         f"at the end the cube {'lies' if rest['flat'] else 'does not lie'} flat",
-        f"lowest four corners then: {gaps} um; {_counted(rest['corners'])}",
+        f"gaps of the lowest four corners at the end: {gaps} um; {_counted(rest['corners'])}",
         f"{modes['events']} events through {modes['modes']} modes, corners: "
         f"{_counted(modes['guards'])}",
         f"energy: {energy['start_J']:.4f} J to {energy['end_J']:.4f} J",
@@ -389,7 +389,7 @@ def draw_poses(times: Array, poses: Mapping[str, Array], folder: RunFolder) -> N
         Panel(f"quaternion {part} [1]", [_line(times, p[:, 3 + i], n) for n, p in steady.items()])
         for i, part in enumerate("xyzw")
     ]
-    angle = Panel("turned from start [deg]", [_turned(times, p, n) for n, p in poses.items()])
+    angle = Panel("angle from the start [deg]", [_turned(times, p, n) for n, p in poses.items()])
     rows = [[a, b] for a, b in zip([*position, angle], attitude, strict=True)]
     series(folder / "figures/poses.png", rows, title="Position and attitude of the cube")
 
@@ -400,7 +400,7 @@ def _line(times: Array, values: Array, name: str, named: bool = False) -> Line:
 
 
 def _turned(times: Array, poses: Array, name: str) -> Line:
-    """Angle between the attitude and the one at the start."""
+    """The curve of the angle in degrees between the attitude and the one at the start."""
     turns = Rotation.from_quat(poses[:, 3:])
     return _line(times, np.degrees((turns[0].inv() * turns).magnitude()), name)
 

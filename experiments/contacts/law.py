@@ -112,11 +112,11 @@ class Tally:
     verdicts: list[Verdict] = field(default_factory=list)
 
     def count(self, outcome: str, iterated: str) -> int:
-        """How many of the cases came out so in both ways."""
+        """The number of cases with this outcome of enumeration and this one of iteration."""
         return sum((v.outcome, v.iterated) == (outcome, iterated) for v in self.verdicts)
 
     def percent(self, outcome: str) -> float:
-        """How many of the cases came out so."""
+        """The share of cases with this outcome of enumeration, in per cent."""
         return 100.0 * Counter(v.outcome for v in self.verdicts)[outcome] / len(self.verdicts)
 
     def record(self) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def run(config: Config, console: Console) -> Findings:
         [*tables(rows), LEGEND],
         [
             Check(
-                "relative difference of both ways where there is one solution",
+                "relative difference of enumeration and iteration where there is one solution",
                 apart,
                 10.0 * CERTIFIED,
             ),
@@ -272,19 +272,19 @@ def distance(problem: CoulombProblem, one: CoulombSolution, other: CoulombSoluti
 
 
 LEGEND = (
-    "none to family: what enumeration finds\n"
-    "apart: relative difference to iteration, where enumeration finds one\n"
-    "other: number of cases where enumeration finds one and iteration none or another\n"
-    "new: number of cases where enumeration finds none and iteration one"
+    "none to family: outcome of enumeration\n"
+    "difference: of iteration from enumeration, relative, where there is one solution\n"
+    "missed: cases where enumeration finds one solution and iteration none or another\n"
+    "added: cases where iteration alone finds a solution"
 )
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
     """All tallies, in the plane and in space."""
-    columns = ["pts", "mu", "n", *OUTCOMES, "apart", "other", "new"]
+    columns = ["points", "friction", "samples", *OUTCOMES, "difference", "missed", "added"]
     return [
         table(
-            f"Solutions of Coulomb's law for an impact in {place}, % of n samples",
+            f"Solutions of Coulomb's law for an impact in {place}, % of the samples",
             columns,
             [_cells(row) for row in rows if row["dimension"] == dimension],
         )
@@ -329,7 +329,7 @@ def draw_figure(tallies: Sequence[Tally], folder: RunFolder) -> None:
 
 
 def _stack(axes: Axes, tallies: Sequence[Tally]) -> None:
-    """A bar for each coefficient of friction, one solution below."""
+    """Draw a stacked bar of the outcomes for each coefficient of friction."""
     bottom = np.zeros(len(tallies))
     for outcome, (label, color) in SHADES.items():
         percent = np.array([t.percent(outcome) for t in tallies])

@@ -208,18 +208,20 @@ def compare(config: Config, expected: ClosedForm, run: HybridTrajectory) -> list
     gain = float(down @ (arc(arc.end) - arc(arc.start))[2:])
     along, normal = float(down @ impact.state_after[2:]), float(away @ impact.state_after[2:])
     rows = [
-        Comparison("impact [s]", impact.time, expected.impact_time),
-        Comparison("speed down the slope after it [m/s]", along, expected.tangential_after),
-        Comparison("speed away from it [m/s]", normal, expected.normal_after),
+        Comparison("time of the impact [s]", impact.time, expected.impact_time),
+        Comparison("speed down the slope after the impact [m/s]", along, expected.tangential_after),
+        Comparison("speed off the slope after the impact [m/s]", normal, expected.normal_after),
         Comparison("acceleration [m/s^2]", gain / (arc.end - arc.start), expected.acceleration),
         Comparison(
             "speed at the end [m/s]", float(down @ run.final_state[2:]), expected.final_speed
         ),
     ]
     if rest.accumulation is not None:
-        rows.insert(3, Comparison("last bounce [s]", rest.accumulation, expected.rest_time))
+        rows.insert(
+            3, Comparison("time of the last bounce [s]", rest.accumulation, expected.rest_time)
+        )
     if expected.stop_time is not None and expected.stop_time > expected.rest_time:
-        rows.append(Comparison("stop [s]", run.events[-1].time, expected.stop_time))
+        rows.append(Comparison("time of the stop [s]", run.events[-1].time, expected.stop_time))
     return rows
 
 
@@ -248,11 +250,11 @@ def draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
     panels = [
         [
             Panel("down the slope [m]", _lines(runs, slice(0, 2), down, named=True)),
-            Panel("height above it [m]", _lines(runs, slice(0, 2), away)),
+            Panel("height above the slope [m]", _lines(runs, slice(0, 2), away)),
         ],
         [
             Panel("speed down the slope [m/s]", _lines(runs, slice(2, 4), down)),
-            Panel("speed away from it [m/s]", _lines(runs, slice(2, 4), away)),
+            Panel("speed away from the slope [m/s]", _lines(runs, slice(2, 4), away)),
         ],
     ]
     series(folder / "figures/motion.png", panels, title="Balls on a slope")

@@ -181,7 +181,7 @@ def _settings() -> CubeSettings:
 
 @dataclass(frozen=True)
 class Config(Settings):
-    """What is run on which tosses.
+    """The settings: which filters run on which tosses.
 
     data: file of recorded tosses; without, tosses are simulated. fitted, judged: how many tosses,
     evenly from numbers 0 to 99 and 100 to 199; judged_slow: how many for the slow filters,
@@ -288,7 +288,13 @@ def run(config: Config, console: Console) -> Findings:
     return Findings(
         summary,
         printed(summary),
-        [Check("tosses lost by an error", sum(f["lost"] for f in summary["filters"]), most=0)],
+        [
+            Check(
+                "tosses that a filter could not finish",
+                sum(f["lost"] for f in summary["filters"]),
+                most=0,
+            )
+        ],
         texts=files,
         draw=lambda folder: draw_shares(folder / "figures/cube_filter.png", scores, rate),
     )
@@ -319,7 +325,10 @@ def evenly(numbers: Sequence[int], some: int) -> list[int]:
 
 
 def cases(config: Config) -> list[CubeCase]:
-    """Camera by camera; the slow ones see the first, after the salted filter that lends levels."""
+    """The cases in order: fast filters camera by camera, then slow ones with the first camera.
+
+    The salted filter that lends levels to the slow ones comes before them.
+    """
     order = sorted(config.filters, key=FILTERS.index)
     cameras = [Camera(every, blur) for blur in config.blur for every in config.every]
     fast = [

@@ -109,7 +109,10 @@ def score(
     tolerance: float,
     span: float,
 ) -> Score:
-    """The filter on a levelled toss; tolerance: m, of contact; span: s after an impact."""
+    """The score of a filter on a levelled toss, by phases of contact.
+
+    tolerance: of contact, m; span: of what counts as just after an impact, s.
+    """
     seen, thinned = case.camera.seen(toss, number), case.camera.thinned(toss)
     try:
         result, rest = filtered(case.name, settings, seen, case.hypotheses)
@@ -308,17 +311,29 @@ def _per_toss(scores: Sequence[Score]) -> dict[int, float]:
 def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """What was found, and how sure that is."""
     filters, rate = summary["filters"], summary["rate"]
-    title = f"Held-out {summary['data']} tosses; NIS should be {DIMENSION}"
-    values = "NIS", "median", "rejected", "lost", "log L", "tosses", "guard mm", "ms"
+    title = f"Held-out {summary['data']} tosses; expected NIS {DIMENSION}"
+    values = (
+        "NIS",
+        "median",
+        "rejected",
+        "restarts",
+        "log L",
+        "of tosses",
+        "table [mm]",
+        "time [ms]",
+    )
     columns = ("camera", "filter", *values)
-    after = ("camera", "filter", "mm", "mrad", "contact", "always", "unsure")
+    after = ("camera", "filter", "position [mm]", "angle [mrad]", "contact", "always", "unsure")
     return [
         table(title, columns, [_likelihoods(f, rate) for f in filters]),
-        "NIS: mean of what is not rejected; median: of all. lost: how often a filter began anew. "
-        "log L: per row; tosses: the median of their means. guard: the noise of the table's height",
+        "NIS: mean over accepted poses; median: over all poses. restarts: how often a filter "
+        "believed rejected poses or began anew. log L: mean log-likelihood per pose; of tosses: "
+        "median of the tosses' means. table: standard deviation of the table's height. time: per "
+        "pose. *: with the levels of the salted filter",
         table("After impacts", after, [_predictions(f, rate) for f in filters]),
-        "mm, mrad: rms innovation. contact: agreement with the recorded pose; always: that of a "
-        "filter that always says so. unsure: share of events at rates less certain than their sign",
+        "position, angle: rms innovation. contact: share of poses at which estimate and recording "
+        "agree on contact; always: that share for an estimate of constant contact. unsure: share "
+        "of events at rates of uncertain sign",
         phase_table(filters[0]),
         *(_gain(comparison, rate) for comparison in summary["against"]),
     ]
@@ -327,8 +342,9 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
 def _gain(c: Mapping[str, Any], rate: float) -> str:
     error = "?" if c["error"] is None else f"{c['error']:.3f}"
     return (
-        f"{_camera(c, rate)}: {c['of']}, over {c['over']}: {c['mean']:+.3f} +- {error} per row, "
-        f"median {c['median']:+.3f}, better in {c['tosses_won']} of {c['tosses']} tosses"
+        f"{_camera(c, rate)}: log-likelihood per pose of {c['of']} minus that of {c['over']}: mean "
+        f"{c['mean']:+.3f} +- {error}, median {c['median']:+.3f}, higher in {c['tosses_won']} of "
+        f"{c['tosses']} tosses"
     )
 
 
@@ -349,7 +365,7 @@ def phase_table(found: Mapping[str, Any]) -> Table:
         )
         for p in found.get("phases", ())
     ]
-    columns = ("phase", "rows", "NIS", "median", "log L", "z mm")
+    columns = ("phase", "rows", "NIS", "median", "log-likelihood", "vertical innovation [mm]")
     return table(f"{found['name']}, by phase", columns, rows)
 
 
@@ -409,7 +425,7 @@ def draw_shares(path: Path, scores: Mapping[CubeCase, Sequence[Score]], rate: fl
     left.set_xscale("log")
     left.set_xlim(SPAN)
     left.set_xlabel(f"NIS of a pose, {first.label(rate)}")
-    left.set_ylabel("share below")
+    left.set_ylabel("share of poses with a smaller NIS")
     _draw_gains(right, scores, rate)
     figure.legend(
         *left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8

@@ -93,7 +93,7 @@ def rows_in_flight(toss: Record, p: cube.CubeParameters) -> int:
 
 
 def calibrate(tosses: Sequence[Record], p: cube.CubeParameters) -> Calibration:
-    """What free flights say, and the last rows of the tosses that end at rest on a face.
+    """The scale of lengths by free flights, and the table's height by tosses that end at rest.
 
     The scale is the median of flights' accelerations over gravity, 1 without flights. The level is
     the median height of the lowest four corners at rest; the tolerance twice the largest distance
@@ -150,7 +150,7 @@ def levelled(
 
 
 class Camera(NamedTuple):
-    """What a filter sees of a toss: each so manieth pose, with noise added.
+    """The camera that a filter sees a toss by: it takes every n-th pose and adds noise.
 
     blur: its deviation in m; in rad it is ten times that.
     """
@@ -163,12 +163,12 @@ class Camera(NamedTuple):
         return f"{rate / self.every:.0f} Hz" + (f", {1e3 * self.blur:g} mm" if self.blur else "")
 
     def thinned(self, toss: Record) -> Record:
-        """The poses that it takes, as they were recorded."""
+        """The poses of a toss that the camera takes, as they were recorded."""
         poses = toss.channels["pose"]
         return Record({"pose": poses.rows(np.arange(0, len(poses), self.every))})
 
     def seen(self, toss: Record, seed: int) -> Record:
-        """What it says of a toss."""
+        """The poses of a toss that the camera takes, with its noise."""
         found = self.thinned(toss)
         if not self.blur:
             return found

@@ -150,7 +150,7 @@ def run(config: Config, console: Console) -> Findings:
         printed + [controller_table(name, row) for name, row in results.items()],
         [
             Check(
-                f"{each.variant}: difference of simulation from optimum",
+                f"{each.variant}: difference between simulation and optimum",
                 each.optimum.mismatch,
                 1e-6,
             )
@@ -158,7 +158,7 @@ def run(config: Config, console: Console) -> Findings:
         ]
         + [
             Check(
-                f"{name}: error of spreading, as a part of that on the clock or nearest arc",
+                f"{name}: mean error of spreading / lesser one of conventional and nearest arc",
                 share(row),
                 1.0,
             )
@@ -239,12 +239,17 @@ def reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
     ]
     margins = [
         "variant",
-        "times the margins",
+        "margin factor",
         "feasible past its events [ms]",
-        "difference of simulation from optimum",
+        "difference in simulation",
     ]
-    touches = ["reference", "least impulse [N s]", "forces between [N]", "approach [m/s]"]
-    return [table("Optima", margins, optima), table("Either corner first", touches, orders)]
+    touches = [
+        "reference",
+        "least impulse [N s]",
+        "forces between touches [N]",
+        "closing speeds [m/s]",
+    ]
+    return [table("Optima", margins, optima), table("If one corner touches first", touches, orders)]
 
 
 def controller_table(name: str, row: Sequence[Tuned]) -> Table:
@@ -259,5 +264,9 @@ def controller_table(name: str, row: Sequence[Tuned]) -> Table:
         )
         for each in row
     ]
-    columns = ["controller", "mean error", "95 %", "peak input [N m]", "failed"]
-    return table(f"Tuned alike on the {name} reference, unseen runs", columns, rows)
+    columns = ["controller", "mean error", "95th percentile", "peak input [N m]", "failed"]
+    return table(
+        f"Errors of unseen runs on the {name} reference, all tuned with the same budget",
+        columns,
+        rows,
+    )

@@ -300,7 +300,11 @@ def checks(results: Results, searched: bool) -> list[Check]:
             ]
             ratio = float(np.mean(means[0]) / np.mean(means[1]))
             found.append(
-                Check("its mean error over the error of spreading without it", ratio, 0.85)
+                Check(
+                    "interim mode: mean error / mean error of spreading without the interim mode",
+                    ratio,
+                    0.85,
+                )
             )
     for name, most in _AHEAD.items():
         row = results.get(name, {})
@@ -308,12 +312,22 @@ def checks(results: Results, searched: bool) -> list[Check]:
         if compared and "interim" in row and "impact-invariant" in row:
             one, other = row["interim"], row["impact-invariant"]
             ratio = one.mean_error / other.mean_error
-            found.append(Check(f"{name}: its error over impact-invariant's", ratio, most))
+            found.append(
+                Check(
+                    f"{name}: error of the interim mode / error of impact-invariant tracking",
+                    ratio,
+                    most,
+                )
+            )
             if most < 1.0 and searched:
                 less = difference(one, other)
                 sure = less["mean"] / less["standard_error"]
                 found.append(
-                    Check(f"{name}: this difference in standard errors", sure, least=_SURE)
+                    Check(
+                        f"{name}: lead over impact-invariant tracking, in standard errors",
+                        sure,
+                        least=_SURE,
+                    )
                 )
     for name, row in results.items():
         if "interim" in row and "false touch" in name:
@@ -327,9 +341,13 @@ def checks(results: Results, searched: bool) -> list[Check]:
 
 def parameter_table(chosen: dict[str, Array]) -> Table:
     """The table of what was tuned."""
-    columns = ["law", "before [rad/s]", "damping", "after [rad/s]", "damping", "window [ms]", ""]
+    columns = ["law", "ω before", "ζ before", "ω after", "ζ after", "window before", "window after"]
     rows = [(law, *(f"{v:.2f}" for v in np.exp(p))) for law, p in chosen.items()]
-    return table("Gains and windows, one set a law", columns, rows)
+    return table(
+        "Gains (frequency ω [rad/s], damping ζ) and windows [ms], one set for each law",
+        columns,
+        rows,
+    )
 
 
 def result_table(results: Results) -> Table:
@@ -341,7 +359,7 @@ def result_table(results: Results) -> Table:
 
 
 def cell(found: Statistics) -> str:
-    """One law on one plant."""
+    """The table entry of one law on one plant."""
     failed = sum(found.failures.values())
     lost = f", {failed} fail" if failed else ""
     error = standard_error(found.errors)

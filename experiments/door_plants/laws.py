@@ -76,7 +76,7 @@ def kinetic(reference: Reference) -> Array:
 
 
 def gated(name: str, detector: Detector, timeout: float) -> Gate:
-    """A detector for a law: only the interim mode takes a touch that does not come for done."""
+    """The detector of a law; the interim mode's alone counts missing touches after `timeout`."""
     _, reference = scene()
     if name == "interim":
         return Gate(detector, reference, before=EARLIEST, timeout=timeout)

@@ -73,7 +73,7 @@ class Setting:
         return _plant(drawn.parameters, constant)
 
     def kind(self, member: int) -> Kind:
-        """What is known of its state."""
+        """The kind of sensors by which a member's state is known."""
         return self.sensors[member // len(self.time_constants) % len(self.sensors)]
 
 
@@ -92,7 +92,7 @@ class FalseTouch:
         self._told = False
 
     def step(self, reading: Reading) -> Guards:
-        """What the other one sees, and the false touch."""
+        """The guards that the wrapped detector sees, and once the false touch."""
         names = self._detector.step(reading)
         if self._told or reading.time < self._time:
             return names

@@ -169,7 +169,8 @@ def checks(models: Mapping[str, Any]) -> list[Check]:
     lost = ("failed", "diverged", "indefinite")
     return [
         Check(
-            f"{model}: runs in which the salted filter fails, diverges or is not PSD",
+            f"{model}: runs in which the salted filter fails, diverges or has an indefinite "
+            "covariance",
             sum(found["filters"]["salted"][name] for name in lost),
             most=0,
         )
@@ -313,16 +314,24 @@ def printed(models: Mapping[str, Any]) -> list[Table | str]:
     """NEES per degree of freedom at each time, for each filter; then over the noise."""
     parts: list[Table | str] = []
     for model, found in models.items():
-        names = [*found["filters"], *(f"salted, noise x {v['scale']:g}" for v in found["sweep"])]
+        names = [
+            *found["filters"],
+            *(f"salted, noise times {v['scale']:g}" for v in found["sweep"]),
+        ]
         both = list(zip(names, [*found["filters"].values(), *found["sweep"]], strict=True))
-        title = f"{model}: NEES per degree (* outside its 99 % band; runs in another mode)"
+        title = (
+            f"{model}: NEES per degree of freedom (* outside the 99 % band; in brackets: runs in a "
+            "wrong mode)"
+        )
         columns = ["filter", "runs", *(f"{t:g} s" for t in SETUPS[model].times)]
         parts.append(table(title, columns, [_squares(*row) for row in both]))
-        columns = ["filter", "diverged", "failed", "not PSD", "modes right", "ms per step"]
+        columns = ["filter", "diverged", "failed", "indefinite", "mode agreement", "ms per step"]
         parts.append(table(f"{model}: runs", columns, [_runs(*row) for row in both]))
         first = found["out_of_band_from"]
-        where = "inside at all scales tried" if first is None else f"leaves it at noise x {first:g}"
-        parts.append(f"{model}: the salted filter {where}")
+        where = "stays in its band at all noises tried"
+        if first is not None:
+            where = f"leaves its band at {first:g} times the stated noise"
+        parts.append(f"{model}: the NEES of the salted filter {where}")
     return parts
 
 
@@ -384,9 +393,9 @@ def draw_nees(path: Path, model: str, found: Mapping[str, Any]) -> None:
     for key, label in (("low", "99 % band"), ("high", None)):
         lines.append(_curve(filters["salted"], key, label, "black", "--", 1.2))
     times = lines[-1].times
-    lines.append(Line(times, np.ones(len(times)), "right: 1", "black", "-", 0.8))
+    lines.append(Line(times, np.ones(len(times)), "expected: 1", "black", "-", 0.8))
     panel = Panel("NEES / degree", lines, log=True)
-    title = f"{model}, {filters['salted']['runs']} runs at the stated noise: 1 is right"
+    title = f"{model}, {filters['salted']['runs']} runs at the stated noise; 1 is expected"
     series(path, [[panel]], title=title)
 
 

@@ -354,13 +354,15 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         )
         for row in summary["held_out"]
     ]
-    columns = ("held out", "log-likelihood", "gain by toss", "rejected", "mm", "deg")
+    errors = ("position [mm]", "angle [deg]")
+    columns = ("parameters", "log-likelihood", "gain per toss", "poses rejected", *errors)
     return [
-        table("Most likely", ("tosses", *NAMES, "roughness"), found),
-        "±: standard error by the curvature, in brackets that over tosses. Other points would "
-        f"change the first row by {others}.",
-        table("On tosses that were not used", columns, judged),
-        "mm, deg: median error of predictions from the last pose in flight.",
+        table("Most likely parameters", ("tosses", *NAMES, "misfit of the quadratic"), found),
+        "±: standard error by the curvature of the likelihood, in brackets by the spread over "
+        f"tosses. Error of the first row by the choice of evaluated points: {others}.",
+        table("On held-out tosses", columns, judged),
+        "gain: over the first row. position, angle: median error of predictions from the last pose "
+        "in flight.",
     ]
 
 

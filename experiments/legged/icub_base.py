@@ -160,7 +160,7 @@ def _ways(config: Config, recording: LeggedLog) -> list[Callable[[], BaseOutcome
         way(MAIN, s),
         way("noise from standing and creep", blind),
         way("contact by force and motion", replace(s, evidence=evidence)),
-        way("the same, from 30 and 10 N", replace(low, evidence=evidence)),
+        way("force and motion, 30 and 10 N", replace(low, evidence=evidence)),
         way("contact by motion alone", replace(s, evidence=motion)),
         way("thresholds of 30 and 10 N", low),
         way("level ground", replace(s, ground=0.0)),
@@ -250,21 +250,33 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """Everything that summary.json holds, to be read."""
     touched = summary["touchdowns"]
     title = (
-        f"Root over {summary['duration']:.1f} s, touchdowns {touched['left']} + {touched['right']}"
+        f"Root over {summary['duration']:.1f} s: errors [mm, deg], touchdowns {touched['left']} + "
+        f"{touched['right']}"
     )
-    ways = ("", "mm", "walk", "end", "roll", "pitch", "yaw deg", "NEES", "L + R", "ms")
-    levels = ("", "force N", "gyro", "accel", "foot mm/s", "foot rad/s", "pose mm")
+    ways = ("", "RMS", "walking", "final", "roll", "pitch", "yaw", "NEES", "L + R", "ms")
+    levels = ("", "forces", "gyroscope", "accelerometer", "foot", "turning", "pose")
     parts: list[Table | str] = [
         table(title, ways, [_row(f) for f in summary["filters"]]),
-        "mm: RMS position; walk: of the part that walks; end: last error. NEES: of the position, "
-        "should be 3. L + R: touchdowns. ms: per sample.",
+        "RMS: of the position; walking: that while the robot walks; final: at the last row. roll, "
+        "pitch, yaw: RMS. NEES: of the position, 3 expected. L + R: touchdowns. ms: per sample.",
         table("Settings", levels, [_level(f) for f in summary["levels"]]),
+        "forces: thresholds of contact [N]; gyroscope to pose: noise of the sensors, of feet "
+        "[mm/s], of their turning [rad/s], and of their measured pose [mm].",
     ]
     if "robustness" in summary:
-        damages = ("", "mm", "yaw deg", "roll deg", "pitch deg", "NEES", "within", "flags")
+        damages = (
+            "",
+            "RMS [mm]",
+            "yaw [deg]",
+            "roll [deg]",
+            "pitch [deg]",
+            "NEES",
+            "within",
+            "flags",
+        )
         parts += [
             table("Damaged recordings", damages, [_robust(f) for f in summary["robustness"]]),
-            "within: share of rows with position and yaw where the filter says with 99.9 %.",
+            "within: share of rows whose position and yaw are inside the filter's 99.9 % region.",
         ]
     return parts
 

@@ -60,7 +60,7 @@ class Maps:
 
     @property
     def right(self) -> Array:
-        """The map from the start to the end, with the saltation matrix."""
+        """The map from the start to the end with the saltation matrix, which is the correct one."""
         return self.after @ self.saltation @ self.before
 
     @property
@@ -355,7 +355,15 @@ def tables(results: Mapping[str, ExampleResult]) -> list[Table]:
         ),
         table(
             "Covariance at the end: relative error, and deviation normal to the surface [mm]",
-            ["example", "spread", "saltation", "Jacobian", "sampled", "saltation", "Jacobian"],
+            [
+                "example",
+                "spread",
+                "saltation error",
+                "Jacobian error",
+                "sampled",
+                "by saltation",
+                "by Jacobian",
+            ],
             covariances,
         ),
     ]

@@ -151,13 +151,13 @@ def run(validated: str, config: Config, folder: RunFolder, console: Console) -> 
 
 
 def checks(summary: Mapping[str, Any]) -> list[Check]:
-    """The remainder is of second order, and the derivative is not that of the resets."""
+    """The remainder is of second order, and resets' Jacobians alone are far off."""
     right, wrong = summary["best_derivative_error"], summary["reset_only_error"]
     return [
         Check("slope of the remainder farthest from 2", summary["worst_slope"], 2.1, 1.9),
         Check("relative error of the derivative with saltation", right, 1e-4),
         Check(
-            "error with the resets' Jacobians alone, as a multiple of the error above",
+            "relative error of the derivative with the resets' Jacobians alone / with saltation",
             wrong / right,
             least=100.0,
         ),
@@ -220,7 +220,7 @@ class _DirectionRuns:
         return self._known[size]
 
     def _simulate(self, size: float) -> HybridTrajectory:
-        """Guards are one event only where they fire at the same time: they split by epsilon."""
+        """The run from a start moved by `size`; guards that fire apart are events of their own."""
         case, direction, first = self._case, self._direction, self._case.nominal.arcs[0]
         policy, change = case.policy, direction.input
         if policy is not None and change is not None:
@@ -370,9 +370,9 @@ def printed(validated: str, summary: Mapping[str, Any]) -> list[Table | str]:
                 "events [s]",
                 "slopes of the remainder",
                 "derivative error",
-                "resets only",
-                "10 % off at",
-                "order changes at",
+                "error, resets only",
+                "size of 10 % error",
+                "size where the order changes",
             ],
             rows,
         ),
@@ -391,7 +391,7 @@ def draw_all(
     """Remainders and errors, and what the first order makes of a large deviation."""
     draw(folder / "validation.png", experiment, config, results)
     name, result = next(iter(results.items()))
-    title = f"{experiment}, {name}: first order at half of the radius at which it is off by a tenth"
+    title = f"{experiment}, {name}: first-order prediction at half the size of 10 % error"
     prediction(result.case.map, result.perturbed, folder / "prediction.png", title=title)
 
 

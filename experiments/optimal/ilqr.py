@@ -98,7 +98,7 @@ def run(config: Config, console: Console) -> Findings:
 
     return Findings(
         summary,
-        [table("Iterative LQR through events", columns, rows)],
+        [table("Iterative LQR through events, first guess -> last iterate", columns, rows)],
         checks(summary),
         {name: found[name].trajectory for name in ("block", "door")},
         draw=draw,
@@ -114,13 +114,13 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
         *(Check(f"{t}: hovering does not bounce", bounces[f"{t}, hovers"], 0) for t in TARGETS),
         *(Check(f"{t}: falling bounces once", bounces[f"{t}, falls"], 1, 1) for t in TARGETS),
         Check(
-            "cost of the far target with the reset's Jacobian alone, by that with saltation",
+            "cost for the far target: reset's Jacobian alone / saltation",
             wrong,
             least=2.0,
         ),
         *(
             Check(
-                f"{n}: cost, as a part of the first guess's",
+                f"{n}: cost / cost of the first guess",
                 cost[n] / summary[n]["first_cost"],
                 0.1,
             )

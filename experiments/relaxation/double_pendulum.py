@@ -139,7 +139,7 @@ def locked_by_events(c: float, config: Config) -> tuple[HybridTrajectory, list[I
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """A relaxed run: times (m,), states (m, 4) in the chart of the mode entered, in the strip?"""
+    """A relaxed run: times (m,), states (m, 4), whether each is in the strip, and locked spans."""
 
     times: Array
     states: Array
@@ -314,10 +314,10 @@ def run(config: Config, console: Console) -> Findings:
 
     return Findings(
         summary,
-        [locked_table(pairs), f"slope of the variations' remainders: {slope:.2f}"],
+        [locked_table(pairs), f"order of the remainder of first-order variations: {slope:.2f}"],
         [
             Check("difference of release times from those by events [s]", late, 1e-3),
-            Check("slope of the remainder of first-order variations", slope, 2.2, 1.8),
+            Check("order of the remainder of first-order variations", slope, 2.2, 1.8),
         ],
         draw=draw,
     )
@@ -335,7 +335,11 @@ def locked_table(pairs: Sequence[tuple[float, Interval, Interval]]) -> Table:
         )
         for c, wanted, found in pairs
     ]
-    return table("Locked [s]", ["c", "by events", "relaxed", "start", "release"], rows)
+    return table(
+        "Times when the link is locked [s]",
+        ["restitution", "by events", "relaxed", "difference at lock", "difference at release"],
+        rows,
+    )
 
 
 def write_pendulum(folder: RunFolder, runs: Mapping[str, HybridTrajectory]) -> None:

@@ -187,7 +187,11 @@ def run(config: Config, console: Console) -> Findings:
         [table("Relaxed runs against Filippov's solution", columns, rows)],
         [
             *(Check(f"{name}: order of the error", o, 1.1, 0.9) for name, o in orders.items()),
-            Check("distance of dry friction from the stick mode of mechanics [m]", apart, 1e-7),
+            Check(
+                "dry friction: distance from the sticking contact mode of `mechanics` [m]",
+                apart,
+                1e-7,
+            ),
         ],
         draw=draw,
     )

@@ -258,8 +258,8 @@ def tables(config: Config, summary: Mapping[str, Any]) -> list[Table]:
     columns = ["restitution", "events", "closed form", "difference"]
     return [
         table("Last bounce [s]", columns, times),
-        table("Order of the error after the last bounce", ["", "slope"], rows),
-        table("From the pull to the lift-off", ["", "s"], lifts),
+        table("Order of the error after the last bounce", ["scheme", "order"], rows),
+        table("Delay of the lift-off", ["ball", "delay [s]"], lifts),
     ]
 
 

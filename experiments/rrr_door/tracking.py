@@ -148,7 +148,7 @@ def checks(config: Config, parameters: DoorParameters, summary: Mapping[str, Any
     return [
         Check("largest error fed back by spreading", spread, most),
         Check(
-            "largest conventional error, as a multiple of spreading's",
+            "largest error, conventional / with spreading",
             clock / spread,
             least=3.0 / most,
         ),
@@ -276,15 +276,15 @@ def printed(
         ("error against extended arcs (spread)", "spreading", t, "error"),
         ("error on the clock (conventional)", "spreading", t, "conventional_error"),
         ("error on the clock (conventional)", "conventional", c, "error"),
-        ("input, N m", "spreading", t, "input"),
-        ("input, N m", "conventional", c, "input"),
+        ("input [N m]", "spreading", t, "input"),
+        ("input [N m]", "conventional", c, "input"),
     ]
     cells = [
         (name, control, f"{of[f'peak_{key}']:.4f}", f"{of[f'rms_{key}']:.4f}")
         for name, control, of, key in measured
     ]
     title = "Errors (all states, rad and rad/s) and inputs"
-    found.append(table(title, ["quantity", "feedback on", "peak", "rms"], cells))
+    found.append(table(title, ["quantity", "error fed back", "peak", "rms"], cells))
     found.append(
         f"least contact force: reference {summary['reference']['least_force']:.3f} N, tracking "
         f"{t['least_force']:.3f} N; largest gap of a closed contact {summary['drift']:.1e} m"
@@ -299,13 +299,13 @@ def feasibility_lines(report: Feasibility) -> list[str]:
         rates = ", ".join(f"{name} {rate:.2f} m/s" for name, rate in e.guard_rates.items())
         found.append(
             f"reference event: {rates}; least impulse in any order {e.least_impulse:.3f} N s; "
-            f"orders agree to {e.associativity:.1e}"
+            f"states after both orders of the corners differ by {e.associativity:.1e}"
         )
     return found + [f"[yellow]not feasible:[/yellow] {failure}" for failure in report.failures]
 
 
 def modes(event: Event) -> str:
-    """Modes of corners 1 and 2 before and after."""
+    """The modes of corners 1 and 2 before and after an event, in words."""
     return " -> ".join(mode_text(key) for key in (event.mode_before, event.mode_after))
 
 

@@ -121,7 +121,7 @@ def quick(config: Config) -> Config:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """What the tuning works on."""
+    """The plant, reference and gains that the tuning works on."""
 
     config: Config
     plant: HybridSystem
@@ -198,7 +198,7 @@ def simulated(
 
 
 def findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> Findings:
-    """What there is to say of a tuning."""
+    """The findings of a tuning: summary, tables, claims and figures."""
     summary = summarize(study, found, results)
 
     def draw(folder: RunFolder) -> None:
@@ -211,12 +211,12 @@ def findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> 
         printed(summary),
         [
             Check(
-                "mean error, as a part of that before tuning",
+                "mean error after tuning / before",
                 after.mean_error / before.mean_error,
                 0.9,
             ),
             Check(
-                "peak input, as a part of that before tuning",
+                "peak input after tuning / before",
                 after.peak_input / before.peak_input,
                 1.0,
             ),
@@ -339,7 +339,7 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         rows.append((label, *(f"{value:.4f}" for value in shown), str(failed)))
     title = f"Post-impact error (rad, rad/s) and input (N m) of {summary['members']} perturbed runs"
     parts: list[Table | str] = [
-        table(title, ["", "mean", "95 %", "peak input", "failed"], rows),
+        table(title, ["", "mean", "95th percentile", "peak input", "failed"], rows),
     ]
     rows = [
         (f"{name}, arc {k}", *(" ".join(f"{x:.4g}" for x in gain[kind]) for kind in gain))

@@ -151,8 +151,8 @@ def survival_table(record: Journal, judge: Judge, starts: int, trials: Sequence[
         survived = sum(steps >= judge.steps for steps, _ in walks)
         falls = "; ".join(f"{steps}: {why}" for steps, why in walks if steps < judge.steps)
         rows.append((str(trial), f"{survived} of {starts}", falls))
-    title = f"Walks on for {judge.steps} steps: {judge.law}"
-    return table(title, ["trial", "from starts", "falls after steps"], rows)
+    title = f"Starts from which the law '{judge.law}' walks {judge.steps} steps"
+    return table(title, ["trial", "survived", "falls after steps"], rows)
 
 
 def _key(trial: Trial, start: int) -> str:

@@ -178,7 +178,7 @@ def _found(folder: RunFolder, config: Config, console: Console) -> Findings:
             tables.start_table(gait, walks, config.steps),
         ],
         [
-            Check("what the gait lacks to close in simulation", gait.closing, 1e-8),
+            Check("closing error of the gait in simulation", gait.closing, 1e-8),
             Check("largest multiplier without feedback", summary["multipliers_open"][0], least=1.0),
             Check("largest multiplier under feedback", summary["multipliers_closed"][0], 1.0),
             Check(
@@ -262,7 +262,11 @@ def everything(
         printed=[*first.printed, *printed],
         checks=[
             *first.checks,
-            Check("what gaits of all speeds lack to close", max(r["closing"] for r in gaits), 1e-8),
+            Check(
+                "largest closing error of the gaits at all speeds",
+                max(r["closing"] for r in gaits),
+                1e-8,
+            ),
         ],
         draw=draw,
     )
@@ -426,7 +430,10 @@ def _is_compiled(config: Config) -> bool:
 def in_order(
     workers: Crew, fn: Callable[[T], R], items: Sequence[T], tick: Callable[[float], None]
 ) -> list[R]:
-    """What `fn` makes of each item; they may be done in another order. tick: by shares done."""
+    """The results of `fn` for all items, in their order; they may be computed in another one.
+
+    tick: is called with the share that is done.
+    """
     found: dict[T, R] = {}
     for item, future in workers.finished(fn, items):
         found[item] = future.result()

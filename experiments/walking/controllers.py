@@ -33,9 +33,9 @@ from hybridctl.hybrid.policy import Policy
 
 TITLES = {
     "spreading": "reference spreading",
-    "reset": "the same, reset's Jacobian",
+    "reset": "reference spreading, reset's Jacobian",
     "value": "at the phase of least value",
-    "cone": "the same, inside the cone",
+    "cone": "least value, inside the cone",
     "predictive": "predictive",
     "phase": "clock from each touchdown",
     "clock": "clock",

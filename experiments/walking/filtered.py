@@ -143,7 +143,7 @@ class EstimateFeedback:
         return u
 
     def _asked(self, policy: Policy, estimate: Estimate) -> Array:
-        """What the policy's law gives, which is asked for in each mode, and when it wants to be."""
+        """The torques of the policy at an estimate; its law is renewed by mode and when it asks."""
         history = History(
             estimate.mode, estimate.time, np.array(estimate.mean), tuple(self._touchdowns)
         )
@@ -165,7 +165,7 @@ def _touchdown(k: int, estimate: Estimate) -> Event:
 
 @dataclass(frozen=True, eq=False)
 class Filtered:
-    """A walk on estimates, and the root mean square of what these were off at its samples."""
+    """A walk on estimates, and the root mean square of their errors at the samples."""
 
     walk: Walk
     error: float

@@ -261,7 +261,7 @@ class Contest:
         return tuple(found)
 
     def survived(self, chosen: Chosen, limits: Mapping[Name, tuple[float, ...]]) -> Survived:
-        """All that is said of a controller, its limits being known."""
+        """The record of a controller whose limits are known, with its contraction measured."""
         name, i = chosen.controller, chosen.weights
         measured = contraction(self.gait, self._policy(name, i), self.seed)
         return Survived(name, self._designs(name)[i][0], limits, measured)

@@ -122,7 +122,7 @@ class Bench:
 
     @staticmethod
     def of(config: Config, gait: Gait) -> Bench:
-        """The design for a gait."""
+        """The bench for a gait, with its controllers designed."""
         tracks: dict[Known, Tracks] = {}
         feedback: dict[tuple[Known, str], PeriodicLqr] = {}
         known: tuple[Known, Known] = ("state", "estimate")
@@ -134,7 +134,11 @@ class Bench:
         return Bench(config, gait, tracks, feedback)
 
     def torques(self, known: Known, jumps: str, seed: int, start: Array) -> Torques:
-        """What makes torques of samples. On estimates gains are salted, and the filter is not."""
+        """The torques of a controller as a function of samples.
+
+        On estimates the gains are always those of the saltation matrix, and `jumps` is the
+        filter's.
+        """
         torque, tracks = self.config.torque, self.tracks[known]
         if known == "state":
             return on_states(tracks, self.feedback[known, jumps], torque)
@@ -188,7 +192,7 @@ def on_states(tracks: Tracks, lqr: PeriodicLqr, torque: float) -> Torques:
 
 
 def fallen(gait: Gait, sample: Sample, since: float) -> str:
-    """The reason why a walk is over, empty while it is not. since: the last touchdown, s."""
+    """The reason why a walk has ended, empty while it has not. since: the last touchdown, s."""
     if sample.state[1] < _LOW * gait.middle[1] or abs(sample.state[2]) > _LEANING:
         return "falls"
     return "stands" if since > _LONG * gait.period else ""
@@ -254,10 +258,10 @@ def name(row: dict[str, Any]) -> str:
 def walk_table(records: list[dict[str, Any]]) -> Table:
     """The table of steps of all walks."""
     columns = [
-        "known, jumps, time constant",
+        "feedback on, jumps, contact",
         "steps from each start",
         "processor share",
-        "a sample: median, 99 %, longest [ms]",
+        "time [ms]: median, 99 %, longest",
     ]
     rows = [
         (
@@ -268,4 +272,6 @@ def walk_table(records: list[dict[str, Any]]) -> Table:
         )
         for r in records
     ]
-    return table("Steps on MuJoCo before a fall", columns, rows)
+    return table(
+        "Steps on MuJoCo before a fall, and time of a sample by the controller", columns, rows
+    )

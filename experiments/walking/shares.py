@@ -1,4 +1,4 @@
-"""What room in the friction cone costs a gait, and what it survives for it."""
+"""How the share of the friction cone that a gait may use trades its cost for robustness."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def share_table(records: Sequence[dict[str, Any]]) -> Table:
         for r in records
     ]
     ways = [f"{KINDS[way].title} [{KINDS[way].unit}]" for way in WAYS]
-    columns = ["share", "cost", "multiplier", "norm of its map", *ways]
+    columns = ["share", "cost", "multiplier", "norm of the step's map", *ways]
     return table("Gaits by the share of friction that they may use", columns, rows)
 
 

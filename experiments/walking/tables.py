@@ -65,7 +65,7 @@ def gait_table(records: Sequence[Mapping[str, Any]]) -> Table:
         )
         for r in records
     ]
-    columns = ["speed [m/s]", "step [s]", "closes to", "iterations", "largest multiplier"]
+    columns = ["speed [m/s]", "step [s]", "closing error", "iterations", "largest multiplier"]
     return table("Gaits of least squared torque, under their feedforward", columns, rows)
 
 
@@ -83,13 +83,13 @@ def multiplier_table(record: Mapping[str, Any]) -> Table:
 
 
 def start_table(gait: Gait, walks: Sequence[Walk], steps: int) -> Table:
-    """How the random starts went."""
+    """The table of steps and errors of walks from random starts."""
     rows = []
     for k, each in enumerate(walks):
         errors = each.errors(gait) if each.run is not None and each.steps else np.zeros(0)
         ends = [f"{errors[i]:.1e}" if len(errors) else "" for i in (0, -1)]
         rows.append((str(k + 1), f"{each.steps} of {steps}", *ends, each.reason or "walks on"))
-    columns = ["start", "steps", "error after the first", "after the last", "end"]
+    columns = ["start", "steps", "error after step 1", "error after the last", "outcome"]
     return table("Random starts in mid-step, reference spreading", columns, rows)
 
 
@@ -107,7 +107,10 @@ def limit_table(found: Sequence[Survived], steps: int, budget: int) -> Table:
     ]
     titles = [f"{KINDS[kind].title} [{KINDS[kind].unit}]" for kind in kinds]
     columns = ["controller", "starts", *titles, "error per step"]
-    title = f"Survived for {steps} steps, tuned over {budget} weights: mean, its error, the least"
+    title = (
+        f"Largest disturbances survived for {steps} steps, tuned over {budget} weights: mean ± "
+        "standard error (least)"
+    )
     return table(title, columns, rows)
 
 
@@ -118,7 +121,7 @@ def _limit(found: Survived, kind: Name) -> str:
 
 
 def estimate_table(records: Sequence[Mapping[str, Any]], steps: int) -> Table:
-    """How far walks on estimates went."""
+    """The table of walks on estimates: steps, and errors of the estimates."""
     rows = [
         (
             f"{r['level']:g}",
@@ -129,6 +132,6 @@ def estimate_table(records: Sequence[Mapping[str, Any]], steps: int) -> Table:
         )
         for r in records
     ]
-    columns = ["noise", "driven", "filter", "steps", "error of the estimate (median)"]
-    title = f"On estimates, of {steps} steps (noise 1: encoders 1 mrad, "
+    columns = ["sensor noise", "process noise", "filter", "steps", "median error"]
+    title = f"Walks of {steps} steps on estimates (sensor noise 1: encoders 1 mrad, "
     return table(title + "inclination 2 mrad, its rate 10 mrad/s)", columns, rows)

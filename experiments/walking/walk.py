@@ -289,7 +289,7 @@ def _walked(
 
 
 def goes_on(gait: Gait, touchdowns: Sequence[Event], more: int, end: float) -> bool:
-    """Whether steps repeat, and so many more, as long as the last ones, come before the end."""
+    """Whether the steps repeat, and `more` of them as long as the last ones end before `end`."""
     last = touchdowns[-_AGREED - 2 * _CYCLE + 1 :]
     if not repeats(seen_alike(gait, last), more):
         return False

@@ -33,19 +33,21 @@ _CONFIG = click.option("--config", type=click.Path(path_type=Path), help="JSON f
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
 )
-_SEED = click.option("--seed", type=int, help="Seed of what is random, as `--set seed=SEED`.")
+_SEED = click.option("--seed", type=int, help="Random seed; the same as `--set seed=SEED`.")
 _OPEN = click.option("--open", "look", is_flag=True, help="Show the page of the run in a browser.")
 _SHOW = click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
 _MAPPING = click.option(
-    "--mapping", type=click.Path(path_type=Path), help="YAML file: fields to channels."
+    "--mapping", type=click.Path(path_type=Path), help="YAML file that maps fields to channels."
 )
 _SEGMENT = click.option(
-    "--segment", type=int, help="Which of several recordings in a row (see --mapping)."
+    "--segment", type=int, help="Number of the recording, in a file of several (see --mapping)."
 )
 
 _SWITCHED = {"ignore_unknown_options": True, "allow_extra_args": True}
-_WORKERS = click.option("--workers", type=int, help="Processes; 0 for one on each processor.")
-_DASK = click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster to work on.")
+_WORKERS = click.option(
+    "--workers", type=int, help="Number of processes; 0 for one on each processor."
+)
+_DASK = click.option("--dask", metavar="ADDRESS", help="Scheduler of a Dask cluster that computes.")
 _MODEL = click.option(
     "--model",
     required=True,
@@ -155,10 +157,10 @@ def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("experiment", metavar="EXPERIMENT")
 @_of_runs
 @click.option(
-    "--gains", type=click.Path(), help="Gains that `tune` has written, instead of the settings'."
+    "--gains", type=click.Path(), help="File of gains by `tune`, in place of those in the settings."
 )
-@click.option("--quick", is_flag=True, help="Looser tolerances, less of it.")
-@click.option("--full", is_flag=True, help="All of a study whose default is a part of it.")
+@click.option("--quick", is_flag=True, help="Quick run: looser tolerances and fewer cases.")
+@click.option("--full", is_flag=True, help="Run the whole study, where the default is a part.")
 @_WORKERS
 @_DASK
 @click.pass_context
@@ -182,7 +184,7 @@ def simulate(
 
     module = experiment_module("experiments", experiment)
     if full and not hasattr(module, "full"):
-        raise click.UsageError(f"{experiment} is all there is by default, --full does not apply")
+        raise click.UsageError(f"{experiment} runs in full by default, so --full does not apply")
     own = as_settings(module.Config, experiment, gains=gains, workers=workers, dask=dask)
     switched = _switched(module.Config, context.args)
     found = asked.configured(module, quick, *own, *switched, full=full)
@@ -222,7 +224,7 @@ def validate(asked: Asked, experiment: str, seed: int | None, quick: bool) -> No
 @_SEED
 @_WORKERS
 @_DASK
-@click.option("--quick", is_flag=True, help="Few runs, no search on them.")
+@click.option("--quick", is_flag=True, help="Quick run: few simulations and no search.")
 @click.pass_context
 def tune(
     context: click.Context,
@@ -364,11 +366,11 @@ def record_log(
 @_MODEL
 @_MAPPING
 @_SEGMENT
-@click.option("--truth", type=click.Path(path_type=Path), help="What `record` left beside the log.")
+@click.option("--truth", type=click.Path(path_type=Path), help="The truth that `record` has left.")
 @_OUT
 @_OVERWRITE
 @_SET
-@click.option("--compare", is_flag=True, help="Other filters beside the salted one.")
+@click.option("--compare", is_flag=True, help="Run the other filters too, and compare them.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
 @_OPEN
 def filter_log(
@@ -396,17 +398,26 @@ def filter_log(
     "logs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="LOG [LOG...]"
 )
 @_MODEL
-@click.option("--parameters", required=True, help="Settings of the model to find: NAME,NAME,...")
-@click.option("--bounds", multiple=True, metavar="NAME=LOW:HIGH", help="May be repeated.")
+@click.option("--parameters", required=True, help="Model settings to estimate: NAME,NAME,...")
+@click.option("--bounds", multiple=True, metavar="NAME=LOW:HIGH", help="Bounds; may be repeated.")
 @_MAPPING
-@click.option("--segments", help="Of several recordings in a row: 0-99, or 0,3,7.")
+@click.option("--segments", help="Recordings to use, of a file with several: 0-99, or 0,3,7.")
 @click.option(
-    "--held-out", multiple=True, type=click.Path(path_type=Path), help="Log to judge by; repeated."
+    "--held-out",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Log to judge the result on; may be repeated.",
 )
-@click.option("--held-out-segments", help="Of the held-out logs, or of LOG without any.")
-@click.option("--until", type=float, help="How much of each log, in s.")
-@click.option("--profile", "profiles", default="", help="Parameters whose profile is wanted.")
-@click.option("--max-evaluations", type=int, default=100, show_default=True)
+@click.option("--held-out-segments", help="Recordings to judge on: of held-out logs, else of LOG.")
+@click.option("--until", type=float, help="Use only the first part of each log, this long in s.")
+@click.option("--profile", "profiles", default="", help="Likelihood profiles of NAME,NAME,...")
+@click.option(
+    "--max-evaluations",
+    type=int,
+    default=100,
+    show_default=True,
+    help="Largest number of evaluations of the likelihood.",
+)
 @_WORKERS
 @_DASK
 @_OUT

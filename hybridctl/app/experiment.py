@@ -36,7 +36,7 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether it does; not for NaN."""
+        """Whether the value lies within the bounds of the claim; false for NaN."""
         return bool(self.least <= self.value <= self.most)
 
     def record(self) -> dict[str, Any]:

@@ -284,7 +284,7 @@ def run(
     """
     rows: dict[str, Row] = {} if folder is None else _known(units, folder)
     if rows:
-        tell(f"{len(rows)} of {len(units)} units have results already")
+        tell(f"{len(rows)} of {len(units)} runs have results already")
     for unit, future in workers.finished(job, [u for u in units if u.key not in rows]):
         row = _outcome(future)
         rows[unit.key] = row
@@ -337,7 +337,7 @@ def write_table(folder: RunFolder, rows: Sequence[Row]) -> list[Path]:
 def write(found: Sweep, folder: RunFolder, console: Console) -> None:
     """Print how the units ended and what they found, and leave tables and a figure of it."""
     ended = Counter(row["status"] for row in found.rows)
-    console.print(table("Units", ["status", "number"], sorted(ended.items())))
+    console.print(table("How the runs ended", ["status", "runs"], sorted(ended.items())))
     if len(found.rows) <= _PRINTED:
         console.print(found.table())
     for path in write_table(folder, found.rows):

@@ -107,7 +107,7 @@ class Flight:
         return np.asarray(np.minimum(tried, self._longest[rows]))
 
     def _round(self, on: Rows) -> Rows:
-        """One attempt of every member that is still on its arc; returns who is after it."""
+        """Attempt one step for every member that is still on its arc; returns who remains on it."""
         t, t_end = self._t[on], self._ground.t_end
         ahead = t + self._h[on]
         last = ahead >= t_end

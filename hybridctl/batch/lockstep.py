@@ -153,7 +153,7 @@ class Lockstep:
         return wave.part(np.flatnonzero(~np.array(off, dtype=bool)))
 
     def _flow(self, key: ModeKey, wave: _Wave) -> None:
-        """One arc of all members of a wave."""
+        """Simulate the next arc of all members of a wave together."""
         late = wave.times >= self._run.t_end
         self._arrive(key, wave.part(np.flatnonzero(late)))
         wave = wave.part(np.flatnonzero(~late))
@@ -228,7 +228,7 @@ class Lockstep:
         self._recent[rows, -1] = times
 
     def _alone(self, key: ModeKey, wave: _Wave) -> None:
-        """One arc of each member by itself."""
+        """Simulate the next arc of every member of a wave by itself."""
         for k, i in enumerate(wave.rows.tolist()):
             one = wave.part(np.array([k]))
             try:

@@ -162,7 +162,7 @@ def _alone(
     mode: ModeKey,
     x0: Array,
 ) -> _Alone:
-    """One member by itself."""
+    """The simulation of one member by itself."""
     try:
         run = simulate(system, mode, x0, t_span, policy, **settings)
     except HybridctlError as error:
@@ -184,7 +184,7 @@ def _gathered(
     modes: Sequence[ModeModel],
     sensitivities: bool,
 ) -> Batch:
-    """What became of members that began in these modes; others: by index, by themselves."""
+    """The batch of results: of members that ran together, and of `others`, which ran alone."""
     errors = {}
     for i, one in others:
         ends.modes[i], ends.states[i], ends.matrices[i], ends.events[i], error = one

@@ -89,7 +89,7 @@ class ConeFilter:
         return nearest(wanted, *self.rows(key, x, wanted), self.limits)
 
     def rows(self, key: ModeKey, x: Array, wanted: Array) -> tuple[Array, Array]:
-        """The rows a (m, nu), b (m,): inputs with a u + b >= 0, in N and N s, do what is asked.
+        """The rows a (m, nu), b (m,), in N and N s: contacts stick where a u + b >= 0.
 
         First of each contact that is closed, which must stick: normal force above the least, sides
         of its cone; then, if it is near under the wanted inputs, of the cone of each landing.

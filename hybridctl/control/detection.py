@@ -227,7 +227,7 @@ class DetectedPolicy:
         return known, detected.next_change
 
     def _due(self, events: Sequence[Event]) -> float:
-        """The nominal time of the event after these, s."""
+        """The nominal time of the event that follows the given ones, s."""
         if self.reference is None:
             return math.inf
         return due(self.reference, locate(self.reference, events))

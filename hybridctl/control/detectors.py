@@ -98,7 +98,7 @@ class ModeFlags:
     channel: str = "mode"
 
     def __call__(self, reading: Reading) -> Sequence[float] | None:
-        """One for each closed contact, zero for the others."""
+        """The flags of all contacts: 1 for a closed contact, 0 for an open one."""
         mode: ModeKey | None = reading.sensed.get(self.channel)
         if not isinstance(mode, tuple):
             return None
@@ -131,7 +131,7 @@ class MomentumForces:
         self.reset()
 
     def __call__(self, reading: Reading) -> Sequence[float] | None:
-        """The forces."""
+        """The normal forces of all contacts as the momentum observer infers them, N."""
         last, self._last = self._last, reading
         if last is None or not reading.time > last.time:
             return None
@@ -232,7 +232,7 @@ class AnyOf:
             instance(f"detectors[{i}]", each, Detector)  # type: ignore[type-abstract]
 
     def step(self, reading: Reading) -> Guards:
-        """The guards of all of them."""
+        """The guards that any of the detectors reports for this reading."""
         found = [each.step(reading) for each in self.detectors]
         return tuple(dict.fromkeys(name for names in found for name in names))
 
@@ -308,7 +308,7 @@ class Delayed:
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """What was seen that long ago."""
+        """The guards that were seen at least the delay ago, and are reported now."""
         time = reading.time
         for name in self._detector.step(reading):
             if self._random.random() >= self._misses:

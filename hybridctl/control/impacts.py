@@ -54,7 +54,7 @@ class Impact:
         return np.asarray(np.linalg.solve(self.mass, self.jacobian.T))
 
     def explanation(self, velocities: Sequence[int] | None = None) -> Explanation:
-        """The comparison of some velocities, or of all.
+        """The part of a change of some velocities, or of all, that this impact can explain.
 
         Raises `InputError` for velocities that there are not.
         """
@@ -106,11 +106,11 @@ class Explanation:
         return found
 
     def explained(self, change: Array) -> Array:
-        """The nearest change (k,) that such impulses make."""
+        """The nearest change (k,) of the velocities that impulses within their bounds make."""
         return np.asarray(self.response @ self.impulses(change))
 
     def scaled(self, factor: float) -> Explanation:
-        """The same with bounds so many times as wide, those that are zero remain."""
+        """The explanation with its impulse bounds multiplied by a factor; bounds of zero stay."""
         least, greatest = (
             np.multiply(bounds, factor, out=np.zeros_like(bounds), where=bounds != 0.0)
             for bounds in (self.least, self.greatest)

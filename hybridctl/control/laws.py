@@ -26,7 +26,7 @@ _KEPT = 16  # times
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    r"""Errors in a window of time, without a part of them: P(t) = I - w(t) R.
+    r"""A projection P(t) = I - w(t) R that takes a part of the tracking error off in a window.
 
     R is `removed` (ndx, ndx). The weight is :math:`w = 1 - e^{-s / \tau}` at a time s from the
     nearer end of the window [start, end], with the time `blend` tau; without one it is 1.
@@ -137,7 +137,7 @@ class Tracking(LinearFeedback):
 
     @cached_property
     def _terms(self) -> FeedbackTerms | None:
-        """The table, where there is one."""
+        """The table of offsets and gains over time; None for laws that are not tabulated."""
         plain = self.projection is None and isinstance(self.arc.space, VectorSpace)
         if not self.often or not plain or self.gain is None:
             return None

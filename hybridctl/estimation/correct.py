@@ -91,7 +91,7 @@ def compared(
     value: Array,
     u: Array,
 ) -> LinearizedResidual | None:
-    """The residual of what is there of a value (m,), with derivative and noise; None for none."""
+    """The residual of the measured components of a value (m,), linearised; None without any."""
     if isinstance(measurement, ImplicitMeasurement):
         return measurement.compare(mode, estimate.time, estimate.mean, u, value)
     given = present(measurement, value)
@@ -106,7 +106,7 @@ def compared(
 
 
 def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | Literal[True] | None:
-    """The components of the residual (k,) that are there, True for all; None for none."""
+    """Flags (k,) of the residual's components that were measured; True for all, None for none."""
     if all_finite(value):
         return True
     given = np.isfinite(value)

@@ -11,10 +11,10 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, count, instance, member, number, quoted, semidefinite, sequence
 from hybridctl.errors import InputError
-from hybridctl.estimation.border import admitted
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.estimate_checks import admitted
 from hybridctl.estimation.hypotheses import (
     HYPOTHESES,
     MomentRule,

@@ -16,10 +16,10 @@ from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, array, count, instance, number, sequence
 from hybridctl.errors import InputError
-from hybridctl.estimation.border import fitting
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import observed, residual
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.estimate_checks import fitting
 from hybridctl.estimation.hypotheses import HYPOTHESES
 from hybridctl.estimation.measurement import GATE, Measurement, check_gate, explicit
 from hybridctl.estimation.noise import Noise
@@ -186,7 +186,7 @@ class FilterModel:
         return self.shown_names or self.states
 
     def beginning(self) -> Beginning:
-        """The open mode, and the covariance of a state of which values to come say everything."""
+        """The open mode, with a covariance so large that the first values determine the state."""
         if self.start is not None:
             return Beginning(self.open, _LOOSE**2 * self.start.covariance)
         assert isinstance(self.system, ContactSystem)

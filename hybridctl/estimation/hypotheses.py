@@ -76,7 +76,10 @@ class MomentRule(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Rules:
-    """What a filter goes by; see `SaltedKalmanFilter`."""
+    """The rules by which a filter predicts, corrects, parts and drops its hypotheses.
+
+    See `SaltedKalmanFilter`.
+    """
 
     model: Model
     moments: MomentRule
@@ -199,7 +202,7 @@ def signalled(
 
 
 def _gone(h: Hypothesis, way: StatePrediction) -> Hypothesis:
-    """A hypothesis at the end of a way that began at its estimate."""
+    """The hypothesis at the end of a prediction that began at its estimate."""
     whole = way.transition
     if h.transition is None:
         whole = None

@@ -258,7 +258,7 @@ def _parameters(problem: Problem, found: Maximum) -> tuple[Parameter, ...]:
 
 
 def _of(problem: Problem, records: Sequence[Record]) -> Problem:
-    """The problem on other records."""
+    """The same identification problem, with other records."""
     given = problem.make, problem.names, problem.bounds, tuple(records), problem.settings
     return Problem(*given, problem.executor)
 

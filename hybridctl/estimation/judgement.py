@@ -126,9 +126,9 @@ class Judgement:
     """A filter's result, and what speaks for and against it.
 
     nis: the mean normalized innovation and its band, None without any accepted value. nees: the
-    mean over all samples of the normalized error, divided by its degrees of freedom; 1 is right. It
-    is that of all hypotheses together, of which alone it is true.
-    That and what follows is None without the truth. Samples of one run are not independent, so
+    mean over all samples of the normalized error, divided by its degrees of freedom; 1 is expected.
+    It is that of all hypotheses together, of which alone this is true.
+    nees and what follows is None without the truth. Samples of one run are not independent, so
     there is no band for it here. times_real: seconds of the log filtered in one second.
     """
 
@@ -182,19 +182,19 @@ class Judgement:
         }
 
     def cells(self) -> dict[str, str]:
-        """The judgement as a row of the table."""
+        """The judgement as a column of the table: its cells by their labels."""
         nis, r = self.nis, self.result.summary()
         cells = {
             "mean NIS": "-" if nis is None else f"{nis.mean:.3f}",
-            "its 99 % band": "-" if nis is None else f"{nis.low:.2f} {nis.high:.2f}",
-            "inside": "-" if nis is None else ("yes" if nis.inside else "no"),
+            "99 % band of mean NIS": "-" if nis is None else f"{nis.low:.2f} {nis.high:.2f}",
+            "mean NIS in its band": "-" if nis is None else ("yes" if nis.inside else "no"),
             "log-likelihood": f"{self.result.log_likelihood:.1f}",
-            "rejected, reopened": f"{r['rejected']}, {r['reopened']} of "
-            f"{len(self.result.innovations)}",
+            "values rejected": f"{r['rejected']} of {len(self.result.innovations)}",
+            "times the estimate was lost": f"{r['reopened']}",
             "events": f"{r['events']}",
-            "events of uncertain rate": f"{r['unsure']}",
-            "events taken back": f"{r['undone']}",
-            "events astride a sample": f"{r['astride']}",
+            "guard rates of uncertain sign": f"{r['unsure']}",
+            "events undone by later values": f"{r['undone']}",
+            "events that straddle a sample": f"{r['astride']}",
         }
         if self.nees is not None and self.agreement is not None:
             errors = self.event_errors or ()
@@ -203,8 +203,8 @@ class Judgement:
             cells["event time error, rms"] = f"{1e3 * _rms(errors):.3f} ms" if errors else "-"
             cells["events missed"] = str(self.missed)
         step = r["seconds_per_step"]
-        cells["per step"] = "-" if step is None else f"{1e3 * step:.2f} ms"
-        cells["times real time"] = f"{self.times_real:.2g}"
+        cells["time per step"] = "-" if step is None else f"{1e3 * step:.2f} ms"
+        cells["speed [times real time]"] = f"{self.times_real:.2g}"
         return cells
 
 

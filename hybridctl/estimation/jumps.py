@@ -134,7 +134,7 @@ def _linear(matrix: Array, p: Array, note: str | None = None) -> Jumped:
 
 
 def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
-    """Infinitely many events: from there on their guards and the rates of those are zero.
+    """The jump into rest of guards whose events accumulate: they and their rates become zero.
 
     Guards that see the input are forces, of which nothing is held.
     """
@@ -193,7 +193,7 @@ def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | No
 
 
 def _steep(system: HybridSystem, event: Event, p: Array) -> tuple[Event, Rates, float, str | None]:
-    """The event with rates that are surer than their sign, see `_falling`, and a note of that."""
+    """The event with guard rates of certain sign, see `_falling`, and a note if they were not."""
     rates = _rates(system, event)
     vague = _vague(rates, p)
     if vague is None:
@@ -282,9 +282,9 @@ def _deviation(row: Array, p: Array) -> float:
 def _falling(
     system: HybridSystem, event: Event, p: Array, rate: float, row: Array
 ) -> tuple[Event | None, float]:
-    """The event at the mean of those whose guard falls; None where that is another event.
+    """The event at the mean of the belief where its guard falls; None if that is another event.
 
-    With the rate r and its row a, of variance s^2 = a P a^T, they are what is left of a normal
+    With the rate r and its row a, of variance s^2 = a P a^T, this part is what is left of a normal
     distribution cut off at a rate of zero. Beside it r over the rate at their mean: by how much
     less its time changes with the deviation than at r.
     """

@@ -199,9 +199,9 @@ def _restarted(rules: Rules, state: FilterState, rows: Sequence[Row]) -> Hypothe
 
 
 def _anew(rules: Rules, state: FilterState, rows: Sequence[Row]) -> list[Hypothesis]:
-    """The likeliest after the second of these rows and each later one, from the first two.
+    """Hypotheses begun from the first two rows: the likeliest after the second and each later one.
 
-    Empty where they do not tell the state, or it has another size in the mode of the beginning.
+    Empty where the two do not tell the state, or it has another size in the mode of the beginning.
     """
     begin, first, model = state.beginning, rows[0].estimate, rules.model
     sizes = [model.system.mode(e.mode).space.nx for e in (first, begin)]

@@ -95,7 +95,7 @@ class Noise:
         return np.asarray(input_map @ w @ input_map.T)
 
     def yields(self, mode: ModeModel) -> bool:
-        """Whether it moves what a mode holds."""
+        """Whether the noise moves a mode's constraints, such as closed contacts that give way."""
         return self.through_input and self.compliance > 0.0 and mode.held is not None
 
     def _at(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
@@ -132,7 +132,7 @@ class EventNoise:
 
 
 def as_noise(name: str, value: Noise | ArrayLike | Mapping[ModeKey, ArrayLike]) -> Noise:
-    """Noise in the tangent space where `value` is no `Noise` yet."""
+    """The noise that a user has given: a `Noise`, or a covariance in the tangent space."""
     return value if isinstance(value, Noise) else Noise(value, name=name)
 
 

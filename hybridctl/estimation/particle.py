@@ -24,10 +24,10 @@ from scipy.special import logsumexp
 
 from hybridctl.checks import Array, Indices, count, number
 from hybridctl.errors import InputError
-from hybridctl.estimation.border import admitted
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
 from hybridctl.estimation.estimate import Estimate, Mixture, constrained, nearest_semidefinite
+from hybridctl.estimation.estimate_checks import admitted
 from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, explicit
 from hybridctl.estimation.monitor import monitored

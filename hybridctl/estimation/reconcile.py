@@ -168,7 +168,7 @@ def condition(model: Model, estimate: Estimate, guard: str, law: InputLaw) -> Es
 
 
 def risen(point: Point, fired: Sequence[str]) -> list[int]:
-    """The guards of its mode, of those that have fired last, that rise at a point.
+    """The guards of a point's mode, of those that fired last, whose values rise there.
 
     They rise from zero: where one is negative, the event is late. Forces are none of them.
     """
@@ -251,7 +251,7 @@ def _fired(
 def _again(
     model: Model, back: StatePrediction, time: float, law: InputLaw, events: int
 ) -> StatePrediction | None:
-    """Forward to the present from an earlier time, without noise that has been counted.
+    """The prediction anew from an earlier time to the present, without noise counted before.
 
     None where the simulation cannot go on, or has many events: that is no event just missed. So is
     one that has no more `events` than there were.

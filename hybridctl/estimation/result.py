@@ -124,7 +124,7 @@ class FilterResult:
 
     @property
     def notes(self) -> tuple[tuple[float, str], ...]:
-        """Notes of what less exact stood in: time of the sample, and what."""
+        """Times and texts of all notes: where a less exact method replaced the usual one."""
         return tuple((step.time, note) for step in self.steps for note in step.notes)
 
     @property

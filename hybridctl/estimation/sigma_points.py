@@ -49,7 +49,7 @@ class CarriedState(NamedTuple):
 
     @property
     def kind(self) -> EventPattern:
-        """The kind of its events."""
+        """The pattern of the events on the way: the guards that fired, and the mode they led to."""
         return EventPattern(fired(self.events) if self.events else (), self.mode)
 
 

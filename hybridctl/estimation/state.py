@@ -63,7 +63,7 @@ class Hypothesis(NamedTuple):
 
     @property
     def weight(self) -> float:
-        """Logarithm of the weight, with `side`."""
+        """Logarithm of the hypothesis' weight, that of the side of its event included."""
         return self.log_weight + self.side
 
 
@@ -194,7 +194,7 @@ class FilterState(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What had to be replaced by something less exact, since as long."""
+        """Notes on where a less exact method replaced the usual one, over the time of `events`."""
         return self.hypotheses[0].notes
 
     @property

@@ -53,7 +53,7 @@ class Event:
 
     @property
     def bridge(self) -> str | None:
-        """The end of a bridge that the event is, in words."""
+        """Whether the event begins or ends a bridge, in words; None for other events."""
         if self.bridged is None:
             return None
         return f"ends a bridge of {self.bridged:.3g} s" if self.bridged else "begins a bridge"

@@ -189,7 +189,7 @@ class Flow:
             self._change_method(step.end, x)
 
     def _evidence(self, length: float) -> int:
-        """For how many steps a step of this length counts, as one that the method does not suit.
+        """How strongly a step of this length speaks against the present method, counted in steps.
 
         A decay limits it if it is explicit, or does not limit it if it is implicit: that of the
         mode's pace, or the one that the last explicit step has seen. One step counts as all where

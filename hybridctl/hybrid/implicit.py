@@ -145,7 +145,7 @@ class ImplicitStepper:
         return self._motion.rate(t, x)
 
     def _slopes(self, jacobian: Callable[[float, Array], Array], t: float, x: Array) -> Array:
-        """The Jacobian; where it is asked for at the start of a step, that of another was no use.
+        """The Jacobian at (t, x); notes when the solver asks for it anew at the start of a step.
 
         It changes as fast as the solution then, and steps to come begin with their own.
         """

@@ -167,7 +167,7 @@ class Change:
         return inner
 
     def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
-        """The border of the outer reset; here for changes of no derivatives by themselves."""
+        """The border of the outer reset, for changes that keep the derivatives of its distance."""
         return inner._replace(
             positive=self.reset_jacobian(inner.positive, at),
             negative=self.reset_jacobian(inner.negative, at),

@@ -164,7 +164,7 @@ class BriefEvent(NamedTuple):
 
 
 class Instead(NamedTuple):
-    """The way on from an event that is not the jump of its guards.
+    """What happens at an event in place of its guards' jump: rest, or an end of a bridge.
 
     That is rest where events accumulate, with their `end`; or one of the two ends of a bridge, with
     how long that is in s, see `Event.bridged`.
@@ -238,7 +238,7 @@ def flow_on(run: Run, point: ArcStart, past: tuple[Event, ...] = ()) -> FlownArc
 
 
 def _under_law(run: Run, point: ArcStart) -> FlownArc:
-    """What is flown under the law that a policy gave at a point."""
+    """The steps from a point under a given input law, and what ends them."""
     key, last, memory = point.mode.key, min(run.t_end, point.change), run.memory
     if not point.time < last:
         return FlownArc([], run.t_end)

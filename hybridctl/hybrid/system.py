@@ -87,7 +87,7 @@ class HybridSystem:
         return tuple(f"x{k}" for k in range(self.mode(key).space.nx))
 
     def input_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Names of the entries (nu,) of a mode's input, likewise."""
+        """Names of the entries (nu,) of a mode's input, with units in brackets if known."""
         return tuple(f"u{k}" for k in range(self.mode(key).nu))
 
     def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:

@@ -58,7 +58,7 @@ class HybridTrajectory:
 
     @property
     def end(self) -> float:
-        """Time at which it ends, s."""
+        """Time at which the trajectory ends, s."""
         return self.arcs[-1].end
 
     @property
@@ -91,7 +91,10 @@ class HybridTrajectory:
         return self._of_arcs(Arc.__call__, t, side)
 
     def input(self, t: ArrayLike, side: Side = "right") -> Array:
-        """Input (nu,) at time t, or (n, nu) at times (n,), likewise."""
+        """Input (nu,) at time t, or (n, nu) at times (n,); at an event that of the given side.
+
+        Raises `InputError` for times outside [start, end], or in modes of different sizes.
+        """
         return self._of_arcs(partial(Arc.input, side=side), t, side)
 
     def _of_arcs(self, of: Callable[[Arc, float], Array], t: ArrayLike, side: Side) -> Array:
@@ -148,7 +151,10 @@ class HybridTrajectory:
 
     @property
     def known_system(self) -> HybridSystem:
-        """The system. Raises `InputError` for a run without it, such as one that was pickled."""
+        """The system that made this trajectory.
+
+        Raises `InputError` for a run without it, such as one that was pickled.
+        """
         if self.system is None:
             raise InputError(
                 "a run that was pickled or put together has no system; "

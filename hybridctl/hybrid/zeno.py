@@ -129,6 +129,6 @@ def _guards(events: Sequence[Fired]) -> tuple[str, ...]:
 
 
 def _to_come(sizes: Sequence[float]) -> float:
-    """What a geometric sequence adds up to from here on; its sizes so far, the last one first."""
+    """The sum of the rest of a geometric sequence, from its last two sizes (latest first)."""
     ratio = sizes[0] / sizes[1]
     return sizes[0] * ratio / (1.0 - ratio)

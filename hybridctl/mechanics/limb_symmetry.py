@@ -64,6 +64,6 @@ def _reordered(order: tuple[int, ...], key: ModeKey) -> ModeKey:
 
 
 def _renamed(swapped: Mapping[str, str], name: str) -> str:
-    """Guards are named "<contact> closes" and so on."""
+    """The name of a guard after its contact is swapped; names are "<contact> closes" and so on."""
     contact, space, what = name.rpartition(" ")
     return swapped.get(contact, contact) + space + what

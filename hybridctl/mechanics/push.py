@@ -121,7 +121,7 @@ class _Acting:
 
 
 class Push(Change):
-    """A mode whose last inputs are sizes of wrenches, of one that has all generalized forces."""
+    """A change of a mode: sizes of wrenches as inputs, in place of all generalized forces."""
 
     def __init__(self, robot: Robot, wrenches: Sequence[Wrench]) -> None:
         self._nq, self._nu, self._nv = robot.nq, robot.nu, robot.nv
@@ -244,7 +244,7 @@ def driven(dynamics: ContactDynamics) -> ContactDynamics:
 
 @dataclass(frozen=True)
 class _Driven(Terms):
-    """Terms with generalized forces after the nu inputs."""
+    """The terms of a robot whose inputs are its nu motors and then all generalized forces."""
 
     own: Terms
     nu: int

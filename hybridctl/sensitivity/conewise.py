@@ -80,7 +80,7 @@ class ConewiseMap:
         return np.asarray(np.argmax(gaps, axis=0))
 
     def then(self, matrix: Array) -> ConewiseMap:
-        """A matrix after the map."""
+        """This map followed by a matrix."""
         return _joined(LinearPiece(matrix @ piece.matrix, piece.cone) for piece in self.pieces)
 
     def across(self, basis: Array) -> ConewiseMap:

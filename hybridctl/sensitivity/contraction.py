@@ -187,7 +187,7 @@ class FormSearch:
         return programme
 
     def _seen(self, c: int, matrix: Array, factor: float = 1.0) -> tuple[int, Array]:
-        """The form factor M' V_c M, as the first unknown and what stands with each."""
+        """The form factor M' V_c M: the index of its first unknown, and the matrix of each."""
         return c * len(self._basis), factor * (matrix.T @ self._basis @ matrix)
 
     def _traces(self) -> dict[int, float]:

@@ -467,7 +467,7 @@ def linearize(
 
 @contextmanager
 def _naming(k: int, event: Event) -> Iterator[None]:
-    """Errors from within say which event of the trajectory has no derivative, and when it is."""
+    """Name the event in errors raised within: its index, time and guards."""
     try:
         yield
     except HybridctlError as error:

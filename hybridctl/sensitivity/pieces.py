@@ -231,7 +231,7 @@ def _with_input(jump: JumpGains, columns: Array, width: int) -> Array:
 
 
 def _absolute(jump: JumpGains) -> JumpGains:
-    """Gains whose map bounds the terms of the given ones."""
+    """The gains by absolute values: a bound on the terms that cancel in a jump."""
     return JumpGains(
         np.abs(jump.time_state),
         np.abs(jump.time_input),

@@ -211,7 +211,7 @@ class _Search:
         return float(np.linalg.norm(x / ray.factor - ray.direction)) <= _ON_RAY
 
     def _products(self) -> Iterator[tuple[Array, int]]:
-        """Products of pieces, and of how many."""
+        """Products of the pieces of successive periods, with the number of periods."""
         for level in self._levels:
             for route in level:
                 yield route.matrices[-1], len(route.pieces)

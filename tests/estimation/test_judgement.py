@@ -34,7 +34,7 @@ def test_the_size_of_innovations_says_what_a_filter_may_claim(deviation, says, t
     found = judged(deviation)
     assert found.verdict.startswith(says)
     assert found.trusted == found.record()["trusted"] == trusted
-    assert found.cells()["inside"] == ("yes" if trusted else "no")
+    assert found.cells()["mean NIS in its band"] == ("yes" if trusted else "no")
     assert found.nis.high - found.nis.low == pytest.approx(2.0 * 2.58 * np.sqrt(2 / 400), rel=0.01)
 
 

@@ -124,8 +124,8 @@ def test_how_probable_each_mode_is_stands_beside_the_estimates(undrawn, tmp_path
 def test_filters_that_a_log_does_not_tell_apart_are_named():
     """Odds of twenty to one, a log-likelihood of 3, decide."""
     text = ranking({"salted": 10.0, "no_jump": 7.5, "particle": 6.9})
-    assert text.startswith("this log does not tell salted, no_jump apart")
-    assert ranking({"salted": 10.0, "no_jump": 6.0}).startswith("the log speaks for salted")
+    assert text.startswith("this log cannot tell salted, no_jump apart")
+    assert ranking({"salted": 10.0, "no_jump": 6.0}).startswith("salted explains the log best")
 
 
 def test_a_baseline_that_fails_does_not_take_the_others_along(undrawn, tmp_path, monkeypatch):

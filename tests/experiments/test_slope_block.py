@@ -52,16 +52,16 @@ def test_a_ball_bounces_until_it_slides(balls):
     found, into = errors(balls[1], "bounces"), G * np.cos(config.slope)
     e, mu = config.restitution, config.friction_low
     for quantity in (
-        "impact [s]",
-        "speed down the slope after it [m/s]",
-        "speed away from it [m/s]",
+        "time of the impact [s]",
+        "speed down the slope after the impact [m/s]",
+        "speed off the slope after the impact [m/s]",
         "acceleration [m/s^2]",
     ):
         assert found[quantity] <= 1e-12
     # A hop as low as the guard tolerance may end anywhere below it; what is left then is
     # 2 v / (g cos th (1 - e)) with v the speed that reaches this height.
     last_hop = np.sqrt(2.0 * into * GUARD_TOLERANCE)
-    assert found["last bounce [s]"] <= 2.0 * last_hop / (into * (1.0 - e))
+    assert found["time of the last bounce [s]"] <= 2.0 * last_hop / (into * (1.0 - e))
     # Rest stops the last impact, at v_n, without the friction mu v_n of its impulse; the flight
     # left after it, 2 e v_n / (g cos th (1 - e)), is at most the Zeno horizon.
     assert found["speed at the end [m/s]"] <= mu * into * (1.0 - e) / (2.0 * e) * ZENO_HORIZON
@@ -104,12 +104,12 @@ def test_a_block_lands_slides_stops_and_is_lifted(blocks):
     assert found["first impulse [N s]"] <= 1e-12
     # The arc on one corner leaves an error of some ten local ones in the momentum.
     slack = 10.0 * (config.atol + config.rtol * config.speed)
-    assert found["stop [s]"] <= slack / (config.friction * G)
+    assert found["time of the stop [s]"] <= slack / (config.friction * G)
     # A gap h left of the integration, of the tolerance, acts as a force m (s^2 h + 2 s hdot),
     # and the force on the left corner falls by (1/2 + d/w) of what lifts.
     force = 3.0 * model.mass * STABILIZATION**2 * slack
     rate = config.lift_rate * (0.5 + config.lift_offset / model.width)
-    assert found["left corner opens [s]"] <= force / rate
+    assert found["time when the left corner opens [s]"] <= force / rate
 
 
 def test_a_sliding_block_agrees_to_rounding(blocks):

@@ -118,9 +118,9 @@ def test_the_command_line(tmp_path):
     assert done.exit_code == 0, done.output
     assert "slope farthest from 2" in done.output
     page = (out / "index.html").read_text()
-    assert "10 % off at" in page
-    assert "order changes at" in page
-    assert "first order at half of the radius" in page
+    assert "size of 10 % error" in page
+    assert "size where the order changes" in page
+    assert "first-order prediction at half the size" in page
     assert json.loads((out / "config.json").read_text())["seed"] == 3
     shown = runner.invoke(cli, ["validate", "biped", "--settings", "--set", "samples=2"])
     assert json.loads(shown.output)["samples"] == 2

@@ -52,7 +52,7 @@ def test_units_are_told_as_they_end_and_make_a_table_and_a_page(sweep, tmp_path)
     assert "<td>failed</td><td>2</td>" in page
     code, out, _ = sweep("--vary", "size=1:3:3", "--seeds", "2")
     assert code == 0
-    assert "6 of 6 units have results already" in out
+    assert "6 of 6 runs have results already" in out
     code, _, err = sweep("--vary", "size=1:3:4")
     assert code == 1
     assert "holds a sweep over other settings" in err

@@ -64,7 +64,7 @@ def test_a_folder_holds_table_plot_and_page_and_is_resumed(tmp_path):
     assert (tmp_path / "swept/table.csv").read_text().startswith("gain,seed,status")
     again = hc.sweep(cost, GRID, out=tmp_path / "swept", tell=lines.append)
     assert again.rows == found.rows
-    assert lines == ["6 of 6 units have results already"]
+    assert lines == ["6 of 6 runs have results already"]
     with pytest.raises(InputError, match="other settings"):
         hc.sweep(cost, {"gain": [1.0]}, out=tmp_path / "swept")
 

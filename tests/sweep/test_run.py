@@ -52,7 +52,7 @@ def test_a_unit_that_kills_every_worker_is_lost_and_the_others_are_not(tmp_path)
     assert len(list((tmp_path / "units").iterdir())) == 4
     again = sweep(tmp_path, planned, 1, square, lines.append)
     assert [row["status"] for row in again] == ["done"] * 5
-    assert "4 of 5 units have results already" in lines
+    assert "4 of 5 runs have results already" in lines
 
 
 def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path):
@@ -109,7 +109,7 @@ def test_units_draw_no_figures_and_have_the_numbers_of_a_run(tmp_path, monkeypat
     (unit,) = plan("slope", module.quick(module.Config()), ["speed=0.5:0.5:1"], None)
     row = work(unit)
     assert row["status"] == "done"
-    assert row["values"]["stops.comparisons.stop [s].closed_form"] == pytest.approx(
+    assert row["values"]["stops.comparisons.time of the stop [s].closed_form"] == pytest.approx(
         module.predict(module.Config(), module.cases(module.Config())["stops"]).stop_time
     )
 

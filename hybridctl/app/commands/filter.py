@@ -234,9 +234,12 @@ def ranking(likelihoods: Mapping[str, float]) -> str:
     best = max(likelihoods, key=lambda name: likelihoods[name])
     near = [n for n, value in likelihoods.items() if likelihoods[best] - value < _DECISIVE]
     if len(near) == 1:
-        return f"the log speaks for {best}: all others are {_DECISIVE:g} or more behind in it"
+        return (
+            f"{best} explains the log best: its log-likelihood is at least {_DECISIVE:g} above all "
+            "others"
+        )
     return (
-        f"this log does not tell {', '.join(near)} apart: their log-likelihoods are less than "
-        f"{_DECISIVE:g} from the best; more impacts between few samples, or many logs, do "
+        f"this log cannot tell {', '.join(near)} apart: their log-likelihoods differ by less than "
+        f"{_DECISIVE:g}; a log with more impacts and fewer samples between them can, or many logs "
         "(`hybridctl simulate filter-study`)"
     )

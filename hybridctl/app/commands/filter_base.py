@@ -76,7 +76,7 @@ class BaseStartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole file."""
+    """The content of a YAML file that describes a legged base."""
 
     urdf: str
     imu: ImuEntry
@@ -88,7 +88,7 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mapping: Any = None
 
     def model(self, changed: Mapping[str, Any]) -> BaseModel:
-        """What it says, with settings that replace those of the file."""
+        """The model of the base that the file describes, with some of its settings replaced."""
         ((joints, angles),) = self.encoders.items()
         feet = list(self.contacts.values())
         values: dict[str, Any] = {
@@ -206,7 +206,7 @@ def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgem
     final = summary["final"]
     ways = zip("xyz", final["position"], final["position_deviation"], strict=True)
     where = ", ".join(f"{axis} {p:.3f} ± {s:.3f} m" for axis, p, s in ways)
-    say(console, f"the root ends at {where} after {final['time']:.2f} s")
+    say(console, f"final position of the root, at {final['time']:.2f} s: {where}")
     say(console, judgement.verdict)
     for flag in summary["flags"]:
         say(console, f"flag: {flag}")

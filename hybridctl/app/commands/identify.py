@@ -137,7 +137,7 @@ class _State:
         self.done: list[LikelihoodPoint] = []
 
     def read(self) -> dict[tuple[float, ...], LikelihoodPoint]:
-        """What an earlier run of the same request has left, by values."""
+        """The evaluations that an earlier run of the same request has left, by parameter values."""
         path = self.folder / STATE
         if not path.is_file():
             return {}
@@ -157,7 +157,7 @@ class _State:
         return {tuple(one.values.tolist()): one for one in self.done}
 
     def add(self, one: LikelihoodPoint) -> None:
-        """Keep one more, and say so."""
+        """Add an evaluation to the file, and print it."""
         self.done.append(one)
         content = {"asked": self.asked, "done": [each.as_dict() for each in self.done]}
         self.folder.write_json(STATE, content)
@@ -275,12 +275,13 @@ def print_result(console: Console, found: Identification, profiles: Sequence[Pro
         )
         for p in found.parameters
     ]
-    columns = ["parameter", "value", "standard error", "over records", "95 % by profile", ""]
+    errors = ["standard error", "error over records", "95 % profile interval"]
+    columns = ["parameter", "value", *errors, "note"]
     console.print(table("Parameters", columns, rows))
     how = "" if found.converged else ", not converged"
     line = f"log-likelihood {found.best.log_likelihood:.2f}, {found.evaluations} evaluations{how}"
     if found.held_out is not None:
-        line += f"; held out {found.held_out.log_likelihood:.2f}"
+        line += f"; log-likelihood of the held-out recordings {found.held_out.log_likelihood:.2f}"
     say(console, line)
 
 

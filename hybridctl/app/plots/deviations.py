@@ -46,7 +46,7 @@ def growth(
             lines.append(
                 Line(k, np.power(bound, k), f"{label} by {bound:.4g} a period", color, "--")
             )
-    panel = Panel("length over that at first", lines, log=True)
+    panel = Panel("length / initial length", lines, log=True)
     return series(path, [[panel]], title=f"{title}: {found.verdict}", xlabel="period")
 
 

@@ -37,7 +37,7 @@ def nis(results: Mapping[str, FilterResult], path: Path = None) -> Figure:
         limits.append(np.array([chi2.ppf(0.99, i.dimension) / i.dimension for i in found]))
     if not limits or not len(limits[0]):
         raise InputError("results must begin with a filter that has innovations")
-    label = "99 % of right values are below"
+    label = "99 % limit of a consistent filter"
     first = np.array([i.time for i in next(iter(results.values())).innovations])
     lines.append(apart(Line(first, limits[0], label, "black", "--", 0.9), gaps(first)))
     panel = Panel("NIS / dimension", lines, log=True, legend="lower left")

@@ -203,7 +203,7 @@ class Drawn:
         self.ellipsoids: list[Any] = []
 
     def place(self, x: Array, covariance: Array | None = None) -> None:
-        """Move it to a state (nq + nv,), with a covariance (2 nv, 2 nv) if there is one."""
+        """Move the figure to a state (nq + nv,), its ellipsoids by a covariance (2 nv, 2 nv)."""
         if self.bodies is not None:
             self.bodies.display(x[: self._figure.robot.nq])
         else:

@@ -81,7 +81,7 @@ class Placement:
         return replace(later, matrix=back @ self.matrix, offset=offset, inputs=inputs)
 
     def arc(self, arc: Arc, index: int) -> Arc:
-        """An arc of the first period, here."""
+        """An arc of the first period, moved to this period."""
         shift = self.count * self.period
         start, end, breaks = arc.start + shift, arc.end + shift, arc.breaks + shift
         moved = replace(arc, index=index, start=start, end=end, breaks=breaks)
@@ -93,7 +93,7 @@ class Placement:
         return replace(moved, mode=self._mode(arc.mode), states=states, inputs=inputs)
 
     def curve(self, curve: GainCurve) -> GainCurve:
-        """Gains of the first period, here."""
+        """The gains of an arc of the first period, moved to this period."""
         times = curve.times + self.count * self.period
         back = np.linalg.inv(self.matrix)
 
@@ -104,7 +104,7 @@ class Placement:
         return GainCurve(times, seen(curve.values), slopes)
 
     def event(self, event: Event, index: int) -> Event:
-        """An event of the first period, here."""
+        """An event of the first period, moved to this period."""
         later = replace(event, index=index, time=event.time + self.count * self.period)
         if self.symmetry is None:
             return later
@@ -122,7 +122,7 @@ class Placement:
         )
 
     def guards(self, fired: frozenset[str]) -> frozenset[str]:
-        """What guards of the first period are called here."""
+        """The names that guards of the first period have in this period."""
         return frozenset(map(self._guard, fired))
 
     @property

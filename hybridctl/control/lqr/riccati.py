@@ -81,14 +81,14 @@ class ValueCurve:
 
 @dataclass(frozen=True, eq=False)
 class Instant:
-    """The gain K (nu, ndx) at the end of an arc, gone over to from time `since` to `end`."""
+    """A gain K (nu, ndx) for the end of an arc, blended in from time `since` to `end`."""
 
     gain: Array
     since: float
     end: float
 
     def share(self, t: float) -> float:
-        """The share of it at time t: from 0 to 1."""
+        """The weight of this gain at time t, from 0 at `since` to 1 at `end`."""
         s = min(max((t - self.since) / (self.end - self.since), 0.0), 1.0)
         return s**2 * (3.0 - 2.0 * s)
 
@@ -165,7 +165,7 @@ class Riccati:
         return panels[::-1]
 
     def _refuse(self, k: int, t: float, value: Array) -> NoReturn:
-        """Tell the time in which the feedback for V at time t of arc k acts."""
+        """Raise `InputError` for a feedback at time t that acts too fast to be integrated."""
         arc = self.lin.trajectory.arcs[k]
         c = self.lin.coefficients(arc, t)
         with np.errstate(over="ignore", invalid="ignore"):

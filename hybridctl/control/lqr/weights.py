@@ -51,7 +51,7 @@ def weight_at(
 
 
 def best_gain(whole: Array, mixed: Array) -> Array:
-    """The gain K (nu, ndx) of whole K = mixed; whole: R and what inputs do to the cost to come.
+    """The gain K (nu, ndx) that solves whole K = mixed, whole being the Hessian by the input.
 
     Raises `InputError` where these do not determine it: inputs that do the same, beside which the
     weight that tells them apart is lost in rounding.

@@ -216,10 +216,11 @@ class Course:
         return u
 
     def followed(self, phase: int, fractions: Array) -> Followed:
-        """The motion at these fractions (n + 1,), with what steps from each to the next miss of it.
+        """The motion at fractions (n + 1,) of a phase, with the error of one step between each two.
 
-        That is their error where it is what they are to follow; past the end of a phase, where it
-        is only held, they have none to tell. Of whole phases it is known from before.
+        The error of a step is what it misses the next fraction by where it begins on the motion;
+        past the end of a phase, where the motion is only held, it is zero. Of whole phases the
+        result is kept.
         """
         key, whole = (phase, len(fractions)), fractions[0] == 0.0
         if whole and key in self._known and np.array_equal(self._known[key][0], fractions):
@@ -361,7 +362,10 @@ class Course:
         return float(self.guards(s.phase, at.state[None], u)[0])
 
     def guards(self, phase: int, x: Array, u: Array) -> Array:
-        """The same of states (m, nx) under inputs (m, nu)."""
+        """The largest of the guards (m,) that end a phase, at m states and inputs.
+
+        x (m, nx), u (m, nu); infinite in a phase that no guard ends.
+        """
         model = self.models[phase]
         if not model.guards:
             return np.full(len(x), np.inf)
@@ -379,7 +383,10 @@ class Course:
         return float(np.mean(gaps[closed])) if closed else 0.0
 
     def aims(self, sections: tuple[Section, ...], most: Array) -> list[Aim]:
-        """What the sections are to be like. most: by which their durations may change, s."""
+        """What each section is to follow, and the bounds within which it may differ.
+
+        most: by which their durations may change, s.
+        """
         pairs = zip(sections, most.tolist(), strict=True)
         return [self._aim(section, k > 0, each) for k, (section, each) in enumerate(pairs)]
 
@@ -399,7 +406,10 @@ class Course:
         return Aim(motion, slope, nominal, least, greatest, ends, lowest)
 
     def _fall(self, phase: int) -> tuple[Array, Array]:
-        """Heights (m,) of the motion, ever larger, and what limits of the phase's end are of."""
+        """Heights (m,) of the motion before a landing, made monotone, and values of end limits.
+
+        values (m, r): what the limits of the phase's end are of, at these points of the motion.
+        """
         fractions = np.linspace(1.0, 0.0, _HEIGHTS)
         states, inputs = self.states(phase, fractions), self.inputs(phase, fractions)
         heights = self.heights(phase, states)
@@ -409,13 +419,13 @@ class Course:
         return np.maximum.accumulate(heights[:last]), values
 
     def _last(self, s: Section) -> tuple[int, Array]:
-        """The last node, where alone a section may end, and lower limits (n + 1, r) of its end."""
+        """The last node of a section that ends only there, and its lower limits (n + 1, r)."""
         n = len(s.corrections)
         lower = [limit.lower for limit in self.models[s.phase].end_limits]
         return n, np.tile(np.array(lower), (n + 1, 1))
 
     def _ends(self, s: Section) -> tuple[int, Array]:
-        """The same where it lands, perhaps early, on ground that is higher.
+        """The first node where a section that lands may end, early too, and its lower limits.
 
         Before the last node limits ask for no more than the motion keeps at that height.
         """

@@ -62,7 +62,7 @@ class Section:
         return float(self.fractions[-1] - self.fractions[0]) / self.duration
 
     def changed(self, states: Array, corrections: Array, duration: float) -> Section:
-        """The section with these added."""
+        """The section with changes added to its states, corrections and duration."""
         return replace(
             self,
             states=self.states + states,
@@ -89,7 +89,7 @@ class Followed:
 
 @dataclass(frozen=True, eq=False)
 class Aim:
-    """What a section is to be like.
+    """The motion that a section is to follow, and the bounds within which it may differ.
 
     slope (nu,): the rate of the feedforward in the end, 1/s. duration: s. least, greatest: of
     changes of the duration, s. ends: the number of the node from which on the phase may end. lowest
@@ -242,7 +242,7 @@ class Programme:
         self._low, self._high = np.full(at, -np.inf), np.full(at, np.inf)
 
     def _steps(self, p: int, model: PhaseModel, aim: Aim) -> None:
-        """States at nodes are those that steps lead to."""
+        """Require each node's state to be what the step before it leads to."""
         s, columns = self._sections[p], self._states[p]
         d, shares = s.corrections, s.shares
         inputs = aim.motion.inputs[:-1] + d, aim.motion.middles + d, aim.motion.inputs[1:] + d
@@ -303,7 +303,7 @@ class Programme:
     def _join(
         self, p: int, model: PhaseModel, junction: Junction, disturbance: float, last: bool
     ) -> None:
-        """The state after the event is the next one's first, or weighed by V."""
+        """Require the state after an event to begin the next section; weigh the last one by V."""
         after, by_state = model.jump(self._sections[p].states[-1], disturbance)
         y, slope = junction.matrix @ after + junction.offset, junction.matrix @ by_state
         end = self._states[p][-1:]
@@ -354,9 +354,10 @@ class Programme:
         scale: Array,
         kept: Array | None = None,
     ) -> None:
-        """Sides of what was found keep bounds (m, r), up to slacks that cost scale (m,) as much.
+        """Add one-sided limits on linearised values, `bounds` (m, r), with slacks of cost `scale`.
 
-        at: nodes (m,), and intervals (m,) whose inputs act there. kept (m, r): which do, else all.
+        at: nodes (m,), and intervals (m,) whose inputs act there. kept (m, r): which limits are
+        added; all without.
         """
         values = sides.sign * (found.values[:, sides.index] - bounds)
         m, r = values.shape
@@ -385,7 +386,7 @@ class Programme:
         return self._below.matrix(place)
 
     def _hessian(self, order: Indices, place: Indices) -> csc_matrix:
-        """The diagonal, and the block of the last state."""
+        """The Hessian of the cost: diagonal, but for the block of the last state."""
         own, block = self._block
         first, columns = int(place[own]), len(order)
         last = first + self._nx

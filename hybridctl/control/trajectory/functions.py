@@ -43,7 +43,7 @@ class Limit:
 
     @property
     def size(self) -> float:
-        """What is no small miss of the limit, in its unit."""
+        """The size in the limit's unit from which on a violation counts as large."""
         return _SIZES.get(self.unit, 1.0)
 
 

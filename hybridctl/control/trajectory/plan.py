@@ -125,7 +125,7 @@ class PlanTracking:
 
 
 def _begun(modes: Sequence[ModeKey], events: Iterable[Event]) -> int:
-    """Which of these modes was begun last: one by one, by events that lead to the next."""
+    """The index of the mode, in a sequence that events lead through, that was entered last."""
     k = 0
     for event in events:
         k += k + 1 < len(modes) and event.mode_after == modes[k + 1]
@@ -147,11 +147,11 @@ class Closing:
 
     @property
     def closes(self) -> bool:
-        """Whether it has the planned events, with states within the tolerance."""
+        """Whether the run has the planned events, with states within the tolerance."""
         return not self.problem
 
     def required(self) -> HybridTrajectory:
-        """The run. Raises `SimulationError` where it does not close, with the reason."""
+        """The simulated run; raises `SimulationError` with the reason if it does not close."""
         if self.run is None or self.problem:
             raise SimulationError(self.problem)
         return self.run
@@ -175,7 +175,7 @@ class MotionPlan:
     def closing(
         self, making: Callable[[], Policy], tolerance: float, options: dict[str, float]
     ) -> Closing:
-        """How it is followed under the policy that `making` makes."""
+        """How well a simulation follows the plan under the policy that `making` makes."""
         course = _Course(self.task, self.curves)
         try:
             run = self._run(making(), course, options)

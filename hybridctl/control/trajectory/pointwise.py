@@ -49,7 +49,10 @@ class ColumnFunction(NamedTuple):
 def jacobian(
     column: Expression, constraints: Expression, mapped: Sequence[ColumnFunction]
 ) -> Expression:
-    """dg / dw of constraints g (m, 1), functions of what they see of `mapped`, and of others."""
+    """The Jacobian dg/dw of constraints g (m, 1) that depend on w through `mapped` and directly.
+
+    column: w (n, 1).
+    """
     seen, values = _seen(constraints, mapped)
     total = ca.jacobian(seen, column)
     for each, symbol in zip(mapped, values, strict=True):
@@ -63,7 +66,7 @@ def jacobian(
 def hessian(
     column: Expression, lagrangian: Expression, mapped: Sequence[ColumnFunction]
 ) -> Expression:
-    """The upper triangle of d^2 L / dw^2, L being a sum of what it sees of `mapped`, and of others.
+    """The upper triangle of the Hessian of L by w; L depends on w through `mapped` and directly.
 
     column: w (n, 1).
     """

@@ -82,7 +82,7 @@ Tell = Callable[[Progress], None]
 
 
 class _Told(ca.Callback):
-    """What IPOPT calls after each iteration."""
+    """The callback that IPOPT calls after each iteration."""
 
     def __init__(self, tell: Tell, sought: str, nlp: dict[str, Any], start: dict[str, Any]) -> None:
         ca.Callback.__init__(self)
@@ -96,7 +96,7 @@ class _Told(ca.Callback):
         return int(ca.nlpsol_n_out())
 
     def get_n_out(self) -> int:
-        """Whether to stop."""
+        """The number of outputs: one, which tells IPOPT whether to stop."""
         return 1
 
     def get_sparsity_in(self, i: int) -> Any:
@@ -158,9 +158,10 @@ def solve(
 def violations(
     programme: Transcription, begin: Array, max_iterations: int, tell: Tell | None = None
 ) -> list[Violation]:
-    """What is missed where all but the discretisation may be, by the least sum of |amounts|.
+    """The constraints that cannot be met, by the least sum of violations of a relaxed programme.
 
-    Amounts are compared by the sizes 100 N, 0.1 m, 1 m/s, 1 rad and so on; the largest come first.
+    All but the discretisation may be violated there. Violations are compared by the sizes 100 N,
+    0.1 m, 1 m/s, 1 rad and so on; the largest come first.
     Raises `SimulationError` where not even the dynamics can be met.
     """
     soft = [block for block in programme.blocks if not block.hard]

@@ -168,7 +168,7 @@ class Transcription:
         return np.concatenate([*parts, np.zeros(1)])
 
     def with_deviations(self, values: Array) -> Array:
-        """Variables (n,) from those (k,) that are none of deviations: linear equations in these."""
+        """All variables (n,) from those (k,) but deviations, which linear equations determine."""
         size = sum(part.numel() for phase in self.deviations for part in phase)
         begin = np.concatenate([values[:-1], np.zeros(size), values[-1:]])
         rows = [self.moving, ca.jacobian(self.moving, self.column)]

@@ -285,7 +285,7 @@ class Prediction:
     def _along(
         self, k: int, nodes: _Nodes, gains: GainSchedule, z: Array
     ) -> tuple[_ArcTape, float, Array]:
-        """One arc: what the gradient needs, its cost, and the points at its end."""
+        """The cost of one arc, the points at its end, and what the gradient needs of it."""
         nu, d = nodes.input.shape[3], nodes.input.shape[2]
         curve = gains.arcs[k]
         if curve.values.shape[1:] != (nu, d):
@@ -320,7 +320,7 @@ class Prediction:
         return PredictedCost(total, tuple(arcs), phantoms)
 
     def _back(self, nodes: _Nodes, part: _ArcTape, end: Array) -> tuple[Array, Array]:
-        """One arc: the gradients by its gain, and by the points at its start."""
+        """The gradients of the cost by the gain of one arc, and by the points at its start."""
         phi, products, z, d = (
             part.steps.start[:, -1],
             part.products,

@@ -163,7 +163,7 @@ def tune(
 
 @dataclass(frozen=True)
 class _GainSearch:
-    """The candidates and their judge."""
+    """A search for gains: the candidates tried, and the ensemble that judges them."""
 
     structure: GainStructure
     ensemble: Ensemble
@@ -187,7 +187,7 @@ class _GainSearch:
 
     @property
     def best(self) -> Candidate:
-        """The first of them."""
+        """The best candidate, the first of the ranked ones."""
         return self.ranked[0]
 
     @staticmethod

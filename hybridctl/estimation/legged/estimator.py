@@ -129,7 +129,7 @@ class BaseSettings:
             raise InputError(f"gravity must point down along z, got {self.gravity}")
 
     def contact(self, weight: float) -> Hysteresis:
-        """The thresholds, of a robot whose weight in N is that of the settings, or else this."""
+        """The force thresholds of contact, for the weight in N of the settings or else this one."""
         part = (self.weight or weight) / max(len(self.feet), 1)
         on, off = self.touch_force, self.lift_force
         ratio = _SHARES[0] / _SHARES[1]

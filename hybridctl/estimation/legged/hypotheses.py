@@ -82,12 +82,12 @@ class ContactEvidence(Settings):
 
     @property
     def window(self) -> float:
-        """The span, s."""
+        """The time over which the motion of a foot is averaged, s."""
         return (self.step or STEP) / 20.0 if self.span is None else self.span
 
     @property
     def rate(self) -> float:
-        """The switches, 1/s."""
+        """How often a foot touches down or lifts off, 1/s."""
         return 1.0 / (self.step or STEP) if self.switches is None else self.switches
 
 

@@ -53,12 +53,12 @@ class FootKinematics(NamedTuple):
 
     @property
     def moving(self) -> Array:
-        """The velocity (3, n)."""
+        """The velocity (3, n) of the foot by the rates of the joint angles."""
         return self.twist[:3]
 
     @property
     def turning(self) -> Array:
-        """The angular velocity (3, n)."""
+        """The angular velocity (3, n) of the foot by the rates of the joint angles."""
         return self.twist[3:]
 
 

@@ -118,7 +118,7 @@ def noise_of_innovations(
 
 @dataclass(frozen=True, eq=False)
 class _Maker:
-    """The filter with given levels."""
+    """A function that makes the filter for given noise levels."""
 
     settings: BaseSettings
     robot: Robot

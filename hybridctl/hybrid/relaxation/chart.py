@@ -36,7 +36,7 @@ _RANK = 1e-9  # of the largest singular value: a smaller one is none
 
 @dataclass(frozen=True, eq=False)
 class Border:
-    """Guard `index` of a mode."""
+    """A guard of a mode, taken as a surface of the state space."""
 
     mode: ModeModel
     guards: GuardSet
@@ -199,11 +199,11 @@ Chart: TypeAlias = Curved | Affine
 def chart(
     guard: Border, reset: ResetModel, border: Border | None, target: ModeModel
 ) -> tuple[Chart, Array]:
-    """The chart and V (n', p), from points on the guard.
+    """The chart of a guard, and the basis V (n', p) of what its reset forgets.
 
-    V spans what the matrix does not reach at the first one, without leaving the border by itself
-    if that can be. Raises `SystemDefinitionError` where the matrix and V together are not of full
-    rank at another one.
+    V spans what the matrix does not reach at the first of the guard's points, without leaving the
+    border by itself if that can be. Raises `SystemDefinitionError` where the matrix and V together
+    are not of full rank at another of these points.
     """
     points = guard.points
     first = Curved(guard, reset, border, np.zeros((target.space.nx, 0))).at(*points[0])

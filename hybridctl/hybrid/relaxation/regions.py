@@ -137,7 +137,7 @@ class OnGuard:
         return differences(lambda y: self.across(t, y, u)[1], x), by_input
 
     def sides(self, t: float, x: Array, u: Array) -> Sides:
-        """The fields of both sides, and a_1 and a_2."""
+        """The fields on both sides of the guard, and the rates of the guard under them."""
         strip, (constant, w) = self.strip, self.across(t, x, u)
         before, behind = strip.source.field(t, x, u), strip.pulled(t, x, u)[: strip.n]
         return Sides(before, behind, (constant + float(w @ before), constant + float(w @ behind)))
@@ -175,7 +175,7 @@ class OnGuard:
         )
 
     def speeds_jacobian(self, t: float, x: Array, u: Array) -> list[tuple[Array, Array]]:
-        """Derivatives of a_1 and of a_2 by state (n,) and input (nu,)."""
+        """Derivatives of the guard's rates under both fields, by state (n,) and input (nu,)."""
         found = self.sides(t, x, u)
         pairs = zip((found.before, found.behind), self._fields(t, x, u), strict=True)
         return [self.speed_jacobian(f, by, t, x, u) for f, by in pairs]
@@ -218,12 +218,12 @@ class Beside:
         return GuardSet(tuple(names), self.values, self.jacobian, scales)
 
     def values(self, t: float, y: Array, u: Array) -> Array:
-        """The values of these guards."""
+        """The values of the guards of a motion, its own first and then its mode's others."""
         others = self.guard.guards.values(t, y[: self.guard.mode.space.nx], u)
         return np.append(self.own(t, y, u), others[self.others])
 
     def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
-        """The derivatives of the values."""
+        """The derivatives of the guards of a motion."""
         n, own, others = self.guard.mode.space.nx, self.own_jacobian(t, y, u), self.others
         d = self.guard.mode.guard_jacobian(t, y[:n], u)
         state = np.zeros((len(others), len(y)))
@@ -266,7 +266,7 @@ class GuardModes(HybridSystem, ABC):
 
     @abstractmethod
     def motion(self, key: ModeKey) -> GuardMotion | None:
-        """What a mode is; None for a mode of the system."""
+        """The motion on a guard that a mode stands for; None for a mode of the system."""
 
     @abstractmethod
     def ways(self, key: ModeKey) -> Outgoing:

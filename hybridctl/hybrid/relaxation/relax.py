@@ -147,7 +147,7 @@ class _InStrip:
 
     @property
     def _own(self) -> tuple[str, ...]:
-        """What this kind of strip is left by."""
+        """The names of the guards at which this strip is left."""
         if self.held:
             return ("back", "released")
         return ("back", "through", "held") if self.strip.holds else ("back", "through")

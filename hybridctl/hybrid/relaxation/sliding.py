@@ -95,7 +95,7 @@ class Filippov(GuardModes):
 
 @dataclass(frozen=True, eq=False)
 class _Met:
-    """What happens where a guard is met: it is crossed, or a sliding motion begins."""
+    """The reset where a guard is met: the state crosses it, or a sliding motion begins."""
 
     strip: Strip
 
@@ -129,7 +129,7 @@ class _Slide(OnGuard):
         return self.holding(key, self._held())
 
     def _held(self) -> Held:
-        """The guard, if it does not move; and no states from which both fields lead away."""
+        """The guard as a constraint, if it is at rest; refuses states that both fields leave."""
         guard, u = self.strip.guard, np.zeros(self.strip.source.nu)
         moves = any(guard.derivative(t, np.zeros(self.strip.n), u)[0] for t in (0.0, 1.0))
         names = () if moves else (guard.name,)
@@ -151,7 +151,7 @@ class _Slide(OnGuard):
         return np.array([-first, second])
 
     def _released_by(self, t: float, x: Array, u: Array) -> GuardJacobian:
-        """Derivatives of these; those of both fields by time are taken as zero."""
+        """Derivatives of the two guards that end the sliding; those by time are taken as zero."""
         (first, first_u), (second, second_u) = self.speeds_jacobian(t, x, u)
         return GuardJacobian(
             np.zeros(2), np.vstack([-first, second]), np.vstack([-first_u, second_u])

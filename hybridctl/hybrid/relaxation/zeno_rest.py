@@ -140,7 +140,7 @@ class _RestingMode(OnGuard):
         return 0.0, bent + source.field(t, x, u) @ turns
 
     def turning(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
-        """Derivatives of that by state and input."""
+        """Derivatives by state and input of the gradient of dg/dt."""
         by_state = differences(lambda y: self.across(t, y, u)[1], x)
         return by_state, differences(lambda v: self.across(t, x, v)[1], u)
 
@@ -170,7 +170,7 @@ class _RestingMode(OnGuard):
         return np.array([-self._force(t, x, u)])
 
     def _released_by(self, t: float, x: Array, u: Array) -> GuardJacobian:
-        """Derivatives of that; the one by time is taken as zero."""
+        """Derivatives of the guard that ends the rest; the one by time is taken as zero."""
         source, d = self.strip.source, self.strip.source.jacobian(t, x, u)
         by_x, by_u = self.speed_jacobian(source.field(t, x, u), (d.state, d.input), t, x, u)
         return GuardJacobian(np.zeros(1), -by_x[None], -by_u[None])

@@ -83,7 +83,7 @@ class ConeProgramme:
         return ConeSolution(np.array(found.x), np.array(found.z), solved, infeasible)
 
     def update(self, gradient: Array, offset: Array) -> None:
-        """The update changes q and c."""
+        """Change the programme's gradient q and offset c."""
         self._solver.update(q=gradient, b=offset)
 
 

@@ -58,7 +58,7 @@ class Loads(NamedTuple):
 
 @dataclass(frozen=True)
 class LeastForces:
-    """The forces, and what is needed for their derivative.
+    """Forces of least weighted norm, and what is needed for their derivative.
 
     multipliers m (n,): normal forces of the closed contacts in their order, then friction of the
     sticking ones, contact by contact.
@@ -83,12 +83,12 @@ class LeastForces:
 
     @property
     def slipping(self) -> tuple[int, ...]:
-        """Those that are held at |f_t| = mu_s f_n."""
+        """The closed contacts, by their place among these, that are held at |f_t| = mu_s f_n."""
         return tuple(j for j, kind in enumerate(self._active) if kind == SIDE)
 
     @property
     def touched(self) -> tuple[int, ...]:
-        """Those at a border without being held there, where derivatives are one-sided."""
+        """The closed contacts at a border without being held: derivatives are one-sided there."""
         near = near_borders(self._of.cones, self._open, self.multipliers / self._of.units)
         return tuple(j for j in np.flatnonzero(near).tolist() if self._active[j] == INSIDE)
 

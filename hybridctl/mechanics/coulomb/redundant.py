@@ -66,7 +66,7 @@ class Redundancy:
         return regular, redundant
 
     def forces(self, modes: Modes) -> Iterator[Array]:
-        """Forces (r,) that obey the law in these states, those of other rates too."""
+        """All forces (r,) found that obey the law in these states; their rates may differ."""
         motions = self._motions(modes)
         if motions.consistent:
             for directions in self._directions(modes, motions):
@@ -227,7 +227,7 @@ def _along(known: Array, turning: Sequence[list[int]], rates: Array) -> Array:
 
 
 def _scalars(rows: Array, kinds: Sequence[object]) -> Array:
-    """One for rows that are not negative, or the axis of a circular cone; zero across it."""
+    """A vector inside the cones of these rows: 1 on scalar rows and axes, 0 across."""
     inner = np.ones(len(rows))
     circular = 3 * sum(isinstance(kind, clarabel.SecondOrderConeT) for kind in kinds)
     across = np.arange(len(rows) - circular, len(rows)).reshape(-1, 3)[:, 1:]

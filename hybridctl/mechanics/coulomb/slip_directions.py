@@ -101,7 +101,7 @@ class _Reduced:
         return np.repeat(np.arange(number), lengths), np.concatenate(roots)[:, None]
 
     def turn(self, which: Which, angles: Array) -> None:
-        """Newton's method, in place."""
+        """Improve the angles of sliding directions by Newton's method, in place."""
         active = np.arange(len(which))
         for _ in range(_ITERATIONS):
             if not len(active):

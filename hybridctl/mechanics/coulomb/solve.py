@@ -160,7 +160,7 @@ def _starts(plain: CoulombProblem, programmes: int) -> Iterator[tuple[Array, flo
 def _least(
     plain: CoulombProblem, solution: CoulombSolution, metric: Array | None
 ) -> CoulombSolution:
-    """The solution with the least forces of its states, or with the least that give its rates."""
+    """The solution with the least forces in its states or, if that fails, with its rates."""
     modes, zero = solution.modes, np.zeros(len(plain.free))
     forces = newton(plain, zero, modes, guess=solution.forces, metric=metric)
     least = judged(plain, forces, modes)

@@ -71,7 +71,7 @@ def _is_unique(problem: CoulombProblem) -> bool:
 
 
 def _one_contact(problem: CoulombProblem) -> bool:
-    """The condition for one contact."""
+    """Whether the condition for one contact proves that there is at most one solution."""
     ((_, rows, _, mu, given),) = problem.contacts
     g, b = problem.delassus.tolist(), problem.free.tolist()
     coupling = [g[0][row] for row in rows]

@@ -249,7 +249,7 @@ class _ImpactReset(ResetModel):
 
 
 def _reaches(height: float, rate: float, acceleration: float) -> float:
-    """The time at which something thrown from a height falls through zero, s."""
+    """The time until a gap with this rate and acceleration closes, s; infinite if never."""
     if height <= 0.0:
         return 0.0
     root = rate * rate - 2.0 * acceleration * height

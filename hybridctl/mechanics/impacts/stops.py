@@ -1,4 +1,4 @@
-"""What happens where contacts stop sliding, or begin to: velocities without what is left of it.
+"""Resets of contacts that stop or begin to slide: they take off what is left of sliding.
 
 Both are events without an impulse that could be felt: what is taken off is at most 2e-8 m/s.
 """
@@ -23,7 +23,7 @@ from hybridctl.mechanics.tolerances import STANDSTILL
 
 @dataclass(frozen=True)
 class Stop(ResetModel):
-    """Contacts stop sliding without an impulse, and go on in `modes` but for those.
+    """The reset of contacts that stop sliding and stick; others go on in `modes`.
 
     One that stops and those that stand still with it stick, and lose what is left of
     their sliding velocities, at most 2e-8 m/s. What other guards say at that instant was seen
@@ -36,14 +36,14 @@ class Stop(ResetModel):
     stops: Mapping[int, str]
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """The velocity without the sliding of those that stop."""
+        """The jump: velocities without the sliding of the contacts that stop."""
         stand, stopped = self._standing(x)
         after = _stopped(self.dynamics, self.dynamics.phase(stand), x, stopped)
         took_part = tuple(name for i, name in self.stops.items() if i in stopped)
         return Jump(after, stand, np.zeros(len(self.modes)), guards=took_part or None)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """Its derivatives, with what friction does to perturbations up to the stop."""
+        """The derivatives of the reset; friction before the stop acts on perturbations, too."""
         dynamics = self.dynamics
         stand, stopped = self._standing(at.x)
         return _jacobian(dynamics, dynamics.phase(stand), at, stopped, dynamics.phase(self.modes))
@@ -58,7 +58,7 @@ class Stop(ResetModel):
         return stand, [i for i, m in enumerate(stand) if m == STICK and slow[i]]
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> None:
-        """None, where contacts clearly stick after it; see `clearly_held`."""
+        """No border: contacts must stick clearly after the stop, see `clearly_held`."""
         n = self.dynamics.robot.nq
         clearly_held(self.dynamics, at.x[:n], at.x[n:], u_after, contact_modes(key))
 
@@ -82,7 +82,7 @@ class Breakaway(ResetModel):
         return Jump(after, self.modes, np.zeros(len(self.modes)))
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """Its derivatives: perturbations of those sliding velocities vanish."""
+        """The derivatives of the reset: perturbations of the velocities that it removes vanish."""
         phase = self.dynamics.phase(self.before)
         return _jacobian(self.dynamics, phase, at, self.begin, phase)
 

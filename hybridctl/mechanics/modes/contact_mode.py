@@ -72,7 +72,7 @@ class ContactPoint(Point):
 
     @Found
     def derivatives(self) -> AccelerationDerivatives:
-        """Derivatives of both."""
+        """Derivatives of acceleration and forces."""
         return self.mode.dynamics.derivatives_at(self.q, self.v, self.u, self.contact)
 
 

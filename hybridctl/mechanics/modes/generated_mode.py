@@ -48,7 +48,7 @@ class GeneratedPoint(ContactPoint):
 
     @Found
     def slopes(self) -> Slopes | None:
-        """Derivatives of field and guards, likewise."""
+        """Derivatives of field and guards, None where they are not sound."""
         return self.mode.slopes_at(self)
 
 

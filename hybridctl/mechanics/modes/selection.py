@@ -179,7 +179,7 @@ def _check_unique(problem: CoulombProblem) -> None:
 
 @contextmanager
 def _of_modes() -> Iterator[None]:
-    """Several solutions are of a mode."""
+    """Report several solutions of the law as several modes that a state may flow on in."""
     try:
         yield
     except SeveralContactSolutionsError as error:

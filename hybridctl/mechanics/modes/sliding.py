@@ -148,7 +148,7 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
 
 
 def _along_accelerations(now: Solution, friction: Friction, scale: float) -> tuple[Solution, float]:
-    """Newton's method from these directions; besides, the largest acceleration left across."""
+    """The solution with sliding directions along their accelerations, and what is left across."""
     missed = change_of_steered(now, along=False)
     for _ in range(_TURNED):
         if not now.inside or not np.abs(missed).max() > CONSISTENT * scale:  # or is no number

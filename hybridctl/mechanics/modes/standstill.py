@@ -33,10 +33,11 @@ Phases = Callable[[Modes], ContactPhase]
 
 
 def settled(phases: Phases, phase: ContactPhase, rows: ContactRows) -> Solution:
-    """The solution in the directions of sliding velocities, or, where there is none, of others.
+    """The solution of the contact law; slow contacts stop, begin to slide, or are held.
 
-    Contacts that all but stand still come to a stop, begin to slide, or are held: they slide
-    the way they go, the way friction lets them accelerate, or stick. phases: of all modes.
+    Slow contacts all but stand still: they slide on the way they go until they stop, begin to slide
+    the way friction lets them accelerate, or stick. Others slide along their velocities. phases: of
+    all modes.
     """
     if not phase.spatial:
         return solve(phase, rows, {})
@@ -142,7 +143,7 @@ def _going_on(
     contacts: list[int],
     sure: bool,
 ) -> list[int]:
-    """Those of slow contacts that do not begin to slide and still slide the way they go.
+    """The slow contacts that go on sliding the way they go, without beginning to slide anew.
 
     Where friction could hold a contact it goes on until it stops, if it slows down: otherwise it is
     held. sure: whether that is known.

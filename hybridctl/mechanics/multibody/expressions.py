@@ -26,7 +26,7 @@ class FramePose(NamedTuple):
     position: Expression
 
     def of(self, inner: FramePose) -> FramePose:
-        """The pose of a frame that is known in this one."""
+        """The pose, in the outer frame, of a frame whose pose in this one is given."""
         return FramePose(
             self.rotation @ inner.rotation, self.position + self.rotation @ inner.position
         )
@@ -39,7 +39,7 @@ class Spatial(NamedTuple):
     angular: Expression
 
     def plus(self, other: Spatial) -> Spatial:
-        """The sum."""
+        """The sum of two spatial vectors."""
         return Spatial(self.linear + other.linear, self.angular + other.angular)
 
     def at(self, point: Expression) -> Expression:

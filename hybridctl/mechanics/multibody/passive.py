@@ -47,7 +47,7 @@ class Passive(NamedTuple):
         rest: Mapping[str, float],
         damping: Mapping[str, float],
     ) -> Passive:
-        """What is given by names of joints; damping left out is `default` (nv,).
+        """Springs and dampers given by names of joints; damping left out is `default` (nv,).
 
         Raises `UnknownNameError` for a joint, `InputError` for one of several degrees of freedom
         and for negative stiffness or damping.

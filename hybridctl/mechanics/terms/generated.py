@@ -130,7 +130,7 @@ class Constants(NamedTuple):
         return sum(1 + place.directions for place in self.places)
 
     def made(self, name: str) -> Any:
-        """A function of those below, made or read from disk."""
+        """The function of this name, generated or read from disk."""
         return kept(self.key(name), lambda: transposed(name, *self._made(name)))
 
     def _made(self, name: str) -> _Made:

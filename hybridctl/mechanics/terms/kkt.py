@@ -44,7 +44,7 @@ class KKT:
         self._prepared(force, weights, redundant)
 
     def _prepared(self, force: Array | None, weights: Array | None, redundant: bool) -> KKT:
-        """These equations, factorised."""
+        """Compute and factorise what the equations need, and return them."""
         self._symmetric = force is None
         self.push: Array = self.by_mass(self.constraint.T if force is None else force)
         self.response: Array = self.push.T.dot(self.constraint.T).T

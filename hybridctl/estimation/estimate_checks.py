@@ -1,4 +1,4 @@
-"""Estimates of users, checked where they come in."""
+"""Checks of the estimates that users hand in."""
 
 from __future__ import annotations
 
