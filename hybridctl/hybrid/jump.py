@@ -28,9 +28,41 @@ _MOST_RESETS = MOST_GUARDS * 2 ** (MOST_GUARDS - 1)
 _SELECTIONS = 8  # one after the other
 
 
-def jump(
+class Outcome(NamedTuple):
+    """Where an event leads: the mode and the jump of its resets, and the guards that took part."""
+
+    mode: ModeKey
+    jump: Jump
+    guards: tuple[str, ...]
+
+    @classmethod
+    def of(cls, mode: ModeKey, jump: Jump, guards: tuple[str, ...]) -> Outcome:
+        """The outcome of guards that fired, of which the jump may name those that took part."""
+        return cls(mode, jump, guards if jump.guards is None else jump.guards)
+
+
+def executed(
+    system: HybridSystem,
+    source: ModeKey,
+    guards: tuple[str, ...],
+    t: float,
+    x: Array,
+    u: Array,
+    u_after: Array | None = None,
+) -> Outcome:
+    """The event of guards that fire at (t, x, u), with the mode that goes on from it.
+
+    u_after: the input (nu,) under which it does, by default u. Raises what `outcome` raises, and
+    `NoContactSolutionError` as `consistent` does.
+    """
+    found, after = outcome(system, source, guards, t, x, u), u if u_after is None else u_after
+    here = consistent(system, found.mode, lambda mode: mode.calc(t, found.jump.state, after))
+    return found._replace(mode=here.mode.key)
+
+
+def outcome(
     system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
-) -> tuple[ModeKey, Jump]:
+) -> Outcome:
     """The mode and the jump that guards of mode `source` lead to, when they fire at (t, x, u).
 
     Without an edge of their own the single edges are applied one after the other, with the same
@@ -47,7 +79,7 @@ def jump(
     jump = first.jump
     if jump.impulses is not first.impulses:
         jump = replace(jump, impulses=first.impulses)
-    return first.mode, jump
+    return Outcome.of(first.mode, jump, guards)
 
 
 def ends(
@@ -147,6 +179,8 @@ def firings(
         x = here.jump.state
         edge = single_edge(system, here.mode, name)
         key, jump = edge.jump(t, x, u)
+        if jump.guards is not None:  # the last guard is not the only one to take part
+            jump = replace(jump, guards=None)
         together, order = jump.impulses, (*here.order, name)
         if len(here.impulses) == len(together):
             together = here.impulses + together
