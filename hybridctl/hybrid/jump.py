@@ -75,7 +75,13 @@ def outcome(
     first, *others = ends(system, source, guards, t, x, u)
     for other in others:
         if not first.agrees(other):
-            raise _ambiguous(source, guards, t, first, other)
+            raise order_matters(
+                f"guards {guards} of mode {source!r} fired together at t = {t:.9g} s",
+                (first.order, other.order),
+                (first.mode, other.mode),
+                (first.jump.state, other.jump.state),
+                "; give this event a transition of its own",
+            )
     jump = first.jump
     if jump.impulses is not first.impulses:
         jump = replace(jump, impulses=first.impulses)
@@ -233,23 +239,28 @@ def in_any_order(
     return onward(start, frozenset())
 
 
-def _ambiguous(
-    source: ModeKey, guards: tuple[str, ...], t: float, first: Firing, second: Firing
+def order_matters(
+    event: str,
+    orders: tuple[tuple[str, ...], tuple[str, ...]],
+    modes: tuple[ModeKey, ModeKey],
+    states: tuple[Array, Array],
+    advice: str,
+    *,
+    at_once: bool = False,
 ) -> AmbiguousEventError:
+    """The error that two orders of the guards of an event, which is told in words, lead apart.
+
+    at_once: whether in what the second leads to all of them have fired at once.
+    """
+    one, other = states
+    apart = f"their dimension ({len(one)} and {len(other)})"
+    if one.shape == other.shape:
+        apart = f"{np.abs(one - other).max(initial=0.0):.3g}"
+    second = "all at once" if at_once else orders[1]
     return AmbiguousEventError(
-        f"guards {guards} of mode {source!r} fired together at t = {t:.9g} s, and their order "
-        f"matters: {first.order} leads to {first.mode!r}, {second.order} to {second.mode!r}, and "
-        f"the states differ by up to {_apart(first, second)}; give this event a transition of its "
-        "own",
-        orders=(first.order, second.order),
-        modes=(first.mode, second.mode),
-        states=(first.jump.state, second.jump.state),
+        f"{event} and their order matters: {orders[0]} leads to {modes[0]!r}, {second} to "
+        f"{modes[1]!r}, and the states differ by up to {apart}{advice}",
+        orders=orders,
+        modes=modes,
+        states=states,
     )
-
-
-def _apart(first: Firing, second: Firing) -> str:
-    """The largest difference of two states, in words where their sizes differ."""
-    state, others = first.jump.state, second.jump.state
-    if state.shape != others.shape:
-        return f"their dimension ({len(state)} and {len(others)})"
-    return f"{np.abs(state - others).max(initial=0.0):.3g}"
