@@ -13,9 +13,8 @@ from hybridctl.robots import five_link
 
 from hybridctl.checks import Array
 from hybridctl.errors import GuardViolatedError, SimulationError
-from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
+from hybridctl.hybrid.policy import ContinuedPolicy, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.modes.phase import contact_modes
@@ -147,7 +146,7 @@ def walk(
     time, mode, _, past = place or in_mid_step(gait)
     span = (time, time + _PATIENCE * steps * gait.period)
     if past:
-        policy = Continued(policy, past)
+        policy = ContinuedPolicy(policy, past)
     return _walked(gait, walker or gait.walker, mode, policy, start, span, steps, whole)
 
 
@@ -177,7 +176,7 @@ def over_a_step(
         gait,
         raised,
         first.run.final_mode,
-        Continued(policy, past),
+        ContinuedPolicy(policy, past),
         first.run.final_state,
         (first.run.end, now),
     )
@@ -187,7 +186,7 @@ def over_a_step(
     state[1] -= height  # the ground is where it is, and zero again
     if steps == 1:
         return replace(leaving, steps=1)
-    mode, after = leaving.run.final_mode, Continued(policy, past)
+    mode, after = leaving.run.final_mode, ContinuedPolicy(policy, past)
     rest = _walked(gait, gait.walker, mode, after, state, (now, end), steps - 1, whole)
     return replace(rest, steps=rest.steps + 1)
 
@@ -225,30 +224,6 @@ def scattered(
     project = gait.walker.mode(place.mode).project
     assert project is not None
     return project(off)
-
-
-@dataclass(frozen=True, eq=False)
-class Continued:
-    """A policy that remembers events from before the run."""
-
-    policy: Policy
-    past: tuple[Event, ...]
-
-    def law(self, history: History) -> InputLaw:
-        """The law after all events."""
-        return self.policy.law(self._whole(history))
-
-    def next_change(self, history: History) -> float:
-        """The time at which the policy wants to be asked again, s."""
-        return next_change(self.policy, self._whole(history))
-
-    @property
-    def sees_samples(self) -> bool:
-        """Whether the policy goes by what was at samples."""
-        return sees_samples(self.policy)
-
-    def _whole(self, history: History) -> History:
-        return replace(history, events=(*self.past, *history.events))
 
 
 def _walked(

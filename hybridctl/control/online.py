@@ -22,7 +22,7 @@ from hybridctl.control.recording import Recording
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import START, Position, advance, followed, missing
 from hybridctl.errors import HybridctlError, ReferenceRangeError
-from hybridctl.hybrid.jump import jump
+from hybridctl.hybrid.jump import executed
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, next_change
@@ -62,10 +62,11 @@ class Controller:
     used, s. fallback: the input after that, zero by default.
 
     An event of guards puts the controller into the mode that the reference has then, or else into
-    the one that the reset leads to from the measured state. Where there is a reference, guards that
-    it does not have next are ignored, such as those that fire twice. The policy is asked for its
-    law at events and when it wants to be; its law at each sample. A time that jumps, backwards or
-    by more than the patience, is believed once the next sample goes on from there.
+    the one that goes on after the reset of the measured state, under the last input. Where there is
+    a reference, guards that it does not have next are ignored, such as those that fire twice. The
+    policy is asked for its law at events and when it wants to be; its law at each sample. A time
+    that jumps, backwards or by more than the patience, is believed once the next sample goes on
+    from there.
 
     Raises `InputError` for bad arguments; `step` raises nothing.
     """
@@ -200,7 +201,8 @@ class Controller:
             self.mode = followed(self.reference, self._position).mode
         else:
             try:
-                self.mode = jump(self.system, before, names, t, x, self._input)[0]
+                found = executed(self.system, before, names, t, x, self._input)
+                self.mode, names = found.mode, found.guards
             except HybridctlError as error:  # a state that no impact law takes to be touching
                 self.fault = error
         nothing = np.zeros_like(self._input)

@@ -29,7 +29,7 @@ from hybridctl.errors import (
 )
 from hybridctl.estimation.estimate import truncated
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
-from hybridctl.hybrid.jump import ends
+from hybridctl.hybrid.jump import ends, executed
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
@@ -293,14 +293,12 @@ def _falling(
     steeper = truncated(-rate / s)[0]
     slowed = rate / (rate - s * steeper)
     x = space.normalize(space.integrate(event.state_before, p @ row * (-steeper / s)))
-    edge = system.outgoing(event.mode_before).edge(event.guards)
-    if edge is None:
-        return None, slowed
+    at = event.time, x, event.input_before, event.input_after
     try:
-        jump = edge.reset(event.time, x, event.input_before)
+        mode, jump, took_part = executed(system, event.mode_before, event.guards, *at)
     except SimulationError:
         return None, slowed
-    if jump.mode not in (None, event.mode_after) or jump.guards not in (None, event.guards):
+    if mode != event.mode_after or took_part != event.guards:
         return None, slowed
     return replace(event, state_before=x, state_after=jump.state, report=jump.report), 1.0
 

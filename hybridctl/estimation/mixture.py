@@ -18,7 +18,7 @@ found by iteration from the likeliest mean; J changes the tangent space, see `ri
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.special import logsumexp
@@ -39,6 +39,7 @@ from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import Space
 
 
 def mixed(model: Model, hypotheses: Sequence[Hypothesis], law: InputLaw) -> Mixture:
@@ -61,24 +62,47 @@ def combined(system: HybridSystem, estimates: Sequence[Estimate], weights: Array
     Modes whose states have another size than that of the most probable one count in the
     probabilities alone.
     """
+    shares = mode_shares([e.mode for e in estimates], weights)
+    space, alike = of_most_probable(system, shares)
+    rows = [k for k, e in enumerate(estimates) if e.mode in alike]
+    parts, shared = [estimates[k] for k in rows], weights[rows] / weights[rows].sum()
+    means, covariances = ([getattr(e, name) for e in parts] for name in ("mean", "covariance"))
+    mean, p = moments(space, np.array(means), shared, covariances)
+    return Mixture(next(iter(shares)), estimates[0].time, mean, p, shares)
+
+
+def mode_shares(modes: Sequence[ModeKey], weights: Array) -> dict[ModeKey, float]:
+    """The probabilities of modes, the most probable first, of what has weights (n,) in them."""
     shares: dict[ModeKey, float] = {}
-    for e, w in zip(estimates, weights.tolist(), strict=True):
-        shares[e.mode] = shares.get(e.mode, 0.0) + w
-    shares = dict(sorted(shares.items(), key=lambda item: -item[1]))
-    first = next(iter(shares))
-    space = system.mode(first).space
-    size = space.nx, space.ndx
-    spaces = [system.mode(e.mode).space for e in estimates]
-    rows = [k for k, other in enumerate(spaces) if (other.nx, other.ndx) == size]
-    parts = [estimates[k] for k in rows]
-    shared = weights[rows] / weights[rows].sum()
-    guess = parts[int(shared.argmax())].mean
-    mean, ways = center(space, np.array([e.mean for e in parts]), shared, guess)
-    total = np.zeros((space.ndx, space.ndx))
-    for w, way, e in zip(shared.tolist(), ways, parts, strict=True):
-        turn = np.linalg.inv(right_jacobian(space, way))
-        total += w * (turn @ e.covariance @ turn.T + np.outer(way, way))
-    return Mixture(first, estimates[0].time, mean, nearest_semidefinite(total), shares)
+    for key, w in zip(modes, weights.tolist(), strict=True):
+        shares[key] = shares.get(key, 0.0) + w
+    return dict(sorted(shares.items(), key=lambda item: -item[1]))
+
+
+def of_most_probable(
+    system: HybridSystem, shares: Mapping[ModeKey, float]
+) -> tuple[Space, set[ModeKey]]:
+    """The space of the most probable mode, which is the first, and the modes of its size."""
+    spaces = {key: system.mode(key).space for key in shares}
+    space = next(iter(spaces.values()))
+    return space, {k for k, s in spaces.items() if (s.nx, s.ndx) == (space.nx, space.ndx)}
+
+
+def moments(
+    space: Space, states: Array, weights: Array, covariances: Sequence[Array] | None = None
+) -> tuple[Array, Array]:
+    """Mean (nx,) and covariance (ndx, ndx) of states (n, nx) whose weights (n,) sum to one.
+
+    covariances: n of (ndx, ndx), each in the tangent space of its state; none for states that are
+    known.
+    """
+    mean, ways = center(space, states, weights, states[weights.argmax()])
+    total = ways.T @ (weights[:, None] * ways)
+    if covariances is not None:
+        for w, way, p in zip(weights.tolist(), ways, covariances, strict=True):
+            turn = np.linalg.inv(right_jacobian(space, way))
+            total += w * (turn @ p @ turn.T)
+    return mean, nearest_semidefinite(total)
 
 
 def own_part(model: Model, h: Hypothesis, law: InputLaw) -> Estimate:

@@ -22,7 +22,7 @@ from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.arc import Arc
-from hybridctl.hybrid.jump import consistent, jump
+from hybridctl.hybrid.jump import executed
 from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
 from hybridctl.hybrid.mapped import MappedMode, MappedPoint, WithoutGuards
 from hybridctl.hybrid.mode import Edge, Outgoing, Reset
@@ -134,15 +134,14 @@ class Model:
     def fire(self, key: ModeKey, guards: Sequence[str], t: float, x: Array, law: InputLaw) -> Event:
         """The event of these guards at a state, whatever the values of the guards.
 
-        What the mode after it holds is put right, where a state beyond the guard is off it.
+        It is named after those that take part. What the mode after it holds is put right, where a
+        state beyond the guard is off it.
         """
-        u, system = law(t, x), self.system
-        after, made = jump(system, key, tuple(guards), t, x, u)
-        mode = consistent(system, after, lambda mode: mode.calc(t, made.state, u)).mode
-        state, rate = constrained(mode, made.state), np.zeros_like(u)
-        return Event(
-            0, t, key, mode.key, tuple(guards), x, state, u, u, rate, made.impulses, made.report
-        )
+        u = law(t, x)
+        after, made, took_part = executed(self.system, key, tuple(guards), t, x, u)
+        state = constrained(self.system.mode(after), made.state)
+        rate = np.zeros_like(u)
+        return Event(0, t, key, after, took_part, x, state, u, u, rate, made.impulses, made.report)
 
     def law(self, key: ModeKey, given: ArrayLike | InputLaw | None) -> InputLaw:
         """The input of a mode as u(t, x): from a constant (nu,), a function, or None, zero."""

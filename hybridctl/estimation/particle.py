@@ -26,10 +26,11 @@ from hybridctl.checks import Array, Indices, count, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
-from hybridctl.estimation.estimate import Estimate, Mixture, constrained, nearest_semidefinite
+from hybridctl.estimation.estimate import Estimate, Mixture, constrained
 from hybridctl.estimation.estimate_checks import admitted
 from hybridctl.estimation.filter import Constant, SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, explicit
+from hybridctl.estimation.mixture import mode_shares, moments, of_most_probable
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.predict import predict
@@ -69,10 +70,7 @@ class ParticleSet:
     @property
     def shares(self) -> dict[ModeKey, float]:
         """The probabilities of modes, the most probable first."""
-        found: dict[ModeKey, float] = {}
-        for key, w in zip(self.modes, self.weights.tolist(), strict=True):
-            found[key] = found.get(key, 0.0) + w
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+        return mode_shares(self.modes, self.weights)
 
     @property
     def typical_events(self) -> tuple[BriefEvent, ...]:
@@ -376,13 +374,10 @@ class ParticleFilter:
         shares = now.shares
         if len(shares) == 1:
             return None
-        space = self.model.system.mode(next(iter(shares))).space
-        spaces = {key: self.model.system.mode(key).space for key in shares}
-        same = {key for key, s in spaces.items() if (s.nx, s.ndx) == (space.nx, space.ndx)}
-        rows = np.flatnonzero([key in same for key in now.modes])
+        space, alike = of_most_probable(self.model.system, shares)
+        rows = np.flatnonzero([key in alike for key in now.modes])
         states, w = np.array([now.states[k] for k in rows]), now.weights[rows]
-        mean, ways = center(space, states, w / w.sum(), states[w.argmax()])
-        p = nearest_semidefinite(ways.T @ ((w / w.sum())[:, None] * ways))
+        mean, p = moments(space, states, w / w.sum())
         return Mixture(next(iter(shares)), now.time, mean, p, shares)
 
     def _summary(self, now: ParticleSet) -> Estimate:
@@ -392,9 +387,8 @@ class ParticleFilter:
         rows = now.members(mode)
         states, w = np.array([now.states[k] for k in rows]), weights[rows] / shares[mode]
         held = self.model.system.mode(mode)
-        mean, ways = center(held.space, states, w, states[w.argmax()])
-        mean = constrained(held, mean)
-        return Estimate(mode, now.time, mean, nearest_semidefinite(ways.T @ (w[:, None] * ways)))
+        mean, p = moments(held.space, states, w)
+        return Estimate(mode, now.time, constrained(held, mean), p)
 
 
 def _in_full(event: BriefEvent) -> Event:

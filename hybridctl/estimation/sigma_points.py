@@ -31,6 +31,7 @@ from hybridctl.spaces import Space
 
 _ROUNDS = 20
 _CLOSE = 1e-14
+_ROUNDING = 1e-15  # of a state, in its differences from others
 
 
 class EventPattern(NamedTuple):
@@ -153,8 +154,9 @@ def center(space: Space, states: Array, weights: Array, guess: Array) -> tuple[A
     for _ in range(_ROUNDS):
         ways = differences(space, x, states)
         step = weights @ ways
-        if np.abs(step).max(initial=0.0) <= _CLOSE * np.abs(ways).max(initial=0.0):
-            break
+        off, spread = (np.abs(values).max(initial=0.0) for values in (step, ways))
+        if off <= _CLOSE * spread or off <= _ROUNDING * np.abs(x).max(initial=0.0):
+            return x, ways
         x = space.normalize(space.integrate(x, step))
     return x, differences(space, x, states)
 

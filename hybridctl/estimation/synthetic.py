@@ -20,9 +20,8 @@ from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Senso
 from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.record import Record, Series
 from hybridctl.hybrid.arc import Arc, joined
-from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.policy import ContinuedPolicy, DisturbedPolicy, Policy, SampledPolicy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.multibody.robot import Robot
@@ -37,43 +36,16 @@ _ON_SURFACE = 1e-9  # of a guard's size
 
 
 @dataclass(frozen=True, eq=False)
-class HeldPolicy:
-    """A policy whose input is taken at every sample and held until the next, with disturbances.
+class _Disturbance:
+    """A disturbance of the input: values (n, nu), one for each period from `begin` on."""
 
-    disturbances (n, nu): one for each period from `begin` on. held (nu,): the input with which it
-    begins between two samples.
-    """
-
-    policy: Policy | None
-    disturbances: Array
+    values: Array
     begin: float
     period: float
-    held: Array | None = None
 
-    def law(self, history: History) -> InputLaw:
-        """The input of this period; what happens within it does not change it."""
-        t, events = history.time, history.events
-        if t - self.begin - self.period * self._index(t) > _ROUNDING * self.period:
-            here = bool(events) and events[-1].time == t
-            held = events[-1].input_before if here else self.held
-            if held is not None:
-                return HeldInput(held)
-        u = self.disturbance(t)
-        if self.policy is not None:
-            seen = tuple(event for event in events if event.guards)
-            u = u + self.policy.law(replace(history, events=seen))(t, history.state)
-        return HeldInput(u)
-
-    def next_change(self, history: History) -> float:
-        """The time of the next sample."""
-        return self.begin + self.period * (self._index(history.time) + 1)
-
-    def disturbance(self, t: float) -> Array:
-        """The disturbance of the period that holds time t (nu,)."""
-        return np.asarray(self.disturbances[min(self._index(t), len(self.disturbances) - 1)])
-
-    def _index(self, t: float) -> int:
-        return int(np.floor((t - self.begin) / self.period + _ROUNDING))
+    def __call__(self, t: float, x: Array) -> Array:
+        k = int(np.floor((t - self.begin) / self.period + _ROUNDING))
+        return np.asarray(self.values[min(k, len(self.values) - 1)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,21 +146,22 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     point = mode.calc(times[0], scenario.mean, np.zeros(mode.nu))
     density = model.process_noise.matrix(point, np.eye(mode.nu))
     root = np.linalg.cholesky(density / period) if density.any() else density
-    held = HeldPolicy(
-        scenario.policy, rng.normal(size=(n + 1, mode.nu)) @ root.T, float(times[0]), period
-    )
-    policy = held if density.any() or scenario.policy is not None else None
+    begin, disturbances = float(times[0]), rng.normal(size=(n + 1, mode.nu)) @ root.T
+    disturbance, policy = _Disturbance(disturbances, begin, period), None
+    if scenario.policy is not None:
+        policy = SampledPolicy(DisturbedPolicy(scenario.policy, disturbance), period, begin)
+    elif density.any():
+        policy = SampledPolicy(disturbance, period, begin)
     tolerance = settings.tolerance or _TOLERANCE
     start = _start(model, settings.spread * scenario.spread, scenario.mean, rng)
     if model.reset_noise is None:
-        span = float(times[0]), float(times[-1])
-        run = _simulated(model, model.open, start, span, policy, tolerance, [])
+        run = _simulated(model, model.open, start, (begin, float(times[-1])), policy, tolerance)
     else:
         run = _with_reset_noise(model, start, times, policy, tolerance, rng)
     if policy is None:
         return Truth(run, times, np.zeros((n + 1, mode.nu)))
-    commands = [run.input(t) - held.disturbance(t) for t in times.tolist()]
-    return Truth(run, times, np.array(commands))
+    inputs = np.array([run.input(t) for t in times.tolist()])
+    return Truth(run, times, inputs - disturbances)
 
 
 def _start(model: FilterModel, spread: Array, mean: Array, rng: np.random.Generator) -> Array:
@@ -205,7 +178,7 @@ def _with_reset_noise(
     model: FilterModel,
     start: Array,
     times: Array,
-    policy: HeldPolicy | None,
+    policy: Policy | None,
     tolerance: float,
     rng: np.random.Generator,
 ) -> HybridTrajectory:
@@ -216,12 +189,12 @@ def _with_reset_noise(
     arcs: list[Arc] = []
     events: list[Event] = []
     mode, x, t = model.open, start, float(times[0])
+    held: tuple[float, Array] | None = None
     stops = [*(0.5 * (times[_AHEAD::_AHEAD] + times[_AHEAD - 1 : -1 : _AHEAD])).tolist(), times[-1]]
     for stop in stops:
         while True:
-            if policy is not None and arcs:
-                policy = replace(policy, held=arcs[-1].left_limit()[1])
-            run = _simulated(model, mode, x, (t, float(stop)), policy, tolerance, events)
+            on = None if policy is None else ContinuedPolicy(policy, tuple(events), held)
+            run = _simulated(model, mode, x, (t, float(stop)), on, tolerance)
             noisy = next((e for e in run.events if e.guards and t < e.time < stop), None)
             last = len(run.events) if noisy is None else noisy.index
             goes_on = bool(arcs) and len(arcs) > len(events)
@@ -230,27 +203,15 @@ def _with_reset_noise(
             events += run.events[:last]
             if noisy is None:
                 mode, x, t = run.final_mode, run.final_state, float(stop)
+                held = t, arcs[-1].left_limit()[1]
                 break
             mode, x, t = noisy.mode_after, _perturbed(model, noisy, rng), noisy.time
             events.append(replace(noisy, state_after=x))
+            held = None
     return HybridTrajectory(
         tuple(replace(arc, index=k) for k, arc in enumerate(arcs)),
         tuple(replace(event, index=k) for k, event in enumerate(events)),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _RememberingPolicy:
-    """A policy that remembers the events of the runs before."""
-
-    policy: Policy
-    past: tuple[Event, ...]
-
-    def law(self, history: History) -> InputLaw:
-        return self.policy.law(replace(history, events=self.past + history.events))
-
-    def next_change(self, history: History) -> float:
-        return next_change(self.policy, replace(history, events=self.past + history.events))
 
 
 def _simulated(
@@ -260,15 +221,13 @@ def _simulated(
     span: tuple[float, float],
     policy: Policy | None,
     tolerance: float,
-    past: list[Event],
 ) -> HybridTrajectory:
-    continued = None if policy is None else _RememberingPolicy(policy, tuple(past))
     return simulate(
         model.system,
         mode,
         x,
         span,
-        continued,
+        policy,
         rtol=tolerance,
         atol=tolerance,
         on_zeno="rest",

@@ -28,9 +28,41 @@ _MOST_RESETS = MOST_GUARDS * 2 ** (MOST_GUARDS - 1)
 _SELECTIONS = 8  # one after the other
 
 
-def jump(
+class Outcome(NamedTuple):
+    """Where an event leads: the mode and the jump of its resets, and the guards that took part."""
+
+    mode: ModeKey
+    jump: Jump
+    guards: tuple[str, ...]
+
+    @classmethod
+    def of(cls, mode: ModeKey, jump: Jump, guards: tuple[str, ...]) -> Outcome:
+        """The outcome of guards that fired, of which the jump may name those that took part."""
+        return cls(mode, jump, guards if jump.guards is None else jump.guards)
+
+
+def executed(
+    system: HybridSystem,
+    source: ModeKey,
+    guards: tuple[str, ...],
+    t: float,
+    x: Array,
+    u: Array,
+    u_after: Array | None = None,
+) -> Outcome:
+    """The event of guards that fire at (t, x, u), with the mode that goes on from it.
+
+    u_after: the input (nu,) under which it does, by default u. Raises what `outcome` raises, and
+    `NoContactSolutionError` as `consistent` does.
+    """
+    found, after = outcome(system, source, guards, t, x, u), u if u_after is None else u_after
+    here = consistent(system, found.mode, lambda mode: mode.calc(t, found.jump.state, after))
+    return found._replace(mode=here.mode.key)
+
+
+def outcome(
     system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
-) -> tuple[ModeKey, Jump]:
+) -> Outcome:
     """The mode and the jump that guards of mode `source` lead to, when they fire at (t, x, u).
 
     Without an edge of their own the single edges are applied one after the other, with the same
@@ -43,11 +75,17 @@ def jump(
     first, *others = ends(system, source, guards, t, x, u)
     for other in others:
         if not first.agrees(other):
-            raise _ambiguous(source, guards, t, first, other)
+            raise order_matters(
+                f"guards {guards} of mode {source!r} fired together at t = {t:.9g} s",
+                (first.order, other.order),
+                (first.mode, other.mode),
+                (first.jump.state, other.jump.state),
+                "; give this event a transition of its own",
+            )
     jump = first.jump
     if jump.impulses is not first.impulses:
         jump = replace(jump, impulses=first.impulses)
-    return first.mode, jump
+    return Outcome.of(first.mode, jump, guards)
 
 
 def ends(
@@ -147,6 +185,8 @@ def firings(
         x = here.jump.state
         edge = single_edge(system, here.mode, name)
         key, jump = edge.jump(t, x, u)
+        if jump.guards is not None:  # the last guard is not the only one to take part
+            jump = replace(jump, guards=None)
         together, order = jump.impulses, (*here.order, name)
         if len(here.impulses) == len(together):
             together = here.impulses + together
@@ -199,23 +239,28 @@ def in_any_order(
     return onward(start, frozenset())
 
 
-def _ambiguous(
-    source: ModeKey, guards: tuple[str, ...], t: float, first: Firing, second: Firing
+def order_matters(
+    event: str,
+    orders: tuple[tuple[str, ...], tuple[str, ...]],
+    modes: tuple[ModeKey, ModeKey],
+    states: tuple[Array, Array],
+    advice: str,
+    *,
+    at_once: bool = False,
 ) -> AmbiguousEventError:
+    """The error that two orders of the guards of an event, which is told in words, lead apart.
+
+    at_once: whether in what the second leads to all of them have fired at once.
+    """
+    one, other = states
+    apart = f"their dimension ({len(one)} and {len(other)})"
+    if one.shape == other.shape:
+        apart = f"{np.abs(one - other).max(initial=0.0):.3g}"
+    second = "all at once" if at_once else orders[1]
     return AmbiguousEventError(
-        f"guards {guards} of mode {source!r} fired together at t = {t:.9g} s, and their order "
-        f"matters: {first.order} leads to {first.mode!r}, {second.order} to {second.mode!r}, and "
-        f"the states differ by up to {_apart(first, second)}; give this event a transition of its "
-        "own",
-        orders=(first.order, second.order),
-        modes=(first.mode, second.mode),
-        states=(first.jump.state, second.jump.state),
+        f"{event} and their order matters: {orders[0]} leads to {modes[0]!r}, {second} to "
+        f"{modes[1]!r}, and the states differ by up to {apart}{advice}",
+        orders=orders,
+        modes=modes,
+        states=states,
     )
-
-
-def _apart(first: Firing, second: Firing) -> str:
-    """The largest difference of two states, in words where their sizes differ."""
-    state, others = first.jump.state, second.jump.state
-    if state.shape != others.shape:
-        return f"their dimension ({len(state)} and {len(others)})"
-    return f"{np.abs(state - others).max(initial=0.0):.3g}"

@@ -397,7 +397,8 @@ class Jump:
 
     `mode` is the post-event mode where the reset decides it, `impulses` the normal impulse per
     contact in N s, `report` whatever the solver of the reset certifies. `guards`: those that took
-    part in the event, where others that seemed to fire with them do not; None for all.
+    part in the event, where others that seemed to fire with them do not; None for all. Of guards
+    that fire one after the other all take part.
     """
 
     state: Array

@@ -19,8 +19,7 @@ from hybridctl.errors import (
 from hybridctl.hybrid.arc import Arc, arc_from_steps, read_only
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
-from hybridctl.hybrid.jump import consistent, selected
-from hybridctl.hybrid.jump import jump as jump_of
+from hybridctl.hybrid.jump import Outcome, consistent, outcome, selected
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import Jump, ModeKey, ModeModel, Point
 from hybridctl.hybrid.policy import (
@@ -339,16 +338,16 @@ def cross(
     before, u, rate = map(read_only, arc.left_limit())
     if instead is not None:
         key, jump, end, bridged = instead
+        key, jump, guards = Outcome.of(key, jump, crossing.guards)
     elif not crossing.guards:
-        key, jump = arc.mode, Jump(before)
+        key, jump, guards = Outcome(arc.mode, Jump(before), ())
     else:
-        key, jump = jump_of(run.system, arc.mode, crossing.guards, t, before, u)
+        key, jump, guards = outcome(run.system, arc.mode, crossing.guards, t, before, u)
     name, space, after = f"state after the event at t = {t}", run.system.mode(key).space, before
     if moves:
         after = vector(name, jump.state, space.nx)
         space.check(name, after)
     impulses = read_only(np.array(jump.impulses, dtype=np.float64))
-    guards = crossing.guards if jump.guards is None else jump.guards
 
     def event(mode: ModeKey, u_after: Array) -> Event:
         return Event(

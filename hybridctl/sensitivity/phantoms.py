@@ -20,11 +20,12 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import AmbiguousEventError
-from hybridctl.hybrid.jump import MOST_GUARDS, consistent, in_any_order, single_edge
+from hybridctl.hybrid.jump import MOST_GUARDS, consistent, in_any_order, order_matters, single_edge
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import SAME_STATE
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.gains import (
     JumpGains,
@@ -39,7 +40,6 @@ from hybridctl.sensitivity.gains import (
 
 EventLaw = Callable[[tuple[Event, ...], ModeKey, Array], DifferentiableLaw]
 
-_SAME = 1e-6
 _DRIFT = 4.0  # orders may differ by what the fields do in this many times the time between events
 
 
@@ -177,7 +177,7 @@ class Phantoms:
         space, state = side.mode.space, other.state
         if other.mode.key != side.mode.key or len(state) != len(side.state):
             raise self._ambiguous(fired, last, other.mode.key, state)
-        limit = _SAME * (1.0 + float(np.abs(state).max(initial=0.0)))
+        limit = SAME_STATE * (1.0 + float(np.abs(state).max(initial=0.0)))
         if self.window > 0.0:
             fields = [self.end(fired - {j}).field for j in fired]
             fastest = max(float(np.abs(f).max()) for f in (*fields, side.field))
@@ -191,23 +191,15 @@ class Phantoms:
         """The error where guard `last` leads to (key, state), and not to the others' side."""
         names, side = self.guards, self.start(fired)
         order = (*(names[i] for i in sorted(fired - {last})), names[last])
-        other = tuple(names[i] for i in sorted(fired))
-        how = (
-            f"all at once leads to {side.mode.key!r}"
-            if fired == self._all
-            else (f"the order {other} to {side.mode.key!r}")
-        )
-        apart = np.inf
-        if state.shape == side.state.shape:
-            apart = float(np.abs(state - side.state).max(initial=0.0))
-        return AmbiguousEventError(
-            f"guards {names} fire together at t = {self.events[0].time:.9g} s and their order "
-            f"matters: {order} leads to {key!r}, {how}, and the states differ by {apart:.3g}.\n"
-            "Motions just beside this one end apart from it, so that it has no derivative: make "
+        declared = tuple(names[i] for i in sorted(fired))
+        return order_matters(
+            f"guards {names} fire together at t = {self.events[0].time:.9g} s",
+            (order, declared),
+            (key, side.mode.key),
+            (state, side.state),
+            ".\nMotions just beside this one end apart from it, so that it has no derivative: make "
             "them clearly apart (lift one foot a little), or one impact (simultaneous='at once')",
-            orders=(order, other),
-            modes=(key, side.mode.key),
-            states=(state, side.state),
+            at_once=fired == self._all,
         )
 
     def _land(self, fired: frozenset[int], j: int) -> Side:

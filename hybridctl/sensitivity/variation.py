@@ -9,7 +9,7 @@ nominal state. The nominal trajectory is taken from its record, which is as accu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -119,7 +119,9 @@ def transition(mode: ModeModel, arc: Arc, *, rtol: float, atol: float) -> Array 
     t, total = by_steps(mode, arc, rtol=rtol, atol=atol)
     if t == arc.end:
         return total.state
-    return None if t == arc.start else _onwards(mode, arc, t, total.state, rtol, atol)
+    if t == arc.start:
+        return None
+    return along(mode, replace(arc, start=t), total.state, rtol=rtol, atol=atol).end
 
 
 def by_steps(
@@ -171,21 +173,6 @@ def arc_transition(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> Array
     if found is None:
         found = along(mode, arc, np.eye(arc.space.ndx), rtol=rtol, atol=atol).end
     return found
-
-
-def _onwards(mode: ModeModel, arc: Arc, t: float, start: Array, rtol: float, atol: float) -> Array:
-    """Perturbations start (ndx, ndx) at t, at the end of the arc."""
-
-    def equation(piece: Arc, t: float) -> tuple[Array, Array | None]:
-        return coefficients(mode, t, *piece.state_and_input(t)).state, None
-
-    for piece in arc.pieces:
-        if t < piece.end:
-            *_, last = collocated(
-                partial(equation, piece), start, t, piece.end, rtol=rtol, atol=atol
-            )
-            t, start = piece.end, last.states[-1].reshape(start.shape)
-    return start
 
 
 def flow(

@@ -12,6 +12,7 @@ from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.plant import SimulatedPlant
+from hybridctl.hybrid.policy import as_policy
 
 GAIN = [[40.0, 12.0]]
 PERIOD = 4e-3
@@ -218,6 +219,30 @@ def test_without_a_reference_the_reset_says_where_a_touch_leads():
     assert landing.step(0.0, [0.0, -1.0], {"flag": [1]}).mode == "ground"
     landing.reset()
     assert landing.step(0.0, [0.1, 0.0]).mode == "air"
+
+
+@pytest.mark.parametrize("push", [0.0, 5.0])
+def test_without_a_reference_the_mode_after_a_touch_is_the_one_that_goes_on(push):
+    """The mode on the floor selects another, by whether the input pushes the ball off it."""
+
+    def thrust(key, select=None):
+        space = hc.VectorSpace(2)
+        return hc.Mode(key, space, lambda t, x, u: np.array([x[1], u[0]]), 1, select=select)
+
+    touched = thrust("floor", lambda t, x, u: "away" if u[0] > 1.0 else "rest")
+    guard = hc.Guard("touch", lambda t, x, u: x[0])
+    stop = hc.Reset(lambda t, x, u: np.array([x[0], 0.0]))
+    system = hc.HybridSystem(
+        [thrust("air"), touched, thrust("away"), thrust("rest")],
+        [hc.Transition("air", guard, stop, "floor")],
+    )
+    law = HeldInput(np.array([push]))
+    run = hc.simulate(system, "air", [0.01, -1.0], (0.0, 0.1), law)
+    policy, touch = as_policy(law, system), Threshold("flag", ["touch"])
+    loop = Controller(system, policy, PERIOD, touch, mode="air")
+    loop.step(0.0, [0.0, -1.0])
+    found = loop.step(PERIOD, [0.0, -1.0], {"flag": [1]})
+    assert run.guard_events[0].mode_after == found.mode == ("away" if push else "rest")
 
 
 def restless(loop, nx, samples, seed):

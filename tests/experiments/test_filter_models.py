@@ -68,6 +68,26 @@ def test_a_kicked_truth_is_one_trajectory():
     assert (run.start, run.end) == (0.0, pytest.approx(0.4))
 
 
+class Counting:
+    """Pushes by as many newtons as it has seen events, of which samples are some."""
+
+    sees_samples = True
+
+    def law(self, history):
+        return lambda t, x: np.full(2, float(len(history.events)))
+
+
+@pytest.mark.parametrize("noise", ["0", "0.1"])
+def test_a_policy_of_a_scenario_that_goes_by_samples_sees_them(noise):
+    """In one run, or in runs of four periods, as where resets have noise; no event comes first."""
+    model, settings = made("ball", *FREE, "force_noise=0", f"reset_noise={noise}")
+    scenario = replace(model.scenario(), policy=Counting())
+    model = replace(model, scenario=lambda: scenario)
+    truth = simulate_truth(model, settings, np.random.default_rng(0))
+    seen = [*range(10), 9]  # at the end the last period still lasts
+    np.testing.assert_allclose(truth.commands, np.outer(seen, np.ones(2)), atol=1e-12)
+
+
 def test_the_commands_of_the_door_are_held_and_go_with_the_truth():
     """A simulation with the logged torques alone is the truth, where nothing else acts."""
     import hybridctl as hc

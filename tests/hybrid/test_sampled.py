@@ -8,7 +8,7 @@ import hybridctl as hc
 from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import LinearFeedback
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
-from hybridctl.hybrid.policy import DisturbedPolicy
+from hybridctl.hybrid.policy import ContinuedPolicy, DisturbedPolicy
 
 GAIN = np.array([3.0, 2.0])
 
@@ -105,6 +105,18 @@ def test_a_policy_may_be_sampled():
         sampled = hc.SampledPolicy(policy, 0.25)
         run = hc.simulate(cart(), "free", [5.0, 0.0], (0.0, 1.0), sampled)
         inputs = run.input([0.0, 0.25, 0.5, 0.75])[:, 0]
+        np.testing.assert_allclose(inputs, expected, atol=1e-14)
+
+
+def test_a_policy_that_goes_on_in_another_run_is_that_of_one_run():
+    """Cut between samples, it keeps input, events and what it sees of samples."""
+    for policy, expected in ((Reached(), [0.0] * 4), (Watching(), [0.0, 1.0, 2.0, 3.0])):
+        sampled = hc.SampledPolicy(policy, 0.25)
+        first = hc.simulate(cart(), "free", [5.0, 0.0], (0.0, 0.6), sampled)
+        held = first.end, first.input(first.end)
+        on = ContinuedPolicy(sampled, first.events, held)
+        rest = hc.simulate(cart(), "free", first.final_state, (0.6, 1.0), on)
+        inputs = [first.input(t)[0] for t in (0.1, 0.4)] + [rest.input(t)[0] for t in (0.6, 0.8)]
         np.testing.assert_allclose(inputs, expected, atol=1e-14)
 
 

@@ -40,6 +40,7 @@ from hybridctl.estimation.legged.readings import Hysteresis, signal_name
 from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
+from hybridctl.estimation.mixture import moments
 from hybridctl.estimation.record import ChannelRow, Record, Series
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis, Input
@@ -259,16 +260,14 @@ class ContactHypotheses:
         return merged, found[0].innovation
 
     def _merged(self, estimates: Sequence[Estimate], weights: Array) -> Estimate:
-        """One estimate with the moments of several, in the tangent space of the first."""
-        first, shares = estimates[0], weights / weights.sum()
+        """One estimate with the moments of several."""
+        first = estimates[0]
         if len(estimates) == 1:
             return first
-        space = self.base.space(first.mode)
-        ways = np.array([space.difference(first.mean, one.mean) for one in estimates])
-        middle = shares @ ways
-        spread = (shares[:, None] * (ways - middle)).T @ (ways - middle)
-        p = sum(s * one.covariance for s, one in zip(shares, estimates, strict=True)) + spread
-        return replace(first, mean=space.integrate(first.mean, middle), covariance=p)
+        means, covariances = zip(*((one.mean, one.covariance) for one in estimates), strict=True)
+        space, shares = self.base.space(first.mode), weights / weights.sum()
+        mean, p = moments(space, np.array(means), shares, covariances)
+        return replace(first, mean=mean, covariance=p)
 
     def _showing(
         self,
