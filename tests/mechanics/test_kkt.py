@@ -76,7 +76,8 @@ def test_forces_and_what_belongs_to_them_are_those_of_numpy(contacts, ranks, sym
     redundant, near = contacts > ranks, {"rtol": 1e-9, "atol": 1e-9}
     half = np.sqrt(weights)[:, None] if redundant else np.ones((contacts, 1))
     inverse = half * np.linalg.pinv(G * half.T, rcond=1e-11)
-    system = KKT(mass, constraint, force, weights)
+    given = None if symmetric else force
+    system = KKT(mass, constraint, given, weights)
     assert (system.redundant, system.rank) == (redundant, ranks)
 
     upper, acting = random.normal(size=(5, 3)), random.normal(size=(contacts, 3))
@@ -103,7 +104,7 @@ def test_forces_and_what_belongs_to_them_are_those_of_numpy(contacts, ranks, sym
     least = inverse @ lower[:, 0]
     np.testing.assert_allclose(G.T @ sharing.adjoint(least), least / weights, **near)
     equal = np.linalg.pinv(G, rcond=1e-11)
-    other = KKT(mass, constraint, force)
+    other = KKT(mass, constraint, given)
     np.testing.assert_allclose(other.forces(lower), equal @ lower, **near)
     again = other.weighted(weights)
     np.testing.assert_allclose(again.forces(lower), inverse @ lower, **near)
@@ -119,18 +120,32 @@ def test_forces_and_what_belongs_to_them_are_those_of_numpy(contacts, ranks, sym
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
-    ("rows", "columns", "rank"),
-    [(4, 4, 4), (5, 5, 2), (3, 6, 3), (3, 6, 2), (6, 3, 3), (6, 3, 1), (3, 3, 0), (2, 4, 0)],
+    ("rows", "columns", "rank", "definite"),
+    [
+        (4, 4, 4, False),
+        (5, 5, 2, False),
+        (3, 6, 3, False),
+        (3, 6, 2, False),
+        (6, 3, 3, False),
+        (6, 3, 1, False),
+        (3, 3, 0, False),
+        (2, 4, 0, False),
+        (4, 4, 4, True),
+        (6, 6, 3, True),
+        (3, 3, 0, True),
+    ],
 )
-def test_solutions_of_least_norm_are_those_of_numpy(rows, columns, rank, weighted):
+def test_solutions_of_least_norm_are_those_of_numpy(rows, columns, rank, definite, weighted):
     """The inverse W^(1/2) (A W^(1/2))^+, and what A does not see, orthonormal in the metric.
 
     Condition numbers of these random matrices are up to 1e3, hence 1e-11 of rounding.
     """
     rng = np.random.default_rng(rows + 10 * columns + 100 * rank)
     A = rng.normal(size=(rows, rank)) @ rng.normal(size=(rank, columns))
+    A = A @ A.T if definite else A
     weights = rng.uniform(0.2, 5.0, columns) if weighted else np.ones(columns)
-    system, half = LeastNorm(A, weights if weighted else None), np.sqrt(weights)[:, None]
+    system = LeastNorm(A, weights if weighted else None, definite=definite)
+    half = np.sqrt(weights)[:, None]
     inverse = half * np.linalg.pinv(A * half.T, rcond=1e-11)
     assert system.rank == rank
     np.testing.assert_allclose(system.inverse, inverse, atol=1e-11)
