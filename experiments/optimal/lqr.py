@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from hybridctl.experiments.convergence import Convergence
 from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import block, paddle, rrr_door
 from matplotlib.ticker import LogLocator
@@ -233,10 +234,10 @@ def record(config: Config, result: DesignCosts) -> dict[str, Any]:
 def checks(name: str, entry: Mapping[str, Any]) -> list[Check]:
     """What saltation is worth in a case, and that its value function is right to second order."""
     ratio = min(entry[design]["mean_ratio"] for design in DESIGNS[1:])
-    (order,) = np.polyfit(np.log(entry["sizes"]), np.log(entry["gaps"]), 1)[:1]
+    order = Convergence(entry["sizes"], entry["gaps"]).order
     return [
         Check(f"{name}: the best design without saltation costs more, ratio", ratio, least=1.0),
-        Check(f"{name}: order in which the value function's error falls", float(order), least=0.5),
+        Check(f"{name}: order in which the value function's error falls", order, least=0.5),
     ]
 
 
