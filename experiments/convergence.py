@@ -83,12 +83,12 @@ def _largest(found: Sequence[Array], size: float, first_order: Sequence[Array], 
 def convergence_panel(
     label: str, found: Mapping[str, Convergence], guide: Convergence, order: float
 ) -> Panel:
-    """Errors by name on logarithmic axes, and a line of an order through the first of the guide."""
+    """Errors by name on logarithmic axes, and a line of an order below those of the guide."""
     lines = [
         Line(one.sizes, np.maximum(one.errors, np.finfo(np.float64).eps), name, color, style)
         for (name, one), (color, style) in zip(found.items(), STYLES, strict=False)
     ]
-    return Panel(label, [*lines, power_law(guide.sizes, guide.errors, order)], log=True)
+    return Panel(label, [*lines, power_law(guide.sizes, 0.5 * guide.errors, order)], log=True)
 
 
 def draw_convergence(path: Path, panels: Sequence[Panel], title: str, xlabel: str) -> None:

@@ -24,13 +24,20 @@ import numpy as np
 from hybridctl.experiments.convergence import Convergence
 from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import block, paddle, rrr_door
-from matplotlib.ticker import LogLocator
 from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, studied
-from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.plots import (
+    BASELINE,
+    GREEN,
+    REFERENCE,
+    TRACKING,
+    canvas,
+    number_log_axis,
+    save_figure,
+)
 from hybridctl.app.report import table
 from hybridctl.checks import Array
 from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
@@ -293,9 +300,8 @@ def draw(path: Path, config: Config, results: Mapping[str, DesignCosts]) -> None
     guide = middle * sizes / np.exp(np.log(sizes).mean())
     right.loglog(sizes, guide, "--", color="black", lw=1.0, label="slope 1")
     right.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    right.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    right.yaxis.set_major_formatter("{x:g}")
     right.minorticks_off()
+    number_log_axis(right.yaxis)
     right.set_xlabel("size of the deviation")
     right.set_ylabel("|simulated cost / value function - 1|")
     right.set_title("Value function", fontsize=10)
