@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -40,6 +41,9 @@ STYLES = (
 )
 
 
+Rows: TypeAlias = Array | Sequence[Array]
+
+
 @dataclass(frozen=True, eq=False)
 class Convergence:
     """Errors (n,) of what shrinks with sizes (n,)."""
@@ -59,8 +63,8 @@ class Convergence:
 
 
 def convergence(
-    flow: Callable[[float], Sequence[Array]],
-    first_order: Sequence[Array],
+    flow: Callable[[float], Rows],
+    first_order: Rows,
     sizes: Sequence[float],
     norm: float = np.inf,
 ) -> Convergence:
@@ -75,9 +79,9 @@ def convergence(
     )
 
 
-def _largest(found: Sequence[Array], size: float, first_order: Sequence[Array], at: float) -> float:
+def _largest(found: Rows, size: float, first_order: Rows, norm: float) -> float:
     pairs = zip(found, first_order, strict=True)
-    return max(float(np.linalg.norm(one - size * predicted, at)) for one, predicted in pairs)
+    return max(float(np.linalg.norm(one - size * predicted, norm)) for one, predicted in pairs)
 
 
 def convergence_panel(
