@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.cube_filter.score import filtered
 from hybridctl.experiments.cube_filter.tosses import ORIGIN, moved, recorded
-from hybridctl.robots.filter_models import CubeSettings, cube_model
+from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from rich.console import Console
 from rich.table import Table
 from scipy.spatial.transform import Rotation
