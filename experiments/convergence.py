@@ -17,30 +17,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hybridctl.app.plots import (
-    BASELINE,
-    GREEN,
-    ORANGE,
-    REFERENCE,
-    SKY,
-    TRACKING,
-    Line,
-    Panel,
-    power_law,
-    series,
-)
+from hybridctl.app.plots import CURVES, REFERENCE, Line, Panel, power_law, series
 from hybridctl.checks import Array
 
-STYLES = (
-    (TRACKING, "o-"),
-    (REFERENCE, "s--"),
-    (GREEN, "^-"),
-    (ORANGE, "v:"),
-    (BASELINE, "D:"),
-    (SKY, "x:"),
-)
-
-
+STYLES = ("o-", "s--", "^-", "v:", "D:", "x:")
 Rows: TypeAlias = Array | Sequence[Array]
 
 
@@ -88,9 +68,10 @@ def convergence_panel(
     label: str, found: Mapping[str, Convergence], guide: Convergence, order: float
 ) -> Panel:
     """Errors by name on logarithmic axes, and a line of an order below those of the guide."""
+    looks = zip(found.items(), (*CURVES, REFERENCE), STYLES, strict=False)
     lines = [
         Line(one.sizes, np.maximum(one.errors, np.finfo(np.float64).eps), name, color, style)
-        for (name, one), (color, style) in zip(found.items(), STYLES, strict=False)
+        for (name, one), color, style in looks
     ]
     return Panel(label, [*lines, power_law(guide.sizes, 0.5 * guide.errors, order)], log=True)
 
