@@ -62,7 +62,7 @@ def test_a_parameter_is_found_judged_and_kept(logs):
 MODEL = """
 from dataclasses import dataclass
 
-from hybridctl.robots.filter_models import BallSettings, ball_model
+from hybridctl.experiments.filter_models import BallSettings, ball_model
 
 @dataclass(frozen=True)
 class Settings(BallSettings):

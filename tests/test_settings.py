@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pytest
-from hybridctl.robots.filter_models import BallSettings
+from hybridctl.experiments.filter_models import BallSettings
 
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings, least_and_most

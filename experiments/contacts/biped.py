@@ -34,18 +34,19 @@ shorter than what a deviation puts between touches, in the derivative. With mass
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from hybridctl.experiments.convergence import convergence
 from hybridctl.robots import biped
 from hybridctl.robots.biped import AIR, BipedParameters
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate
+from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate, simulate_batch
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, series
@@ -60,6 +61,7 @@ SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its in
 
 PITCH, RISE, SPIN = 2, 4, 5  # of x = (x, y, pitch) and their rates
 LEFT_FIRST, RIGHT_FIRST = (0, 1), (1, 0)
+SIGNS = np.array([-1.0, 1.0])  # of the pitch
 
 
 @dataclass(frozen=True)
@@ -110,19 +112,29 @@ class Variant:
 
         method: of the integrator, implicit for stiff ground.
         """
-        start = biped.start(self.parameters)
-        start[PITCH] = pitch
+        ((start, *_), span), tol = self._falls(config, [pitch]), config.tolerance
+        window = 1e-8 if pitch == 0.0 else 0.0
         return simulate(
-            self.system,
-            AIR,
-            start,
-            (0.0, biped.touchdown(self.parameters)[0] + config.after),
-            method=method,
-            rtol=config.tolerance,
-            atol=config.tolerance,
-            event_window=1e-8 if pitch == 0.0 else 0.0,
-            on_zeno="rest",
+            self.system, AIR, start, span,
+            method=method, rtol=tol, atol=tol, event_window=window, on_zeno="rest",
+        )  # fmt: skip
+
+    def ends(self, config: Config, pitches: Array) -> Array:
+        """Where drops with pitches (n,), none of them level, end: states (n, 6)."""
+        (starts, span), tol = self._falls(config, pitches), config.tolerance
+        found = simulate_batch(
+            self.system, AIR, starts, span, rtol=tol, atol=tol, event_window=0.0, on_zeno="rest"
         )
+        found.check()
+        return found.states
+
+    def _falls(
+        self, config: Config, pitches: Sequence[float] | Array
+    ) -> tuple[Array, tuple[float, float]]:
+        """Starts (n, 6), and the span of time."""
+        starts = np.tile(biped.start(self.parameters), (len(pitches), 1))
+        starts[:, PITCH] = pitches
+        return starts, (0.0, biped.touchdown(self.parameters)[0] + config.after)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +143,8 @@ class DropResult:
 
     level: the final state (6,) without a pitch. sides: the derivatives (6,) of the final state for
     falling and rising pitch, by |pitch|; None where the orders of the feet lead apart. differences
-    (steps, 2, 6): of the simulations, in the same directions.
+    (steps, 2, 6): of the simulations, in the same directions, and their largest errors (steps,)
+    against the derivatives.
     """
 
     variant: Variant
@@ -141,14 +154,7 @@ class DropResult:
     map: Linearization | None
     sides: Array | None
     differences: Array
-
-    @property
-    def errors(self) -> Array | None:
-        """The largest error (steps,) of the differences against the derivatives."""
-        if self.sides is None:
-            return None
-        found: Array = np.abs(self.differences - self.sides).max(axis=(1, 2))
-        return found
+    errors: Array | None
 
 
 def quick(config: Config) -> Config:
@@ -273,20 +279,19 @@ def study(config: Config, variant: Variant, tick: Callable[[float], None]) -> Dr
     found, sides = None, None
     try:
         found = linearize(variant.system, nominal, rtol=config.tolerance, atol=config.tolerance)
-        sides = found.derivative(np.array([-1.0, 1.0])[:, None] * np.eye(6)[PITCH])
+        sides = found.derivative(SIGNS[:, None] * np.eye(6)[PITCH])
     except AmbiguousEventError:
         pass
-    pitches, finals = np.linspace(-config.reach, config.reach, config.points), []
-    for k, pitch in enumerate(pitches):
-        finals.append(variant.drop(config, float(pitch)).final_state)
-        tick((k + 1) / len(pitches))
-    differences = [
-        [(variant.drop(config, sign * step).final_state - level) / step for sign in (-1.0, 1.0)]
-        for step in config.steps
-    ]
-    return DropResult(
-        variant, pitches, np.array(finals), level, found, sides, np.array(differences)
-    )
+    pitches = np.linspace(-config.reach, config.reach, config.points)
+    finals, off = np.tile(level, (config.points, 1)), pitches != 0.0
+    finals[off] = variant.ends(config, pitches[off])
+    near = {step: variant.ends(config, step * SIGNS) - level for step in config.steps}
+    errors = None
+    if sides is not None:
+        errors = convergence(near.__getitem__, sides, config.steps).relative.errors
+    differences = np.array([near[step] / step for step in config.steps])
+    tick(1.0)
+    return DropResult(variant, pitches, finals, level, found, sides, differences, errors)
 
 
 def difference_of_orders(p: BipedParameters) -> Array:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments.cube_filter.tosses import rows_in_flight, toss_log
+from hybridctl.experiments.filter_models import TOSSES, CubeSettings, cube_model
 from hybridctl.robots import cube
-from hybridctl.robots.filter_models import TOSSES, CubeSettings, cube_model
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array, number, vector

@@ -40,7 +40,7 @@ from hybridctl.experiments.cube_filter.tosses import (
     recorded,
     simulated,
 )
-from hybridctl.robots.filter_models import CubeSettings, cube_model
+from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment

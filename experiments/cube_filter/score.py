@@ -21,7 +21,7 @@ from hybridctl.experiments.cube_filter.tosses import (
     in_contact,
     phases,
 )
-from hybridctl.robots.filter_models import CubeSettings, cube_model
+from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 from rich.table import Table

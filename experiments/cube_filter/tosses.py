@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from hybridctl.experiments.filter_models import TOSSES, CubeSettings, cube_model
 from hybridctl.robots import cube
-from hybridctl.robots.filter_models import TOSSES, CubeSettings, cube_model
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array

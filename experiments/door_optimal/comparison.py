@@ -12,20 +12,17 @@ impact on, whatever error is fed back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from hybridctl.experiments.rrr_door.laws import law
 from hybridctl.experiments.tuning.door import Draw, Perturbations, draw
 from hybridctl.robots import rrr_door
 
 from hybridctl.checks import Array
-from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
-from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference, extend
-from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tuning.ensemble import (
     Controller,
     Ensemble,
@@ -34,7 +31,7 @@ from hybridctl.control.tuning.ensemble import (
     outcome,
     standard_error,
 )
-from hybridctl.control.tuning.search import tune
+from hybridctl.control.tuning.search import Validation, tune
 from hybridctl.control.tuning.structure import GainStructure
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
@@ -42,36 +39,7 @@ from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearize import Linearization
 
 CONTROLLERS = ("spreading", "spreading, late", "conventional", "nearest arc", "impact-invariant")
-_BOUNDS = (np.log(0.05), np.log(60.0))  # of frequencies in rad/s and damping ratios
-_STEP = 0.5  # of their logarithms, first
 _TOLERANCE = 1e-7
-
-
-def law(
-    name: str,
-    plant: HybridSystem,
-    reference: Reference,
-    gains: GainSchedule,
-    window: float | tuple[float, float],
-    *,
-    metric: Array | None = None,
-    blend: float = 0.0,
-    velocities: Sequence[int] | None = None,
-) -> Policy:
-    """The tracking law of this name, of those of `CONTROLLERS` that know of touches at once.
-
-    window: of the baselines, s. metric: of the nearest arc. blend, velocities: of impact-invariant
-    tracking.
-    """
-    if name == "conventional":
-        return ClockTracking(reference, gains)
-    if name == "nearest arc":
-        return NearestTracking(reference, gains, window=window, metric=metric)
-    if name == "impact-invariant":
-        return ImpactInvariantTracking(
-            plant, reference, gains, window=window, blend=blend, velocities=velocities
-        )
-    return ReferenceSpreading(reference, gains)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +53,8 @@ class Stage:
 
     def policy(self, name: str, gains: GainSchedule) -> Policy:
         """The controller of this name, of `CONTROLLERS`."""
-        plain = law(name.removesuffix(", late"), self.plant, self.reference, gains, self.window)
-        return DetectedPolicy(plain, Detection(self.delay)) if name.endswith("late") else plain
+        plain, delay = name.removesuffix(", late"), self.delay if name.endswith("late") else 0.0
+        return law(plain, self.plant, self.reference, gains, self.window, delay=delay)
 
     def run(self, name: str, gains: GainSchedule, drawn: Draw) -> HybridTrajectory:
         """The run of a member under one of `CONTROLLERS`."""
@@ -101,11 +69,6 @@ class StageTrial:
     name: str
     perturbations: Perturbations
     seed: int
-
-    @property
-    def structure(self) -> SpringGains:
-        """The gains that are looked for."""
-        return SpringGains.of(self.stage.plant, self.stage.reference)
 
     def __call__(self, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
         """Simulate a member; which controller is used is the trial's own choice."""
@@ -173,26 +136,6 @@ class Expected:
         return self.perturbations.input_bias**2 * np.eye(3)
 
 
-@dataclass(frozen=True)
-class Budget:
-    """What each controller gets: members of the ensemble and evaluations of the search.
-
-    peak_input: N m. judged: members that the search has not seen. start: frequency in rad/s and
-    damping ratio to begin with, before the impact and after it.
-    """
-
-    training: int
-    evaluations: int
-    judged: int
-    peak_input: float
-    start: tuple[float, float, float, float]
-
-    @property
-    def members(self) -> range:
-        """The members of the ensemble that tunes."""
-        return range(self.judged, self.judged + self.training)
-
-
 @dataclass(frozen=True, eq=False)
 class Tuned:
     """A controller with the gains that the search found, and what unseen runs say of them."""
@@ -220,42 +163,57 @@ class Tuned:
         }
 
 
-def searched(trial: StageTrial, b: Budget, executor: Executor | None) -> Array:
-    """The parameters (4,) at which the search for the controller of a trial ends."""
-    found = tune(
-        trial.structure,
-        np.log(b.start),
-        ensemble=Ensemble(trial, b.members, executor),
-        peak_input=b.peak_input,
-        evaluations=b.evaluations,
-        step=_STEP,
-        bounds=_BOUNDS,
-    )
-    return found.best.parameters
+@dataclass(frozen=True, eq=False)
+class LawSearch:
+    """A search for the parameters of each law, which then takes the best of all that was found.
 
-
-def best_of(
-    pool: Sequence[Array],
-    structure: GainStructure,
-    seen: Ensemble,
-    peak_input: float,
-    error: Callable[[Statistics], float],
-) -> Array:
-    """The parameters of a pool of least error whose peak input, in N m, is within a limit.
-
-    Of parameters that all exceed the limit those of the lowest peak.
+    ensemble: runs of a law with these members. seen: the members that tune; checked: those that
+    have the last word on what was tuned, if any. peak_input: the limit, N m. evaluations: of each
+    search. bounds: of all parameters. error: by which parameters within the limit are chosen.
     """
 
-    def rank(parameters: Array) -> tuple[float, float]:
-        found = seen(structure.schedule(parameters))
-        return max(found.peak_input, peak_input), error(found)
+    structure: GainStructure
+    ensemble: Callable[[str, Sequence[int]], Ensemble]
+    seen: Sequence[int]
+    peak_input: float
+    evaluations: int
+    bounds: tuple[float, float]
+    error: Callable[[Statistics], float]
+    checked: Sequence[int] = ()
 
-    return min(pool, key=rank)
+    def searched(self, law: str, pool: Sequence[Array], step: float) -> Array:
+        """Where the search for a law ends, from the best of a pool for it on.
 
+        step: of the first changes.
+        """
+        last = None
+        if self.checked:
+            last = Validation(self.ensemble(law, self.checked), self.peak_input)
+        found = tune(
+            self.structure,
+            self.best(law, pool, self.seen),
+            ensemble=self.ensemble(law, self.seen),
+            peak_input=self.peak_input,
+            evaluations=self.evaluations,
+            step=step,
+            bounds=self.bounds,
+            validation=last,
+        )
+        return found.best.parameters
 
-def tuned(trial: StageTrial, pool: Sequence[Array], b: Budget, executor: Executor | None) -> Tuned:
-    """The controller of a trial with the best parameters of a pool, judged on unseen members."""
-    seen, structure = Ensemble(trial, b.members, executor), trial.structure
-    best = best_of(pool, structure, seen, b.peak_input, lambda s: s.mean_error + s.p95_error)
-    gains = structure.schedule(best)
-    return Tuned(trial.name, np.exp(best), gains, Ensemble(trial, range(b.judged), executor)(gains))
+    def best(
+        self, law: str, pool: Sequence[Array], members: Sequence[int], margin: float = 1.0
+    ) -> Array:
+        """The parameters of least error of a pool for a law, within a part of the limit.
+
+        Of parameters that all exceed it those of the lowest peak.
+        """
+        if len(pool) == 1:
+            return pool[0]
+        runs, limit = self.ensemble(law, members), margin * self.peak_input
+
+        def rank(parameters: Array) -> tuple[float, float]:
+            found = runs(self.structure.schedule(parameters))
+            return max(found.peak_input, limit), self.error(found)
+
+        return min(pool, key=rank)

@@ -11,20 +11,21 @@ are short, on the optimal reference alone; `full` has both references, and searc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.door_optimal import figures
 from hybridctl.experiments.door_optimal.comparison import (
     CONTROLLERS,
-    Budget,
     Expected,
+    LawSearch,
+    SpringGains,
     Stage,
     StageTrial,
     Tuned,
-    searched,
-    tuned,
 )
 from hybridctl.experiments.door_optimal.reference import (
     VARIANTS,
@@ -41,15 +42,18 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import RunFolder, progress, table
-from hybridctl.checks import Array, member
+from hybridctl.checks import member
 from hybridctl.control.feasibility import EventFeasibility, feasibility
 from hybridctl.control.reference import Reference
+from hybridctl.control.tuning.ensemble import Ensemble
 from hybridctl.errors import HybridctlError
 from hybridctl.settings import Bounds, Count, Positive, Settings
 from hybridctl.workers import crew
 
 SUMMARY = "the door by trajectory optimisation; controllers compared with equal tuning"
 
+_BOUNDS = (np.log(0.05), np.log(60.0))  # of frequencies in rad/s and damping ratios
+_STEP = 0.5  # of their logarithms, first
 _STARTS_AND_TORQUES = Perturbations(
     mass=0.0, friction=0.0, door_position=0.0, door_stiffness=0.0, delay=0.0
 )
@@ -198,22 +202,40 @@ def compared(
     config: Config, stages: Mapping[str, Stage], console: Console
 ) -> dict[str, list[Tuned]]:
     """All controllers on all references."""
-    budget = Budget(
-        config.training, config.evaluations, config.judged, config.peak_input, config.start
-    )
+    judged = range(config.judged)
+    seen = range(config.judged, config.judged + config.training)
     results: dict[str, list[Tuned]] = {name: [] for name in stages}
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         for name, stage in stages.items():
             tick = begin(f"controllers on the {name} reference")
-            trials = [StageTrial(stage, c, config.perturbations, config.seed) for c in CONTROLLERS]
-            pool = list[Array]()
-            for k, trial in enumerate(trials):
-                pool.append(searched(trial, budget, workers.others))
-                tick(0.7 * (k + 1) / len(trials))
-            for k, trial in enumerate(trials):
-                results[name].append(tuned(trial, pool, budget, workers.others))
-                tick(0.7 + 0.3 * (k + 1) / len(trials))
+            search = LawSearch(
+                SpringGains.of(stage.plant, stage.reference),
+                partial(_ensemble, config, stage, workers.others),
+                seen,
+                config.peak_input,
+                config.evaluations,
+                _BOUNDS,
+                lambda found: found.mean_error + found.p95_error,
+            )
+            start = np.log(config.start)
+            pool = []
+            for k, law in enumerate(CONTROLLERS, start=1):
+                pool.append(search.searched(law, [start], _STEP))
+                tick(0.7 * k / len(CONTROLLERS))
+            for k, law in enumerate(CONTROLLERS, start=1):
+                best = search.best(law, pool, seen)
+                gains = search.structure.schedule(best)
+                found = search.ensemble(law, judged)(gains)
+                results[name].append(Tuned(law, np.exp(best), gains, found))
+                tick(0.7 + 0.3 * k / len(CONTROLLERS))
     return results
+
+
+def _ensemble(
+    config: Config, stage: Stage, executor: Executor | None, law: str, members: Sequence[int]
+) -> Ensemble:
+    """Members of a stage under a law."""
+    return Ensemble(StageTrial(stage, law, config.perturbations, config.seed), members, executor)
 
 
 def orders_record(event: EventFeasibility) -> dict[str, Any]:

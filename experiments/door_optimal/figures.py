@@ -9,9 +9,8 @@ import numpy as np
 from hybridctl.experiments.door_optimal.comparison import Stage, Tuned
 from hybridctl.experiments.tuning.door import Draw
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, number_log_axis, save_figure
 from hybridctl.control.tracking import tracking_error
 
 _BEFORE, _AFTER = 4.0, 12.0  # of the time between the touches, that is shown around them
@@ -53,9 +52,7 @@ def draw_comparison(
     right.set_yticks(np.arange(len(names))[::-1], names)
     right.set_ylim(-1.2, len(names) - 0.5)  # with room for the legend
     right.set_xscale("log")
-    right.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    right.xaxis.set_minor_formatter(NullFormatter())
+    number_log_axis(right.xaxis)
     right.set_xlabel("error after the impact [rad, rad/s]")
     right.set_title(
         f"Unseen runs, tuned alike to {peak_input:g} N m: mean, middle half,\n"

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.door_optimal.comparison import best_of
+from hybridctl.experiments.door_optimal.comparison import LawSearch
 from hybridctl.experiments.door_plants import figures
 from hybridctl.experiments.door_plants.laws import LAWS, structure
 from hybridctl.experiments.door_plants.plants import PlantTrial, Setting
@@ -31,7 +32,6 @@ from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, member
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics, standard_error
 from hybridctl.control.tuning.journal import Journal
-from hybridctl.control.tuning.search import Validation, tune
 from hybridctl.settings import Bounds, Count, Positive, Settings
 from hybridctl.workers import crew
 
@@ -168,55 +168,22 @@ def quick(config: Config) -> Config:
     )
 
 
-@dataclass(frozen=True)
-class LawSearch:
-    """A search for the gains of a law, with the place where its runs are kept."""
-
-    config: Config
-    executor: Executor | None
-
-    def ensemble(self, law: str, plant: Setting, members: Sequence[int], both: bool) -> Ensemble:
-        """Members of a plant under a law."""
-        c = self.config
-        trial = PlantTrial(law, plant, c.seed, c.timeout, both)
-        record = None
-        if c.record is not None:
-            folder = Path(c.record)
-            folder.mkdir(parents=True, exist_ok=True)
-            name = f"{law}-{plant.name}".replace(" ", "_").replace(",", "").replace(".", "_")
-            record = Journal(folder / f"{name}.jsonl", {"trial": repr(trial)})
-        return Ensemble(trial, members, self.executor, record, penalty=1.0)
-
-    def searched(self, law: str, pool: Sequence[Array], step: float) -> Array:
-        """The parameters (6,) at which the search for a law ends, from the best of a pool on."""
-        c, last = self.config, None
-        if c.checked:
-            last = Validation(self.ensemble(law, TRAINING, c.others, both=True), c.peak_input)
-        found = tune(
-            structure(),
-            self.best(law, pool, c.seen),
-            ensemble=self.ensemble(law, TRAINING, c.seen, both=True),
-            peak_input=c.peak_input,
-            evaluations=c.evaluations,
-            step=step,
-            bounds=_BOUNDS,
-            validation=last,
-        )
-        return found.best.parameters
-
-    def best(
-        self, law: str, pool: Sequence[Array], members: Sequence[int], margin: float = 1.0
-    ) -> Array:
-        """The best of a pool for a law, by its mean error, within a part of the limit."""
-        if len(pool) == 1:
-            return pool[0]
-        seen, limit = self.ensemble(law, TRAINING, members, both=True), self.config.peak_input
-        return best_of(pool, structure(), seen, margin * limit, lambda found: found.mean_error)
-
-    def judge(self, law: str, parameters: Array, plant: Setting) -> Statistics:
-        """What unseen runs on a plant say of a law."""
-        ensemble = self.ensemble(law, plant, self.config.unseen, both=False)
-        return ensemble(structure().schedule(parameters))
+def ensemble(
+    config: Config,
+    executor: Executor | None,
+    law: str,
+    members: Sequence[int],
+    plant: Setting = TRAINING,
+    both: bool = True,
+) -> Ensemble:
+    """Members of a plant under a law, by default of those that tune; in the record, if any."""
+    trial, record = PlantTrial(law, plant, config.seed, config.timeout, both), None
+    if config.record is not None:
+        folder = Path(config.record)
+        folder.mkdir(parents=True, exist_ok=True)
+        name = f"{law}-{plant.name}".replace(" ", "_").replace(",", "").replace(".", "_")
+        record = Journal(folder / f"{name}.jsonl", {"trial": repr(trial)})
+    return Ensemble(trial, members, executor, record, penalty=1.0)
 
 
 Results = dict[str, dict[str, Statistics]]  # by plant and law
@@ -226,23 +193,36 @@ Results = dict[str, dict[str, Statistics]]  # by plant and law
 def run(config: Config, console: Console) -> Findings:
     """Tune all laws on mixed plants, and judge them on each."""
     with crew(config.workers, config.dask) as hands, progress(console, 0.0, 1.0) as begin:
-        study = LawSearch(config, hands.others)
-        laws, plants = config.laws, config.chosen
+        runs = partial(ensemble, config, hands.others)
+        laws, gains = config.laws, structure()
+        search = LawSearch(
+            gains,
+            runs,
+            config.seen,
+            config.peak_input,
+            config.evaluations,
+            _BOUNDS,
+            lambda found: found.mean_error,
+            config.others,
+        )
         step = begin("searching")
         pool = [np.log(values) for values in config.starts]
         for k in range(config.rounds if config.evaluations else 0):
             found = []
             for i, law in enumerate(laws, start=1):
-                found.append(study.searched(law, pool, _STEP / 2**k))
+                found.append(search.searched(law, pool, _STEP / 2**k))
                 step((k + i / len(laws)) / config.rounds)
             pool += found
         everyone = [*config.seen, *config.others]
-        chosen = {law: study.best(law, pool, everyone, _MARGIN) for law in laws}
+        chosen = {law: search.best(law, pool, everyone, _MARGIN) for law in laws}
         step = begin("judging")
         results: Results = {}
-        for k, plant in enumerate(plants, start=1):
-            results[plant.name] = {law: study.judge(law, chosen[law], plant) for law in laws}
-            step(k / len(plants))
+        for k, plant in enumerate(config.chosen, start=1):
+            results[plant.name] = {
+                law: runs(law, config.unseen, plant, False)(gains.schedule(chosen[law]))
+                for law in laws
+            }
+            step(k / len(config.chosen))
     summary: dict[str, Any] = {
         "plants": [record(name, row) for name, row in results.items()],
         "parameters": {law: np.exp(chosen[law]) for law in laws},

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from hybridctl.experiments.door_optimal.comparison import SpringGains, law
+from hybridctl.experiments.door_optimal.comparison import SpringGains
 from hybridctl.experiments.door_optimal.reference import published
+from hybridctl.experiments.rrr_door.laws import law
 
 from hybridctl.checks import Array
 from hybridctl.control.detectors import Detector, Gate

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from hybridctl.experiments.door_plants.laws import gated, policy, scene
 from hybridctl.experiments.door_plants.sensing import Kind, sensor
+from hybridctl.experiments.plant_loop import driven
 from hybridctl.experiments.rrr_door.reference import OPEN
 from hybridctl.experiments.tuning.door import Draw, Perturbations, draw
 from hybridctl.robots import rrr_door
@@ -25,6 +27,7 @@ from hybridctl.control.spreading import START
 from hybridctl.control.tuning.ensemble import Controller as Kept
 from hybridctl.control.tuning.ensemble import Outcome
 from hybridctl.control.tuning.structure import WindowedGains
+from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
 
 PERIOD = 1e-3  # s, of the controller
@@ -145,27 +148,28 @@ def trace(
     )
     plant = setting.plant(drawn, member)
     sensed = sensor(setting.kind(member), member, PERIOD)
-    sample = plant.reset(_START, reference.nominal(_START) + drawn.start)
     count = round((_END - _START) / PERIOD)
     times: Array = _START + PERIOD * np.arange(count, dtype=np.float64)
-    states, torques = np.empty((count, 8)), np.empty((count, 3))
-    u, known, position = np.zeros(3), -np.inf, START
-    touches: list[int | None] = [None, None]
-    for k in range(count):
-        states[k] = sample.state
-        x = sensed(sample.state, u, sample.time - known)
+    asked, known, position = list[Array](), -np.inf, START
+
+    def control(sample: Sample) -> Array:
+        nonlocal known, position
+        held = np.clip(asked[-1], -MOST, MOST) if asked else np.zeros(3)
+        x = sensed(sample.state, held, sample.time - known)
         command = loop.step(sample.time, x, sample.sensed)
         if command.status != "ok" and loop.fault is not None:
             raise loop.fault
         if command.position != position:
             known, position = sample.time, command.position
-        torques[k] = command.u
-        u = np.clip(command.u, -MOST, MOST)
-        sample = plant.step(u + drawn.bias)
-        for i, touching in enumerate(sample.sensed["contact"]):
-            if touching and touches[i] is None:
-                touches[i] = k + 1
-    return Trace(times, states, torques, (touches[0], touches[1]))
+        asked.append(command.u)
+        return np.clip(command.u, -MOST, MOST) + drawn.bias
+
+    start = reference.nominal(_START) + drawn.start
+    samples = list(islice(driven(plant, _START, start, control), count + 1))
+    states = np.array([sample.state for sample in samples[:-1]])
+    touching = np.array([sample.sensed["contact"] for sample in samples[1:]], dtype=bool)
+    first, second = (int(row.argmax()) + 1 if row.any() else None for row in touching.T)
+    return Trace(times, states, np.array(asked), (first, second))
 
 
 def judged(found: Trace) -> tuple[float, float, float]:

@@ -27,8 +27,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import __version__
-from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.models import find_model
 from hybridctl.app.plots import CURVES, Line, Panel, series
 from hybridctl.app.report import RunFolder, progress, table
@@ -140,8 +139,7 @@ def quick(config: Config) -> Config:
 
 def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """Run the study; every trial is kept in `RECORD`, from which an interrupted one goes on."""
-    settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
-    record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
+    record = journal_of(folder / RECORD, config)
     return experiment(partial(studied, record))(config, folder, console)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.cube_filter.score import filtered
 from hybridctl.experiments.cube_filter.tosses import ORIGIN, moved, recorded
-from hybridctl.robots.filter_models import CubeSettings, cube_model
+from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from rich.console import Console
 from rich.table import Table
 from scipy.spatial.transform import Rotation
 from scipy.stats import qmc
 
-from hybridctl import __version__, simulate
-from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl import simulate
+from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, number
@@ -217,7 +217,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     """Find the parameters; every likelihood is kept in `RECORD`, from which a run goes on."""
     if config.data is None:
         raise InputError(f"cube-identify needs data=FILE, recorded tosses; they are from {ORIGIN}")
-    journal = Journal(folder / RECORD, {"version": __version__, "settings": asdict(config)})
+    journal = journal_of(folder / RECORD, config)
     return experiment(partial(identified, journal))(config, folder, console)
 
 

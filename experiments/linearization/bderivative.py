@@ -17,7 +17,7 @@ The field is :math:`\dot x = 1 + \Delta(\operatorname{sign} x)` in the plane, in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -26,20 +26,17 @@ from typing import Annotated, Any
 
 import casadi as ca
 import numpy as np
+from hybridctl.experiments.convergence import (
+    Convergence,
+    convergence,
+    convergence_panel,
+    draw_convergence,
+)
 from rich.console import Console
 
 from hybridctl import HybridSystem, simulate_batch, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment, studied
-from hybridctl.app.plots import (
-    GREEN,
-    REFERENCE,
-    TRACKING,
-    Line,
-    Panel,
-    plane,
-    power_law,
-    series,
-)
+from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, plane
 from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array, array, number
 from hybridctl.errors import InputError
@@ -162,7 +159,7 @@ class InstanceResult:
     rim: Array
     image: Array
     predicted: Array
-    errors: Array
+    errors: Convergence
 
 
 def quick(config: Config) -> Config:
@@ -190,20 +187,19 @@ def run(config: Config, console: Console) -> Findings:
 
     def draw(folder: RunFolder) -> None:
         draw_balls(folder / "figures/balls.png", results)
-        draw_errors(folder / "figures/errors.png", config.steps, results)
+        draw_errors(folder / "figures/errors.png", results)
 
     return Findings(
         summary,
         [table("B-derivative: largest error against the flow [m/m]", columns, rows)],
-        checks(summary),
+        checks(results, summary),
         draw=draw,
     )
 
 
-def checks(summary: Mapping[str, Any]) -> list[Check]:
+def checks(results: Mapping[str, InstanceResult], summary: Mapping[str, Any]) -> list[Check]:
     """Piecewise affine flows are met to rounding, others to first order; one is linear."""
-    turning = summary["turning"]
-    (order,) = np.polyfit(np.log(turning["steps"]), np.log(turning["errors"]), 1)[:1]
+    order = results["turning"].errors.order
     return [
         *(
             Check(f"{name}: error of the ball's image [m/m]", summary[name]["ball_error"], 1e-13)
@@ -211,7 +207,7 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
         ),
         Check("linear: number of maps", summary["linear"]["maps"], 1, 1),
         Check("bent: number of maps", summary["bent"]["maps"], 2, 2),
-        Check("turning: order of the error of differences", float(order), 1.1, 0.9),
+        Check("turning: order of the error of differences", order, 1.1, 0.9),
     ]
 
 
@@ -238,10 +234,9 @@ def study(config: Config, instance: Instance, tick: Callable[[float], None]) -> 
 
     rim = config.radius * circle(config.rim)
     around = circle(config.directions)
-    predicted = instance.predict(around)
-    errors = [np.abs(flow(step * around) / step - predicted).max() for step in config.steps]
+    found = convergence(lambda step: flow(step * around), instance.predict(around), config.steps)
     tick(1.0)
-    return InstanceResult(instance, rim, flow(rim), instance.predict(rim), np.array(errors))
+    return InstanceResult(instance, rim, flow(rim), instance.predict(rim), found.relative)
 
 
 def circle(points: int) -> Array:
@@ -262,12 +257,11 @@ def record(config: Config, result: InstanceResult) -> dict[str, Any]:
         "lineality": b.lineality().T,
         "ball_error": np.abs(result.image - result.predicted).max() / config.radius,
         "steps": config.steps,
-        "errors": result.errors,
+        "errors": result.errors.errors,
     }
 
 
 ORDERS = (TRACKING, REFERENCE)
-MARKS = ((TRACKING, "o-"), (REFERENCE, "s--"), (GREEN, "^-"))
 DOT = 4  # of so many simulated points one is drawn
 
 
@@ -297,14 +291,9 @@ def ball_lines(result: InstanceResult) -> list[Line]:
     return [*lines, Line.through((end + result.image)[::DOT], "simulated", "black", ".")]
 
 
-def draw_errors(path: Path, steps: Sequence[float], results: Mapping[str, InstanceResult]) -> None:
+def draw_errors(path: Path, results: Mapping[str, InstanceResult]) -> None:
     """Errors of one-sided differences of the flow, for shrinking steps."""
-    sizes = np.array(steps)
-    lines = [
-        Line(sizes, np.maximum(result.errors, np.finfo(np.float64).eps), name, color, style)
-        for (name, result), (color, style) in zip(results.items(), MARKS, strict=True)
-    ]
-    lines.append(power_law(sizes, results["turning"].errors, 1.0))
+    found = {name: result.errors for name, result in results.items()}
+    panel = convergence_panel("largest error [m/m]", found, found["turning"], 1.0)
     title = "One-sided differences of the flow against the B-derivative"
-    panel = Panel("largest error [m/m]", lines, log=True)
-    series(path, [[panel]], title=title, xlabel="step [m]", xlog=True)
+    draw_convergence(path, [panel], title, "step [m]")

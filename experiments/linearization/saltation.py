@@ -25,6 +25,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+from hybridctl.experiments.convergence import Convergence, convergence
 from hybridctl.experiments.linearization.saltation_examples import Config as Config
 from hybridctl.experiments.linearization.saltation_examples import Example, examples
 from hybridctl.experiments.linearization.saltation_figures import draw_all
@@ -109,14 +110,14 @@ class Pair:
 class ExampleResult:
     """What was found of one example.
 
-    errors: rows (deviation, largest error of the saltation matrix, of the Jacobian alone).
+    errors: of deviations as the saltation matrix and as the Jacobian alone predict them.
     pairs: along the direction of positions that the event makes equal, and along the surface.
     paths: some runs of the first ensemble, those from farthest off first.
     """
 
     example: Example
     maps: Maps
-    errors: tuple[tuple[float, float, float], ...]
+    errors: tuple[Convergence, Convergence]
     ensembles: tuple[SampledCovariance, ...]
     pairs: tuple[Pair, ...]
     paths: tuple[HybridTrajectory, ...]
@@ -136,7 +137,7 @@ class ExampleResult:
             "reset_jacobian": self.maps.reset,
             "deviations": [
                 {"deviation": deviation, "saltation_error": right, "reset_jacobian_error": wrong}
-                for deviation, right, wrong in self.errors
+                for deviation, right, wrong in rows(self.errors)
             ],
             "covariances": [
                 {
@@ -234,18 +235,26 @@ def maps_along(example: Example, run: HybridTrajectory, config: Config) -> Maps:
 
 def sweep(
     example: Example, config: Config, maps: Maps, rng: np.random.Generator
-) -> tuple[tuple[float, float, float], ...]:
-    """Largest errors over random directions, for each length of the deviation."""
+) -> tuple[Convergence, Convergence]:
+    """Largest errors of both maps over random directions, for each length of the deviation."""
     directions = rng.normal(size=(config.directions, len(example.start)))
     directions *= example.spread / np.linalg.norm(directions, axis=1, keepdims=True)
-    nominal = maps.run.final_state
-    rows = []
-    for length in config.deviations:
-        offsets = length * directions
-        found = ends_from(example, config, example.start + offsets) - nominal
-        right, wrong = (np.abs(found - offsets @ m.T).max() for m in (maps.right, maps.wrong))
-        rows.append((length, float(right), float(wrong)))
-    return tuple(rows)
+    nominal, lengths = maps.run.final_state, config.deviations
+    found = {
+        length: ends_from(example, config, example.start + length * directions) - nominal
+        for length in lengths
+    }
+    right, wrong = (
+        convergence(found.__getitem__, directions @ m.T, lengths) for m in (maps.right, maps.wrong)
+    )
+    return right, wrong
+
+
+def rows(errors: tuple[Convergence, Convergence]) -> list[tuple[float, float, float]]:
+    """Lengths of deviations with the errors of both maps."""
+    right, wrong = errors
+    columns = right.sizes, right.errors, wrong.errors
+    return [(float(a), float(b), float(c)) for a, b, c in zip(*columns, strict=True)]
 
 
 def ensemble(
@@ -317,7 +326,7 @@ def run(config: Config, console: Console) -> Findings:
 
 def checks(name: str, result: ExampleResult) -> list[Check]:
     """The matrix is its closed form; the smallest deviation is predicted by it alone."""
-    _, right, wrong = result.errors[-1]
+    right, wrong = (found.errors[-1] for found in result.errors)
     off = float(np.abs(result.maps.saltation - result.example.closed_form(result.maps.event)).max())
     return [
         Check(f"{name}: error of the saltation matrix", off, 1e-12),
@@ -334,7 +343,7 @@ def tables(results: Mapping[str, ExampleResult]) -> list[Table]:
     deviations = [
         (name, f"{length:g}", f"{right:.1e}", f"{wrong:.1e}")
         for name, result in results.items()
-        for length, right, wrong in result.errors
+        for length, right, wrong in rows(result.errors)
     ]
     covariances = [
         (

@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from hybridctl.experiments.convergence import convergence_panel, draw_convergence
 
 from hybridctl.app.plots import (
     BASELINE,
-    GREEN,
-    ORANGE,
     REFERENCE,
     TRACKING,
     Line,
     Panel,
     plane,
-    power_law,
-    series,
 )
 from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE
 MAPS = ((RIGHT, "saltation matrix"), (WRONG, "reset's Jacobian"))
-STYLES = ((GREEN, "o--"), (ORANGE, "v:"), (TRACKING, "s-"), (REFERENCE, "^-"))
 ARROWS = 4  # deviations that are drawn of the constant flow
 SIGMAS = 2.0
 PERIOD = 4e-3  # s, between drawn points
@@ -102,21 +98,12 @@ def draw_pairs(path: Path, results: Mapping[str, ExampleResult]) -> None:
 def draw_errors(path: Path, results: Mapping[str, ExampleResult]) -> None:
     """Errors of predicted deviations over their length, for both maps."""
     panels = []
-    for k, (_, label) in enumerate(MAPS, 1):
-        lines = []
-        for (name, result), (color, style) in zip(results.items(), STYLES, strict=True):
-            rows = np.array(result.errors)
-            lines.append(Line(rows[:, 0], rows[:, k], name, color, style, 1.2))
-        of = np.array(results["sticks"].errors)
-        lines.append(power_law(of[:, 0], 0.3 * of[:, k], 3.0 - k))
-        panels.append(Panel(f"error of the {label} [m, m/s]", lines, log=True))
-    series(
-        path,
-        [panels],
-        title="Errors of predicted deviations",
-        xlabel="length of the deviation [spreads]",
-        xlog=True,
-    )
+    for k, (_, label) in enumerate(MAPS):
+        found = {name: result.errors[k] for name, result in results.items()}
+        title = f"error of the {label} [m, m/s]"
+        panels.append(convergence_panel(title, found, found["sticks"], 2.0 - k))
+    title = "Errors of predicted deviations"
+    draw_convergence(path, panels, title, "length of the deviation [spreads]")
 
 
 def _path(

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from hybridctl.experiments.convergence import Convergence, convergence
 from hybridctl.experiments.linearization.validate_cases import ValidationCase
 from rich.console import Console
 from rich.table import Table
@@ -93,23 +94,18 @@ class Config(Settings):
 class ValidationResult:
     """What the simulations of one case gave.
 
-    remainders (directions, sizes): the largest over all samples. derivative_errors, reset_errors
+    remainders: in each direction, the largest over all samples. derivative_errors, reset_errors
     (steps,): the largest errors of either map against differences, relative to the differences.
     radii: how large the deviations of the state may be, in the directions of the differences.
     perturbed: the run from half of the first of them, without a change of the input.
     """
 
     case: ValidationCase
-    remainders: Array
+    remainders: tuple[Convergence, ...]
     derivative_errors: Array
     reset_errors: Array
     radii: tuple[Radius, ...]
     perturbed: HybridTrajectory
-
-    def slopes(self, sizes: tuple[float, ...]) -> Array:
-        """Fitted slopes (directions,) of log remainder over log epsilon."""
-        slopes: Array = np.polyfit(np.log(sizes), np.log(self.remainders.T), 1)[0]
-        return slopes
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +182,7 @@ def study(config: Config, case: ValidationCase, tick: Callable[[float], None]) -
         tick((k + 1) / config.directions)
     return ValidationResult(
         case,
-        np.array(remainders),
+        tuple(remainders),
         np.array(correct).max(axis=0),
         np.array(reset).max(axis=0),
         tuple(radii),
@@ -255,10 +251,10 @@ class _DirectionRuns:
 
 def remainder(
     config: Config, nominal: HybridTrajectory, runs: _DirectionRuns, predicted: list[Variation]
-) -> Array:
-    """The largest remainder (sizes,), over times at which all runs have the same event count."""
+) -> Convergence:
+    """The largest remainders, over times at which all runs have the same event count."""
     found = {size: matched(nominal, runs[size], size) for size in config.sizes}
-    worst = np.zeros(len(config.sizes))
+    places: list[tuple[int, float]] = []
     for k, arc in enumerate(nominal.arcs):
         together = [arc, *(arcs[k] for arcs in found.values())]
         start = max(a.start for a in together) + CLEARANCE
@@ -268,11 +264,13 @@ def remainder(
                 f"sizes must be smaller: with up to {max(config.sizes)} the arc from "
                 f"{arc.start:.6g} to {arc.end:.6g} s has no time in common with all runs"
             )
-        for t in map(float, np.linspace(start, end, config.samples)):
-            for i, (size, arcs) in enumerate(found.items()):
-                error = arc.space.difference(arc(t), arcs[k](t)) - size * predicted[k](t)[:, 0]
-                worst[i] = max(worst[i], float(np.linalg.norm(error)))
-    return worst
+        places += [(k, t) for t in np.linspace(start, end, config.samples).tolist()]
+
+    def flow(size: float) -> list[Array]:
+        pairs = [(nominal.arcs[k], found[size][k], t) for k, t in places]
+        return [arc.space.difference(arc(t), own(t)) for arc, own, t in pairs]
+
+    return convergence(flow, [predicted[k](t)[:, 0] for k, t in places], config.sizes, norm=2)
 
 
 def matched(nominal: HybridTrajectory, run: HybridTrajectory, size: float) -> list[Arc]:
@@ -323,14 +321,14 @@ def summarize(config: Config, results: Mapping[str, ValidationResult]) -> dict[s
 
 def record(config: Config, result: ValidationResult) -> dict[str, Any]:
     """A case as it stands in summary.json."""
-    slopes = result.slopes(config.sizes).tolist()
+    slopes = [found.order for found in result.remainders]
     return {
         "events": [{"time": e.time, "guards": e.guards} for e in result.case.nominal.events],
         "simultaneous": not result.case.map.is_linear,
         "slopes": slopes,
         "worst_slope": _farthest(slopes),
         "sizes": config.sizes,
-        "remainders": result.remainders,
+        "remainders": [found.errors for found in result.remainders],
         "steps": config.steps,
         "derivative_errors": result.derivative_errors,
         "reset_only_errors": result.reset_errors,
@@ -403,10 +401,11 @@ def draw(
     left, right = [], []
     for (name, result), (color, mark) in zip(results.items(), MARKS, strict=False):
         for k, remainders in enumerate(result.remainders):
-            left.append(Line(sizes, remainders, None if k else name, color, f"{mark}-", 1.0))
+            label = None if k else name
+            left.append(Line(sizes, remainders.errors, label, color, f"{mark}-", 1.0))
         right.append(Line(steps, result.derivative_errors, name, color, f"{mark}-"))
         right.append(Line(steps, result.reset_errors, None, color, f"{mark}:"))
-    least = min(result.remainders[:, 0].min() for result in results.values())
+    least = min(found.errors[0] for result in results.values() for found in result.remainders)
     left.append(power_law(sizes, np.array([0.3 * least]), 2.0))
     series(
         path,

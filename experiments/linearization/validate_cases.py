@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.rrr_door import tracking as rrr_door
-from hybridctl.experiments.rrr_door.reference import run_beside
+from hybridctl.experiments.rrr_door.laws import run_beside
 from hybridctl.robots import biped
 
 from hybridctl.control.reference import Reference

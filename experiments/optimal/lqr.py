@@ -21,15 +21,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from hybridctl.experiments.convergence import Convergence
 from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import block, paddle, rrr_door
-from matplotlib.ticker import LogLocator
 from numpy.polynomial.legendre import leggauss
 from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, studied
-from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.plots import (
+    BASELINE,
+    GREEN,
+    REFERENCE,
+    TRACKING,
+    canvas,
+    number_log_axis,
+    save_figure,
+)
 from hybridctl.app.report import table
 from hybridctl.checks import Array
 from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
@@ -233,7 +241,7 @@ def record(config: Config, result: DesignCosts) -> dict[str, Any]:
 def checks(name: str, entry: Mapping[str, Any]) -> list[Check]:
     """What saltation is worth in a case, and that its value function is right to second order."""
     ratio = min(entry[design]["mean_ratio"] for design in DESIGNS[1:])
-    (order,) = np.polyfit(np.log(entry["sizes"]), np.log(entry["gaps"]), 1)[:1]
+    order = Convergence(entry["sizes"], entry["gaps"]).order
     return [
         Check(
             f"{name}: mean cost of the best design without saltation / with saltation",
@@ -242,7 +250,7 @@ def checks(name: str, entry: Mapping[str, Any]) -> list[Check]:
         ),
         Check(
             f"{name}: order of the value function's error in the size of the deviation",
-            float(order),
+            order,
             least=0.5,
         ),
     ]
@@ -302,9 +310,8 @@ def draw(path: Path, config: Config, results: Mapping[str, DesignCosts]) -> None
     guide = middle * sizes / np.exp(np.log(sizes).mean())
     right.loglog(sizes, guide, "--", color="black", lw=1.0, label="slope 1")
     right.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    right.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    right.yaxis.set_major_formatter("{x:g}")
     right.minorticks_off()
+    number_log_axis(right.yaxis)
     right.set_xlabel("size of the deviation")
     right.set_ylabel("|simulated cost / value function - 1|")
     right.set_title("Value function", fontsize=10)

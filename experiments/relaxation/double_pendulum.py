@@ -20,6 +20,12 @@ from typing import Annotated, Any, TypeAlias
 
 import casadi as ca
 import numpy as np
+from hybridctl.experiments.convergence import (
+    Convergence,
+    convergence,
+    convergence_panel,
+    draw_convergence,
+)
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +42,6 @@ from hybridctl.app.plots import (
     Line,
     Panel,
     Pose,
-    power_law,
     series,
     snapshots,
 )
@@ -251,8 +256,8 @@ def reference(config: Config) -> Relaxation:
     return sampled(relaxed, run, CALM * np.sqrt(epsilon))
 
 
-def variations(config: Config) -> tuple[Array, Array]:
-    """Sizes (deg) and remainders of the variation by theta_2 through the strip, c = 0."""
+def variations(config: Config) -> Convergence:
+    """Remainders of the variation by theta_2 through the strip, c = 0, over sizes in deg."""
     relaxed = relax(pendulum(0.0), config.variation_epsilon)
     span = (0.0, config.variation_duration)
     x0, direction = at_rest(config.variation_start), np.array([0.0, 0.0, np.radians(1.0), 0.0])
@@ -266,12 +271,12 @@ def variations(config: Config) -> tuple[Array, Array]:
     reading = np.eye(4)
     if relaxed.strip_of(nominal.final_mode) is not None:
         reading = strip.matrix(span[1], nominal.final_state, np.zeros(0))[0]
-    change = reading @ linear.derivative(direction)
-    remainders = []
-    for size in config.sizes:
+
+    def flow(size: float) -> list[Array]:
         run = simulate(relaxed, "free", x0 + size * direction, span, rtol=RTOL, atol=ATOL)
-        remainders.append(np.abs(chart(run) - chart(nominal) - size * change).max())
-    return np.array(config.sizes), np.array(remainders)
+        return [chart(run) - chart(nominal)]
+
+    return convergence(flow, [reading @ linear.derivative(direction)], config.sizes)
 
 
 @experiment
@@ -283,18 +288,17 @@ def run(config: Config, console: Console) -> Findings:
             exact, locks = locked_by_events(c, config)
             cases[c] = exact, locks, relaxed_run(c, config.epsilon, config)
     with console.status("variations"):
-        sizes, remainders = variations(config)
+        remainders = variations(config)
         printed = {epsilon: printed_run(epsilon, config) for epsilon in config.printed}
-    slope = float(np.polyfit(np.log(sizes), np.log(remainders), 1)[0])
     elastic, plastic = cases[config.restitution], cases[0.0]
     summary = {
         "locked": elastic[2].locked,
         "locked_by_events": elastic[1],
         "locked_plastic": plastic[2].locked,
         "locked_by_events_plastic": plastic[1],
-        "variation_slope": slope,
-        "variation_sizes": sizes,
-        "variation_remainders": remainders,
+        "variation_slope": remainders.order,
+        "variation_sizes": remainders.sizes,
+        "variation_remainders": remainders.errors,
     }
     pairs = [
         (c, wanted, found)
@@ -308,16 +312,19 @@ def run(config: Config, console: Console) -> Findings:
             name = "plastic" if c == 0.0 else "elastic"
             draw_locked(folder, name, relaxed, locks, f"c = {c:g}")
         draw_reference(folder, at_rest(config.start), reference(config))
-        draw_variations(folder, sizes, remainders)
+        draw_variations(folder, remainders)
         draw_printed(folder, plastic[0], printed)
         write_pendulum(folder, {f"restitution {c:g}": exact for c, (exact, *_) in cases.items()})
 
     return Findings(
         summary,
-        [locked_table(pairs), f"order of the remainder of first-order variations: {slope:.2f}"],
+        [
+            locked_table(pairs),
+            f"order of the remainder of first-order variations: {remainders.order:.2f}",
+        ],
         [
             Check("difference of release times from those by events [s]", late, 1e-3),
-            Check("order of the remainder of first-order variations", slope, 2.2, 1.8),
+            Check("order of the remainder of first-order variations", remainders.order, 2.2, 1.8),
         ],
         draw=draw,
     )
@@ -402,16 +409,12 @@ def draw_reference(folder: RunFolder, pose: Array, found: Relaxation) -> None:
     series(folder / "figures/reference.png", [[panel]], title=title)
 
 
-def draw_variations(folder: RunFolder, sizes: Array, remainders: Array) -> None:
+def draw_variations(folder: RunFolder, found: Convergence) -> None:
     """Remainders of the first-order variation over the size of the perturbation."""
-    lines = [Line(sizes, remainders, "remainder", style="o-"), power_law(sizes, remainders, 2.0)]
-    series(
-        folder / "figures/variations.png",
-        [[Panel("largest entry [rad, rad/s]", lines, log=True)]],
-        title="Variation through the strip, in the chart of the mode entered",
-        xlabel="perturbation of theta_2 [deg]",
-        xlog=True,
-    )
+    panel = convergence_panel("largest entry [rad, rad/s]", {"remainder": found}, found, 2.0)
+    title = "Variation through the strip, in the chart of the mode entered"
+    along = "perturbation of theta_2 [deg]"
+    draw_convergence(folder / "figures/variations.png", [panel], title, along)
 
 
 def draw_printed(

@@ -14,27 +14,22 @@ The forcing is a pair of states, so that the fields are autonomous.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import casadi as ca
 import numpy as np
+from hybridctl.experiments.convergence import (
+    Convergence,
+    convergence_panel,
+    draw_convergence,
+)
 from hybridctl.robots import ball
 from rich.console import Console
 
 from hybridctl import HybridSystem, HybridTrajectory, relax, simulate, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import (
-    BANDS,
-    CURVES,
-    REFERENCE,
-    Band,
-    Line,
-    Panel,
-    power_law,
-    series,
-)
+from hybridctl.app.plots import BANDS, REFERENCE, Band, Line, Panel, series
 from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array
 from hybridctl.hybrid import filippov
@@ -45,7 +40,6 @@ SUMMARY = "a relay and dry friction slide on a surface: Filippov's modes, and re
 
 GRAVITY = 9.81
 SAMPLES = 600
-MARKS = ("o-", "s--")
 Surface = Literal["relay", "friction"]
 SURFACES: tuple[Surface, ...] = ("relay", "friction")
 
@@ -73,14 +67,14 @@ class Config(Settings):
 class RelayFindings:
     """What was found for one system.
 
-    exact: Filippov's run. times (m,), states (m, n): of it. errors (widths,): the largest
-    differences of relaxed runs at these times. relaxed (m, n): the run of the widest strip.
+    exact: Filippov's run. times (m,), states (m, n): of it. errors: the largest differences of
+    relaxed runs at these times, by width. relaxed (m, n): the run of the widest strip.
     """
 
     exact: HybridTrajectory
     times: Array
     states: Array
-    errors: Array
+    errors: Convergence
     relaxed: Array
 
     @property
@@ -124,8 +118,9 @@ def study(config: Config, surface: Surface) -> RelayFindings:
         relaxed = relax(given, width)
         run = simulate(relaxed, "plus", x0, span)
         found.append([relaxed.entered(run.arc(t).mode, t, run(t))[1] for t in times.tolist()])
-    errors = [float(np.abs(np.array(f) - states).max()) for f in found]
-    return RelayFindings(exact, times, states, np.array(errors), np.array(found[0]))
+    errors = np.array([np.abs(np.array(f) - states).max() for f in found])
+    shrinking = Convergence(np.array(config.widths), errors)
+    return RelayFindings(exact, times, states, shrinking, np.array(found[0]))
 
 
 def stuck(config: Config) -> tuple[list[tuple[float, float]], Array]:
@@ -143,11 +138,6 @@ def stuck(config: Config) -> tuple[list[tuple[float, float]], Array]:
     return phases, np.array([run(t)[0] for t in times.tolist()])
 
 
-def order(config: Config, found: RelayFindings) -> float:
-    """The slope of the errors over the widths, in logarithms."""
-    return float(np.polyfit(np.log(config.widths), np.log(found.errors), 1)[0])
-
-
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Slide by Filippov's modes, by relaxation, and by mechanics."""
@@ -157,8 +147,9 @@ def run(config: Config, console: Console) -> Findings:
         }
         phases, positions = stuck(config)
     friction = studies["friction"]
-    orders = {name: order(config, found) for name, found in studies.items()}
-    errors = {name: found.errors for name, found in studies.items()}
+    shrinking = {name: found.errors for name, found in studies.items()}
+    orders = {name: found.order for name, found in shrinking.items()}
+    errors = {name: found.errors for name, found in shrinking.items()}
     apart = float(np.abs(friction.states[:, 0] - positions).max())
     summary = {
         "order": orders["relay"],
@@ -180,7 +171,9 @@ def run(config: Config, console: Console) -> Findings:
     def draw(folder: RunFolder) -> None:
         for name, found in studies.items():
             draw_sliding(folder, name, found)
-        draw_orders(folder, np.array(config.widths), errors)
+        panel = convergence_panel("largest difference [m, m/s]", shrinking, shrinking["relay"], 1.0)
+        title = "Relaxed runs against Filippov's solution"
+        draw_convergence(folder / "figures/errors.png", [panel], title, "epsilon [m/s]")
 
     return Findings(
         summary,
@@ -206,19 +199,3 @@ def draw_sliding(folder: RunFolder, name: str, found: RelayFindings) -> None:
     ]
     panel = Panel("velocity [m/s]", lines, zero=True)
     series(folder / f"figures/{name}.png", [[panel]], title=f"Sliding: {name}", bands=bands)
-
-
-def draw_orders(folder: RunFolder, widths: Array, errors: Mapping[str, Array]) -> None:
-    """Draw errors over epsilon."""
-    lines = [
-        Line(widths, found, name, color, mark)
-        for (name, found), color, mark in zip(errors.items(), CURVES, MARKS, strict=False)
-    ]
-    first = next(iter(errors.values()))
-    series(
-        folder / "figures/errors.png",
-        [[Panel("largest difference [m, m/s]", [*lines, power_law(widths, first, 1.0)], log=True)]],
-        title="Relaxed runs against Filippov's solution",
-        xlabel="epsilon [m/s]",
-        xlog=True,
-    )

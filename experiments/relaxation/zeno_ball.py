@@ -17,6 +17,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
+from hybridctl.experiments.convergence import (
+    Convergence,
+    convergence_panel,
+    draw_convergence,
+)
 from rich.console import Console
 from rich.table import Table
 
@@ -33,14 +38,7 @@ from hybridctl import (
     simulate,
 )
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import (
-    CURVES,
-    REFERENCE,
-    Line,
-    Panel,
-    power_law,
-    series,
-)
+from hybridctl.app.plots import REFERENCE, Line, Panel, series
 from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardJacobian, ResetJacobian
@@ -59,7 +57,6 @@ SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors ov
 GRAVITY, HEIGHT = 1.0, 1.0
 AFTER = 3.0  # s past the last bounce, over which errors are taken
 START = (HEIGHT, 0.0)
-MARKS = ("o-", "s--", "^--", "v--", "D:", "x:")
 SLOPES, LIFT = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]])
 HEIGHT_SLOPES = np.zeros(()), np.array([1.0, 0.0]), np.zeros(1)
 
@@ -150,7 +147,7 @@ INTEGRATORS: Mapping[str, OneStep] = {
 }
 
 
-def scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Array:
+def scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Convergence:
     """The largest coordinate after the last bounce, by the discrete scheme, for each step."""
     system, start, errors = ball(c), last_bounce(c), []
     for h in steps:
@@ -158,7 +155,7 @@ def scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Arra
         run = discretize_relaxed(relax(system, ratio * h), "air", START, (0.0, end), h, method)
         states = np.array(run.entered)[run.times >= start]
         errors.append(np.abs(states).max())
-    return np.array(errors)
+    return Convergence(steps, np.array(errors))
 
 
 def flow_error(c: float, width: float) -> float:
@@ -203,11 +200,6 @@ def lift_off(config: Config, c: float) -> float:
     return float(run.arcs[-1].start - pulled)
 
 
-def slope(errors: Array, sizes: Array) -> float:
-    """The slope of log(errors) over log(sizes)."""
-    return float(np.polyfit(np.log(sizes), np.log(errors), 1)[0])
-
-
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Go on past infinitely many bounces, by events, by a scheme, and by exact relaxed flows."""
@@ -220,24 +212,23 @@ def run(config: Config, console: Console) -> Findings:
         others = _other_errors(config)
     with console.status("relaxed flows"):
         widths = np.array(config.widths)
-        flows = np.array([flow_error(c, width) for width in widths])
+        flows = Convergence(widths, np.array([flow_error(c, width) for width in widths]))
         lifts = {str(r): lift_off(config, r) for r in (0.0, c)}
     summary = {
         "stop_time": stop_time(c),
         "stop_time_exact": last_bounce(c),
         "stop_times": times,
-        "error_slope": slope(errors, steps),
+        "error_slope": errors.order,
         "steps": steps,
-        "errors": errors,
-        "other_slopes": {name: slope(found, h) for name, (h, found) in others.items()},
-        "flow_slope": slope(flows, widths),
-        "flow_errors": flows,
+        "errors": errors.errors,
+        "other_slopes": {name: found.order for name, found in others.items()},
+        "flow_slope": flows.order,
+        "flow_errors": flows.errors,
         "lift_off": lifts,
     }
 
     def draw(folder: RunFolder) -> None:
-        curves = {f"Euler, c = {c:g}": (steps, errors), **others}
-        draw_errors(folder, curves, (widths, flows))
+        draw_errors(folder, {f"Euler, c = {c:g}": errors, **others}, flows)
         relaxed = relax(ball(c), 1e-3)
         shown = relaxed_run(relaxed, last_bounce(c) + 1.0)
         draw_ball(folder, *entered(relaxed, shown, 0.0, 60), last_bounce(c))
@@ -274,42 +265,26 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
     ]
 
 
-def _other_errors(config: Config) -> dict[str, tuple[Array, Array]]:
-    """Steps and errors for other restitutions and integrators, by name."""
+def _other_errors(config: Config) -> dict[str, Convergence]:
+    """Errors for other restitutions and integrators, by name."""
     steps, found = np.geomspace(1e-1, 1e-3, config.other_steps), {}
     for c in config.others:
-        found[f"Euler, c = {c:g}"] = steps, scheme_errors(c, euler, steps, config.ratio)
+        found[f"Euler, c = {c:g}"] = scheme_errors(c, euler, steps, config.ratio)
     for name in list(INTEGRATORS)[1:]:
         errors = scheme_errors(config.restitution, INTEGRATORS[name], steps, config.ratio)
-        found[f"{name}, c = {config.restitution:g}"] = steps, errors
+        found[f"{name}, c = {config.restitution:g}"] = errors
     return found
 
 
-def draw_errors(
-    folder: RunFolder, curves: Mapping[str, tuple[Array, Array]], flow: tuple[Array, Array]
-) -> None:
+def draw_errors(folder: RunFolder, schemes: Mapping[str, Convergence], flows: Convergence) -> None:
     """Errors of the ball after its last bounce: of schemes over the step, of the flow."""
-    label, colors = "largest |x| [m, m/s]", (*CURVES, REFERENCE)
-    lines = [
-        Line(steps, errors, name, color, mark)
-        for (name, (steps, errors)), color, mark in zip(curves.items(), colors, MARKS, strict=False)
-    ]
-    steps, errors = next(iter(curves.values()))
-    series(
-        folder / "figures/scheme.png",
-        [[Panel(label, [*lines, power_law(steps, errors, 1.0)], log=True)]],
-        title="After the last bounce, by a discrete scheme",
-        xlabel="step h [s], epsilon = 0.01 h",
-        xlog=True,
-    )
-    widths, found = flow
-    series(
-        folder / "figures/flow.png",
-        [[Panel(label, [Line(widths, found, style="o-"), power_law(*flow, 0.5)], log=True)]],
-        title="After the last bounce, integrated exactly",
-        xlabel="epsilon [m]",
-        xlog=True,
-    )
+    label, first = "largest |x| [m, m/s]", next(iter(schemes.values()))
+    panel = convergence_panel(label, schemes, first, 1.0)
+    title, along = "After the last bounce, by a discrete scheme", "step h [s], epsilon = 0.01 h"
+    draw_convergence(folder / "figures/scheme.png", [panel], title, along)
+    panel = convergence_panel(label, {"relaxed flow": flows}, flows, 0.5)
+    title = "After the last bounce, integrated exactly"
+    draw_convergence(folder / "figures/flow.png", [panel], title, "epsilon [m]")
 
 
 def draw_ball(folder: RunFolder, times: Array, states: Array, last: float) -> None:

@@ -118,51 +118,35 @@ def _derivative_panel(
 
 def draw_states(runs: DoorRuns, folder: RunFolder) -> None:
     """Joint positions and velocities, with the extended arcs dashed (Fig. 5.6)."""
-    panels = []
-    for i, name in enumerate(NAMES):
-        row = []
-        for column, label in ((i, f"{name} [rad]"), (i + 4, f"{name} rate [rad/s]")):
-            row.append(
-                Panel(
-                    label,
-                    [
-                        *_reference_lines(runs.reference, column, "states"),
-                        *_run_lines(runs.tracking, column, "states", label="tracking"),
-                    ],
-                )
+    panels = [
+        [
+            Panel(
+                label,
+                [
+                    *_reference_lines(runs.reference, column, "states"),
+                    *_run_lines(runs.tracking, column, "states", label="tracking"),
+                ],
             )
-        panels.append(row)
-    series(
-        folder / "figures/states.png",
-        panels,
-        title="States: reference with its extensions (dashed), and tracking",
-        bands=_bands(runs.tracking),
-    )
+            for column, label in ((i, f"{name} [rad]"), (i + 4, f"{name} rate [rad/s]"))
+        ]
+        for i, name in enumerate(NAMES)
+    ]
+    title = "States: reference with its extensions (dashed), and tracking"
+    series(folder / "figures/states.png", panels, title=title, bands=_bands(runs.tracking))
 
 
 def draw_inputs(runs: DoorRuns, folder: RunFolder) -> None:
     """Torques of the three joints, with those of the conventional error (Fig. 5.7)."""
-    panels = [
-        [
-            Panel(
-                f"{name} torque [N m]",
-                [
-                    *_run_lines(
-                        runs.conventional, i, "inputs", label="conventional", color=BASELINE
-                    ),
-                    *_reference_lines(runs.reference, i, "inputs"),
-                    *_run_lines(runs.tracking, i, "inputs", label="spreading"),
-                ],
-            )
+    panels = []
+    for i, name in enumerate(NAMES[:3]):
+        lines = [
+            *_run_lines(runs.conventional, i, "inputs", label="conventional", color=BASELINE),
+            *_reference_lines(runs.reference, i, "inputs"),
+            *_run_lines(runs.tracking, i, "inputs", label="spreading"),
         ]
-        for i, name in enumerate(NAMES[:3])
-    ]
-    series(
-        folder / "figures/inputs.png",
-        panels,
-        title="Inputs: reference, and both kinds of feedback",
-        bands=_bands(runs.tracking),
-    )
+        panels.append([Panel(f"{name} torque [N m]", lines)])
+    title = "Inputs: reference, and both kinds of feedback"
+    series(folder / "figures/inputs.png", panels, title=title, bands=_bands(runs.tracking))
 
 
 def draw_errors(runs: DoorRuns, folder: RunFolder) -> None:

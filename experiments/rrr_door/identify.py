@@ -18,7 +18,8 @@ import argparse
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from hybridctl.experiments.rrr_door.reference import CLOSED, OPEN, Design, build, impact_state
+from hybridctl.experiments.rrr_door.laws import law, run_beside
+from hybridctl.experiments.rrr_door.reference import CLOSED, Design, build, impact_state
 from hybridctl.experiments.rrr_door.tracking import PERTURBATION, Config, least_force, schedule
 from hybridctl.robots.rrr_door import DoorParameters, contacts, robot, system
 from rich.console import Console
@@ -26,10 +27,8 @@ from scipy.optimize import differential_evolution, least_squares, minimize
 
 from hybridctl.app.report import table
 from hybridctl.checks import Array
-from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import HybridctlError
-from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 PUBLISHED_IMPULSES = (1.2572, 0.3410)
@@ -114,10 +113,9 @@ def track(parameters: DoorParameters, design: Design, rtol: float = 1e-6) -> Can
     """The perturbed run (5.29)-(5.31) of the experiment's own controller."""
     plant = system(parameters)
     reference = build(plant, parameters, design, rtol=1e-8, atol=1e-8)
-    config = Config()
-    policy = ReferenceSpreading(reference, schedule(config, reference))
-    x0 = reference.nominal(0.0) + np.array(PERTURBATION)
-    run = simulate(plant, OPEN, x0, (0.0, 1.5), policy, rtol=rtol, atol=rtol, max_events=4)
+    policy = law("spreading", plant, reference, schedule(Config(), reference))
+    deviation, to = np.array(PERTURBATION), (rtol, rtol)
+    run = run_beside(plant, reference, policy, deviation, to, end=1.5, max_events=4)
     modes = [event.mode_after for event in run.events]
     split = modes == [("closed", "open"), CLOSED]
     return CandidateRun(

@@ -21,10 +21,9 @@ from hybridctl.checks import Array
 from hybridctl.control.reference import Feedforward, Phase, Reference, extend
 from hybridctl.errors import InfeasibleReferenceError
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.policy import History, Policy
+from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.settings import Positive, Settings, UnitInterval
 
@@ -174,24 +173,6 @@ def planned(
         rtol=rtol,
         atol=atol,
     )
-
-
-def run_beside(
-    system: HybridSystem,
-    reference: Reference,
-    policy: Policy,
-    deviation: Array,
-    tolerances: tuple[float, float],
-    method: str = "DOP853",
-    progress: Callable[[float], None] | None = None,
-) -> HybridTrajectory:
-    """The run of a policy from a start that is off the reference by a deviation (8,)."""
-    start, span = reference.nominal(0.0) + deviation, (0.0, reference.nominal.end)
-    rtol, atol = tolerances
-    return simulate(
-        system, OPEN, start, span, policy,
-        method=method, rtol=rtol, atol=atol, on_zeno="rest", progress=progress,
-    )  # fmt: skip
 
 
 def impact_state(parameters: DoorParameters, design: Design) -> tuple[Array, Array]:

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.rrr_door import figures
 from hybridctl.experiments.rrr_door.contact import Manoeuvre, build_manoeuvre, contact_modes
-from hybridctl.experiments.rrr_door.reference import FINAL_TIME, Design, build, run_beside
+from hybridctl.experiments.rrr_door.laws import law, run_beside
+from hybridctl.experiments.rrr_door.reference import FINAL_TIME, Design, build
 from hybridctl.robots.rrr_door import DoorParameters, system, urdf
 from rich.console import Console
 from rich.table import Table
@@ -29,10 +30,8 @@ from hybridctl.control.feasibility import Feasibility, feasibility
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import scheduled
 from hybridctl.control.reference import PHASES, Phase, Reference
-from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.control.tracking import TrackingError, tracking_error
 from hybridctl.errors import InputError
-from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
@@ -186,12 +185,13 @@ def simulate_all(config: Config, begin: Any) -> tuple[DoorParameters, DoorRuns]:
     parameters, plant, reference = scene(config, begin("reference"))
     feedback = schedule(config, reference, from_file)
 
-    def tracked(policy: Policy, title: str) -> HybridTrajectory:
+    def tracked(name: str, title: str) -> HybridTrajectory:
         deviation, to = config.scale * np.array(config.perturbation), (config.rtol, config.atol)
+        policy = law(name, plant, reference, feedback)
         return run_beside(plant, reference, policy, deviation, to, progress=begin(title))
 
-    tracking = tracked(ReferenceSpreading(reference, feedback), "reference spreading")
-    conventional = tracked(ClockTracking(reference, feedback), "conventional error")
+    tracking = tracked("spreading", "reference spreading")
+    conventional = tracked("conventional", "conventional error")
     return parameters, DoorRuns(
         plant,
         reference,

@@ -8,12 +8,11 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.rrr_door import tracking as rrr_door
-from hybridctl.experiments.rrr_door.reference import run_beside
+from hybridctl.experiments.rrr_door.laws import law, run_beside
 from hybridctl.robots.rrr_door import DoorParameters, system
 
-from hybridctl import GainSchedule, HybridSystem, Reference, ReferenceSpreading
+from hybridctl import GainSchedule, HybridSystem, Reference
 from hybridctl.checks import Array
-from hybridctl.control import ClockTracking, DetectedPolicy, Detection
 from hybridctl.control.tuning.ensemble import Controller, Outcome, outcome
 from hybridctl.hybrid import DisturbedPolicy, Policy
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -98,12 +97,8 @@ class DoorTrial:
         """Simulate a member."""
         parameters, reference = _scene(self.door)
         drawn = draw(self.perturbations, parameters, self.seed, member)
-        policy: Policy = (
-            DetectedPolicy(ReferenceSpreading(reference, gains), Detection(drawn.delay))
-            if controller == "spreading"
-            else ClockTracking(reference, gains)
-        )
         plant = _plant(drawn.parameters)
+        policy = law(controller, plant, reference, gains, delay=drawn.delay)
         run = drawn.run(plant, reference, policy, self.tolerance, "Radau")
         return outcome(reference, run)
 

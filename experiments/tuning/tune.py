@@ -24,15 +24,12 @@ import numpy as np
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.contact import contact_modes
 from hybridctl.experiments.tuning.door import DoorTrial, Perturbations
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import __version__
-from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.app.experiment import Check, Findings, experiment, journal_of
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, number_log_axis, save_figure
 from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, number
 from hybridctl.control.gains import GainSchedule
@@ -151,8 +148,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
     completed with what is there, and ends the same. Raises `InputError` for a folder of a run
     with other settings.
     """
-    settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
-    record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
+    record = journal_of(folder / RECORD, config)
 
     @experiment
     def of_record(config: Config, console: Console) -> Findings:
@@ -370,8 +366,8 @@ def draw_trade_off(path: Path, summary: Mapping[str, Any]) -> None:
         )
     axes.set_xscale("log")
     axes.set_yscale("log")
-    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        number_log_axis(axis, limits)
+    number_log_axis(axes.xaxis)
+    number_log_axis(axes.yaxis)
     axes.set_xlabel("peak input [N m]")
     axes.set_ylabel("mean post-impact error [rad, rad/s]")
     axes.set_title("Candidates on the runs of the search; stars on unseen runs", fontsize=10)
@@ -388,20 +384,11 @@ def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:
         axes.step(errors, share, where="post", color=COLORS[name], lw=1.6, label=name)
     axes.axhline(0.95, color="black", lw=0.6, ls=":")
     axes.set_xscale("log")
-    number_log_axis(axes.xaxis, axes.get_xlim())
+    number_log_axis(axes.xaxis)
     axes.set_xlabel("post-impact error [rad, rad/s]")
     axes.set_ylabel("share of runs")
     axes.set_title("Errors of perturbed runs; one that failed counts as 10", fontsize=10)
     _save(figure, axes, path)
-
-
-def number_log_axis(axis: Axis, limits: tuple[float, float]) -> None:
-    """Number a logarithmic axis plainly: 1, 2, 5, 10, or evenly where it spans few such steps."""
-    low, high = limits
-    steps = (1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)
-    axis.set_major_locator(LogLocator(subs=steps) if high > 6.0 * low else MaxNLocator(5))
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
 
 
 def _save(figure: Figure, axes: Any, path: Path) -> None:

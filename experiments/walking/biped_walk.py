@@ -14,7 +14,7 @@ A slip, or a foot that lets go without the other one taking over, counts as a fa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -42,8 +42,7 @@ from hybridctl.experiments.walking.limits import (
 from hybridctl.experiments.walking.walk import Walk, scattered, walk
 from rich.console import Console
 
-from hybridctl import __version__
-from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.report import RunFolder, progress
 from hybridctl.compiled import compiler
 from hybridctl.control.lqr.periodic import PeriodicLqr
@@ -321,8 +320,7 @@ def compared(
         config.seed,
         _is_compiled(config),
     )
-    settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
-    record = Journal(folder / RECORD, {"version": __version__, "settings": settings})
+    record = journal_of(folder / RECORD, config)
     untuned = [name for name in NAMES if record.get(name) is None]
     for name, tuned in workers.finished(contest.tuned, untuned):
         record.put(name, (tuned.result().weights, *tuned.result().guesses))

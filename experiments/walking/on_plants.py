@@ -16,6 +16,7 @@ from time import process_time
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
+from hybridctl.experiments.plant_loop import driven
 from hybridctl.experiments.walking import figures
 from hybridctl.experiments.walking.biped_walk import in_order
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
@@ -155,24 +156,27 @@ class Bench:
         start = scattered(gait, np.random.default_rng([c.seed, number]), c.scatter)
         model = MujocoModel(gait.walker.robot, gait.walker.contacts, Compliance(constant))
         plant = MujocoPlant(model, _PERIOD if known == "state" else SAMPLE)
-        sample = plant.reset(0.5 * gait.period, start)
-        torques = self.torques(known, jumps, number, start)
-        steps, last, reason = 0, sample.time, ""
-        costs: list[float] = []
-        while steps < c.steps and not reason:
+        torques, costs = self.torques(known, jumps, number, start), list[float]()
+
+        def timed(sample: Sample) -> Array:
             begun = process_time()
-            try:
-                u = torques(sample)
-            except (SimulationError, GuardViolatedError) as error:
-                reason = type(error).__name__
-                break
+            u = torques(sample)
             costs.append(process_time() - begun)
-            sample = plant.step(u)
-            since = sample.time - last
-            if sample.sensed["contact"][(steps + 1) % 2] and since > _BETWEEN * gait.period:
-                steps, last = steps + 1, sample.time
-            reason = fallen(gait, sample, since)
-        return Walked(steps, reason, sample.time - 0.5 * gait.period, np.array(costs))
+            return u
+
+        begun = last = now = 0.5 * gait.period
+        steps, reason = 0, ""
+        try:
+            for sample in driven(plant, begun, start, timed):
+                now, since = sample.time, sample.time - last
+                if sample.sensed["contact"][(steps + 1) % 2] and since > _BETWEEN * gait.period:
+                    steps, last = steps + 1, now
+                reason = fallen(gait, sample, since)
+                if reason or steps == c.steps:
+                    break
+        except (SimulationError, GuardViolatedError) as error:
+            reason = type(error).__name__
+        return Walked(steps, reason, now - begun, np.array(costs))
 
 
 Torques = Callable[[Sample], Array]

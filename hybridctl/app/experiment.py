@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
+from hybridctl import __version__
 from hybridctl.app.report import RunFolder, Tick, progress, table
+from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import ClaimError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
@@ -91,6 +94,16 @@ def experiment(
         return dict(found.summary)
 
     return run
+
+
+def journal_of(path: Path, config: Any) -> Journal:
+    """The journal in which a study keeps its runs, to go on from where it was interrupted.
+
+    Who works on it (`workers`, `dask`) may change. Raises `InputError` for a journal of other
+    settings.
+    """
+    settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
+    return Journal(path, {"version": __version__, "settings": settings})
 
 
 def studied(

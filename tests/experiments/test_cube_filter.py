@@ -30,8 +30,8 @@ from hybridctl.experiments.cube_filter.tosses import (
     phases,
     simulated,
 )
+from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from hybridctl.robots import cube
-from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
 from scipy.spatial.transform import Rotation
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hybridctl.experiments.cube_filter.tosses import recorded as tosses
+from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from hybridctl.experiments.identification import cube
 from hybridctl.experiments.identification.cube import (
     LikelihoodTable,
@@ -14,7 +15,6 @@ from hybridctl.experiments.identification.cube import (
     prediction_errors,
     shortened,
 )
-from hybridctl.robots.filter_models import CubeSettings, cube_model
 from rich.console import Console
 
 from hybridctl.app.report import RunFolder

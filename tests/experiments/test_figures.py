@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from hybridctl.experiments.contacts.closed_form import Comparison, comparison_table
-from hybridctl.experiments.tuning.tune import number_log_axis
 from matplotlib.figure import Figure
 from rich.console import Console
 
 from hybridctl.app import plots
 from hybridctl.app.models import find_model
-from hybridctl.app.plots import Line
+from hybridctl.app.plots import Line, number_log_axis
 from hybridctl.app.plots.filters import apart
 
 
@@ -22,7 +21,7 @@ def test_logarithmic_axes_have_numbers(low, high):
     axes = figure.subplots()
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    number_log_axis(axes.xaxis, (low, high))
+    number_log_axis(axes.xaxis)
     figure.draw_without_rendering()
     inside = [
         label.get_text()

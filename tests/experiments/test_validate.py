@@ -76,7 +76,7 @@ def test_with_resets_alone_the_remainder_is_of_first_order():
     runs = validate._DirectionRuns(BIPED, case, direction)
     false = case.reset_only().along(direction.state)
     found = validate.remainder(BIPED, case.nominal, runs, false)
-    slopes = np.diff(np.log(found)) / np.diff(np.log(BIPED.sizes))
+    slopes = np.diff(np.log(found.errors)) / np.diff(np.log(found.sizes))
     np.testing.assert_allclose(slopes, 1.0, atol=0.01)
 
 

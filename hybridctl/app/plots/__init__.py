@@ -26,6 +26,7 @@ from hybridctl.app.plots.panels import Panel as Panel
 from hybridctl.app.plots.panels import Pose as Pose
 from hybridctl.app.plots.panels import canvas as canvas
 from hybridctl.app.plots.panels import grid as grid
+from hybridctl.app.plots.panels import number_log_axis as number_log_axis
 from hybridctl.app.plots.panels import plane as plane
 from hybridctl.app.plots.panels import power_law as power_law
 from hybridctl.app.plots.panels import save_figure as save_figure

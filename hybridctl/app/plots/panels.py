@@ -12,9 +12,11 @@ from typing import Any, Literal
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Figure
 from matplotlib.mathtext import MathTextParser
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from hybridctl.checks import Array
 from hybridctl.files import atomic, packed
@@ -113,6 +115,15 @@ def readable(text: str) -> str:
     except (ValueError, RecursionError):
         return text.replace("$", r"\$")
     return text
+
+
+def number_log_axis(axis: Axis) -> None:
+    """Number a logarithmic axis plainly: 1, 2, 5, 10, or evenly where it spans few such steps."""
+    low, high = axis.get_view_interval()
+    steps = (1.0, 2.0, 5.0) if high < 1e3 * low else (1.0,)
+    axis.set_major_locator(LogLocator(subs=steps) if high > 6.0 * low else MaxNLocator(5))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def power_law(sizes: Array, values: Array, order: float) -> Line:
