@@ -28,7 +28,7 @@ from hybridctl.experiments.door_optimal.comparison import (
 )
 from hybridctl.experiments.door_optimal.reference import (
     VARIANTS,
-    Found,
+    VariantOptimum,
     Wanted,
     find,
     published,
@@ -181,7 +181,9 @@ def typical_member(row: Sequence[Tuned]) -> int:
     return int(np.argsort(errors)[len(errors) // 2])
 
 
-def references_found(config: Config, known: Reference) -> tuple[list[Found], dict[str, str]]:
+def references_found(
+    config: Config, known: Reference
+) -> tuple[list[VariantOptimum], dict[str, str]]:
     """The variants that were found, and why others were not."""
     found, failures = [], {}
     expected = Expected(config.perturbations, config.start)
