@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from hybridctl.experiments.door_optimal import figures
@@ -45,7 +45,7 @@ from hybridctl.checks import Array, member
 from hybridctl.control.feasibility import EventFeasibility, feasibility
 from hybridctl.control.reference import Reference
 from hybridctl.errors import HybridctlError
-from hybridctl.settings import Bounds, Count, Positive, Settings
+from hybridctl.settings import Count, Natural, Positive, Settings
 from hybridctl.workers import crew
 
 SUMMARY = "the door by trajectory optimisation; controllers compared with equal tuning"
@@ -71,10 +71,10 @@ class Config(Settings):
 
     variants: tuple[str, ...] = VARIANTS
     references: tuple[str, ...] = ("optimal",)
-    seed: Annotated[int, Bounds(at_least=0)] = 1
+    seed: Natural = 1
     training: Count = 8
     judged: Count = 20
-    evaluations: Annotated[int, Bounds(at_least=0)] = 8
+    evaluations: Natural = 8
     peak_input: Positive = 30.0
     start: tuple[Positive, Positive, Positive, Positive] = (10.0, 1.0, 10.0, 1.0)
     delay: Positive = 0.001
@@ -82,7 +82,7 @@ class Config(Settings):
     extension: Positive = 0.15
     wanted: Wanted = field(default_factory=Wanted)
     perturbations: Perturbations = _STARTS_AND_TORQUES
-    workers: Annotated[int, Bounds(at_least=0)] = 1
+    workers: Natural = 1
     dask: str | None = None
 
     def __post_init__(self) -> None:
