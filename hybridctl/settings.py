@@ -69,7 +69,8 @@ class Settings:
     """
 
     def __post_init__(self) -> None:
-        for name, hint in _hints(type(self)):
+        kind: Any = type(self)
+        for name, hint in _hints(kind):
             _converted(hint, _plain(name, getattr(self, name)), name)
 
 
