@@ -43,7 +43,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from hybridctl.checks import Array, number, quoted
+from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import (
@@ -64,11 +64,10 @@ from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Surface, Terrai
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
-from hybridctl.yaml_files import read_yaml, typed
+from hybridctl.settings import Meta, NotNegative, Positive, UnitInterval, typed
+from hybridctl.yaml_files import read_yaml
 
 T = TypeVar("T")
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Point = tuple[float, float, float]
 Height = float | str
 
@@ -94,16 +93,16 @@ class ContactEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frame: str
     offset: Point = (0.0, 0.0, 0.0)
     plane: PlaneEntry | None = None
-    planes: Annotated[tuple[PlaneEntry, ...], msgspec.Meta(min_length=1)] | None = None
+    planes: Annotated[tuple[PlaneEntry, ...], Meta(min_length=1)] | None = None
     sphere: SphereEntry | None = None
     terrain: Height | None = None
     body: str = "universe"
     friction: NotNegative = 0.0
     static_friction: NotNegative | None = None
-    restitution: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    restitution: UnitInterval = 0.0
     restitution_threshold: NotNegative = 0.0
     radius: NotNegative = 0.0
-    tangential_restitution: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    tangential_restitution: UnitInterval = 0.0
 
 
 class JointEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -182,13 +181,8 @@ class RobotEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RobotSettings(FilterSettings):
     """The friction, static too, and restitution of all contacts; None for those of the file."""
 
-    friction: float | None = None
-    restitution: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, value in self.contact_law().items():
-            number(name, value, at_least=0.0)
+    friction: NotNegative | None = None
+    restitution: NotNegative | None = None
 
     def contact_law(self) -> dict[str, Any]:
         """The friction and restitution that are given, by the names of `Contact`'s arguments."""

@@ -1,40 +1,20 @@
-"""YAML that is read from files, and what it or JSON must hold.
-
-Its libraries are loaded where settings are read, and not by every run.
-"""
+"""YAML that is read from files."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Hashable
-from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any
 
-import msgspec
 import yaml
 
-from hybridctl.checks import member, number, quoted
+from hybridctl.checks import quoted
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import read_text
 
-T = TypeVar("T")
 MOST_YAML, MOST_ENTRIES, DEEPEST = 2**20, 100_000, 30
-_WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
-_KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
-_WANTED = re.compile(r"Expected (.*?)(?:, got .*)?")
-_WORDS = {  # for what msgspec expects
-    "array": "a list",
-    "bool": "true or false",
-    "float": "a number",
-    "int": "a whole number",
-    "object": "an object",
-    "str": "text",
-    "null": "nothing",
-    "|": "or",
-}
-_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 def read_yaml(path: str | Path, what: str) -> Any:
@@ -81,62 +61,6 @@ def _check_size(path: Path, root: yaml.Node) -> None:
         return known[id(node)]
 
     size(root, 0)
-
-
-def typed(kind: type[T], content: Any, where: str) -> T:
-    """What YAML or JSON has given as a type; `where` is the key that holds it, for errors.
-
-    Raises `UnknownNameError` for a key that is none, and `InputError` for one that is missing or
-    has another type, with its path, its value and what would be right. Numbers of dataclasses are
-    finite.
-    """
-    try:
-        made = msgspec.convert(content, kind)
-    except msgspec.ValidationError as error:
-        found = _WHERE.fullmatch(str(error))
-        assert found is not None
-        path, what = found["path"] or "", found["what"]
-        if isinstance(error.__cause__, InputError):  # of a type's own check, which names its field
-            raise type(error.__cause__)(f"{where}{path}.{error.__cause__}") from error
-        value, steps = content, _STEP.findall(path)
-        for name, index in steps:
-            value = value[name] if name else value[int(index)]
-        key = _KEY.fullmatch(what)
-        if key is not None and key[1].startswith("missing"):
-            raise InputError(f"{where}{path} needs {key[2]}, got {quoted(value)}") from error
-        if key is not None:
-            known = [name for name in kind.__annotations__] if not path else []
-            if known:
-                member(f"key in {where}", key[2], known)
-            raise InputError(f"{where}{path} has no key {key[2]!r}") from error
-        wanted = _WANTED.fullmatch(what)
-        if wanted is None:  # one of a few texts
-            options = get_args(get_type_hints(kind)[steps[0][0]]) if len(steps) == 1 else ()
-            member(f"{where}{path}", value, options)
-            raise InputError(f"{where}{path} {quoted(value)} is unknown") from error
-        right = re.sub(r"\w+|\|", lambda word: _WORDS.get(word[0], word[0]), wanted[1])
-        right = right.replace("`", "")
-        raise InputError(f"{where}{path} must be {right}, got {quoted(value)}") from error
-    whole: T = _checked(where, made, content)
-    return whole
-
-
-def _checked(where: str, made: Any, content: Any) -> Any:
-    """What msgspec has made: dataclasses by their own constructor, which sets their defaults too.
-
-    Raises for a key of one that is no field, and for a number in it that is not finite.
-    """
-    if is_dataclass(made):
-        names = [field.name for field in fields(made)]
-        for key in content:
-            member(f"key in {where}", key, names)
-        parts = {k: _checked(f"{where}.{k}", getattr(made, k), v) for k, v in content.items()}
-        kind: Any = type(made)
-        return kind(**parts)
-    if isinstance(made, tuple):
-        both = enumerate(zip(made, content, strict=True))
-        return tuple(_checked(f"{where}[{i}]", part, entry) for i, (part, entry) in both)
-    return number(where, made) if isinstance(made, float) else made
 
 
 class _StrictLoader(yaml.SafeLoader):

@@ -42,7 +42,6 @@ from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 FEET = ("left", "right")
 AIR = ("open", "open")
-STANCE = ("closed", "closed")
 MODES = tuple(product(("open", "closed"), repeat=2))
 
 Damping = Literal["none", "linear", "by_feet"]

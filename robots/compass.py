@@ -39,7 +39,7 @@ START = ("left", "before")
 
 @dataclass(frozen=True)
 class CompassParameters(Settings):
-    """Goswami's numbers: slope in rad, kg, kg, m, m, m/s^2; `GARCIA` are those of Garcia.
+    """Goswami's numbers: slope in rad, kg, kg, m, m, m/s^2.
 
     leg, hip: masses m and m_H. lower: a, from the foot to the mass of a leg. upper: b. ahead: the
     angle between the legs from which on a foot sees the ground, rad; that of some gaits comes out
@@ -58,9 +58,6 @@ class CompassParameters(Settings):
     def length(self) -> float:
         """The length l = a + b of a leg, m."""
         return self.lower + self.upper
-
-
-GARCIA = CompassParameters(slope=0.009, leg=0.0, hip=1.0, lower=0.0, upper=1.0, gravity=1.0)
 
 
 def system(parameters: CompassParameters | None = None) -> HybridSystem:

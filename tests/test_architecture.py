@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,17 @@ def test_every_public_name_can_be_imported_and_a_wrong_one_not():
     assert set(hybridctl.__all__) <= set(dir(hybridctl))
     with pytest.raises(AttributeError, match="simulat"):
         hybridctl.simulat  # noqa: B018
+
+
+def test_a_class_name_stands_for_one_thing():
+    """Nested classes too; the settings of each experiment alone are called `Config` in all."""
+    root, homes = Path(__file__).parents[1], defaultdict(list)
+    for part in ("hybridctl", "experiments", "robots"):
+        for path in (root / part).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.ClassDef) and node.name != "Config":
+                    homes[node.name].append(path.relative_to(root).as_posix())
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
 def test_the_wheel_is_made_of_every_folder_with_modules():

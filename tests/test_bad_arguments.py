@@ -60,7 +60,6 @@ CASES = {
     "lin: change": (lambda s: s.lin([0.0, 0.0], 3.0), "input_change must be a function, got 3.0"),
     "lin: change None": (lambda s: s.lin([0.0, 0.0], lambda t: None), r"input_change\(0.0\)"),
     "lin: change size": (lambda s: s.lin([0.0, 0.0], lambda t: I2), r"input_change\(0.0\) must ha"),
-    "lin: adjoint": (lambda s: s.lin.adjoint([1.0]), r"p must have shape \(2\)"),
     "lin: gains": (lambda s: s.lin.closed_loop(None), "gains must be a list, got None"),
     "event": (lambda s: hc.jump_derivative(s.ball, s.run), "event must be a Event"),
     "event None": (lambda s: hc.saltation_matrix(s.ball, None), "event must be a Event, got None"),

@@ -153,7 +153,7 @@ def test_a_robot_in_yaml_has_a_contact_for_each_of_several_planes(folder):
         (
             "restitution: 0.7",
             "restitution: 1.5",
-            "contacts.foot.restitution must be a number <= 1.0",
+            "contacts.foot.restitution must be at most 1.0",
         ),
         ("restitution: 0.7", "frction: 0.7", "key in contacts.foot 'frction' is unknown.*friction"),
         ("frame: ball, ", "", "contacts.foot needs frame"),
@@ -161,11 +161,11 @@ def test_a_robot_in_yaml_has_a_contact_for_each_of_several_planes(folder):
         (
             "deviation: 2e-3",
             "deviation: 0",
-            "encoders.rails.deviation must be a number > 0.0, got 0",
+            "encoders.rails.deviation must be greater than 0.0, got 0",
         ),
         ("joints: [x, z]", "joints: [x, y]", "joint 'y' is unknown"),
         ("unit: m}", "unit: mm}", "encoders.rails.unit 'mm' is unknown, expected one of .*'rad'"),
-        ("force: 1e-2", "force: -1", "robot.noise.force must be a number >= 0.0, got -1"),
+        ("force: 1e-2", "force: -1", "robot.noise.force must be at least 0.0, got -1"),
         ("urdf: ball.urdf", "urdf: 3", "robot.urdf must be text, got 3"),
         ("urdf: ball.urdf", "", "robot needs urdf"),
     ],

@@ -17,7 +17,7 @@ from hybridctl.app import plugins
 from hybridctl.app.models import find_model
 from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import FileFormatError, FileWriteError, InputError
-from hybridctl.yaml_files import typed
+from hybridctl.settings import typed
 
 
 @dataclass(frozen=True)

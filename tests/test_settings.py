@@ -8,17 +8,16 @@ import pytest
 from hybridctl.experiments.filter_models import BallSettings
 
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings, least_and_most
-from hybridctl.yaml_files import typed
+from hybridctl.settings import Count, Meta, NotNegative, Positive, Settings, least_and_most, typed
 
 
 @dataclass(frozen=True)
 class Config(Settings):
-    angle: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.3
+    angle: Annotated[float, Meta(gt=0.0, le=1.5)] = 0.3
     size: NotNegative = 0.0
     any: float = -1.0
     runs: Count = 3
-    few: Annotated[int, Bounds(at_least=1, at_most=9)] = 3
+    few: Annotated[int, Meta(ge=1, le=9)] = 3
     widths: tuple[Positive, ...] = (1e-2, 1e-3)
     pair: tuple[float, Positive] = (-1.0, 1.0)
     name: str = "a"
@@ -34,16 +33,30 @@ class Config(Settings):
         ({"any": "a"}, "any must be a number"),
         ({"runs": 0}, "runs must be a whole number of at least 1, got 0"),
         ({"runs": 1.5}, "runs must be a whole number"),
-        ({"few": 10}, "few must be at most 9, got 10"),
+        ({"few": 10}, "few must be a whole number of at most 9, got 10"),
         ({"widths": (1.0, 0.0)}, r"widths\[1\] must be greater than 0.0"),
         ({"widths": 1.0}, "widths must be a list"),
-        ({"pair": (1.0,)}, "pair must have 2 entries, got 1"),
+        ({"pair": (1.0,)}, r"pair must be a list of length 2, got \[1.0\]"),
         ({"pair": (1.0, -1.0)}, r"pair\[1\] must be greater than 0.0"),
     ],
 )
 def test_numbers_outside_their_bounds_are_named(given, reason):
     with pytest.raises(InputError, match=reason):
         Config(**given)
+
+
+def test_numbers_and_arrays_of_numpy_are_numbers():
+    given = {"angle": np.float32(0.5), "runs": np.int64(2), "widths": np.array([1.0, 2.0])}
+    assert Config(**given).angle == 0.5
+    with pytest.raises(InputError, match=r"runs must be a whole number of at least 1, got 0"):
+        Config(runs=np.int64(0))
+    with pytest.raises(InputError, match=r"widths\[1\] must be finite, got nan"):
+        Config(widths=np.array([1.0, np.nan]))
+
+
+def test_a_number_that_no_float_can_hold_is_out_of_range():
+    with pytest.raises(InputError, match="any must be in range, got 1000"):
+        Config(any=10**400)
 
 
 def test_bounds_do_not_change_how_settings_are_read():
@@ -56,9 +69,14 @@ def test_a_text_that_is_none_of_a_few_is_named_beside_them():
     @dataclass(frozen=True)
     class Chosen(Config):
         rule: Literal["first", "last"] = "first"
+        rules: tuple[Literal["first", "last"], ...] = ()
 
     with pytest.raises(UnknownNameError, match=r"settings\.rule.*'lats'.*first.*last"):
         typed(Chosen, {"rule": "lats"}, "settings")
+    with pytest.raises(UnknownNameError, match=r"^rule.*'lats'.*first.*last"):
+        Chosen(rule="lats")
+    with pytest.raises(UnknownNameError, match=r"^rules\[1\].*'lats'.*first.*last"):
+        Chosen(rules=("last", "lats"))
 
 
 def test_bounds_of_a_field_are_those_of_its_type():

@@ -55,7 +55,7 @@ from hybridctl.checks import Array, number
 from hybridctl.errors import AmbiguousEventError
 from hybridctl.sensitivity import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.settings import Bounds, Positive, Settings
+from hybridctl.settings import Meta, Positive, Settings
 
 SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
 
@@ -79,12 +79,12 @@ class Config(Settings):
     long_length: float = 1.0
     long_height: float = 2.0
     after: Positive = 0.04
-    reach: Annotated[float, Bounds(above=0.0, at_most=0.5)] = 0.12
-    points: Annotated[int, Bounds(at_least=3)] = 41
+    reach: Annotated[float, Meta(gt=0.0, le=0.5)] = 0.12
+    points: Annotated[int, Meta(ge=3)] = 41
     steps: tuple[Positive, ...] = (1e-2, 1e-3, 1e-4, 1e-5)
     tolerance: Positive = 1e-11
     stiffnesses: tuple[Positive, ...] = (1e2, 1e4, 1e6)
-    damping_ratio: Annotated[float, Bounds(at_least=1.0)] = 1.0
+    damping_ratio: Annotated[float, Meta(ge=1.0)] = 1.0
     damping_time: Positive = 1.0
     settled: Positive = 0.2
 

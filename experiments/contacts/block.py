@@ -40,7 +40,7 @@ from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.settings import Bounds, Positive, Settings
+from hybridctl.settings import Meta, Positive, Settings
 from hybridctl.tables import mode_text
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
@@ -60,7 +60,7 @@ class Config(Settings):
     """
 
     friction: Positive = 0.3
-    tilt: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.25
+    tilt: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.25
     drop: Positive = 0.08
     speed: Positive = 1.0
     lift_time: Positive = 0.6
@@ -68,7 +68,7 @@ class Config(Settings):
     lift_offset: Positive = 0.03
     landing_duration: Positive = 1.5
     slide_speed: Positive = 1.0
-    lean: Annotated[float, Bounds(above=0.0, at_most=0.95)] = 0.5
+    lean: Annotated[float, Meta(gt=0.0, le=0.95)] = 0.5
     rocking_duration: Positive = 2.0
     rtol: Positive = 1e-9
     atol: Positive = 1e-9

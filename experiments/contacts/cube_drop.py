@@ -42,7 +42,7 @@ from hybridctl.app.report import RunFolder, event_record, progress, table
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
-from hybridctl.settings import Bounds, NotNegative, Positive, Settings
+from hybridctl.settings import Meta, Natural, NotNegative, Positive, Settings, UnitInterval
 
 SUMMARY = "a cube tumbles and slides on a table, beside time stepping and recorded tosses"
 
@@ -68,12 +68,12 @@ class Config(Settings):
     attitude: tuple[float, float, float] = (0.5, 0.3, 0.2)
     velocity: tuple[float, float, float] = (1.0, 0.2, 0.0)
     spin: tuple[float, float, float] = (2.0, 6.0, -1.0)
-    end: Annotated[float, Bounds(above=0.0, at_most=LONGEST)] = 1.2
-    step: Annotated[float, Bounds(at_least=STEPS[0], at_most=STEPS[1])] = 1e-3
+    end: Annotated[float, Meta(gt=0.0, le=LONGEST)] = 1.2
+    step: Annotated[float, Meta(ge=STEPS[0], le=STEPS[1])] = 1e-3
     data: str | None = None
-    toss: Annotated[int, Bounds(at_least=0)] = 0
+    toss: Natural = 0
     friction: NotNegative = 0.18
-    restitution: Annotated[float, Bounds(at_least=0.0, at_most=1.0)] = 0.125
+    restitution: UnitInterval = 0.125
     rtol: Positive = 1e-9
     atol: Positive = 1e-9
 

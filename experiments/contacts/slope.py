@@ -31,7 +31,7 @@ from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array, number
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
-from hybridctl.settings import Bounds, NotNegative, Positive, Settings
+from hybridctl.settings import Meta, NotNegative, Positive, Settings
 
 SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
 
@@ -58,13 +58,13 @@ class Config(Settings):
     defaults at the impact itself. restitution: of the ball that bounces, with friction_low.
     """
 
-    slope: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.3
+    slope: Annotated[float, Meta(gt=0.0, le=1.5)] = 0.3
     height: Positive = 0.2
     speed: NotNegative = 0.5
     friction_low: NotNegative = 0.1
     friction_high: Positive = 0.4
     friction_catch: Positive = 0.8
-    restitution: Annotated[float, Bounds(above=0.0, at_most=0.95)] = 0.6
+    restitution: Annotated[float, Meta(gt=0.0, le=0.95)] = 0.6
     duration: Positive = 1.5
     rtol: NotNegative = 1e-9
     atol: NotNegative = 1e-9

@@ -50,7 +50,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation import Estimate, Record, first_estimate, fit_noise
 from hybridctl.estimation.filters import STRATEGIES
 from hybridctl.estimation.result import FilterResult
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
+from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.workers import crew
 
 LEVELS = (
@@ -152,7 +152,7 @@ SUMMARY = "Kalman filters on recorded tosses of a cube, by cameras fine and coar
 
 TRAINING, HELD_OUT = range(100), range(100, 200)
 TRACE = ",".join(("case", "log_likelihood_per_row", *LEVELS))
-Some = Annotated[int, Bounds(at_least=1, at_most=100)]
+Some = Annotated[int, Meta(ge=1, le=100)]
 
 
 def _settings() -> CubeSettings:
@@ -203,7 +203,7 @@ class Config(Settings):
     hypotheses: tuple[Count, ...] = (1, 4)
     every: tuple[Count, ...] = (1,)
     blur: tuple[NotNegative, ...] = (0.0,)
-    evaluations: Annotated[int, Bounds(at_least=0)] = 0
+    evaluations: Natural = 0
     free: tuple[str, ...] = ("guard_noise",)
     settings: CubeSettings = field(default_factory=_settings)
     workers: Count = 2
@@ -211,8 +211,6 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.data, str | None):
-            raise InputError(f"data must be the path of a file, got {self.data!r}")
         for name in ("filters", "free", "hypotheses", "every", "blur"):
             if not getattr(self, name):
                 raise InputError(f"{name} must have one entry at least, got none")

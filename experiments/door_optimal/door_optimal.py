@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from hybridctl.experiments.door_optimal import figures
@@ -29,7 +29,7 @@ from hybridctl.experiments.door_optimal.comparison import (
 )
 from hybridctl.experiments.door_optimal.reference import (
     VARIANTS,
-    Found,
+    VariantOptimum,
     Wanted,
     find,
     published,
@@ -47,7 +47,7 @@ from hybridctl.control.feasibility import EventFeasibility, feasibility
 from hybridctl.control.reference import Reference
 from hybridctl.control.tuning.ensemble import Ensemble
 from hybridctl.errors import HybridctlError
-from hybridctl.settings import Bounds, Count, Positive, Settings
+from hybridctl.settings import Count, Natural, Positive, Settings
 from hybridctl.workers import crew
 
 SUMMARY = "the door by trajectory optimisation; controllers compared with equal tuning"
@@ -75,10 +75,10 @@ class Config(Settings):
 
     variants: tuple[str, ...] = VARIANTS
     references: tuple[str, ...] = ("optimal",)
-    seed: Annotated[int, Bounds(at_least=0)] = 1
+    seed: Natural = 1
     training: Count = 8
     judged: Count = 20
-    evaluations: Annotated[int, Bounds(at_least=0)] = 8
+    evaluations: Natural = 8
     peak_input: Positive = 30.0
     start: tuple[Positive, Positive, Positive, Positive] = (10.0, 1.0, 10.0, 1.0)
     delay: Positive = 0.001
@@ -86,7 +86,7 @@ class Config(Settings):
     extension: Positive = 0.15
     wanted: Wanted = field(default_factory=Wanted)
     perturbations: Perturbations = _STARTS_AND_TORQUES
-    workers: Annotated[int, Bounds(at_least=0)] = 1
+    workers: Natural = 1
     dask: str | None = None
 
     def __post_init__(self) -> None:
@@ -185,7 +185,9 @@ def typical_member(row: Sequence[Tuned]) -> int:
     return int(np.argsort(errors)[len(errors) // 2])
 
 
-def references_found(config: Config, known: Reference) -> tuple[list[Found], dict[str, str]]:
+def references_found(
+    config: Config, known: Reference
+) -> tuple[list[VariantOptimum], dict[str, str]]:
     """The variants that were found, and why others were not."""
     found, failures = [], {}
     expected = Expected(config.perturbations, config.start)

@@ -67,7 +67,7 @@ class Wanted(Settings):
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class VariantOptimum:
     """A variant with its plant and its optimum, feasible for `spread` s past its events."""
 
     variant: str
@@ -171,7 +171,7 @@ def find(
     known: Reference,
     noise: Array | float = 0.0,
     expected: Expected | None = None,
-) -> Found:
+) -> VariantOptimum:
     """The optimum of a variant, from straight ways between the ends of arcs.
 
     known: the published reference. noise: added to the `guessed_ends`. expected: what the spread
@@ -188,7 +188,7 @@ def find(
 
     planned = door_task(plant, variant, wanted, known.nominal(0.0))
     if expected is None:
-        return Found(variant, plant, optimise(planned, guess), wanted.spread)
+        return VariantOptimum(variant, plant, optimise(planned, guess), wanted.spread)
     found = optimise_over_spread(
         replace(planned, spread=0.0),
         guess,
@@ -197,4 +197,4 @@ def find(
         input_covariance=expected.input_covariance,
         spread=CUT,
     )
-    return Found(variant, plant, found.optimum, found.covered[0])
+    return VariantOptimum(variant, plant, found.optimum, found.covered[0])

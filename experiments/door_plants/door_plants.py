@@ -32,7 +32,7 @@ from hybridctl.app.report import RunFolder, progress, table
 from hybridctl.checks import Array, member
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics, standard_error
 from hybridctl.control.tuning.journal import Journal
-from hybridctl.settings import Bounds, Count, Positive, Settings
+from hybridctl.settings import Count, Meta, Natural, Positive, Settings
 from hybridctl.workers import crew
 
 SUMMARY = "controllers of the door on MuJoCo plants, with contact that takes time"
@@ -94,17 +94,17 @@ class Config(Settings):
 
     laws: tuple[str, ...] = ("conventional", "spreading", "impact-invariant", "interim")
     plants: tuple[str, ...] = ("2 ms, all errors", "10 ms, all errors")
-    seed: Annotated[int, Bounds(at_least=0)] = 7
-    training: Annotated[int, Bounds(at_least=1, at_most=(_UNSEEN - _SEEN) // 2)] = 12
-    checked: Annotated[int, Bounds(at_least=0, at_most=(_UNSEEN - _SEEN) // 2)] = 0
+    seed: Natural = 7
+    training: Annotated[int, Meta(ge=1, le=(_UNSEEN - _SEEN) // 2)] = 12
+    checked: Annotated[int, Meta(ge=0, le=(_UNSEEN - _SEEN) // 2)] = 0
     judged: Count = 12
     starts: tuple[Six, ...] = _STARTS[:4]
     rounds: Count = 1
-    evaluations: Annotated[int, Bounds(at_least=0)] = 0
+    evaluations: Natural = 0
     peak_input: Positive = 30.0
     timeout: Positive = 0.025
     record: str | None = None
-    workers: Annotated[int, Bounds(at_least=0)] = 1
+    workers: Natural = 1
     dask: str | None = None
 
     def __post_init__(self) -> None:

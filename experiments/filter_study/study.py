@@ -40,7 +40,7 @@ from hybridctl.estimation.judgement import band, event_time_errors, mode_agreeme
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.settings import Bounds, Positive, Settings
+from hybridctl.settings import Meta, Natural, Positive, Settings
 from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
@@ -70,8 +70,7 @@ SETUPS = {  # sensors slow enough that what the event does to the covariance mat
 }
 
 
-Several = Annotated[int, Bounds(at_least=2)]
-Natural = Annotated[int, Bounds(at_least=0)]
+Several = Annotated[int, Meta(ge=2)]
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from hybridctl.estimation.legged.noise_levels import (
 )
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.smoother import smooth
-from hybridctl.settings import Bounds, Positive, Settings
+from hybridctl.settings import Meta, Natural, Positive, Settings
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"
 
@@ -64,7 +64,7 @@ def _settings() -> BaseSettings:
     )
 
 
-Share = Annotated[float, Bounds(above=0.0, at_most=1.0)]
+Share = Annotated[float, Meta(gt=0.0, le=1.0)]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Config(Settings):
     settings: BaseSettings = field(default_factory=_settings)
     share_touch: Share = 1.0 / 3.0
     share_lift: Share = 1.0 / 6.0
-    evaluations: Annotated[int, Bounds(at_least=0)] = 40
+    evaluations: Natural = 40
     robust: bool = True
     jump: Positive = 1.5
     lost: Positive = 0.3

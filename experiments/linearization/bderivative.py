@@ -42,7 +42,7 @@ from hybridctl.checks import Array, array, number
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.pieces import distinct
-from hybridctl.settings import Bounds, Positive, Settings, UnitInterval
+from hybridctl.settings import Meta, Positive, Settings, UnitInterval
 
 SUMMARY = "the image of a ball through two guards at once, one map for each order"
 
@@ -62,13 +62,13 @@ class Config(Settings):
     steps: of the differences, in m, in `directions` directions. rtol, atol: of the simulation.
     """
 
-    opposing: Annotated[float, Bounds(above=-1.0, at_most=0.9)] = 0.3
+    opposing: Annotated[float, Meta(gt=-1.0, le=0.9)] = 0.3
     changes: tuple[tuple[float, float], ...] = ((0.2, 0.0), (-0.1, 0.0), (1.0, -0.4), (0.2, 0.4))
     turning: UnitInterval = 0.5
     radius: Positive = 0.2
-    rim: Annotated[int, Bounds(at_least=8)] = 96
+    rim: Annotated[int, Meta(ge=8)] = 96
     steps: tuple[Positive, ...] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
-    directions: Annotated[int, Bounds(at_least=4)] = 24
+    directions: Annotated[int, Meta(ge=4)] = 24
     rtol: Positive = 1e-12
     atol: Positive = 1e-12
 

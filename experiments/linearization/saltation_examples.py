@@ -14,7 +14,7 @@ from hybridctl import HybridSystem, symbolic
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.settings import Bounds, Count, Positive, Settings
+from hybridctl.settings import Count, Meta, Natural, Positive, Settings
 
 GRAVITY = 9.81
 
@@ -50,10 +50,10 @@ class Config(Settings):
     displacement: of the balls that start apart in the figure of the eliminated directions.
     """
 
-    slope: Annotated[float, Bounds(above=0.0, at_most=1.5)] = 0.35
+    slope: Annotated[float, Meta(gt=0.0, le=1.5)] = 0.35
     height: Positive = 0.5
     velocity: tuple[float, float] = (0.6, 0.0)
-    restitution: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.6
+    restitution: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.6
     duration: Positive = 0.55
     flow_before: tuple[float, float] = (1.0, 0.3)
     flow_after: tuple[float, float] = (0.5, 1.2)
@@ -63,10 +63,10 @@ class Config(Settings):
     velocity_spread: Positive = 0.1
     deviations: tuple[Positive, ...] = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
     directions: Count = 8
-    samples: Annotated[int, Bounds(at_least=2)] = 300
+    samples: Annotated[int, Meta(ge=2)] = 300
     scales: tuple[Positive, ...] = (1.0, 0.1)
     displacement: Positive = 0.08
-    seed: Annotated[int, Bounds(at_least=0)] = 1
+    seed: Natural = 1
     rtol: Positive = 1e-12
     atol: Positive = 1e-13
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from hybridctl.experiments.convergence import Convergence, convergence
@@ -52,7 +52,7 @@ from hybridctl.hybrid import DisturbedPolicy
 from hybridctl.hybrid.arc import Arc
 from hybridctl.sensitivity.radius import Radius
 from hybridctl.sensitivity.variation import InputChange, Variation
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
+from hybridctl.settings import Count, Natural, NotNegative, Positive, Settings
 
 CLEARANCE = 1e-3  # s, of samples from the ends of arcs
 SHOWN = 0.5  # of the radius: the deviation that is drawn
@@ -68,7 +68,7 @@ class Config(Settings):
     simulations.
     """
 
-    seed: Annotated[int, Bounds(at_least=0)] = 1
+    seed: Natural = 1
     directions: Count = 3
     difference_directions: Count = 1
     input_size: NotNegative = 1.0

@@ -34,7 +34,7 @@ from hybridctl.checks import Array, counted
 from hybridctl.control import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion
 from hybridctl.sensitivity import Linearization
-from hybridctl.settings import Bounds, Count, Positive, Settings
+from hybridctl.settings import Count, Meta, Positive, Settings
 
 SUMMARY = "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
 
@@ -63,8 +63,8 @@ class Config(Settings):
     block_tilt: float = 0.2
     block_duration: Positive = 0.6
     door_intervals: Count = 20
-    door_start: Annotated[float, Bounds(at_least=0.0, at_most=0.99)] = 0.8
-    door_end: Annotated[float, Bounds(above=1.0, at_most=2.0)] = 1.2
+    door_start: Annotated[float, Meta(ge=0.0, le=0.99)] = 0.8
+    door_end: Annotated[float, Meta(gt=1.0, le=2.0)] = 1.2
     door_shift: float = 0.05
     rtol: Positive = 1e-9
     atol: Positive = 1e-9

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from hybridctl.experiments.convergence import Convergence
@@ -51,7 +51,7 @@ from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.return_map import periodic_orbit
-from hybridctl.settings import Bounds, Count, Positive, Settings
+from hybridctl.settings import Count, Natural, Positive, Settings
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 
@@ -68,7 +68,7 @@ class Config(Settings):
     """
 
     samples: Count = 8
-    seed: Annotated[int, Bounds(at_least=0)] = 0
+    seed: Natural = 0
     size: Positive = 1.0
     sizes: tuple[Positive, ...] = (0.4, 0.2, 0.1, 0.05)
     tolerance: Positive = 1e-9

@@ -49,7 +49,7 @@ from hybridctl.app.report import RunFolder, table
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Edge, Outgoing
 from hybridctl.hybrid.relaxation.relax import FREE, Relaxed
-from hybridctl.settings import Bounds, Positive, Settings
+from hybridctl.settings import Meta, Positive, Settings
 
 SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"
 
@@ -60,7 +60,7 @@ CALM = 2.0  # times sqrt(epsilon): what is left of bounces is slower (K(0.5) = 1
 RTOL, ATOL = 1e-12, 1e-13  # of variations, whose remainders are down to 1e-9
 Interval: TypeAlias = tuple[float, float]
 Flags: TypeAlias = NDArray[np.bool_]
-Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
+Width: TypeAlias = Annotated[float, Meta(gt=0.0, le=0.1)]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Config(Settings):
 
     start: tuple[float, float] = (25.0, 35.0)
     epsilon: Width = 1e-6
-    restitution: Annotated[float, Bounds(above=0.0, at_most=0.9)] = 0.5
+    restitution: Annotated[float, Meta(gt=0.0, le=0.9)] = 0.5
     duration: Positive = 22.0
     variation_start: tuple[float, float] = (20.0, 2.0)
     variation_epsilon: Width = 1e-3

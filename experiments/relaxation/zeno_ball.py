@@ -50,7 +50,7 @@ from hybridctl.hybrid.relaxation.discrete import (
     runge_kutta,
 )
 from hybridctl.hybrid.relaxation.relax import Relaxed
-from hybridctl.settings import Bounds, Positive, Settings
+from hybridctl.settings import Meta, Positive, Settings
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
 
@@ -61,9 +61,9 @@ SLOPES, LIFT = np.array([[0.0, 1.0], [0.0, 0.0]]), np.array([[0.0], [1.0]])
 HEIGHT_SLOPES = np.zeros(()), np.array([1.0, 0.0]), np.zeros(1)
 
 
-Restitution: TypeAlias = Annotated[float, Bounds(at_least=0.0, at_most=0.95)]
-Several: TypeAlias = Annotated[int, Bounds(at_least=3)]
-Width: TypeAlias = Annotated[float, Bounds(above=0.0, at_most=0.1)]
+Restitution: TypeAlias = Annotated[float, Meta(ge=0.0, le=0.95)]
+Several: TypeAlias = Annotated[int, Meta(ge=3)]
+Width: TypeAlias = Annotated[float, Meta(gt=0.0, le=0.1)]
 
 
 @dataclass(frozen=True)
@@ -77,16 +77,16 @@ class Config(Settings):
     `pull` m/s^2, after `rest` s.
     """
 
-    restitution: Annotated[float, Bounds(above=0.0, at_most=0.95)] = 0.5
+    restitution: Annotated[float, Meta(gt=0.0, le=0.95)] = 0.5
     restitutions: tuple[Restitution, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
     others: tuple[Restitution, ...] = (0.1, 0.7, 0.8)
     steps: Several = 25
-    shortest: Annotated[float, Bounds(above=0.0, at_most=0.05)] = 1e-4
+    shortest: Annotated[float, Meta(gt=0.0, le=0.05)] = 1e-4
     other_steps: Several = 13
     ratio: Positive = 0.01
     widths: tuple[Width, ...] = tuple(np.geomspace(1e-2, 1e-5, 13).tolist())
     lift_width: Width = 1e-7
-    pull: Annotated[float, Bounds(above=GRAVITY)] = 2.0
+    pull: Annotated[float, Meta(gt=GRAVITY)] = 2.0
     rest: Positive = 2.0
 
 

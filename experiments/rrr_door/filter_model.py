@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from hybridctl.experiments.rrr_door import tracking as experiment
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, IMPACT_TIME, OPEN
 from hybridctl.robots.rrr_door import CORNERS, JOINTS, contacts, system
 
-from hybridctl.checks import number
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
@@ -24,7 +24,7 @@ from hybridctl.estimation.filter_model import (
 )
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
-from hybridctl.settings import NotNegative, Positive
+from hybridctl.settings import Meta, NotNegative, Positive
 
 # Softer gains than the experiment's, whose feedback is continuous: torques are held for 10 ms.
 TRACKING = experiment.Config(
@@ -47,7 +47,7 @@ class DoorSettings(FilterSettings):
 
     duration: float = 2.0
     particles: int = 100
-    begin: float = 0.0
+    begin: Annotated[float, Meta(ge=0.0, le=0.9 * IMPACT_TIME)] = 0.0
     angle_noise: Positive = 5e-4
     torque_noise: NotNegative = 1e-2
     reset_noise: NotNegative = 0.0
@@ -59,7 +59,6 @@ class DoorSettings(FilterSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("begin", self.begin, at_least=0.0, at_most=0.9 * IMPACT_TIME)
         if self.begin + self.duration > FINAL_TIME:
             raise InputError(
                 f"begin + duration must be at most {FINAL_TIME} s, where the reference ends, got "

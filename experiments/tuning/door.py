@@ -16,10 +16,10 @@ from hybridctl.checks import Array
 from hybridctl.control.tuning.ensemble import Controller, Outcome, outcome
 from hybridctl.hybrid import DisturbedPolicy, Policy
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.settings import Bounds, NotNegative, Settings
+from hybridctl.settings import Meta, NotNegative, Settings
 
 CUT = 2.5  # standard deviations, the largest perturbation
-Relative: TypeAlias = Annotated[float, Bounds(at_least=0.0, at_most=0.9 / CUT)]
+Relative: TypeAlias = Annotated[float, Meta(ge=0.0, le=0.9 / CUT)]
 
 
 @dataclass(frozen=True)

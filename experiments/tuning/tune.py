@@ -44,13 +44,12 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import jump_derivative
-from hybridctl.settings import Bounds, Count, Positive, Settings
+from hybridctl.settings import Count, Meta, Natural, Positive, Settings
 from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
 SHAPE = (3, 8)
 APPROACH = 1e-3  # weight of the error before the impact, where 1 is that after it
-NotNegativeCount = Annotated[int, Bounds(at_least=0)]
 LEAST = 0.5  # gains below are raised where the search begins, as logarithms cannot be of zero
 
 
@@ -70,19 +69,19 @@ class Config(Settings):
 
     friction: bool = False
     release: bool = False
-    seed: NotNegativeCount = 1
+    seed: Natural = 1
     members: Count = 200
     training: Count = 32
     validation: Count = 100
     finalists: Count = 5
     input_weights: tuple[Positive, ...] = (1.0, 1e-1, 1e-2, 1e-3, 1e-4)
     iterations: Count = 60
-    evaluations: NotNegativeCount = 36
+    evaluations: Natural = 36
     step: Positive = 0.3
-    peak_margin: Annotated[float, Bounds(at_least=0.0, at_most=0.5)] = 0.1
+    peak_margin: Annotated[float, Meta(ge=0.0, le=0.5)] = 0.1
     gains_between: tuple[Positive, Positive] = (0.1, 100.0)
     tolerance: Positive = 1e-4
-    workers: NotNegativeCount = 0
+    workers: Natural = 0
     dask: str | None = None
     perturbations: Perturbations = field(default_factory=Perturbations)
     door: rrr_door.Config = field(default_factory=rrr_door.Config)

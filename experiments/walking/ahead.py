@@ -40,8 +40,8 @@ _EXTENSION = 0.2  # s, of references past touchdowns
 _SENSING = Sensing(1.0, "saltation", driven=0.1)  # it is not told of a push
 
 
-class Trial(NamedTuple):
-    """A disturbance by its kind, and its size in the unit of that.
+class WalkTrial(NamedTuple):
+    """A trial of a walk: a disturbance by its kind, and its size in the unit of that.
 
     phase: of a step, at which a push comes. delay: by which plans come late, s. estimated: whether
     states are a filter's estimates.
@@ -62,15 +62,15 @@ class Trial(NamedTuple):
 
 
 TRIALS = (
-    Trial("push forward", 40.0),
-    Trial("push back", 60.0),
-    *(Trial("push forward", 30.0, phase) for phase in (0.2, 0.35, 0.5, 0.65, 0.8)),
-    Trial("slope down", 10.0),
-    Trial("slope up", 15.0),
-    Trial("up", 8.0),
-    Trial("down", 10.0),
-    Trial("push forward", 35.0, delay=0.02),
-    Trial("push forward", 30.0, estimated=True),
+    WalkTrial("push forward", 40.0),
+    WalkTrial("push back", 60.0),
+    *(WalkTrial("push forward", 30.0, phase) for phase in (0.2, 0.35, 0.5, 0.65, 0.8)),
+    WalkTrial("slope down", 10.0),
+    WalkTrial("slope up", 15.0),
+    WalkTrial("up", 8.0),
+    WalkTrial("down", 10.0),
+    WalkTrial("push forward", 35.0, delay=0.02),
+    WalkTrial("push forward", 30.0, estimated=True),
 )
 
 
@@ -97,11 +97,11 @@ class Judge:
         lqr = design(gait, Weights(*config.weights))
         return Judge(config, gait, lqr, law, steps, seed, compiled)
 
-    def takes(self, trial: Trial) -> bool:
+    def takes(self, trial: WalkTrial) -> bool:
         """Whether the law can be put through a trial."""
         return self.law == "predictive" or not (trial.delay or trial.estimated)
 
-    def walk(self, number: int, trial: Trial, start: int) -> Walk:
+    def walk(self, number: int, trial: WalkTrial, start: int) -> Walk:
         """The walk through trial `number` from random start `start`."""
         gait, torque, scatter = self.gait, self.config.torque, self.config.scatter
         policy = self._policy(trial.delay)
@@ -130,7 +130,7 @@ class Judge:
         return predictive(self.gait, self.lqr, weights, fixed, torque, horizon, self.compiled)
 
 
-def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[Trial]) -> Journal:
+def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial]) -> Journal:
     """The record of all walks, as (steps, reason of a fall) by trial and number of the start."""
     settings = {"law": judge.law, "steps": judge.steps, "seed": judge.seed}
     known = {"version": __version__, "settings": asdict(judge.config), **settings}
@@ -143,7 +143,9 @@ def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[Trial]) -> 
     return record
 
 
-def survival_table(record: Journal, judge: Judge, starts: int, trials: Sequence[Trial]) -> Table:
+def survival_table(
+    record: Journal, judge: Judge, starts: int, trials: Sequence[WalkTrial]
+) -> Table:
     """From how many starts each trial was survived, and the falls."""
     rows = []
     for trial in filter(judge.takes, trials):
@@ -155,7 +157,7 @@ def survival_table(record: Journal, judge: Judge, starts: int, trials: Sequence[
     return table(title, ["trial", "survived", "falls after steps"], rows)
 
 
-def _key(trial: Trial, start: int) -> str:
+def _key(trial: WalkTrial, start: int) -> str:
     return f"{trial}, start {start}"
 
 

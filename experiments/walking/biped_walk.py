@@ -47,7 +47,7 @@ from hybridctl.app.report import RunFolder, progress
 from hybridctl.compiled import compiler
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.tuning.journal import Journal
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
+from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings, UnitInterval
 from hybridctl.workers import Crew, crew
 
 SUMMARY = "a five-link biped walks on gaits found by optimisation, with feedback across touchdowns"
@@ -84,14 +84,14 @@ class Config(Settings):
     speed: Positive = 0.7
     clearance: Positive = 0.05
     friction: Positive = 0.7
-    share: Annotated[float, Bounds(above=0.0, at_most=1.0)] = MARGINS.friction
-    early: Annotated[float, Bounds(at_least=0.0, at_most=1.0)] = 0.12
+    share: Annotated[float, Meta(gt=0.0, le=1.0)] = MARGINS.friction
+    early: UnitInterval = 0.12
     late: NotNegative = 0.04
     torque: Positive = 100.0
     weights: tuple[Positive, Positive, Positive] = (100.0, 10.0, 0.01)
     extension: Positive = 0.2
     starts: Count = 3
-    seed: Annotated[int, Bounds(at_least=0)] = 0
+    seed: Natural = 0
     scatter: tuple[NotNegative, NotNegative] = (0.01, 0.05)
     steps: Count = 50
     full: bool = False
@@ -110,7 +110,7 @@ class Config(Settings):
     filtered_steps: Count = 20
     filtered_weight: Positive = 0.1
     filtered_push: Positive = 30.0
-    workers: Annotated[int, Bounds(at_least=0)] = 1
+    workers: Natural = 1
     dask: str | None = None
 
 

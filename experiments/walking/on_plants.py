@@ -37,7 +37,7 @@ from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
+from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.workers import crew
 
 SUMMARY = "the five-link walker on MuJoCo contact, on states and on a filter's estimates"
@@ -73,17 +73,17 @@ class Config(Settings):
     time_constants: tuple[Positive, ...] = (1e-3, 1e-2)
     starts: Count = 2
     scatter: tuple[NotNegative, NotNegative] = (0.01, 0.05)
-    seed: Annotated[int, Bounds(at_least=0)] = 0
+    seed: Natural = 0
     steps: Count = 6
     speed: Positive = 0.7
     friction: Positive = 0.7
-    share: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.7
+    share: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.7
     torque: Positive = 100.0
     weights: tuple[Positive, Positive] = (0.01, 0.1)
     level: Positive = 0.3
     driven: Positive = 10.0
     ground: NotNegative = 1e-3
-    workers: Annotated[int, Bounds(at_least=0)] = 1
+    workers: Natural = 1
     dask: str | None = None
 
 

@@ -101,7 +101,7 @@ def is_fall(event: Event) -> bool:
     return bool(event.guards) and event.mode_after == event.mode_before
 
 
-class Place(NamedTuple):
+class GaitPlace(NamedTuple):
     """A place on a gait from which walks begin: the time there, s, which foot stands, its state.
 
     past: events before it.
@@ -113,19 +113,19 @@ class Place(NamedTuple):
     past: tuple[Event, ...] = ()
 
 
-def in_mid_step(gait: Gait) -> Place:
+def in_mid_step(gait: Gait) -> GaitPlace:
     """The first place of the orbit: in mid-step of the left leg."""
-    return Place(0.5 * gait.period, five_link.LEFT_STANCE, gait.middle)
+    return GaitPlace(0.5 * gait.period, five_link.LEFT_STANCE, gait.middle)
 
 
-def in_step(gait: Gait, phase: float) -> Place:
+def in_step(gait: Gait, phase: float) -> GaitPlace:
     """A place on the right foot after the first touchdown, where this share of the step is over.
 
     How far it has walked counts for nothing, and is left out.
     """
     x = np.asarray(np.linalg.solve(gait.symmetry.matrix, gait.step.run(phase * gait.period)), float)
     time = (1.0 + phase) * gait.period
-    return Place(time, five_link.RIGHT_STANCE, x, gait.orbit.events[:1])
+    return GaitPlace(time, five_link.RIGHT_STANCE, x, gait.orbit.events[:1])
 
 
 def walk(
@@ -134,7 +134,7 @@ def walk(
     start: Array,
     steps: int,
     walker: ContactSystem | None = None,
-    place: Place | None = None,
+    place: GaitPlace | None = None,
     *,
     whole: bool = True,
 ) -> Walk:
@@ -212,7 +212,7 @@ def scattered(
     gait: Gait,
     random: np.random.Generator,
     scatter: tuple[float, float],
-    place: Place | None = None,
+    place: GaitPlace | None = None,
 ) -> Array:
     """A random start at a place, by default in mid-step, with the stance foot at rest.
 

@@ -29,7 +29,7 @@ from hybridctl.checks import printable, quoted
 from hybridctl.errors import FileFormatError, FileWriteError, InputError
 from hybridctl.files import atomic, read_text
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.yaml_files import typed
+from hybridctl.settings import typed
 
 C = TypeVar("C")
 

@@ -32,8 +32,8 @@ from hybridctl.checks import count, did_you_mean, quoted, sequence
 from hybridctl.checks import function as check_function
 from hybridctl.errors import FileFormatError, HybridctlError, InputError, UnknownNameError
 from hybridctl.files import atomic
+from hybridctl.settings import typed
 from hybridctl.workers import Crew, crew
-from hybridctl.yaml_files import typed
 
 PLAN = "sweep.json"
 MOST_UNITS = 1_000_000

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, array, count, instance, number, sequence
+from hybridctl.checks import Array, array, instance, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import observed, residual
@@ -30,7 +30,7 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.modes.guards import closing_guards
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.settings import Bounds, Count, NotNegative, Positive, Settings
+from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.spaces import Space, tangent_map
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
@@ -236,28 +236,24 @@ class FilterSettings(Settings):
     gate: float | None = GATE
     rewind: NotNegative = 0.05
     hypotheses: Count = HYPOTHESES
-    patience: int | None = 8
+    patience: Count | None = 8
     compliance: NotNegative = 1.0
-    warm_up: Annotated[int, Bounds(at_least=2)] = 4
+    warm_up: Annotated[int, Meta(ge=2)] = 4
     longest_gap: Positive = 2.0
-    tolerance: float | None = None
-    particles: Annotated[int, Bounds(at_least=10)] = 200
-    smoothing: Annotated[float, Bounds(at_least=0.0, at_most=0.99)] = 0.4
-    duration: Annotated[float, Bounds(at_least=SHORTEST_RUN, at_most=LONGEST_RUN)] = 1.0
+    tolerance: Annotated[float, Meta(gt=0.0, le=1e-4)] | None = None
+    particles: Annotated[int, Meta(ge=10)] = 200
+    smoothing: Annotated[float, Meta(ge=0.0, le=0.99)] = 0.4
+    duration: Annotated[float, Meta(ge=SHORTEST_RUN, le=LONGEST_RUN)] = 1.0
     rate: Positive = 100.0
     noise: NotNegative = 1.0
     spread: NotNegative = 1.0
-    missing: Annotated[float, Bounds(at_least=0.0, at_most=0.9)] = 0.0
-    outliers: Annotated[float, Bounds(at_least=0.0, at_most=0.9)] = 0.0
-    seed: Annotated[int, Bounds(at_least=0)] = 0
+    missing: Annotated[float, Meta(ge=0.0, le=0.9)] = 0.0
+    outliers: Annotated[float, Meta(ge=0.0, le=0.9)] = 0.0
+    seed: Natural = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_gate(self.gate)
-        if self.tolerance is not None:
-            number("tolerance", self.tolerance, above=0.0, at_most=1e-4)
-        if self.patience is not None:
-            count("patience", self.patience)
         if self.duration * self.rate < self.warm_up + 2:
             raise InputError(
                 f"duration and rate must give more than {self.warm_up + 1} samples, got "

@@ -29,7 +29,7 @@ class FilterResult:
     """The states of a run after each sample, with what is needed to judge them.
 
     Where hypotheses are several, `means`, `covariances`, `modes` and `probabilities` are those of
-    all of them together (`mixtures`), and `likeliest` are the estimates of the likeliest alone.
+    all of them together (`mixtures`); `steps[k].estimate` is that of the likeliest alone.
     Innovations, NIS and notes are those of the likeliest after each value; log-likelihoods count
     all. `events` and `history`, and so the smoother, go along the one that was right in the end.
 
@@ -52,11 +52,6 @@ class FilterResult:
     def mixtures(self) -> tuple[Mixture, ...]:
         """What is known after each sample, by all hypotheses together."""
         return tuple(step.mixture for step in self.steps)
-
-    @property
-    def likeliest(self) -> tuple[Estimate, ...]:
-        """The estimate of the likeliest hypothesis after each sample."""
-        return tuple(step.estimate for step in self.steps)
 
     @property
     def means(self) -> tuple[Array, ...]:

@@ -181,8 +181,8 @@ class JumpTerms(NamedTuple):
     reset_rate: Array
 
 
-class Found(Generic[T]):
-    """What a point finds by this function when it is first asked for, and then knows."""
+class PointProperty(Generic[T]):
+    """A property that a point finds by this function when it is first asked for, and then knows."""
 
     def __init__(self, find: Callable[[Any], T]) -> None:
         self._find = find
@@ -207,17 +207,17 @@ class Point:
     def __init__(self, mode: ModeModel, t: float, x: Array, u: Array) -> None:
         self.mode, self.t, self.x, self.u = mode, t, x, u
 
-    @Found
+    @PointProperty
     def field(self) -> Array:
         """The field."""
         return self.mode.field_at(self)
 
-    @Found
+    @PointProperty
     def guards(self) -> Array:
         """The guards."""
         return self.mode.guards_at(self)
 
-    @Found
+    @PointProperty
     def guard_jacobian(self) -> GuardJacobian:
         """The derivatives of the guards."""
         return self.mode.guard_jacobian_at(self)

@@ -26,7 +26,8 @@ import yaml
 
 from hybridctl import checks
 from hybridctl.errors import InputError
-from hybridctl.yaml_files import read_yaml, typed
+from hybridctl.settings import Meta, Natural, Positive, typed
+from hybridctl.yaml_files import read_yaml
 
 _DEGREE = math.pi / 180
 _GRAVITY = 9.80665
@@ -86,7 +87,7 @@ def si(name: str, unit: object) -> tuple[str, float]:
 ROTATIONS = ("wxyz", "xyzw", "rpy")
 ROLES = {"channels": "measurement", "inputs": "input", "truth": "truth"}  # by section
 
-Names = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+Names = Annotated[tuple[str, ...], Meta(min_length=1)]
 
 
 class TimeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -97,7 +98,7 @@ class TimeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     field: str = ""
     unit: str = ""
-    rate: Annotated[float, msgspec.Meta(gt=0)] | str = 0.0
+    rate: Positive | str = 0.0
 
     def __post_init__(self) -> None:
         if self.field and self.rate:
@@ -110,7 +111,7 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """One of several recordings in a row: rows `offsets[index]` up to `offsets[index + 1]`."""
 
     offsets: str
-    index: Annotated[int, msgspec.Meta(ge=0)] = 0
+    index: Natural = 0
 
 
 class ChannelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

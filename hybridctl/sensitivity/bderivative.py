@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import null_space
 
-from hybridctl.checks import Array, Indices, array, vector
+from hybridctl.checks import Array, array, vector
 from hybridctl.errors import GrazingError, InputError
 from hybridctl.sensitivity.gains import GRAZING, JumpGains
 from hybridctl.sensitivity.pieces import ROUNDING, distinct
@@ -170,13 +170,6 @@ class Triangulation:
     signs: Array
     points: Array
     values: Array
-
-    def simplex(self, order: Sequence[int]) -> Indices:
-        """The n + 1 rows of `points` that span the cone of an order, [Bder] (37).
-
-        The first is -F_{-1} up to ker Dh, which may be taken with any sign; the last is zero.
-        """
-        return np.cumsum([0, *(1 << j for j in order)], dtype=np.intp)
 
     def __call__(self, dx: ArrayLike) -> Array:
         r"""The image B(dx) (d,) of dx (d,), or (m, d) of m of them in rows, [Bder] (58).

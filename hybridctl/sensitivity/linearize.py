@@ -319,11 +319,6 @@ class Linearization:
             vector(f"input_change({arc.start})", du, arc.inputs.shape[2])
         return along(mode, arc, start, input_change, gain, rtol=self.rtol, atol=self.atol)
 
-    def adjoint(self, p: ArrayLike) -> Array:
-        """The gradient (ndx,) of p . x(end) by x(start), for p (ndx+,)."""
-        total = self.state_transition
-        return vector("p", p, len(total)) @ total
-
     def floquet_multipliers(
         self, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
     ) -> FloquetMultipliers:

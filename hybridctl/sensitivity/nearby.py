@@ -28,7 +28,6 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains, guard_derivative
 from hybridctl.sensitivity.phantoms import Phantoms
-from hybridctl.sensitivity.pieces import Piece, inside
 from hybridctl.sensitivity.piecewise import Passage, PiecewiseLinearJump
 
 PhantomGain = Callable[[frozenset[int]], Array]
@@ -66,16 +65,6 @@ class PiecewiseAffineJump:
         one = np.ones((*z.shape[:-1], 1))
         passage = self.homogeneous.follow(np.concatenate((z, one), axis=-1))
         return passage._replace(state=passage.state[..., :-1])
-
-    def order(self, dx: ArrayLike) -> tuple[int, ...]:
-        """The guards in the order in which they fire for one dx (d,)."""
-        return tuple(int(j) for j in self.follow(dx).orders)
-
-    def pieces(self) -> tuple[Piece, ...]:
-        """The orders that occur, with their maps and cones of (dx, 1): see `Piece`."""
-        one = np.eye(self.dimension + 1)[-1]
-        found = self.homogeneous.pieces()
-        return tuple(p for p in found if inside(np.vstack([p.cone, one])) is not None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,12 +60,6 @@ class FloquetMultipliers:
         return np.delete(self.values, list(self.trivial))
 
     @property
-    def exponents(self) -> NDArray[np.complex128]:
-        """The exponents log(values) / period, in 1/s; minus infinity for a multiplier of zero."""
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.values) / self.period)
-
-    @property
     def is_stable(self) -> bool:
         """Whether deviations from the orbit die out: all others are inside the unit circle."""
         return bool((np.abs(self.others) < 1.0).all())

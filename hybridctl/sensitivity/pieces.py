@@ -121,11 +121,6 @@ class Piece:
     input_cone: Array
     size: Array
 
-    def contains(self, dx: Array, du: Array | None = None) -> bool:
-        """Whether a direction dx (d,), du (nu,) lies in the cone or on its boundary."""
-        gaps = self.cone @ dx
-        return bool((gaps >= 0.0 if du is None else gaps + self.input_cone @ du >= 0.0).all())
-
 
 def distinct(
     pieces: Sequence[Piece], *, accuracy: float = ROUNDING

@@ -88,11 +88,6 @@ class PeriodicOrbit:
         """The duration of the orbit, s."""
         return self.trajectory.end - self.trajectory.start
 
-    @property
-    def return_jacobian(self) -> Array:
-        """The derivative DP (ndx, ndx); `InputError` where the map has kinks, see `stability`."""
-        return self.return_map.matrix
-
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
         """The multipliers of the orbit."""

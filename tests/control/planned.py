@@ -6,7 +6,7 @@ from control import jumper
 from hybridctl.robots import block, five_link
 
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
-from hybridctl.mechanics import Contact, Stairs, contact_system
+from hybridctl.mechanics import Contact, Plane, Stairs, contact_system
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
 
 JUMP = Margins(force=10.0, clearance=0.03, approach=0.1, friction=0.8, unload=50.0, lift=5.0)
@@ -43,7 +43,8 @@ def jump(legs, phases, *, way=0.25, torque=60.0, ground=jumper.GROUND):
 
 def monoped_jump():
     """Over a ditch of 0.15 m."""
-    on, off, near, far = ("stick",), ("open",), DITCH.tread(0), DITCH.tread(2)
+    on, off = ("stick",), ("open",)
+    near = far = jumper.GROUND
     task = jump(
         jumper.MONOPED,
         [
@@ -116,7 +117,8 @@ def stairs():
     walker = contact_system(five_link.robot(), feet)
     joints = {"left_hip": "right_hip", "left_knee": "right_knee"}
     free = {"way": "root_x", "height": "root_z"}
-    ground = {"left": STAIRS.tread(1), "right": (STAIRS.tread(0), STAIRS.tread(2))}
+    below, here, above = (Plane((0.0, 0.0, z), (0.0, 0.0, 1.0)) for z in STAIRS.heights)
+    ground = {"left": here, "right": (below, above)}
     task = Task(
         walker,
         [Phase(five_link.LEFT_STANCE, ("right closes",), (0.3, 1.2), points=5, ground=ground)],

@@ -33,7 +33,7 @@ WEIGHTS = np.diag([100.0] * 5 + [5.0] * 5), 0.2 * np.eye(2)
 
 def task():
     """From rest to rest, in the end upright and balanced on its foot."""
-    near, far = GAP.tread(0), GAP.tread(2)
+    near = far = jumper.GROUND
     rest = [
         Condition(f"speed {i} at the end", lambda a, b, t, i=5 + i: b[i], unit="rad/s")
         for i in range(3)

@@ -238,12 +238,12 @@ def test_a_result_reports_the_mixture_and_keeps_the_likeliest():
     state = straddling(s, 6e-4)
     np.testing.assert_array_equal(result.means[0], state.mixture.mean)
     np.testing.assert_array_equal(result.covariances[0], state.mixture.covariance)
-    np.testing.assert_array_equal(result.likeliest[0].mean, state.estimate.mean)
+    np.testing.assert_array_equal(result.steps[0].estimate.mean, state.estimate.mean)
     assert result.modes == ("air", "air")
     assert result.probabilities[0] == pytest.approx({"air": 1.0})
     # by then one order is left, and says what it knows
     assert len(result.steps[1].hypotheses) == 1
-    assert result.means[1] is result.likeliest[1].mean
+    assert result.means[1] is result.steps[1].estimate.mean
 
 
 def test_judgements_are_of_the_mixture():
@@ -253,7 +253,7 @@ def test_judgements_are_of_the_mixture():
     result = ball_filter(s).run(record, Estimate("air", 0.0, START, s**2 * np.eye(2)))
     truth = np.array([1e-3, -GRAVITY * IMPACT])
     space = bouncing_ball().mode("air").space
-    assert nees(space, result.likeliest[0], truth)[0] > 100.0
+    assert nees(space, result.steps[0].estimate, truth)[0] > 100.0
     assert nees(space, result.mixtures[0], truth)[0] < 10.0
 
     class Truth:

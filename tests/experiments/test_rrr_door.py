@@ -23,7 +23,7 @@ from hybridctl.errors import (
 )
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.yaml_files import typed
+from hybridctl.settings import typed
 
 CONFIG = rrr_door.Config()
 

@@ -11,7 +11,7 @@ from hybridctl import Series
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.logs import Log
 from hybridctl.logs.legged import BaseModel, filter_base
-from hybridctl.yaml_files import typed
+from hybridctl.settings import typed
 
 MODEL = """
 urdf: walker.urdf

@@ -174,7 +174,7 @@ def test_multipliers_of_relaxed_orbits_tend_to_the_exact_ones(restitution, ampli
 
     def multipliers(of, start):
         orbit = periodic_orbit(of, ("open",), start, period, input=push)
-        return np.linalg.eigvals(orbit.return_jacobian[vertical])
+        return np.linalg.eigvals(orbit.return_map.matrix[vertical])
 
     exact, widths = multipliers(system, x0), (1e-4, 1e-5, 1e-6, 1e-7)
     assert np.prod(exact) == pytest.approx(restitution**2, abs=1e-9)

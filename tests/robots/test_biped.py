@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from differences import assert_derivative, central
 from hybridctl.robots import biped
-from hybridctl.robots.biped import AIR, MODES, STANCE, BipedParameters
+from hybridctl.robots.biped import AIR, MODES, BipedParameters
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +16,7 @@ from hybridctl import errors
 
 LEFT, RIGHT = "left closes", "right closes"
 ONLY_LEFT, ONLY_RIGHT = ("closed", "open"), ("open", "closed")
+STANCE = ("closed", "closed")
 NO_INPUT = np.zeros(0)
 UNEQUAL = BipedParameters(
     mass=2.0, inertia=0.3, spread=0.9, length=0.7, curvature=0.4, stiffness=80.0, damping=3.0

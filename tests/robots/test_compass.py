@@ -12,7 +12,8 @@ from hybridctl.robots import compass
 import hybridctl as hc
 
 TIGHT = {"rtol": 1e-13, "atol": 1e-13, "tolerance": 1e-12}
-GOSWAMI, GARCIA = compass.CompassParameters(), compass.GARCIA
+GOSWAMI = compass.CompassParameters()
+GARCIA = compass.CompassParameters(slope=0.009, leg=0.0, hip=1.0, lower=0.0, upper=1.0, gravity=1.0)
 GUESSES = {
     "goswami": (GOSWAMI, 0.2187, -1.0918, -0.3772, 1.2),
     "long": (GARCIA, 0.2003 - 0.009, -0.1998, -0.1840, 6.0),

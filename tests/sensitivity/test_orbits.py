@@ -78,7 +78,6 @@ def test_a_ball_on_a_shaken_table_has_its_closed_form(amplitude):
     np.testing.assert_allclose(np.abs(found.values), expected, atol=1e-8)
     assert found.along_flow is None
     assert found.is_stable == bool(expected[0] < 1.0)
-    np.testing.assert_allclose(found.exponents.real, np.log(expected) / PERIOD, atol=1e-6)
 
 
 def test_deviations_decay_as_the_multipliers_say():
@@ -153,9 +152,8 @@ def test_a_rimless_wheel_has_its_closed_form():
     assert found.values[0] == pytest.approx(1.0, abs=1e-9)
     assert found.others == pytest.approx([expected], abs=1e-9)
     assert found.is_stable
-    assert moduli(np.linalg.eigvals(orbit.return_jacobian)) == pytest.approx(
-        [expected, 0], abs=1e-9
-    )
+    returns = np.linalg.eigvals(orbit.return_map.matrix)
+    assert moduli(returns) == pytest.approx([expected, 0], abs=1e-9)
 
 
 def test_the_field_is_an_eigenvector_of_the_monodromy_matrix():
@@ -175,7 +173,7 @@ def test_all_sections_have_the_same_return_map(normal):
     orbit = periodic_orbit(
         wheel(), "roll", start, PoincareSection("roll", start, normal), horizon=6.0
     )
-    found = np.linalg.eigvals(orbit.return_jacobian)
+    found = np.linalg.eigvals(orbit.return_map.matrix)
     assert moduli(found) == pytest.approx([np.cos(2.0 * ALPHA) ** 2, 0.0], abs=1e-8)
 
 
@@ -239,7 +237,7 @@ def test_an_oscillator_with_a_clock_has_its_closed_form():
     assert found.along_flow == 0
     np.testing.assert_allclose(np.sort_complex(found.others), np.sort_complex(expected), atol=1e-9)
     np.testing.assert_allclose(
-        np.sort_complex(np.linalg.eigvals(orbit.return_jacobian)),
+        np.sort_complex(np.linalg.eigvals(orbit.return_map.matrix)),
         np.sort_complex(np.append(expected, 0.0)),
         atol=1e-9,
     )

@@ -222,7 +222,7 @@ def test_the_pieces_are_those_of_the_linearization():
         map(directions), orbit.linearization.derivative(directions), atol=1e-12
     )
     with pytest.raises(InputError, match="kink"):
-        _ = orbit.return_jacobian
+        _ = orbit.return_map.matrix
     step = 1e-6  # times curvature, which is below 100, is the error of differences
     for direction in directions[:10]:
         moved = hc.simulate(

@@ -179,7 +179,7 @@ def test_the_scene_has_shapes_a_surface_forces_and_a_time_line(shown, falling):
     assert impulse[1, 2] > impulse[0, 2]  # the table pushes upwards
     shown.seek(0.0)
     assert not node(shown, "/impulses").visible
-    assert "open" in shown.timeline.content
+    assert "open" in shown._controls.timeline.content
     assert 'title="open"' in timeline_html(run, 0.1)
     assert "rows: &lt;img src=q onerror=" in timeline_html(run, 0.1, ["<img src=q onerror=q()>"])
 

@@ -26,7 +26,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
-from hybridctl.yaml_files import typed
+from hybridctl.settings import typed
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
 _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one

@@ -39,7 +39,8 @@ from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.logs import examine, read_log
 from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
-from hybridctl.yaml_files import read_yaml, typed
+from hybridctl.settings import Meta, typed
+from hybridctl.yaml_files import read_yaml
 
 _SIGMAS = 2.0
 
@@ -80,8 +81,8 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     urdf: str
     imu: ImuEntry
-    encoders: Annotated[dict[str, AnglesEntry], msgspec.Meta(min_length=1, max_length=1)]
-    contacts: Annotated[dict[str, FootEntry], msgspec.Meta(min_length=1)]
+    encoders: Annotated[dict[str, AnglesEntry], Meta(min_length=1, max_length=1)]
+    contacts: Annotated[dict[str, FootEntry], Meta(min_length=1)]
     start: BaseStartEntry = BaseStartEntry()
     noise: dict[str, Any] = {}
     settings: dict[str, Any] = {}

@@ -101,11 +101,6 @@ class View:
         self._look(figure)
 
     @property
-    def timeline(self) -> Any:
-        """The strip of modes."""
-        return self._controls.timeline
-
-    @property
     def address(self) -> str:
         """The address at which a browser finds the view."""
         return f"http://127.0.0.1:{self.server.get_port()}"

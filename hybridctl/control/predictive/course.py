@@ -78,7 +78,7 @@ class Horizon:
             number("patience", self.patience, at_least=0.0)
 
 
-class Place(NamedTuple):
+class PlanPlace(NamedTuple):
     """The place of a plan at a time: in which section, at what fraction of its phase.
 
     interval: its number, and left: the time to its end, s. rest: the time to the section's end, s.
@@ -100,7 +100,7 @@ class Plan:
     touched: float
     sections: tuple[Section, ...]
 
-    def place(self, time: float, events: int, touched: float) -> Place:
+    def place(self, time: float, events: int, touched: float) -> PlanPlace:
         """The place at a time, s, if so many events have happened, the last one then."""
         k = min(events - self.events, len(self.sections) - 1)
         s, since = self.sections[k], time - (touched if k else self.time)
@@ -108,7 +108,7 @@ class Plan:
         fraction = float(s.fractions[0] + since * rate)
         i = min(int(s.fractions.searchsorted(fraction + _SAME, "right")) - 1, last)
         left = (float(s.fractions[i + 1]) - fraction) / rate
-        return Place(k, fraction, i, left, (float(s.fractions[-1]) - fraction) / rate)
+        return PlanPlace(k, fraction, i, left, (float(s.fractions[-1]) - fraction) / rate)
 
 
 class Moment(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.compiled import MappedFunction, native, transposed
-from hybridctl.control.predictive.sides import Sides
+from hybridctl.control.predictive.sides import LimitSides
 from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions
 from hybridctl.control.trajectory.task import Task
 
@@ -72,9 +72,9 @@ class PhaseModel:
         names = [f"guard {name!r}" for name in task.phases[k].ends]
         self.guards = [i for i in self.zero if self.end_limits[i].name in names]
         self.lands = bool(names) and all(name.endswith(" closes") for name in task.phases[k].ends)
-        self.inside_sides = Sides.of(self.inside_limits, gaps=len(self.open))
-        self.start_sides = Sides.of(self.start_limits)
-        self.end_sides = Sides.of(self.end_limits, self.zero)
+        self.inside_sides = LimitSides.of(self.inside_limits, gaps=len(self.open))
+        self.start_sides = LimitSides.of(self.start_limits)
+        self.end_sides = LimitSides.of(self.end_limits, self.zero)
         d, share, rate = ca.SX.sym("d"), ca.SX.sym("share"), ca.SX.sym("rate", self.nu)
         values = _values(made, x, u, share, rate)
         if disturbed is not None:

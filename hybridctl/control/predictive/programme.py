@@ -26,7 +26,7 @@ from scipy.sparse import csc_matrix
 
 from hybridctl.checks import Array, Indices
 from hybridctl.control.predictive.functions import PhaseModel, Rows
-from hybridctl.control.predictive.sides import Sides
+from hybridctl.control.predictive.sides import LimitSides
 
 _SOON = 2  # intervals, in which the input acts before it is planned anew
 _EARLY = 0.002  # of what slack costs where a phase ends, where it may do so early
@@ -349,7 +349,7 @@ class Programme:
         p: int,
         at: tuple[Indices, Indices],
         found: Rows,
-        sides: Sides,
+        sides: LimitSides,
         bounds: Array,
         scale: Array,
         kept: Array | None = None,

@@ -16,7 +16,7 @@ SLACK |= {"rad/s": 2e3, "N/s": 0.5}
 
 
 @dataclass(frozen=True, eq=False)
-class Sides:
+class LimitSides:
     r"""Limits :math:`s_k (v_{i_k} - b_k) \ge 0` of values v; those of one unit share a slack.
 
     index (r,): i. sign (r,): s, 1 of lower and -1 of upper limits. bound (r,): b. fades (r,): 1
@@ -32,7 +32,7 @@ class Sides:
     costs: Array
 
     @staticmethod
-    def of(limits: Sequence[Limit], without: Collection[int] = (), gaps: int = 0) -> Sides:
+    def of(limits: Sequence[Limit], without: Collection[int] = (), gaps: int = 0) -> LimitSides:
         """The sides of limits but those numbered `without`, then of gaps, each with a slack."""
         units = list(dict.fromkeys(r.unit for i, r in enumerate(limits) if i not in without))
         rows = [
@@ -45,4 +45,4 @@ class Sides:
         columns = [np.array([row[k] for row in rows], dtype=float) for k in range(5)]
         index, sign, bound, fades, group = columns
         costs = np.array([SLACK[unit] for unit in units] + [SLACK["m"]] * gaps)
-        return Sides(index.astype(int), sign, bound, fades, group.astype(int), costs)
+        return LimitSides(index.astype(int), sign, bound, fades, group.astype(int), costs)

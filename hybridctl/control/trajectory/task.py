@@ -30,7 +30,7 @@ from hybridctl.mechanics.modes.dynamics import MOST_EXPRESSED
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 from hybridctl.sensitivity.symmetry import Symmetry
-from hybridctl.settings import Bounds, NotNegative, Settings
+from hybridctl.settings import Meta, NotNegative, Settings, UnitInterval
 
 Expression = Any
 
@@ -80,7 +80,7 @@ class Margins(Settings):
     """
 
     force: NotNegative = 10.0
-    friction: Annotated[float, Bounds(above=0.0, at_most=1.0)] = 0.9
+    friction: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.9
     impulse: NotNegative = 0.1
     release: NotNegative = 0.01
     unload: NotNegative = 1.0
@@ -88,7 +88,7 @@ class Margins(Settings):
     clearance: NotNegative = 0.0
     approach: NotNegative = 0.05
     sliding: NotNegative = 0.01
-    early: Annotated[float, Bounds(at_least=0.0, at_most=1.0)] = 0.0
+    early: UnitInterval = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, flag, number
+from hybridctl.checks import Array, number
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -76,10 +76,6 @@ class ContactEvidence(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         number("moving", self.moving, above=self.still)
-        for name in ("step", "span", "switches"):
-            if getattr(self, name) is not None:
-                number(name, getattr(self, name), above=0.0)
-        flag("forces", self.forces)
 
     @property
     def window(self) -> float:

@@ -41,7 +41,7 @@ class Region(Enum):
 
 
 @dataclass(frozen=True, eq=False)
-class Sides:
+class SideFields:
     """The fields of both sides at a point of a guard.
 
     before, behind (n,): of the mode, and of the next one pulled back. speeds: a_1 and a_2, the
@@ -72,7 +72,7 @@ class Sides:
         return (1.0 - self.weight) * self.before + self.weight * self.behind
 
 
-def sides(strip: Strip, t: float, x: Array, u: Array) -> Sides:
+def sides(strip: Strip, t: float, x: Array, u: Array) -> SideFields:
     """The fields on both sides of the guard of a strip, at the point x (n,) of it."""
     return OnGuard(strip).sides(t, x, u)
 
@@ -105,7 +105,7 @@ def refuse_start(
             refuse_escape(what, strip, sides(strip, 0.0, x, u))
 
 
-def refuse_escape(what: str, strip: Strip, found: Sides) -> None:
+def refuse_escape(what: str, strip: Strip, found: SideFields) -> None:
     """Raise `EscapingError` if `what` is where both fields lead away."""
     if found.region is Region.ESCAPING:
         raise EscapingError(
@@ -136,11 +136,13 @@ class OnGuard:
             return np.zeros((n, n)), by_input
         return differences(lambda y: self.across(t, y, u)[1], x), by_input
 
-    def sides(self, t: float, x: Array, u: Array) -> Sides:
+    def sides(self, t: float, x: Array, u: Array) -> SideFields:
         """The fields on both sides of the guard, and the rates of the guard under them."""
         strip, (constant, w) = self.strip, self.across(t, x, u)
         before, behind = strip.source.field(t, x, u), strip.pulled(t, x, u)[: strip.n]
-        return Sides(before, behind, (constant + float(w @ before), constant + float(w @ behind)))
+        return SideFields(
+            before, behind, (constant + float(w @ before), constant + float(w @ behind))
+        )
 
     def field(self, t: float, x: Array, u: Array) -> Array:
         """The field that stays on the guard."""

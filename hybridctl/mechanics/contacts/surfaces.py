@@ -274,10 +274,6 @@ class Stairs(ByValue):
         object.__setattr__(self, "edges", edges)
         object.__setattr__(self, "heights", heights)
 
-    def tread(self, i: int) -> Plane:
-        """The plane of tread i, counted from 0."""
-        return Plane((0.0, 0.0, self.heights[i]), (0.0, 0.0, 1.0))
-
     def expression(self, r: Expression) -> Expression:
         """The signed distance phi of the point r (3, 1)."""
         rises = zip(self.edges.tolist(), np.diff(self.heights).tolist(), strict=True)

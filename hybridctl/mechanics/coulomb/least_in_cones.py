@@ -23,7 +23,6 @@ from math import hypot
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from hybridctl.checks import Array
@@ -74,11 +73,6 @@ def least_in_cones(cones: Sequence[Cone], allowed: Allowed) -> Least | None:
         with suppress(RuntimeError):  # nonnegative least squares did not come to an end
             found, possible = _pushing(cones, allowed)
     return _by_programme(cones, allowed) if possible and found is None else found
-
-
-def near_borders(cones: Sequence[Cone], allowed: Allowed, m: Array) -> NDArray[np.bool_]:
-    """Whether multipliers m are at the borders of the cones (k,)."""
-    return slacks(cones, m) <= _TOUCHES * allowed.size
 
 
 def slacks(cones: Sequence[Cone], m: Array) -> Array:

@@ -31,14 +31,10 @@ from hybridctl.mechanics.contacts.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import Cone
 from hybridctl.mechanics.coulomb.law import CoulombProblem, scaled
 from hybridctl.mechanics.coulomb.least_in_cones import (
-    APEX,
-    INSIDE,
-    SIDE,
     Active,
     Allowed,
     borders_of,
     least_in_cones,
-    near_borders,
     stationary,
 )
 from hybridctl.mechanics.terms.least_norm import LeastNorm
@@ -76,22 +72,6 @@ class LeastForces:
         """The forces (r,) along all rows."""
         return np.asarray(self._of.mix @ self.multipliers)
 
-    @property
-    def unloaded(self) -> tuple[int, ...]:
-        """The closed contacts, by their place among these, that are held at f_n = 0."""
-        return tuple(j for j, kind in enumerate(self._active) if kind == APEX)
-
-    @property
-    def slipping(self) -> tuple[int, ...]:
-        """The closed contacts, by their place among these, that are held at |f_t| = mu_s f_n."""
-        return tuple(j for j, kind in enumerate(self._active) if kind == SIDE)
-
-    @property
-    def touched(self) -> tuple[int, ...]:
-        """The closed contacts at a border without being held: derivatives are one-sided there."""
-        near = near_borders(self._of.cones, self._open, self.multipliers / self._of.units)
-        return tuple(j for j in np.flatnonzero(near).tolist() if self._active[j] == INSIDE)
-
     @cached_property
     def adjoint(self) -> Array:
         """The multipliers y (m,) of the equations."""
@@ -111,8 +91,8 @@ class LeastForces:
 
         equations (m, z): D(c) - D(A) m at fixed m; where equations contradict each other, add
         (A^+)' D(A') (c - A m), see `LeastNorm.least_squares`. stationarity (n, z): D(A') y at
-        fixed y. weights (n, z): D(W). All by the same z parameters. At a border that is only
-        `touched` this is the derivative to the side where it does not act.
+        fixed y. weights (n, z): D(W). All by the same z parameters. At a border that is
+        touched without holding this is the derivative to the side where it does not act.
         """
         system, unit, null = self._system, self._of.units[:, None], self._open.null
         pull = stationarity

@@ -36,15 +36,6 @@ class ImpactPiece:
     slack: Array
     cones: tuple[tuple[float, Array], ...]
 
-    def holds(self, dq: Array, dv: Array, tolerance: float = 1e-12) -> bool:
-        """Whether this piece is the derivative in the direction (dq, dv)."""
-        z = np.concatenate((dq, dv))
-        inside = all(
-            mu * (rows[0] @ z) - np.linalg.norm(rows[1:] @ z) >= -tolerance
-            for mu, rows in self.cones
-        )
-        return inside and bool((self.slack @ z >= -tolerance).all())
-
 
 def impact_pieces(
     dynamics: ContactDynamics, q: Array, v: Array, result: ImpactResult

@@ -10,13 +10,13 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.hybrid.model import (
     FieldJacobian,
-    Found,
     GuardJacobian,
     Held,
     ModeKey,
     ModeModel,
     Pace,
     Point,
+    PointProperty,
 )
 from hybridctl.mechanics.contacts.contact_states import Modes
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
@@ -39,38 +39,38 @@ class ContactPoint(Point):
 
     mode: ContactMode
 
-    @Found
+    @PointProperty
     def q(self) -> Array:
         """The configuration (nq,)."""
         return self.x[: self.mode.dynamics.robot.nq]
 
-    @Found
+    @PointProperty
     def v(self) -> Array:
         """The velocity (nv,)."""
         return self.x[self.mode.dynamics.robot.nq :]
 
-    @Found
+    @PointProperty
     def solved(self) -> tuple[Solution, Array]:
         """The equations, with any loads that redundant contacts may share, and gaps (c,)."""
         return self.mode.dynamics.solved(self.mode.phase, self.q, self.v, self.u)
 
-    @Found
+    @PointProperty
     def carried(self) -> Solution:
         """The solution with loads shared."""
         return self.mode.dynamics.carried(self.solved[0])
 
-    @Found
+    @PointProperty
     def moving(self) -> Solution:
         """The solution that tells the acceleration: loads matter where what shares them slides."""
         now = self.solved[0]
         return self.carried if now.kkt.redundant and now.phase.sliding else now
 
-    @Found
+    @PointProperty
     def contact(self) -> ContactAcceleration:
         """Acceleration and forces, with loads shared."""
         return self.mode.contact_at(self)
 
-    @Found
+    @PointProperty
     def derivatives(self) -> AccelerationDerivatives:
         """Derivatives of acceleration and forces."""
         return self.mode.dynamics.derivatives_at(self.q, self.v, self.u, self.contact)

@@ -18,7 +18,7 @@ import numpy as np
 from hybridctl import whole_step
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, held, kept, key_of, transposed
-from hybridctl.hybrid.model import FieldJacobian, Found, GuardJacobian, ModeKey, Slopes
+from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, PointProperty, Slopes
 from hybridctl.mechanics.modes.contact_mode import ContactMode, ContactPoint
 from hybridctl.mechanics.modes.mode_expressions import (
     ModeEquations,
@@ -41,12 +41,12 @@ class GeneratedPoint(ContactPoint):
 
     mode: GeneratedContactMode
 
-    @Found
+    @PointProperty
     def values(self) -> tuple[Array, Array] | None:
         """Rate (nq + nv,) of the coordinates and guards (n,), None where they are not sound."""
         return self.mode.values_at(self)
 
-    @Found
+    @PointProperty
     def slopes(self) -> Slopes | None:
         """Derivatives of field and guards, None where they are not sound."""
         return self.mode.slopes_at(self)

@@ -166,11 +166,6 @@ class ContactPhase(ClosedRows):
         result[self.constrained] = multipliers
         return result
 
-    def direction(self, k: int, directions: dict[int, Array]) -> Array | None:
-        """The direction in which the k-th closed contact slides, None if it does not."""
-        sign = SLIPS.get(self.modes[self.closed[k]])
-        return directions.get(k) if not sign else np.array([sign])
-
     def scattered(self, rows: Array, total: int) -> Array:
         """Values of the rows (r, ...) among all `total` rows, zero elsewhere."""
         if self.whole:
