@@ -47,7 +47,8 @@ class Compiled(threading.local):
         self._made = function, tuple(shapes), numbers
         self._buffer, evaluate = function.buffer()
         sizes = [function.numel_in(i) for i in range(function.n_in())]
-        self._all = arguments = tuple(map(np.zeros, sizes))
+        self._all = tuple(map(np.zeros, sizes))
+        arguments: tuple[Array, ...] = self._all
         results = tuple(np.zeros(shape) for shape in shapes)
         for i, a in enumerate(arguments):
             if a.size:

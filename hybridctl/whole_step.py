@@ -85,8 +85,10 @@ def made(
 class CompiledMode(ModeModel):
     """A mode that takes whole steps, where it is `compiled`, by functions made at first use."""
 
-    numbers: Array | None = None
-    """The last argument (n,) of its functions, where they have one more than those say."""
+    @property
+    def numbers(self) -> Array | None:
+        """The last argument (n,) of its functions, where they have one more than these say."""
+        return None
 
     @abstractmethod
     def make(self, name: str) -> Function:

@@ -1,14 +1,10 @@
-"""Plants: what is driven input by input, and `simulate` as one of them.
-
-A plant has a `period` in s. `reset(time, state)` begins at a time in s and a state (nx,), `step(u)`
-goes on for a period under the input u (nu,), and both return a `Sample`.
-"""
+"""Plants: what is driven input by input, and `simulate` as one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,6 +28,27 @@ class Sample(NamedTuple):
     time: float
     state: Array
     sensed: Mapping[str, Any]
+
+
+@runtime_checkable
+class Plant(Protocol):
+    """A robot or a simulator that is stepped from outside.
+
+    Its samples are `period` seconds apart; inputs are held in between.
+    """
+
+    @property
+    def period(self) -> float:
+        """The time between two samples, s."""
+        ...
+
+    def reset(self, time: float, state: ArrayLike) -> Sample:
+        """Begin at a time in s and a state (nx,)."""
+        ...
+
+    def step(self, u: ArrayLike) -> Sample:
+        """Go on for one period under the input u (nu,)."""
+        ...
 
 
 class SimulatedPlant:

@@ -6,7 +6,7 @@ from control.samples import bouncing_ball, landing_ball
 
 import hybridctl as hc
 from hybridctl.errors import InputError
-from hybridctl.hybrid.plant import SimulatedPlant
+from hybridctl.hybrid.plant import Plant, SimulatedPlant
 from hybridctl.mechanics import Contact, Plane, Robot
 
 PERIOD = 0.01
@@ -16,6 +16,7 @@ PERIOD = 0.01
 def test_steps_under_held_inputs_are_one_run(system):
     """Accelerations are constant under a held input, so that both are exact but for the events."""
     plant = SimulatedPlant(system, "air", PERIOD)
+    assert isinstance(plant, Plant)
     policy = hc.SampledPolicy(lambda t, x: np.array([3.0 * np.sin(20.0 * t)]), PERIOD)
     run = hc.simulate(system, "air", [1.0, 0.0], (0.0, 0.9), policy)
     sample = plant.reset(0.0, [1.0, 0.0])

@@ -9,7 +9,7 @@ from hybridctl.robots import block, cube, five_link, rrr_door
 
 import hybridctl as hc
 from hybridctl.errors import InputError, SimulationError
-from hybridctl.hybrid.plant import SimulatedPlant
+from hybridctl.hybrid.plant import Plant, SimulatedPlant
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere
 from hybridctl.mechanics.contacts.surfaces import Terrain
@@ -170,6 +170,7 @@ def test_it_is_a_plant_as_the_simulator_is_one():
     soft = MujocoPlant(MujocoModel(robot, contacts, Compliance(2e-4, 3.0)), 1e-3)
     ends = []
     for plant in (rigid, soft):
+        assert isinstance(plant, Plant)
         sample = plant.reset(0.5, [0.01, 0.0])
         for _ in range(200):
             sample = plant.step([5.0])
