@@ -270,7 +270,11 @@ class _CopyingFunction:
 
 
 class ExpressionMode(CompiledMode):
-    """A mode of expressions in a vector space; its guards are those of the ways that leave it."""
+    """A mode of expressions in a vector space; its guards are those of the ways that leave it.
+
+    Field, guards and the derivatives of either are functions of their own, as who looks for a root
+    of a guard, or follows perturbations along a flow, needs one of them alone.
+    """
 
     def __init__(
         self, mode: SymbolicMode, symbols: _Symbols, leaving: Sequence[SymbolicTransition]

@@ -125,8 +125,11 @@ def nearby_events(
     group: tuple[Event, ...] = ()
     before: Side | None = None
     for k, event in enumerate(trajectory.events):
-        near = before is not None and event.time - group[-1].time <= window
-        if near and _joins(before, group, event):
+        if (
+            before is not None
+            and event.time - group[-1].time <= window
+            and _joins(before, group, event)
+        ):
             group = (*group, event)
             continue
         if len(group) > 1:

@@ -119,7 +119,7 @@ def parameter_sensitivity(
 
     Options are those of `linearize`, and so is what is raised.
     """
-    instance("derivatives", derivatives, ParameterModel)
+    instance("derivatives", derivatives, ParameterModel)  # type: ignore[type-abstract]
     lin = linearize(
         *with_parameters(system, trajectory, derivatives),
         merge=merge,

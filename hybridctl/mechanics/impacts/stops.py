@@ -139,7 +139,8 @@ def _solved(dynamics: ContactDynamics, phase: ContactPhase, at: JumpPoint) -> So
     known = at.before
     if isinstance(known, ContactPoint) and known.mode.phase is phase:
         return known.solved[0]
-    return dynamics.solve(phase, *np.split(at.x, [dynamics.robot.nq]), at.u)
+    q, v = np.split(at.x, [dynamics.robot.nq])
+    return dynamics.solve(phase, q, v, at.u)
 
 
 def _impulses(
