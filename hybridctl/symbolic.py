@@ -36,7 +36,7 @@ from hybridctl.hybrid.model import (
     ResetModel,
 )
 from hybridctl.hybrid.system import HybridSystem, listed_parts
-from hybridctl.sensitivity.augmentation import ParameterDerivatives, inputs_as_parameters
+from hybridctl.sensitivity.augmentation import SystemParameters, inputs_as_parameters
 from hybridctl.spaces import VectorSpace
 from hybridctl.whole_jump import CompiledJump, compiled_jump
 from hybridctl.whole_step import CompiledMode, expanded, made
@@ -115,7 +115,7 @@ def parametric_system(
     modes: Iterable[SymbolicMode],
     transitions: Iterable[SymbolicTransition | Joint],
     parameters: Mapping[str, tuple[Expression, float]],
-) -> tuple[HybridSystem, ParameterDerivatives]:
+) -> tuple[HybridSystem, SystemParameters]:
     """The hybrid system of expressions in further symbols, and its derivatives by these.
 
     parameters: symbol and value by name. Raises what `hybrid_system` raises.
@@ -270,7 +270,11 @@ class _CopyingFunction:
 
 
 class ExpressionMode(CompiledMode):
-    """A mode of expressions in a vector space; its guards are those of the ways that leave it."""
+    """A mode of expressions in a vector space; its guards are those of the ways that leave it.
+
+    Field, guards and the derivatives of either are functions of their own, as who looks for a root
+    of a guard, or follows perturbations along a flow, needs one of them alone.
+    """
 
     def __init__(
         self, mode: SymbolicMode, symbols: _Symbols, leaving: Sequence[SymbolicTransition]

@@ -144,7 +144,7 @@ def _guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:
     """The rates D_t g + D_x g f + D_u g du/dt of guards just before the event."""
     mode = system.mode(event.mode_before)
     point = mode.calc(event.time, event.state_before, event.input_before)
-    d = mode.guard_jacobian_at(point)
+    d = point.guard_jacobian
     rates = d.time + d.state @ point.field + d.input @ event.input_rate
     return {name: float(rates[mode.guard_names.index(name)]) for name in event.guards}
 

@@ -10,7 +10,7 @@ import numpy as np
 from hybridctl.checks import Array, array, instance, number, vector
 from hybridctl.errors import GuardViolatedError, InputError
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
-from hybridctl.estimation.model import Model
+from hybridctl.estimation.model import Model, guard_rates, sees_input
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.system import HybridSystem
 
@@ -61,9 +61,8 @@ def _check_guards(model: Model, mode: ModeModel, t: float, x: Array) -> None:
         allowed = allowed + _FARTHEST * np.sqrt(variances)
     out = g < -allowed
     if out.any() and guards.jacobian is not None:
-        d = guards.jacobian(t, x, u)
-        rates = d.time + d.state @ mode.field(t, x, u)
-        out &= ~d.input.any(axis=1) & (g < -rewind * rates)
+        point = mode.calc(t, x, u)
+        out &= ~sees_input(point) & (g < -rewind * guard_rates(point))
     if out.any():
         i = int(np.where(out, g / guards.sizes, np.inf).argmin())
         raise GuardViolatedError(

@@ -249,7 +249,7 @@ def _perturbed(model: FilterModel, event: Event, rng: np.random.Generator) -> Ar
         x = mode.space.integrate(event.state_after, added)
         point = mode.calc(t, x, u)
         values = point.guards / mode.guard_set.sizes
-        rates = mode.guard_jacobian_at(point).state @ point.field
+        rates = point.guard_jacobian.state @ point.field
         if not ((values < -_ON_SURFACE) | (values < _ON_SURFACE) & (rates < 0.0)).any():
             return x
     return event.state_after

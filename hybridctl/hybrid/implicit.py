@@ -200,7 +200,7 @@ def _jacobian(motion: DrivenMode) -> Callable[[float, Array], Array] | None:
         return None
 
     def of_velocities(t: float, x: Array) -> Array:
-        d = mode.field_jacobian_at(motion.known(t, x) or mode.calc(t, x, law(t, x)))
+        d = (motion.known(t, x) or mode.calc(t, x, law(t, x))).field_jacobian
         return d.state if isinstance(law, HeldInput) else d.state + d.input @ gains(t, x)
 
     def gains(t: float, x: Array) -> Array:

@@ -38,7 +38,9 @@ from hybridctl.spaces import Space
 class MappedPoint(Point):
     """A point of a mapped mode, with that of the mode `inner` to it."""
 
-    def __init__(self, mode: ModeModel, t: float, x: Array, u: Array, inner: Point) -> None:
+    mode: MappedMode
+
+    def __init__(self, mode: MappedMode, t: float, x: Array, u: Array, inner: Point) -> None:
         super().__init__(mode, t, x, u)
         self.inner = inner
 
@@ -52,6 +54,10 @@ class Change:
 
     keeps_steps = False
     """Whether whole steps of the inner mode are steps of the outer one: it moves the same way."""
+
+    def point(self, mode: MappedMode, t: float, x: Array, u: Array, inner: Point) -> MappedPoint:
+        """The outer point of an inner one."""
+        return MappedPoint(mode, t, x, u, inner)
 
     def time(self, t: float) -> float:
         """The inner time."""
@@ -104,7 +110,7 @@ class Change:
 
     def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
         """Derivatives of the outer field."""
-        return point.inner.mode.field_jacobian_at(point.inner)
+        return point.inner.field_jacobian
 
     def free_input(self, point: MappedPoint) -> Array:
         """What an input does to the outer state if nothing is held."""
@@ -122,8 +128,7 @@ class Change:
 
     def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
         """Derivatives of the outer guards."""
-        inner = point.inner
-        return self.guard_slopes(inner.mode.guard_jacobian_at(inner), point, slice(None))
+        return self.guard_slopes(point.inner.guard_jacobian, point, slice(None))
 
     def guard_row(self, i: int, point: MappedPoint) -> GuardJacobian:
         """Derivatives of outer guard i alone."""
@@ -197,7 +202,7 @@ class MappedMode(ModeModel):
     def calc(self, t: float, x: Array, u: Array) -> MappedPoint:
         """The mode at (t, x, u), with the inner one there."""
         c = self.change
-        return MappedPoint(self, t, x, u, self.inner.calc(c.time(t), c.state(x), c.input(u, x)))
+        return c.point(self, t, x, u, self.inner.calc(c.time(t), c.state(x), c.input(u, x)))
 
     def field_at(self, point: MappedPoint) -> Array:
         """The field."""

@@ -21,8 +21,8 @@ What belongs where:
 - `jump_terms` is a method, too: what one guard and a reset do to first order, compiled for the
   resets of this mode where it can be.
 - A reset is a `ResetModel`. Its derivative and its border are asked for at a `JumpPoint`, which may
-  bring along what the jump found there. At a border the reset has two derivatives, one on either
-  side, so it is no part of `calc_diff`.
+  bring along what the jump and the mode before it found there. At a border the reset has two
+  derivatives, one on either side, so it is no part of `calc_diff`.
 
 Arguments are (t, x, u): time in s, state (nx,), input (nu,). Derivatives by the state are taken in
 the tangent space, so they have `ndx` columns.
@@ -207,6 +207,9 @@ class Point:
     def __init__(self, mode: ModeModel, t: float, x: Array, u: Array) -> None:
         self.mode, self.t, self.x, self.u = mode, t, x, u
 
+    def __reduce__(self) -> tuple[Callable[..., Point], tuple[float, Array, Array]]:
+        return self.mode.calc, (self.t, self.x, self.u)
+
     @PointProperty
     def field(self) -> Array:
         """The field."""
@@ -216,6 +219,11 @@ class Point:
     def guards(self) -> Array:
         """The guards."""
         return self.mode.guards_at(self)
+
+    @PointProperty
+    def field_jacobian(self) -> FieldJacobian:
+        """The derivatives of the field."""
+        return self.mode.field_jacobian_at(self)
 
     @PointProperty
     def guard_jacobian(self) -> GuardJacobian:
@@ -271,7 +279,7 @@ class ModeModel(ABC):
 
         Raises `SystemDefinitionError` where it has none.
         """
-        return Slopes(self.field_jacobian_at(point), self.guard_jacobian_at(point))
+        return Slopes(point.field_jacobian, point.guard_jacobian)
 
     @abstractmethod
     def field_at(self, point: Any) -> Array:
@@ -291,11 +299,12 @@ class ModeModel(ABC):
 
     def free_input_at(self, point: Any) -> Array:
         """The derivative D_u f (ndx, nu) if the mode held nothing; here that of the field."""
-        return self.field_jacobian_at(point).input
+        by_input: Array = point.field_jacobian.input
+        return by_input
 
     def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
         """Derivatives of guard i alone: by time a number, by state (ndx,), by input (nu,)."""
-        d = self.guard_jacobian_at(point)
+        d = point.guard_jacobian
         return GuardJacobian(d.time[i], d.state[i], d.input[i])
 
     def outputs_at(self, point: Any) -> Mapping[str, Array]:
@@ -319,7 +328,7 @@ class ModeModel(ABC):
 
     def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
         """Derivatives of the field."""
-        return self.field_jacobian_at(self.calc(t, x, u))
+        return self.calc(t, x, u).field_jacobian
 
     def guards(self, t: float, x: Array, u: Array) -> Array:
         """The guards (n,)."""
@@ -331,7 +340,7 @@ class ModeModel(ABC):
 
     def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
         """Derivatives of the guards."""
-        return self.guard_jacobian_at(self.calc(t, x, u))
+        return self.calc(t, x, u).guard_jacobian
 
     def outputs(self, t: float, x: Array, u: Array) -> Mapping[str, Array]:
         """Named quantities worth plotting."""
@@ -381,7 +390,7 @@ class ModeModel(ABC):
 
 def linear_terms(mode: ModeModel, i: int, r: ResetJacobian, at: JumpPoint, du: Array) -> JumpTerms:
     """The terms of guard i of a mode and a reset with this derivative, see `sensitivity.gains`."""
-    point = mode.calc(at.t, at.x, at.u)
+    point = mode.calc(at.t, at.x, at.u) if at.before is None else at.before
     f, g = np.asarray(point.field, dtype=np.float64), mode.guard_row_at(i, point)
     slope = float(g.time + g.state @ f + g.input @ du)
     size = abs(g.time) + np.abs(g.state) @ np.abs(f) + np.abs(g.input) @ np.abs(du)
@@ -409,12 +418,16 @@ class Jump:
 
 
 class JumpPoint(NamedTuple):
-    """The point (t, x-, u-) where a reset is made; `report`: of its jump there, None if unknown."""
+    """The point (t, x-, u-) where a reset is made, and what is known there, None where it is not.
+
+    report: of the jump of the reset. before: the mode before it at this point.
+    """
 
     t: float
     x: Array
     u: Array
     report: Any = None
+    before: Point | None = None
 
 
 class ResetBorder(NamedTuple):

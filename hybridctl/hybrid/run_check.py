@@ -62,12 +62,13 @@ def _check_flow(system: HybridSystem, arc: Arc) -> None:
     length = float(arc.lengths[k])
     t = min(float(arc.breaks[k]) + 0.5 * length, arc.end)
     x, u = arc.state_and_input(t)
-    moves, flows = arc.state_rate(t), mode.space.rate(x, mode.field(t, x, u))
+    point = mode.calc(t, x, u)
+    moves, flows = arc.state_rate(t), mode.space.rate(x, point.field)
     left = np.abs(arc.states[k, -2:]).sum(axis=0) + np.finfo(float).eps * np.abs(x).max()
     accuracy = _SAME_FIELD * (np.abs(moves).max() + _SAME_FIELD)
     accuracy += 2.0 / length * _STEEPEST * left.max()
     if mode.differentiable:
-        slopes = np.abs(mode.jacobian(t, x, u).state).sum(axis=1)
+        slopes = np.abs(point.field_jacobian.state).sum(axis=1)
         accuracy += _LOOSEST * max(1.0, np.abs(x).max()) * slopes.max(initial=0.0)
     if not (np.abs(moves - flows) <= accuracy).all():
         raise _of_another(
@@ -78,16 +79,16 @@ def _check_flow(system: HybridSystem, arc: Arc) -> None:
 
 def _check_jump(system: HybridSystem, event: Event) -> None:
     t, x, u = event.time, event.state_before, event.input_before
-    guards = system.outgoing(event.mode_before).guards
-    own = [guards.names.index(name) for name in event.guards if name in guards.names]
-    values = guards.values(t, x, u)
-    off = np.abs(values / guards.sizes)[own]
-    if guards.jacobian is not None:
-        off[guards.jacobian(t, x, u).input[own].any(axis=1)] = 0.0  # may leap with the input
+    mode = system.mode(event.mode_before)
+    point, names = mode.calc(t, x, u), mode.guard_names
+    own = [names.index(name) for name in event.guards if name in names]
+    off = np.abs(point.guards / mode.guard_scales)[own]
+    if mode.guards_differentiable:
+        off[point.guard_jacobian.input[own].any(axis=1)] = 0.0  # may leap with the input
     if not own or off.min() > SAME_STATE:
         raise _of_another(
             f"guards {event.guards} of event {event.index} were zero, those of the system are "
-            f"{dict(zip(guards.names, values.tolist(), strict=True))}"
+            f"{dict(zip(names, point.guards.tolist(), strict=True))}"
         )
     _, after, took_part = outcome(system, event.mode_before, event.guards, t, x, u)
     landed = event.state_after

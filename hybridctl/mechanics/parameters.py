@@ -24,13 +24,12 @@ same with v+ - v- for a, without gravity and springs, and C D_p v+ = -D_p(E) J v
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.model import JumpPoint, ModeKey, Point, PointProperty
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.impacts.impact import (
     ImpactResult,
@@ -38,6 +37,7 @@ from hybridctl.mechanics.impacts.impact import (
     row_values,
     states_linearised,
 )
+from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.modes.equations import (
     AccelerationDerivatives,
@@ -45,14 +45,13 @@ from hybridctl.mechanics.modes.equations import (
     balanced,
     linearised,
 )
-from hybridctl.mechanics.modes.guards import ContactGuards
-from hybridctl.mechanics.modes.phase import ContactPhase, contact_modes
+from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.modes.sliding import steered_derivatives
 from hybridctl.mechanics.multibody.bodies import Body
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.mechanics.tolerances import CONTRADICTED
-from hybridctl.sensitivity.augmentation import ParameterDerivatives
+from hybridctl.sensitivity.augmentation import ParameterPoint, SystemParameters
 
 _OF_CONTACT = ("restitution", "tangential_restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")
@@ -67,7 +66,7 @@ def parameter_derivatives(
     names: Sequence[str],
     *,
     stabilization: float = STABILIZATION,
-) -> ParameterDerivatives:
+) -> SystemParameters:
     """Derivatives of `contact_system(robot, contacts, stabilization=stabilization)` by `names`.
 
     Raises `UnknownNameError` for a name that is none, and `InputError` for what has no
@@ -75,50 +74,70 @@ def parameter_derivatives(
     the model, and a restitution of zero, as the least bounce changes the order of modes.
     """
     system = contact_system(robot, contacts, stabilization=stabilization)
-    by = _ContactParameterDerivatives(system, _Columns(system.dynamics, names))
-    return ParameterDerivatives(tuple(names), by.field, by.guards, by.reset)
+    return _ContactParameters(system, _Columns(system.dynamics, names), names)
 
 
-@dataclass(frozen=True)
-class _ContactParameterDerivatives:
-    """What `ParameterDerivatives` wants of a contact system."""
+class _ContactParameterPoint(ParameterPoint):
+    """A point of a contact mode, with the derivatives there."""
+
+    at: ContactPoint
+    model: _ContactParameters
+
+    @PointProperty
+    def derivatives(self) -> AccelerationDerivatives:
+        """Derivatives by the parameters, which leave gaps, rates and sliding velocities alone."""
+        return self.model.derivatives_at(self.at)
+
+
+class _ContactParameters(SystemParameters):
+    """Derivatives of a contact system."""
 
     system: ContactSystem
-    columns: _Columns
 
-    def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+    def __init__(self, system: ContactSystem, columns: _Columns, names: Sequence[str]) -> None:
+        super().__init__(system, names)
+        self.columns = columns
+
+    def calc(self, at: Point) -> _ContactParameterPoint:
+        """The derivatives at a point of a contact mode, or of another one at (t, x, u) of it."""
+        if not isinstance(at, ContactPoint):
+            at = self.system.mode(at.mode.key).calc(at.t, at.x, at.u)
+        assert isinstance(at, ContactPoint)
+        return _ContactParameterPoint(self, at)
+
+    def field_at(self, point: _ContactParameterPoint) -> Array:
         """The derivative D_p of the field (2 nv, np)."""
-        a_p = self._acceleration(key, x, u).acceleration_z
+        a_p = point.derivatives.acceleration_z
         return np.vstack([np.zeros_like(a_p), a_p])
 
-    def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+    def guards_at(self, point: _ContactParameterPoint) -> Array:
         """The derivative D_p of the guards (n, np)."""
-        guards = ContactGuards.of(self.system.dynamics, contact_modes(key))
-        return guards.by_parameters(self._acceleration(key, x, u), self.columns.static_friction)
+        guards = point.at.mode.contact_guards
+        return guards.by_parameters(point.derivatives, self.columns.static_friction)
 
-    def reset(self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
+    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
         """The derivative D_p of the reset (2 nv, np)."""
         n, nv = self.system.robot.nq, self.system.robot.nv
-        edge = self.system.outgoing(key).edge(fired)
-        report = None if edge is None else edge.reset(t, x, u).report
+        report = at.report
+        if report is None:
+            edge = self.system.outgoing(key).edge(fired)
+            report = None if edge is None else edge.reset(at.t, at.x, at.u).report
         result = np.zeros((2 * nv, self.columns.count))
         if isinstance(report, ImpactResult):
             dynamics = self.system.dynamics
-            result[nv:] = _velocity_after(dynamics, self.columns, x[:n], x[n:], report)
+            result[nv:] = _velocity_after(dynamics, self.columns, at.x[:n], at.x[n:], report)
         return result
 
-    def _acceleration(self, key: ModeKey, x: Array, u: Array) -> AccelerationDerivatives:
-        """Derivatives by the parameters, which leave gaps, rates and sliding velocities alone."""
-        dynamics, columns, modes = self.system.dynamics, self.columns, contact_modes(key)
-        q, v = np.split(x, [self.system.robot.nq])
-        phase, count = dynamics.phase(modes), len(modes)
+    def derivatives_at(self, at: ContactPoint) -> AccelerationDerivatives:
+        """Derivatives of acceleration and forces at a point."""
+        dynamics, columns, point = at.mode.dynamics, self.columns, at.contact
+        phase, count = at.mode.phase, len(at.mode.modes)
         forces, friction = np.zeros((count, columns.count)), np.zeros((count, 2, columns.count))
-        point = dynamics.acceleration(q, v, u, modes)
         if point.solution is None:
-            torque = columns.torque(q, v, point.acceleration)
-            a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(q), torque))
+            torque = columns.torque(at.q, at.v, point.acceleration)
+            a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(at.q), torque))
         else:
-            a_p, m_p, own = _linearised(columns, q, v, point.solution)
+            a_p, m_p, own = _linearised(columns, at.q, at.v, point.solution)
             rows = point.solution.mix @ m_p + own
             forces[list(phase.closed)], friction[list(phase.closed)] = phase.spread(rows)
         still = np.zeros((len(dynamics.all.owner), columns.count))

@@ -1,4 +1,5 @@
 from .augmentation import ParameterDerivatives as ParameterDerivatives
+from .augmentation import ParameterModel as ParameterModel
 from .linearize import Linearization as Linearization
 from .moments import propagate_moments as propagate_moments
 from .orbits import floquet_multipliers as floquet_multipliers

@@ -17,9 +17,11 @@ A system whose last inputs are parameters gives its own derivatives, see `inputs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -28,13 +30,15 @@ from hybridctl.checks import Array, array
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.mapped import Change, MappedPoint
+from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
 from hybridctl.hybrid.model import (
     Diffusion,
     FieldJacobian,
     GuardJacobian,
     JumpPoint,
     ModeKey,
+    Point,
+    PointProperty,
     ResetBorder,
     ResetJacobian,
 )
@@ -43,32 +47,118 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.spaces import Space, difference_jacobians
 
 At = Callable[[ModeKey, float, Array, Array], Array]
+AtReset = Callable[[ModeKey, tuple[str, ...], float, Array, Array], Array]
 
 
-@dataclass(frozen=True, eq=False)
-class ParameterDerivatives:
-    """Derivatives of a hybrid system by np named parameters, at (t, x, u) of a mode.
+class ParameterPoint:
+    """A point of a mode with the derivatives by parameters there, found when they are asked for."""
 
-    field(mode, t, x, u): D_p f (ndx, np). guards(mode, t, x, u): D_p g (n, np), in the order of
-    the guards of the mode. reset(mode, fired, t, x, u): D_p R (ndx+, np), of the edge from `mode`
-    when the guards `fired` fire, None where no reset depends on p. moves_borders: False where
-    parameters change neither the border of a reset nor what the reset does at it; otherwise resets
-    at a border are refused.
+    def __init__(self, model: ParameterModel, at: Point) -> None:
+        self.model, self.at = model, at
+
+    @PointProperty
+    def field(self) -> Array:
+        """The derivative D_p f (ndx, np) of the field."""
+        return self.model.field_at(self)
+
+    @PointProperty
+    def guards(self) -> Array:
+        """The derivative D_p g (n, np) of the guards."""
+        return self.model.guards_at(self)
+
+
+class ParameterModel(ABC):
+    """Derivatives of a hybrid system by np named parameters, at points of its modes.
+
+    moves_borders: False where parameters change neither the border of a reset nor what the reset
+    does at it; otherwise resets at a border are refused. Raises `InputError` for names that are
+    none or that are not different.
     """
 
-    names: tuple[str, ...]
-    field: At
-    guards: At
-    reset: Callable[[ModeKey, tuple[str, ...], float, Array, Array], Array] | None
-    moves_borders: bool = True
-
-    def __post_init__(self) -> None:
+    def __init__(self, names: Sequence[str], moves_borders: bool = True) -> None:
+        self.names, self.moves_borders = tuple(names), moves_borders
         if not self.names or len(set(self.names)) != len(self.names):
             raise InputError(f"names must be one or more different parameters, got {self.names}")
 
+    def calc(self, at: Point) -> ParameterPoint:
+        """The derivatives at a point of a mode of the system."""
+        return ParameterPoint(self, at)
+
+    @abstractmethod
+    def field_at(self, point: Any) -> Array:
+        """The derivative D_p f (ndx, np) of the field."""
+
+    @abstractmethod
+    def guards_at(self, point: Any) -> Array:
+        """The derivative D_p g (n, np) of the guards, in the order of the mode."""
+
+    @abstractmethod
+    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array | None:
+        """The derivative D_p R (ndx+, np) of the edge from mode `key` when guards `fired` fire.
+
+        None where it does not depend on the parameters.
+        """
+
+
+class ParameterDerivatives(ParameterModel):
+    """Derivatives of a hybrid system by np named parameters, as functions of (t, x, u) of a mode.
+
+    field(mode, t, x, u): D_p f (ndx, np). guards(mode, t, x, u): D_p g (n, np), in the order of
+    the guards of the mode. reset(mode, fired, t, x, u): D_p R (ndx+, np), of the edge from `mode`
+    when the guards `fired` fire, None where no reset depends on p. moves_borders: see
+    `ParameterModel`.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        field: At,
+        guards: At,
+        reset: AtReset | None,
+        moves_borders: bool = True,
+    ) -> None:
+        super().__init__(names, moves_borders)
+        self.field, self.guards, self.reset = field, guards, reset
+
+    def field_at(self, point: ParameterPoint) -> Array:
+        """The derivative of the field."""
+        at = point.at
+        return self.field(at.mode.key, at.t, at.x, at.u)
+
+    def guards_at(self, point: ParameterPoint) -> Array:
+        """The derivative of the guards."""
+        at = point.at
+        return self.guards(at.mode.key, at.t, at.x, at.u)
+
+    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array | None:
+        """The derivative of a reset."""
+        return None if self.reset is None else self.reset(key, fired, at.t, at.x, at.u)
+
+
+class SystemParameters(ParameterModel):
+    """Derivatives by parameters of a system that is known, so that its modes make the points."""
+
+    def __init__(self, system: HybridSystem, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self.system = system
+
+    def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        """The derivative D_p f (ndx, np) of the field of a mode."""
+        return self.calc(self.system.mode(key).calc(t, x, u)).field
+
+    def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        """The derivative D_p g (n, np) of the guards of a mode."""
+        return self.calc(self.system.mode(key).calc(t, x, u)).guards
+
+    def reset(
+        self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array
+    ) -> Array | None:
+        """The derivative D_p R (ndx+, np) of a reset."""
+        return self.reset_at(key, fired, JumpPoint(t, x, u))
+
 
 def with_parameters(
-    system: HybridSystem, trajectory: HybridTrajectory, derivatives: ParameterDerivatives
+    system: HybridSystem, trajectory: HybridTrajectory, derivatives: ParameterModel
 ) -> tuple[HybridSystem, HybridTrajectory]:
     """The system and its trajectory in (x, p); see this module. Inputs stay as they are.
 
@@ -89,17 +179,22 @@ def with_guard_offsets(system: HybridSystem, event: Event) -> tuple[HybridSystem
 
     w is recorded as zero. Where the reset has a border, that stays where it is.
     """
-    n = len(event.guards)
+    by = _GuardOffsets(event.guards, moves_borders=False)
+    return _in_parameters(system, by), _augmented_event(event, len(event.guards))
 
-    def field(key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        return np.zeros((system.mode(key).space.ndx, n))
 
-    def guards(key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        names = system.mode(key).guard_names
-        return np.array([[float(name == own) for own in event.guards] for name in names])
+class _GuardOffsets(ParameterModel):
+    """Offsets of guards of these names."""
 
-    by = ParameterDerivatives(event.guards, field, guards, None, moves_borders=False)
-    return _in_parameters(system, by), _augmented_event(event, n)
+    def field_at(self, point: ParameterPoint) -> Array:
+        return np.zeros((point.at.mode.space.ndx, len(self.names)))
+
+    def guards_at(self, point: ParameterPoint) -> Array:
+        names = point.at.mode.guard_names
+        return np.array([[float(name == own) for own in self.names] for name in names])
+
+    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -146,17 +241,33 @@ class _AugmentedSpace:
         self.space.check(name, x[: -self.n])
 
 
+class _AugmentedPoint(MappedPoint):
+    """A point with parameters, and derivatives by these."""
+
+    @PointProperty
+    def by_parameters(self) -> ParameterPoint:
+        """The derivatives by parameters at the inner point."""
+        change = self.mode.change
+        assert isinstance(change, _Augmented)
+        return change.by.calc(self.inner)
+
+
 @dataclass(frozen=True, eq=False)
 class _Augmented(Change):
     """Parameters as states that stay as they are; fired: by which guards a reset was reached."""
 
-    by: ParameterDerivatives
+    by: ParameterModel
     key: ModeKey
     fired: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
         return len(self.by.names)
+
+    def point(
+        self, mode: MappedMode, t: float, x: Array, u: Array, inner: Point
+    ) -> _AugmentedPoint:
+        return _AugmentedPoint(mode, t, x, u, inner)
 
     def state(self, x: Array) -> Array:
         return x[: -self.n]
@@ -170,9 +281,8 @@ class _Augmented(Change):
     def field(self, point: MappedPoint) -> Array:
         return np.concatenate((point.inner.field, np.zeros(self.n)))
 
-    def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
-        d, at = super().field_jacobian(point), point.inner
-        by_p = self.by.field(self.key, at.t, at.x, at.u)
+    def field_jacobian(self, point: Any) -> FieldJacobian:
+        d, by_p = super().field_jacobian(point), point.by_parameters.field
         d_x = self._beside(d.state, self._shaped("the field", by_p, len(d.state)))
         below = np.zeros((self.n, d_x.shape[1]))
         none = np.zeros((self.n, d.input.shape[1]))
@@ -182,21 +292,19 @@ class _Augmented(Change):
         inner = super().free_input(point)
         return np.vstack((inner, np.zeros((self.n, inner.shape[1]))))
 
-    def guard_slopes(
-        self, inner: GuardJacobian, point: MappedPoint, rows: int | slice
-    ) -> GuardJacobian:
-        at = point.inner
-        by_p = self.by.guards(self.key, at.t, at.x, at.u)
-        by_p = self._shaped("the guards", by_p, len(at.mode.guard_names))
+    def guard_slopes(self, inner: GuardJacobian, point: Any, rows: int | slice) -> GuardJacobian:
+        by_p, count = point.by_parameters.guards, len(point.inner.mode.guard_names)
+        by_p = self._shaped("the guards", by_p, count)
         return inner._replace(state=self._beside(inner.state, by_p[rows]))
 
     def held_jacobian(self, inner: Array) -> Array:
         return self._beside(inner)
 
     def reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
-        if self.by.reset is None:
+        known = JumpPoint(at.t, self.state(at.x), at.u, at.report)
+        by_p = self.by.reset_at(self.key, self.fired, known)
+        if by_p is None:
             return self._padded(inner)
-        by_p = self.by.reset(self.key, self.fired, at.t, self.state(at.x), at.u)
         return self._padded(inner, self._shaped("a reset", by_p, len(inner.time)))
 
     def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
@@ -236,7 +344,7 @@ class _Augmented(Change):
         return value
 
 
-def _in_parameters(system: HybridSystem, by: ParameterDerivatives) -> HybridSystem:
+def _in_parameters(system: HybridSystem, by: ParameterModel) -> HybridSystem:
     """The system in (x, p)."""
     return MappedSystem(system, partial(_Augmented, by), partial(_Augmented, by))
 
@@ -257,7 +365,7 @@ def _augmented_event(event: Event, n: int) -> Event:
 
 def inputs_as_parameters(
     system: HybridSystem, values: Mapping[str, float]
-) -> tuple[HybridSystem, ParameterDerivatives]:
+) -> tuple[HybridSystem, SystemParameters]:
     """A system whose last inputs, in all modes, are the parameters `values`, held at these.
 
     Returns the system in the inputs that are left, and the derivatives by the parameters: the
@@ -265,9 +373,8 @@ def inputs_as_parameters(
     they are entered, and derivatives of what has no Jacobian `SystemDefinitionError`.
     """
     held = HeldInputs(array("values", list(values.values()), (None,)))
-    last = _LastInputs(system, held)
-    derivatives = ParameterDerivatives(tuple(values), last.field, last.guards, last.reset)
-    return MappedSystem(system, partial(_held_in, system, held)), derivatives
+    mapped = MappedSystem(system, partial(_held_in, system, held))
+    return mapped, _LastInputs(mapped, held, tuple(values))
 
 
 def _held_in(system: HybridSystem, held: HeldInputs, key: ModeKey) -> HeldInputs:
@@ -334,24 +441,34 @@ class HeldInputs(Change):
         return super().border(inner, at)._replace(distance=_cut(inner.distance, len(at.u)))
 
 
-@dataclass(frozen=True, eq=False)
-class _LastInputs:
-    """Derivatives of a system by its last inputs, at the values at which they are held."""
+class _LastInputs(SystemParameters):
+    """Derivatives of a system by its last inputs, which are held: by those of the inner points."""
 
-    system: HybridSystem
-    held: HeldInputs
+    system: MappedSystem
 
-    def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        return self._last(self.system.mode(key).jacobian(t, x, self.held.input(u, x)).input)
+    def __init__(self, system: MappedSystem, held: HeldInputs, names: Sequence[str]) -> None:
+        super().__init__(system, names)
+        self.held = held
 
-    def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        return self._last(self.system.mode(key).guard_jacobian(t, x, self.held.input(u, x)).input)
+    def calc(self, at: Point) -> ParameterPoint:
+        """The derivatives at a point of a mode in which the inputs are held, or like one."""
+        if not (isinstance(at, MappedPoint) and at.mode.change is self.held):
+            at = self.system.mode(at.mode.key).calc(at.t, at.x, at.u)
+        assert isinstance(at, MappedPoint)
+        return ParameterPoint(self, at.inner)
 
-    def reset(self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array) -> Array:
-        edge = self.system.outgoing(key).edge(fired)
+    def field_at(self, point: ParameterPoint) -> Array:
+        return self._last(point.at.field_jacobian.input)
+
+    def guards_at(self, point: ParameterPoint) -> Array:
+        return self._last(point.at.guard_jacobian.input)
+
+    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
+        edge = self.system.inner.outgoing(key).edge(fired)
         if edge is None or not edge.reset.differentiable:
             raise SystemDefinitionError(f"the reset of {fired} of mode {key!r} has no Jacobian")
-        return self._last(edge.reset.jacobian(t, x, self.held.input(u, x)).input)
+        known = JumpPoint(at.t, at.x, self.held.input(at.u, at.x), at.report)
+        return self._last(edge.reset.calc_diff(known).input)
 
     def _last(self, by_input: Array) -> Array:
         return by_input[:, by_input.shape[1] - len(self.held.values) :]

@@ -32,10 +32,10 @@ from hybridctl.errors import (
     SystemDefinitionError,
 )
 from hybridctl.hybrid.model import (
-    GuardJacobian,
     JumpPoint,
     JumpTerms,
     ModeModel,
+    Point,
     ResetBorder,
     ResetJacobian,
     ResetModel,
@@ -153,26 +153,48 @@ def saltation_matrix(system: HybridSystem, event: Event) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side of an event: mode, time, state, input, and the rate of the input there.
+    """One side of an event: its mode at a point, and the rate of the input there.
 
     accuracy: rtol and atol to which the state is known, zero for rounding, None for no matter.
     """
 
-    mode: ModeModel
-    time: float
-    state: Array
-    input: Array
+    point: Point
     input_rate: Array
     accuracy: tuple[float, float] | None = (0.0, 0.0)
 
     @property
+    def mode(self) -> ModeModel:
+        """The mode on this side."""
+        return self.point.mode
+
+    @property
+    def time(self) -> float:
+        """The time, s."""
+        return self.point.t
+
+    @property
+    def state(self) -> Array:
+        """The state (nx,)."""
+        return self.point.x
+
+    @property
+    def input(self) -> Array:
+        """The input (nu,)."""
+        return self.point.u
+
+    @property
     def field(self) -> Array:
         """The velocity f (ndx,) in the tangent space."""
-        return np.asarray(self.mode.field(self.time, self.state, self.input), dtype=np.float64)
+        return np.asarray(self.point.field, dtype=np.float64)
+
+    def guard_rate(self, guard: str) -> float:
+        """The rate of a guard, in its unit per s."""
+        d = self.mode.guard_row_at(guard_index(self.mode, guard), self.point)
+        return float(d.time + d.state @ self.field + d.input @ self.input_rate)
 
     def jump_point(self, report: Any = None) -> JumpPoint:
         """The point at which a reset begins; report: of its jump there, if it is known."""
-        return JumpPoint(self.time, self.state, self.input, report)
+        return JumpPoint(self.time, self.state, self.input, report, self.point)
 
 
 def event_sides(system: HybridSystem, event: Event) -> tuple[Side, Side]:
@@ -180,8 +202,8 @@ def event_sides(system: HybridSystem, event: Event) -> tuple[Side, Side]:
     before, after = system.mode(event.mode_before), system.mode(event.mode_after)
     t, rate = event.time, event.input_rate
     return (
-        Side(before, t, event.state_before, event.input_before, rate, event.accuracy),
-        Side(after, t, event.state_after, event.input_after, rate, event.accuracy),
+        Side(before.calc(t, event.state_before, event.input_before), rate, event.accuracy),
+        Side(after.calc(t, event.state_after, event.input_after), rate, event.accuracy),
     )
 
 
@@ -247,9 +269,7 @@ def _warn_if_doubtful(guard: str, before: Side, terms: JumpTerms) -> None:
         return
     off = space.difference(x, space.normalize(x + atol + rtol * np.abs(x)))
     vague = float(delays @ np.abs(off))
-    earlier = later(before, -min(vague, _CLOSE))
-    g = guard_derivative(before.mode, guard, earlier.time, earlier.state, earlier.input)
-    slope = g.time + g.state @ earlier.field + g.input @ earlier.input_rate
+    slope = later(before, -min(vague, _CLOSE)).guard_rate(guard)
     change = abs(slope - terms.slope) * max(vague / _CLOSE, 1.0) / abs(terms.slope)
     if not change <= _DOUBTFUL:
         warnings.warn(
@@ -264,12 +284,9 @@ def _warn_if_doubtful(guard: str, before: Side, terms: JumpTerms) -> None:
 
 def later(side: Side, dt: float) -> Side:
     """The side a moment dt (s) later, along its own flow."""
-    return replace(
-        side,
-        time=side.time + dt,
-        state=side.mode.space.integrate(side.state, dt * side.field),
-        input=side.input + dt * side.input_rate,
-    )
+    x = side.mode.space.integrate(side.state, dt * side.field)
+    u = side.input + dt * side.input_rate
+    return replace(side, point=side.mode.calc(side.time + dt, x, u))
 
 
 def reset_border(
@@ -287,11 +304,6 @@ def guard_index(mode: ModeModel, guard: str) -> int:
     if guard not in mode.guard_names:
         raise InputError(f"mode {mode.key!r} has no guard {guard!r}, it has {mode.guard_names}")
     return mode.guard_names.index(guard)
-
-
-def guard_derivative(mode: ModeModel, guard: str, t: float, x: Array, u: Array) -> GuardJacobian:
-    """The derivatives D_t g (a number), D_x g (ndx,), D_u g (nu,) of one guard of a mode."""
-    return mode.guard_row_at(guard_index(mode, guard), mode.calc(t, x, u))
 
 
 def differentiable_reset(system: HybridSystem, mode: ModeModel, guard: str) -> ResetModel:

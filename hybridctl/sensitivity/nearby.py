@@ -26,7 +26,7 @@ from hybridctl.checks import Array, array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.sensitivity.gains import JumpGains, guard_derivative
+from hybridctl.sensitivity.gains import JumpGains, Side, event_sides
 from hybridctl.sensitivity.phantoms import Phantoms
 from hybridctl.sensitivity.piecewise import Passage, PiecewiseLinearJump
 
@@ -112,30 +112,29 @@ def nearby_events(
     fall there: others are caused by the first, and keep their place.
     """
     group: tuple[Event, ...] = ()
+    before: Side | None = None
     for k, event in enumerate(trajectory.events):
-        if group and event.time - group[-1].time <= window and _joins(system, group, event):
+        if (
+            before is not None
+            and event.time - group[-1].time <= window
+            and _joins(before, group, event)
+        ):
             group = (*group, event)
             continue
         if len(group) > 1:
             yield k - len(group), group
-        group = (event,) if event.guards and event.accumulation is None else ()
+        begins = event.guards and event.accumulation is None
+        group, before = ((event,), event_sides(system, event)[0]) if begins else ((), None)
     if len(group) > 1:
         yield len(trajectory.events) - len(group), group
 
 
-def _joins(system: HybridSystem, group: tuple[Event, ...], event: Event) -> bool:
-    first, mode = group[0], system.mode(group[0].mode_before)
+def _joins(before: Side, group: tuple[Event, ...], event: Event) -> bool:
     known = {name for one in group for name in one.guards}
     if not event.guards or event.accumulation is not None or known & set(event.guards):
         return False
-    point = (first.time, first.state_before, first.input_before)
-    for name in event.guards:
-        if name not in mode.guard_names:
-            return False
-        d = guard_derivative(mode, name, *point)
-        if not d.time + d.state @ mode.field(*point) + d.input @ first.input_rate < 0.0:
-            return False
-    return True
+    names = before.mode.guard_names
+    return all(name in names and before.guard_rate(name) < 0.0 for name in event.guards)
 
 
 def _micro(

@@ -13,7 +13,7 @@ from hybridctl.checks import Array, array, instance, member
 from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.augmentation import ParameterDerivatives, with_parameters
+from hybridctl.sensitivity.augmentation import ParameterModel, with_parameters
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import PhantomInput, Simultaneous
 from hybridctl.sensitivity.variation import Gain, InputChange
@@ -107,7 +107,7 @@ class ParameterSensitivity:
 def parameter_sensitivity(
     system: HybridSystem,
     trajectory: HybridTrajectory,
-    derivatives: ParameterDerivatives,
+    derivatives: ParameterModel,
     *,
     merge: float | None = None,
     phantom_input: PhantomInput = "pushing",
@@ -119,7 +119,7 @@ def parameter_sensitivity(
 
     Options are those of `linearize`, and so is what is raised.
     """
-    instance("derivatives", derivatives, ParameterDerivatives)
+    instance("derivatives", derivatives, ParameterModel)  # type: ignore[type-abstract]
     lin = linearize(
         *with_parameters(system, trajectory, derivatives),
         merge=merge,

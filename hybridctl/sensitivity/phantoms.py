@@ -32,7 +32,6 @@ from hybridctl.sensitivity.gains import (
     Side,
     event_sides,
     gains_between,
-    guard_derivative,
     guard_index,
     later,
     unchanged,
@@ -40,6 +39,7 @@ from hybridctl.sensitivity.gains import (
 
 EventLaw = Callable[[tuple[Event, ...], ModeKey, Array], DifferentiableLaw]
 
+_FEW = 6  # guards, of whose jumps in any order all reports are kept
 _DRIFT = 4.0  # orders may differ by what the fields do in this many times the time between events
 
 
@@ -53,6 +53,14 @@ class Leap(NamedTuple):
     gains: JumpGains
     time: float
     offset: Array
+
+
+class Landing(NamedTuple):
+    """Where the jump of one guard leads: the time in s, the mode, and the state (nx,) there."""
+
+    time: float
+    mode: ModeModel
+    state: Array
 
 
 class Phantoms:
@@ -72,7 +80,9 @@ class Phantoms:
         self._ends = {done: one[0] for done, one in zip(self.nominal, sides, strict=False)}
         self._starts = {done: one[1] for done, one in zip(self.nominal[1:], sides, strict=True)}
         self._paths = {done: self.events[:k] for k, done in enumerate(self.nominal)}
-        self._landed: dict[tuple[frozenset[int], int], Side] = {}
+        self._met: dict[tuple[frozenset[int], int], Side] = {}
+        self._reports: dict[tuple[frozenset[int], int], Any] = {}
+        self._landed: dict[tuple[frozenset[int], int], Landing] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Phantoms, (self._system, self.events, self._law)
@@ -88,7 +98,8 @@ class Phantoms:
         if self._is_done(at, name):
             return unchanged(at.mode.space.ndx, len(at.input))
         law = self._law(self._path(fired), at.mode.key, at.state)
-        report = self._event(fired).report if self._is_nominal(fired, j) else None
+        nominal = self._is_nominal(fired, j)
+        report = self._event(fired).report if nominal else self._reports.get((fired, j))
         jump = gains_between(self._system, name, at, self.start(fired | {j}), report)
         return jump.fed_back(-law.jacobian(at.time, at.state))
 
@@ -114,7 +125,7 @@ class Phantoms:
         """The place where the nominal motion after these guards begins, in declared order."""
         if fired not in self._starts:
             last = max(fired)
-            self._starts[fired] = self._land(fired - {last}, last)
+            self._starts[fired] = self._landing(fired - {last}, last)
         return self._starts[fired]
 
     def check(self) -> None:
@@ -155,17 +166,17 @@ class Phantoms:
         here = fired in self._ends and name in self._event(fired).guards
         if len(self.events) == 1 or here or self._is_done(side, name):
             return side.time
-        i, point = guard_index(side.mode, name), (side.time, side.state, side.input)
-        d = guard_derivative(side.mode, name, *point)
-        rate = d.time + d.state @ side.field + d.input @ side.input_rate
-        value = float(side.mode.guards(*point)[i])
-        return side.time - value / float(rate) if rate < 0.0 else side.time
+        rate = side.guard_rate(name)
+        value = float(side.point.guards[guard_index(side.mode, name)])
+        return side.time - value / rate if rate < 0.0 else side.time
 
     def _at(self, fired: frozenset[int], j: int) -> Side:
         """The nominal motion after `fired` at guard j."""
-        side = self.end(fired)
-        dt = self._time(fired, j) - side.time
-        return side if dt == 0.0 else later(side, dt)
+        if (fired, j) not in self._met:
+            side = self.end(fired)
+            dt = self._time(fired, j) - side.time
+            self._met[fired, j] = side if dt == 0.0 else later(side, dt)
+        return self._met[fired, j]
 
     def _waiting(self, fired: frozenset[int], key: ModeKey) -> bool:
         """Whether a mode has guards of the event left to fire, so that it is not over."""
@@ -202,10 +213,13 @@ class Phantoms:
             at_once=fired == self._all,
         )
 
-    def _land(self, fired: frozenset[int], j: int) -> Side:
-        """The mode and state to which guard j leads after the guards `fired`."""
+    def _land(self, fired: frozenset[int], j: int) -> Landing:
+        """The place to which guard j leads after the guards `fired`; of many, little is kept."""
+        after = fired | {j}
         if (fired, j) not in self._landed:
-            self._landed[fired, j] = self._landing(fired, j)
+            first = after not in self.nominal and j == max(after)
+            side = self.start(after) if first else self._landing(fired, j)
+            self._landed[fired, j] = Landing(side.time, side.mode, side.state)
         return self._landed[fired, j]
 
     def _landing(self, fired: frozenset[int], j: int) -> Side:
@@ -214,6 +228,8 @@ class Phantoms:
             return before
         edge = single_edge(self._system, before.mode.key, name)
         key, jump = edge.jump(before.time, before.state, before.input)
+        if len(self.guards) <= _FEW:
+            self._reports[fired, j] = jump.report
         law = None
         if self._waiting(fired | {j}, key):
             law = partial(self._law_after, self._path(fired), before, name)
@@ -236,7 +252,7 @@ class Phantoms:
             return mode.calc(t, state, laws[mode.key](t, state))
 
         here = consistent(self._system, key, at)
-        side = Side(here.mode, t, state, here.u, np.zeros_like(here.u))
+        side = Side(here, np.zeros_like(here.u))
         if law is None:
             return side
         return replace(side, input_rate=laws[here.mode.key].velocity(t, state, side.field))

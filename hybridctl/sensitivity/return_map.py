@@ -228,7 +228,8 @@ class _Returns:
         first, last, mode = run.arcs[0], run.arcs[-1], self.system.mode(self.mode)
         x, ends = first(run.start), []
         for t, u in ((run.start, first.input(run.start)), (run.end, last.input(run.end))):
-            ends.append(np.append(mode.field(t, x, u), mode.guards(t, x, u)))
+            point = mode.calc(t, x, u)
+            ends.append(np.append(point.field, point.guards))
         change = float(np.abs(ends[1] - ends[0]).max())
         if self.symmetry is None and change > _SAME * (1.0 + float(np.abs(ends[0]).max())):
             raise InputError(

@@ -35,7 +35,7 @@ from hybridctl.sensitivity.gains import (
     Side,
     crossing,
     event_sides,
-    guard_derivative,
+    guard_index,
     jump_gains,
     reset_border,
     unchanged,
@@ -184,12 +184,10 @@ def _at_once(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJ
 
 def _lags(before: Side, guards: Sequence[str]) -> Array:
     """The times (n,) in s after which guards fall through zero, to first order, the first at 0."""
-    mode, point = before.mode, (before.time, before.state, before.input)
-    values, found = mode.guards(*point), []
+    found = []
     for guard in guards:
-        d = guard_derivative(mode, guard, *point)
-        rate = d.time + d.state @ before.field + d.input @ before.input_rate
-        value = values[mode.guard_names.index(guard)]
+        rate = before.guard_rate(guard)
+        value = before.point.guards[guard_index(before.mode, guard)]
         found.append(value / -rate if rate < 0.0 else np.inf)
     return np.asarray(found) - min(found)
 

@@ -53,7 +53,7 @@ def coefficients(mode: ModeModel, t: float, x: Array, u: Array) -> Coefficients:
 
 def coefficients_at(point: Point) -> Coefficients:
     """A and B at a point. Raises `SystemDefinitionError` if the field has no Jacobian."""
-    mode, d = point.mode, point.mode.field_jacobian_at(point)
+    mode, d = point.mode, point.field_jacobian
     if isinstance(mode.space, VectorSpace):  # where perturbations do not turn
         return Coefficients(d.state, d.input)
     return Coefficients(d.state + mode.space.transport(point.field), d.input)

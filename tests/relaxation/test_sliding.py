@@ -1,5 +1,6 @@
 """Sliding on guards: Filippov's field as a mode, its exits, its derivative, what it refuses."""
 
+from collections import Counter
 from dataclasses import replace
 
 import casadi as ca
@@ -10,7 +11,7 @@ from relaxation.systems import accumulation, ball, order
 
 import hybridctl as hc
 from hybridctl.errors import ConstraintViolatedError, EscapingError, IntersectionError
-from hybridctl.hybrid.mode import NO_GUARDS, Edge, Outgoing
+from hybridctl.hybrid.mode import NO_GUARDS, Edge, FieldJacobian, GuardJacobian, Outgoing
 from hybridctl.hybrid.relaxation.regions import Region, sides, slides
 from hybridctl.hybrid.relaxation.sliding import SLIDING
 from hybridctl.hybrid.relaxation.strip import Strips
@@ -248,3 +249,49 @@ def test_an_intersection_without_one_combination_is_refused_with_its_fields(othe
     with pytest.raises(IntersectionError, match=rf"meets guard 'x1'.* {found} convex") as caught:
         hc.simulate(hc.hybrid.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
     np.testing.assert_allclose(caught.value.fields, list(fields.values()), atol=1e-12)
+
+
+def test_a_sliding_motion_asks_both_fields_once_at_a_point():
+    """Its field, its guards and the derivatives of both come of the same two fields there."""
+    counts = Counter()
+
+    def counted(name, value):
+        def function(t, x, u):
+            counts[name] += 1
+            return value
+
+        return function
+
+    still = FieldJacobian(np.zeros((2, 2)), np.zeros((2, 0)))
+    modes = [
+        hc.Mode(
+            key,
+            hc.VectorSpace(2),
+            counted(f"field {key}", np.array([1.0, speed])),
+            jacobian=counted(f"slopes {key}", still),
+        )
+        for key, speed in (("above", -1.0), ("below", 2.0))
+    ]
+    edges = [
+        hc.Transition(
+            key,
+            hc.Guard("y", lambda t, x, u, way=way: way * x[1], side(way)),
+            hc.Reset.identity(),
+            other,
+        )
+        for key, other, way in (("above", "below", 1.0), ("below", "above", -1.0))
+    ]
+    mode = hc.hybrid.filippov(hc.HybridSystem(modes, edges)).mode((SLIDING, "above", "y"))
+    point = mode.calc(0.0, np.zeros(2), np.zeros(0))
+    counts.clear()
+    np.testing.assert_allclose(point.field, [1.0, 0.0], atol=1e-15)
+    np.testing.assert_array_equal(point.guards, [1.0, 2.0])
+    mode.calc_diff(point)
+    each = ("field above", "field below", "slopes above", "slopes below")
+    assert counts == dict.fromkeys(each, 1)
+
+
+def side(way):
+    """The derivative of a guard that is way times the second coordinate."""
+    d = GuardJacobian(0.0, np.array([0.0, way]), np.zeros(0))
+    return lambda t, x, u: d

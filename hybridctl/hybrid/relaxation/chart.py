@@ -47,6 +47,11 @@ class Border:
         """The name of the guard."""
         return self.guards.names[self.index]
 
+    @property
+    def others(self) -> list[int]:
+        """The other guards of the mode."""
+        return [i for i in range(len(self.guards.names)) if i != self.index]
+
     def value(self, t: float, x: Array, u: Array) -> float:
         """The value g(t, x, u) of the guard."""
         return self.guards.value(self.index, t, x, u)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -23,8 +23,9 @@ from hybridctl.checks import Array
 from hybridctl.errors import EscapingError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.mapped import Change, MappedMode
-from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, Mode, ModeKey, ModeModel, Outgoing
-from hybridctl.hybrid.relaxation.chart import Border
+from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, ModeKey, ModeModel, Outgoing
+from hybridctl.hybrid.model import Point, PointProperty
+from hybridctl.hybrid.relaxation.chart import Border, Local
 from hybridctl.hybrid.relaxation.strip import Strip, Strips, differences
 from hybridctl.hybrid.system import HybridSystem
 
@@ -74,7 +75,7 @@ class SideFields:
 
 def sides(strip: Strip, t: float, x: Array, u: Array) -> SideFields:
     """The fields on both sides of the guard of a strip, at the point x (n,) of it."""
-    return OnGuard(strip).sides(t, x, u)
+    return OnGuard((strip.source.key, strip.guard.name), strip).calc(t, x, u).sides
 
 
 def slides(strip: Strip) -> bool:
@@ -116,43 +117,119 @@ def refuse_escape(what: str, strip: Strip, found: SideFields) -> None:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class OnGuard:
-    """Motion on the guard of a strip of no width.
+class GuardPoint(Point):
+    """A point of a motion on a guard, with what both sides do there."""
 
-    A field f of the mode does b + w . f across the guard: its rate, and its slope.
+    mode: OnGuard
+
+    @PointProperty
+    def source(self) -> Point:
+        """The mode whose guard it is."""
+        return self.mode.strip.source.calc(self.t, self.x, self.u)
+
+    @PointProperty
+    def local(self) -> Local:
+        """The chart."""
+        return self.mode.strip.chart.at(self.t, self.x, self.u)
+
+    @PointProperty
+    def target(self) -> Point:
+        """The next mode, at the image."""
+        strip = self.mode.strip
+        return strip.target.calc(self.t, strip.landed(self.local, strip.entry(self.x)), self.u)
+
+    @PointProperty
+    def across(self) -> tuple[float, Array]:
+        """The rate b and slope w (n,), by which a field f does b + w . f across the guard."""
+        return self.mode.across_at(self)
+
+    @PointProperty
+    def turning(self) -> tuple[Array, Array]:
+        """Derivatives of w by state (n, n) and input (n, nu)."""
+        return self.mode.turning_at(self)
+
+    @PointProperty
+    def sides(self) -> SideFields:
+        """The fields on both sides of the guard, and the rates of the guard under them."""
+        strip, (constant, w) = self.mode.strip, self.across
+        before, behind = self.source.field, strip.pulled(self.local, self.target.field)[: strip.n]
+        across = constant + float(w @ before), constant + float(w @ behind)
+        return SideFields(before, behind, across)
+
+    @PointProperty
+    def field_slopes(self) -> list[tuple[Array, Array]]:
+        """Derivatives of both fields by state and input."""
+        strip, own, d = self.mode.strip, self.source.field_jacobian, self.target.field_jacobian
+        y = strip.entry(self.x)
+        by_state, by_u = strip.pulled_jacobian(self.local, d, self.t, y, self.u)
+        return [(own.state, own.input), (by_state[:, : strip.n], by_u)]
+
+    @PointProperty
+    def speed_slopes(self) -> list[tuple[Array, Array]]:
+        """Derivatives of the guard's rates under both fields, by state (n,) and input (nu,)."""
+        pairs = zip((self.sides.before, self.sides.behind), self.field_slopes, strict=True)
+        return [self.speed_slope(f, by) for f, by in pairs]
+
+    def speed_slope(self, f: Array, by: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Derivatives of what a field f, with derivatives `by` state and input, does across."""
+        w, (turns, turns_u) = self.across[1], self.turning
+        return w @ by[0] + f @ turns, w @ by[1] + f @ turns_u
+
+
+class OnGuard(ModeModel):
+    """Motion on the guard of a strip of no width, until another guard of the mode falls.
+
+    ends: what it ends by besides, the names of guards of its own (k,).
     """
 
-    strip: Strip
+    ends: ClassVar[tuple[str, ...]] = ()
 
-    def across(self, t: float, x: Array, u: Array) -> tuple[float, Array]:
+    def __init__(self, key: ModeKey, strip: Strip) -> None:
+        self.key, self.strip = key, strip
+        self.space, self.nu = strip.source.space, strip.source.nu
+        name, names = strip.guard.name, strip.guard.guards.names
+        self._others = strip.guard.others
+        own = (f"{name}: {end}" for end in self.ends)
+        self.guard_names = (*own, *(names[i] for i in self._others))
+        self.project = self.projected
+
+    def mode(self, key: ModeKey) -> OnGuard:
+        """The motion itself."""
+        return self
+
+    def outgoing(self) -> Outgoing:
+        """The ways out of it."""
+        return Outgoing(self.guard_set, self.edge)
+
+    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+        """The edge behind guards that fire together; here there is none."""
+        return None
+
+    def across_at(self, point: GuardPoint) -> tuple[float, Array]:
         """The rate b and slope w (n,) at a point of the guard."""
-        return self.strip.guard.derivative(t, x, u)
+        return self.strip.guard.derivative(point.t, point.x, point.u)
 
-    def turning(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
+    def turning_at(self, point: GuardPoint) -> tuple[Array, Array]:
         """Derivatives of w by state (n, n) and input (n, nu)."""
-        n, by_input = self.strip.n, np.zeros((self.strip.n, len(u)))
+        n, t, u = self.strip.n, point.t, point.u
+        by_input = np.zeros((n, len(u)))
         if self.strip.chart.affine:
             return np.zeros((n, n)), by_input
-        return differences(lambda y: self.across(t, y, u)[1], x), by_input
+        return differences(lambda y: self.calc(t, y, u).across[1], point.x), by_input
 
-    def sides(self, t: float, x: Array, u: Array) -> SideFields:
-        """The fields on both sides of the guard, and the rates of the guard under them."""
-        strip, (constant, w) = self.strip, self.across(t, x, u)
-        before, behind = strip.source.field(t, x, u), strip.pulled(t, x, u)[: strip.n]
-        return SideFields(
-            before, behind, (constant + float(w @ before), constant + float(w @ behind))
-        )
+    def calc(self, t: float, x: Array, u: Array) -> GuardPoint:
+        """The motion at (t, x, u)."""
+        return GuardPoint(self, t, x, u)
 
-    def field(self, t: float, x: Array, u: Array) -> Array:
+    def field_at(self, point: GuardPoint) -> Array:
         """The field that stays on the guard."""
-        return self.sides(t, x, u).sliding
+        return point.sides.sliding
 
-    def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
+    def field_jacobian_at(self, point: GuardPoint) -> FieldJacobian:
         """Derivatives of the field; second ones that it contains by central differences."""
-        found, (own, pulled) = self.sides(t, x, u), self._fields(t, x, u)
+        found, (own, pulled) = point.sides, point.field_slopes
         first, second = found.speeds
-        by_first, by_second = self.speeds_jacobian(t, x, u)
+        by_first, by_second = point.speed_slopes
         parts = []
         for k in range(2):  # by state and by input
             change = (first * by_second[k] - second * by_first[k]) / (first - second) ** 2
@@ -160,44 +237,37 @@ class OnGuard:
             parts.append(blended + np.outer(found.behind - found.before, change))
         return FieldJacobian(parts[0], parts[1])
 
-    def outputs(self, t: float, x: Array, u: Array) -> dict[str, Array]:
-        """The weight of the next mode's field."""
-        return {"weight": np.array([self.sides(t, x, u).weight])}
+    def guards_at(self, point: GuardPoint) -> Array:
+        """What it ends by, and the other guards of the mode."""
+        return np.append(self.ends_at(point), point.source.guards[self._others])
 
-    def project(self, x: Array) -> Array:
-        """The nearest state on the guard."""
-        return self.strip.guard.foot(0.0, x, np.zeros(self.strip.source.nu))
-
-    def holding(self, key: ModeKey, held: Held) -> Mode:
-        """The mode of this motion, which holds something."""
-        own = self.strip.source
-        project, outputs = self.project, self.outputs
-        return Mode(
-            key, own.space, self.field, own.nu, self.jacobian, outputs, project=project, held=held
+    def guard_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
+        """The derivatives of these."""
+        own, d = self.ends_jacobian_at(point), point.source.guard_jacobian
+        return GuardJacobian(
+            *(np.concatenate((a, b[self._others])) for a, b in zip(own, d, strict=True))
         )
 
-    def speeds_jacobian(self, t: float, x: Array, u: Array) -> list[tuple[Array, Array]]:
-        """Derivatives of the guard's rates under both fields, by state (n,) and input (nu,)."""
-        found = self.sides(t, x, u)
-        pairs = zip((found.before, found.behind), self._fields(t, x, u), strict=True)
-        return [self.speed_jacobian(f, by, t, x, u) for f, by in pairs]
+    def ends_at(self, point: GuardPoint) -> Array:
+        """The values (k,) of what it ends by."""
+        return np.zeros(0)
 
-    def speed_jacobian(
-        self, f: Array, by: tuple[Array, Array], t: float, x: Array, u: Array
-    ) -> tuple[Array, Array]:
-        """Derivatives of what a field f, with derivatives `by` state and input, does across."""
-        w, (turns, turns_u) = self.across(t, x, u)[1], self.turning(t, x, u)
-        return w @ by[0] + f @ turns, w @ by[1] + f @ turns_u
+    def ends_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
+        """The derivatives of these values."""
+        return GuardJacobian(np.zeros(0), np.zeros((0, self.strip.n)), np.zeros((0, self.nu)))
 
-    def _fields(self, t: float, x: Array, u: Array) -> list[tuple[Array, Array]]:
-        """Derivatives of both fields by state and input."""
-        own = self.strip.source.jacobian(t, x, u)
-        return [(own.state, own.input), self.strip.pulled_jacobian(t, x, u)]
+    def outputs_at(self, point: GuardPoint) -> dict[str, Array]:
+        """The weight of the next mode's field."""
+        return {"weight": np.array([point.sides.weight])}
+
+    def projected(self, x: Array) -> Array:
+        """The nearest state on the guard."""
+        return self.strip.guard.foot(0.0, x, np.zeros(self.nu))
 
 
 @dataclass(frozen=True, eq=False)
 class Beside:
-    """Guards of a motion on or behind a guard, and after them the other guards of its mode.
+    """Guards of a motion behind a guard, and after them the other guards of its mode.
 
     names (k,), values (k,) and derivatives of its own ones; they are functions of (t, y, u), and y
     begins with the state x (n,) of the mode.
@@ -208,25 +278,20 @@ class Beside:
     own: Callable[[float, Array, Array], Array]
     own_jacobian: Callable[[float, Array, Array], GuardJacobian]
 
-    @property
-    def others(self) -> list[int]:
-        """The other guards of the mode."""
-        return [i for i in range(len(self.guard.guards.names)) if i != self.guard.index]
-
-    def guards(self, scales: Array | None = None) -> GuardSet:
+    def guards(self, scales: Array) -> GuardSet:
         """The values of all guards; scales: see `GuardSet`."""
         names = [f"{self.guard.name}: {name}" for name in self.names]
-        names += [self.guard.guards.names[i] for i in self.others]
+        names += [self.guard.guards.names[i] for i in self.guard.others]
         return GuardSet(tuple(names), self.values, self.jacobian, scales)
 
     def values(self, t: float, y: Array, u: Array) -> Array:
         """The values of the guards of a motion, its own first and then its mode's others."""
         others = self.guard.guards.values(t, y[: self.guard.mode.space.nx], u)
-        return np.append(self.own(t, y, u), others[self.others])
+        return np.append(self.own(t, y, u), others[self.guard.others])
 
     def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
         """The derivatives of the guards of a motion."""
-        n, own, others = self.guard.mode.space.nx, self.own_jacobian(t, y, u), self.others
+        n, own, others = self.guard.mode.space.nx, self.own_jacobian(t, y, u), self.guard.others
         d = self.guard.mode.guard_jacobian(t, y[:n], u)
         state = np.zeros((len(others), len(y)))
         state[:, :n] = d.state[others]
@@ -238,18 +303,14 @@ class Beside:
 
 
 class GuardMotion(Protocol):
-    """A mode of its own on a guard, or behind it: what it is, its guards, and where they lead."""
+    """A mode of its own on a guard, or behind it: what it is, and the ways out of it."""
 
     def mode(self, key: ModeKey) -> ModeModel:
         """The mode of this key."""
         ...
 
-    def guards(self) -> GuardSet:
-        """The guards of the motion."""
-        ...
-
-    def edge(self, fired: tuple[str, ...]) -> Edge | None:
-        """The edge behind guards that fire together."""
+    def outgoing(self) -> Outgoing:
+        """The guards of the motion, and the edges behind them."""
         ...
 
 
@@ -265,6 +326,10 @@ class GuardModes(HybridSystem, ABC):
         super().__init__(self._mode_at, self._outgoing_at)
         self.system, self.strip = strips.system, strips.of
         self._plain: dict[ModeKey, ModeModel] = {}
+        self._motions: dict[ModeKey, GuardMotion | None] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_motions": {}}
 
     @abstractmethod
     def motion(self, key: ModeKey) -> GuardMotion | None:
@@ -285,12 +350,18 @@ class GuardModes(HybridSystem, ABC):
         return self._plain[key]
 
     def _mode_at(self, key: ModeKey) -> ModeModel:
-        motion = self.motion(key)
+        motion = self._motion(key)
         return self.plain(key) if motion is None else motion.mode(key)
 
     def _outgoing_at(self, key: ModeKey) -> Outgoing:
-        motion = self.motion(key)
-        return self.ways(key) if motion is None else Outgoing(motion.guards(), motion.edge)
+        motion = self._motion(key)
+        return self.ways(key) if motion is None else motion.outgoing()
+
+    def _motion(self, key: ModeKey) -> GuardMotion | None:
+        """What a mode is, made once, so that its guards are those of its edges."""
+        if key not in self._motions:
+            self._motions[key] = self.motion(key)
+        return self._motions[key]
 
 
 @dataclass(frozen=True, eq=False)

@@ -157,7 +157,12 @@ class _InStrip:
         beside = Beside(self.strip.guard, self._own, self._values, self._derivatives)
         fine, scales = _ARMED * self.strip.epsilon, self.strip.guard.guards.sizes
         own = [1.0 if name in ("held", "released") else fine for name in self._own]
-        return beside.guards(np.append(own, np.minimum(scales[beside.others], fine)))
+        others = np.minimum(scales[self.strip.guard.others], fine)
+        return beside.guards(np.append(own, others))
+
+    def outgoing(self) -> Outgoing:
+        """The ways out of it."""
+        return Outgoing(self.guards(), self.edge)
 
     def _values(self, t: float, y: Array, u: Array) -> Array:
         strip = self.strip

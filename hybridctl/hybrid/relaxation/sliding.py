@@ -32,8 +32,8 @@ from hybridctl.hybrid.mode import (
     ResetJacobian,
 )
 from hybridctl.hybrid.relaxation.regions import (
-    Beside,
     GuardModes,
+    GuardPoint,
     OnGuard,
     Region,
     refuse_escape,
@@ -74,7 +74,7 @@ class Filippov(GuardModes):
         """Sliding on one guard, or on two at once; None for a mode of the system."""
         match key:
             case (kind, source, str() as name) if kind == SLIDING:
-                return _Slide(self.strip(source, name), self)
+                return _Slide(key, self.strip(source, name), self)
             case (kind, source, str() as one, str() as other) if kind == SLIDING:
                 strips = self.strip(source, one), self.strip(source, other)
                 return _Both(Intersection(self.system, self.strip, *strips))
@@ -118,41 +118,40 @@ class _Met:
         return sides(self.strip, t, x, u).speeds[1] > 0.0
 
 
-@dataclass(frozen=True, eq=False)
 class _Slide(OnGuard):
-    """Sliding on one guard: its field, and the ways out."""
+    """Sliding on one guard: what it holds, where one of the fields lets go, and the ways out."""
 
-    system: Filippov
+    ends = ("leaves", "passes")
 
-    def mode(self, key: ModeKey) -> Mode:
-        """The mode of this motion."""
-        return self.holding(key, self._held())
-
-    def _held(self) -> Held:
-        """The guard as a constraint, if it is at rest; refuses states that both fields leave."""
-        guard, u = self.strip.guard, np.zeros(self.strip.source.nu)
-        moves = any(guard.derivative(t, np.zeros(self.strip.n), u)[0] for t in (0.0, 1.0))
-        names = () if moves else (guard.name,)
-        return Held(
-            names,
-            lambda x: np.array([guard.value(0.0, x, u) for _ in names]),
-            np.full(len(names), _HELD),
-            ("",) * len(names),
-            refuse=lambda what, key, x: refuse_escape(what, self.strip, self.sides(0.0, x, u)),
+    def __init__(self, key: ModeKey, strip: Strip, system: Filippov) -> None:
+        super().__init__(key, strip)
+        self.system = system
+        guard, still = strip.guard, (np.zeros(strip.n), np.zeros(self.nu))
+        moves = any(guard.derivative(t, *still)[0] for t in (0.0, 1.0))
+        self._held_names = () if moves else (guard.name,)
+        count = len(self._held_names)
+        units = ("",) * count
+        self.held = Held(
+            self._held_names, self._residuals, np.full(count, _HELD), units, refuse=self._refuse
         )
 
-    def guards(self) -> GuardSet:
-        """The guards where one of the fields lets go, and the others of the mode."""
-        names = ("leaves", "passes")
-        return Beside(self.strip.guard, names, self._released, self._released_by).guards()
+    def _residuals(self, x: Array) -> Array:
+        """The guard, if it does not move."""
+        u = np.zeros(self.nu)
+        return np.array([self.strip.guard.value(0.0, x, u) for _ in self._held_names])
 
-    def _released(self, t: float, x: Array, u: Array) -> Array:
-        first, second = self.sides(t, x, u).speeds
+    def _refuse(self, what: str, key: ModeKey, x: Array) -> None:
+        """Raise `EscapingError` for states from which both fields lead away."""
+        refuse_escape(what, self.strip, self.calc(0.0, x, np.zeros(self.nu)).sides)
+
+    def ends_at(self, point: GuardPoint) -> Array:
+        """The rates -a_1 and a_2, zero where one of the fields lets go."""
+        first, second = point.sides.speeds
         return np.array([-first, second])
 
-    def _released_by(self, t: float, x: Array, u: Array) -> GuardJacobian:
-        """Derivatives of the two guards that end the sliding; those by time are taken as zero."""
-        (first, first_u), (second, second_u) = self.speeds_jacobian(t, x, u)
+    def ends_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
+        """Derivatives of the guards that end the sliding; those by time are taken as zero."""
+        (first, first_u), (second, second_u) = point.speed_slopes
         return GuardJacobian(
             np.zeros(2), np.vstack([-first, second]), np.vstack([-first_u, second_u])
         )
@@ -313,6 +312,10 @@ class _Both:
         first, second = self.corner.first.guard.name, self.corner.second.guard.name
         names = [f"{name}: {what}" for name in (first, second) for what in ("leaves", "passes")]
         return GuardSet(tuple(names), self.values)
+
+    def outgoing(self) -> Outgoing:
+        """The ways out of it."""
+        return Outgoing(self.guards(), self.edge)
 
     def values(self, t: float, x: Array, u: Array) -> Array:
         """The values a, 1 - a, b, 1 - b."""

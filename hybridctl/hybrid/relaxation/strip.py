@@ -97,7 +97,7 @@ class Strip:
 
     def entered(self, t: float, y: Array, u: Array) -> Array:
         """The state in the chart of the mode entered (n',)."""
-        return self._image(self.chart.at(t, y[: self.n], u), y)
+        return self.landed(self.chart.at(t, y[: self.n], u), y)
 
     def matrix(self, t: float, y: Array, u: Array) -> tuple[Array, Array]:
         """Derivatives of `entered` by y (n', n + p) and by time (n',)."""
@@ -156,15 +156,18 @@ class Strip:
         rate = slope / self.epsilon * float(local.slope @ change[: self.n])
         return Pace(relaxation=1.0 / rate) if rate > 0.0 else Pace()
 
-    def pulled(self, t: float, x: Array, u: Array) -> Array:
-        """The next mode's field, pulled back to x (n,): a velocity (n + p,)."""
-        return self._pulled(self.chart.at(t, x, u), False, t, self.entry(x), u)
+    def landed(self, local: Local, y: Array) -> Array:
+        """The state in the chart of the mode entered (n',)."""
+        image = local.landed - self.epsilon * local.normal
+        return image + self.basis @ y[self.n :] if self.size > self.n else image
 
-    def pulled_jacobian(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
-        """The derivatives by x (n + p, n) and u."""
-        y = self.entry(x)
-        by_state, by_u = self._pulled_jacobian(self.chart.at(t, x, u), False, t, y, u)
-        return by_state[:, : self.n], by_u
+    def pulled(self, local: Local, rate: Array, held: bool = False) -> Array:
+        """A velocity (n',) of the next mode, pulled back to the strip (n + p,); held: for a held z.
+
+        local: the chart at the point.
+        """
+        rate = rate - local.drift
+        return self.entry(local.reset @ rate) if held else local.inverse @ rate
 
     def pushing(self, t: float, y: Array, u: Array) -> float:
         """The rate at which z would move the image off the border, if it were free."""
@@ -185,24 +188,24 @@ class Strip:
         """The entry (x, 0)."""
         return np.concatenate([x, np.zeros(self.size - self.n)])
 
-    def _image(self, local: Local, y: Array) -> Array:
-        image = local.landed - self.epsilon * local.normal
-        return image + self.basis @ y[self.n :] if self.size > self.n else image
-
     def _own(self, t: float, x: Array, u: Array) -> Array:
         return self.entry(self.source.field(t, x, u))
 
     def _pulled(self, local: Local, held: bool, t: float, y: Array, u: Array) -> Array:
         """The next mode's field in coordinates of the strip (n + p,)."""
-        rate = self.target.field(t, self._image(local, y), u) - local.drift
-        return self.entry(local.reset @ rate) if held else local.inverse @ rate
+        return self.pulled(local, self.target.field(t, self.landed(local, y), u), held)
 
     def _pulled_jacobian(
         self, local: Local, held: bool, t: float, y: Array, u: Array
     ) -> tuple[Array, Array]:
         """The derivatives by y and u."""
-        image = self._image(local, y)
-        d = self.target.jacobian(t, image, u)
+        d = self.target.jacobian(t, self.landed(local, y), u)
+        return self.pulled_jacobian(local, d, t, y, u, held)
+
+    def pulled_jacobian(
+        self, local: Local, d: FieldJacobian, t: float, y: Array, u: Array, held: bool = False
+    ) -> tuple[Array, Array]:
+        """The derivatives by y and u of the next mode's field, given its own ones, pulled back."""
         back = np.eye(self.size, self.n) @ local.reset if held else local.inverse
         if self.chart.affine:
             return back @ d.state @ np.hstack([local.matrix, self.basis]), back @ d.input

@@ -22,20 +22,19 @@ import numpy as np
 
 from hybridctl.checks import Array, instance
 from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.guards import GuardJacobian, GuardSet
+from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import (
     Edge,
     FieldJacobian,
     Held,
     Jump,
-    Mode,
     ModeKey,
     ModeModel,
     Outgoing,
     Reset,
 )
-from hybridctl.hybrid.relaxation.regions import Beside, GuardModes, OnGuard, slides
-from hybridctl.hybrid.relaxation.strip import Strips, differences
+from hybridctl.hybrid.relaxation.regions import GuardModes, GuardPoint, OnGuard, slides
+from hybridctl.hybrid.relaxation.strip import Strip, Strips, differences
 from hybridctl.hybrid.system import HybridSystem
 
 RESTING = "resting"
@@ -62,7 +61,7 @@ class PastZeno(GuardModes):
         """The rest on a guard; None for a mode of the system."""
         match key:
             case (kind, source, str() as name) if kind == RESTING:
-                return _RestingMode(self.strip(source, name))
+                return _RestingMode(key, self.strip(source, name))
         return None
 
     def plain(self, key: ModeKey) -> ModeModel:
@@ -81,109 +80,106 @@ class PastZeno(GuardModes):
                 f"events of guards {fired} accumulate in mode {key!r}; rest is defined on one "
                 "guard of a mode only, and these meet"
             )
-        target = (RESTING, key, own[0])
-        resting = _RestingMode(self.strip(key, own[0]))
-        return Edge(Reset(partial(resting.settled, target)))
+        return Edge(Reset(_RestingMode((RESTING, key, own[0]), self.strip(key, own[0])).settled))
 
 
 class _RestingMode(OnGuard):
     """Rest on the guard of a strip of no width: the field, what it holds, and its end."""
+
+    ends = ("released",)
+
+    def __init__(self, key: ModeKey, strip: Strip) -> None:
+        super().__init__(key, strip)
+        names = (strip.guard.name, f"rate of {strip.guard.name}")
+        self.held = Held(names, self._residuals, np.full(2, _HELD), ("", "1/s"))
 
     @property
     def is_plastic(self) -> bool:
         """Whether the reset has no inverse."""
         return self.strip.size > self.strip.n
 
-    def mode(self, key: ModeKey) -> Mode:
-        """The mode of this rest."""
-        names = (self.strip.guard.name, f"rate of {self.strip.guard.name}")
-        held = Held(names, self._residuals, np.full(2, _HELD), ("", "1/s"))
-        return self.holding(key, held)
-
-    def settled(self, key: ModeKey, t: float, x: Array, u: Array) -> Jump:
+    def settled(self, t: float, x: Array, u: Array) -> Jump:
         """The state at rest, from one of the mode where events of the guard accumulate."""
-        x = self.project(x)
-        first, second = self._force(t, x, u), np.inf
+        x = self.projected(x)
+        point = self.calc(t, x, u)
+        first, second = _force(point), np.inf
         if not self.is_plastic:
-            second = self.sides(t, x, u).speeds[1]
+            second = point.sides.speeds[1]
         if not first < 0.0 or not (self.strip.holds or (slides(self.strip) and second > 0.0)):
             raise SystemDefinitionError(
                 f"events of guard {self.strip.guard.name!r} of mode {self.strip.source.key!r} "
                 f"accumulate at t = {t:.9g} s, x = {x.tolist()}, but the fields do not push onto "
                 f"it from both sides: its second derivatives are {first:.6g} and {second:.6g}"
             )
-        return Jump(x, key)
+        return Jump(x, self.key)
 
-    def field(self, t: float, x: Array, u: Array) -> Array:
+    def field_at(self, point: GuardPoint) -> Array:
         """The field that stays at rest."""
         if self.is_plastic:
-            own = self.strip.source.field(t, x, u)
-            return np.asarray(self.strip.chart.at(t, x, u).reset @ own)
-        return super().field(t, x, u)
+            return np.asarray(point.local.reset @ point.source.field)
+        return super().field_at(point)
 
-    def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
+    def field_jacobian_at(self, point: GuardPoint) -> FieldJacobian:
         """Derivatives of the field; second ones that it contains by central differences."""
         if not self.is_plastic:
-            return super().jacobian(t, x, u)
-        own, by = self.strip.source.field(t, x, u), self.strip.source.jacobian(t, x, u)
-        reset = self.strip.chart.at(t, x, u).reset
-        turns = differences(lambda y: self.strip.chart.at(t, y, u).reset @ own, x)
+            return super().field_jacobian_at(point)
+        own, by, reset = point.source.field, point.source.field_jacobian, point.local.reset
+        turns = differences(lambda y: self.strip.chart.at(point.t, y, point.u).reset @ own, point.x)
         return FieldJacobian(reset @ by.state + turns, reset @ by.input)
 
-    def across(self, t: float, x: Array, u: Array) -> tuple[float, Array]:
+    def across_at(self, point: GuardPoint) -> tuple[float, Array]:
         """Zero, and the derivative (n,) of dg/dt by the state."""
-        source, slope = self.strip.source, self.strip.guard.derivative(t, x, u)[1]
-        bent = np.asarray(slope @ source.jacobian(t, x, u).state)
+        t, x, u = point.t, point.x, point.u
+        guard, source = self.strip.guard, point.source
+        bent = np.asarray(guard.derivative(t, x, u)[1] @ source.field_jacobian.state)
         if self.strip.chart.affine:
             return 0.0, bent
-        turns = differences(lambda y: self.strip.guard.derivative(t, y, u)[1], x)
-        return 0.0, bent + source.field(t, x, u) @ turns
+        turns = differences(lambda y: guard.derivative(t, y, u)[1], x)
+        return 0.0, bent + source.field @ turns
 
-    def turning(self, t: float, x: Array, u: Array) -> tuple[Array, Array]:
+    def turning_at(self, point: GuardPoint) -> tuple[Array, Array]:
         """Derivatives by state and input of the gradient of dg/dt."""
-        by_state = differences(lambda y: self.across(t, y, u)[1], x)
-        return by_state, differences(lambda v: self.across(t, x, v)[1], u)
+        t, x, u = point.t, point.x, point.u
+        by_state = differences(lambda y: self.calc(t, y, u).across[1], x)
+        return by_state, differences(lambda v: self.calc(t, x, v).across[1], u)
 
-    def _force(self, t: float, x: Array, u: Array) -> float:
-        """The second derivative a_1 of the guard under the field of the mode."""
-        return float(self.across(t, x, u)[1] @ self.strip.source.field(t, x, u))
-
-    def outputs(self, t: float, x: Array, u: Array) -> dict[str, Array]:
+    def outputs_at(self, point: GuardPoint) -> dict[str, Array]:
         """What the guard has to make up for: -a_1, as a force does."""
-        return {"force": np.array([-self._force(t, x, u)])}
+        return {"force": np.array([-_force(point)])}
 
-    def project(self, x: Array) -> Array:
+    def projected(self, x: Array) -> Array:
         """The state on the guard, at rest: moved along what the reset changes."""
-        strip, u = self.strip, np.zeros(self.strip.source.nu)
-        x = strip.guard.foot(0.0, x, u)
-        across, local = self.across(0.0, x, u)[1], strip.chart.at(0.0, x, u)
-        change = local.reset @ across - across if local.reset.shape[0] == strip.n else -across
+        strip = self.strip
+        point = self.calc(0.0, super().projected(x), np.zeros(self.nu))
+        across, reset = point.across[1], point.local.reset
+        change = reset @ across - across if reset.shape[0] == strip.n else -across
         speed = float(across @ change)
-        rate = self._rate(0.0, x, u)
-        return x if speed == 0.0 else x - change * (rate / speed)
+        return point.x if speed == 0.0 else point.x - change * (self._rate(point) / speed)
 
-    def guards(self) -> GuardSet:
-        """The end of the rest, and the other guards of the mode."""
-        return Beside(self.strip.guard, ("released",), self._released, self._released_by).guards()
+    def ends_at(self, point: GuardPoint) -> Array:
+        """The second derivative -a_1, zero where the field of the mode lets go."""
+        return np.array([-_force(point)])
 
-    def _released(self, t: float, x: Array, u: Array) -> Array:
-        return np.array([-self._force(t, x, u)])
-
-    def _released_by(self, t: float, x: Array, u: Array) -> GuardJacobian:
+    def ends_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
         """Derivatives of the guard that ends the rest; the one by time is taken as zero."""
-        source, d = self.strip.source, self.strip.source.jacobian(t, x, u)
-        by_x, by_u = self.speed_jacobian(source.field(t, x, u), (d.state, d.input), t, x, u)
+        d = point.source.field_jacobian
+        by_x, by_u = point.speed_slope(point.source.field, (d.state, d.input))
         return GuardJacobian(np.zeros(1), -by_x[None], -by_u[None])
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
         """The edge out of the rest, into the mode itself; other guards lead as they do there."""
         return Edge(Reset.identity(), self.strip.source.key) if len(fired) == 1 else None
 
-    def _rate(self, t: float, x: Array, u: Array) -> float:
-        """dg/dt under the field of the mode."""
-        rate, slope = self.strip.guard.derivative(t, x, u)
-        return rate + float(slope @ self.strip.source.field(t, x, u))
+    def _rate(self, point: GuardPoint) -> float:
+        """The rate dg/dt under the field of the mode."""
+        rate, slope = self.strip.guard.derivative(point.t, point.x, point.u)
+        return rate + float(slope @ point.source.field)
 
     def _residuals(self, x: Array) -> Array:
-        u = np.zeros(self.strip.source.nu)
-        return np.array([self.strip.guard.value(0.0, x, u), self._rate(0.0, x, u)])
+        point = self.calc(0.0, x, np.zeros(self.nu))
+        return np.array([self.strip.guard.value(0.0, x, point.u), self._rate(point)])
+
+
+def _force(point: GuardPoint) -> float:
+    """The second derivative a_1 of the guard under the field of the mode."""
+    return float(point.across[1] @ point.source.field)

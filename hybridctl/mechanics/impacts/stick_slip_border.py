@@ -92,10 +92,12 @@ def clearly_held(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes:
 
     Where static friction exceeds kinetic friction, motions on the two sides of that part.
     """
-    now = dynamics.acceleration(q, v, u, modes) if STICK in modes else None
-    for i, mode in enumerate(modes):
-        if now is None or mode != STICK or dynamics.static_friction[i] <= dynamics.friction[i]:
-            continue
+    firmer = dynamics.static_friction > dynamics.friction
+    holding = [i for i, mode in enumerate(modes) if mode == STICK and firmer[i]]
+    if not holding:
+        return
+    now = dynamics.acceleration(q, v, u, modes)
+    for i in holding:
         limit = dynamics.static_friction[i] * now.forces[i]
         if limit - np.linalg.norm(now.friction[i]) <= AT_LIMIT * max(1.0, limit):
             raise InputError(

@@ -14,7 +14,9 @@ from hybridctl.checks import Array
 from hybridctl.hybrid.model import Jump, JumpPoint, ModeKey, ResetJacobian, ResetModel
 from hybridctl.mechanics.contacts.contact_states import SLIPS, STICK, Modes
 from hybridctl.mechanics.impacts.stick_slip_border import clearly_held
+from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.equations import Solution
 from hybridctl.mechanics.modes.phase import ContactPhase, contact_modes
 from hybridctl.mechanics.modes.sliding import sliding_directions, stop_of
 from hybridctl.mechanics.terms.kkt import KKT
@@ -114,7 +116,7 @@ def _jacobian(
     has turned away what perturbations there were across, see `stop_of`.
     """
     q, v = np.split(at.x, [dynamics.robot.nq])
-    nv, held, before = len(v), phase.held_rows, dynamics.solve(until, q, v, at.u)
+    nv, held, before = len(v), phase.held_rows, _solved(dynamics, until, at)
     system, _ = _impulses(dynamics, phase, q, v)
     rates_z = dynamics.rate_derivatives(q, v)
     change = -_sliding_of(dynamics, phase, contacts)[:, None] * rates_z[held]
@@ -130,6 +132,15 @@ def _jacobian(
         slowed[nv:] -= response @ across.T @ rates_z[before.phase.all_rows]
     state = np.vstack([np.eye(nv, 2 * nv), (np.eye(nv, 2 * nv, nv) + dv) @ slowed])
     return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
+
+
+def _solved(dynamics: ContactDynamics, phase: ContactPhase, at: JumpPoint) -> Solution:
+    """The equations of a phase at a point, as the mode before found them if it knows."""
+    known = at.before
+    if isinstance(known, ContactPoint) and known.mode.phase is phase:
+        return known.solved[0]
+    q, v = np.split(at.x, [dynamics.robot.nq])
+    return dynamics.solve(phase, q, v, at.u)
 
 
 def _impulses(

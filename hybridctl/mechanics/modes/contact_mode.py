@@ -103,7 +103,7 @@ class ContactMode(ModeModel):
         """The acceleration and the contact forces at a point."""
         if self.phase.closed:
             return self.dynamics.loaded(point.carried, point.solved[1])
-        return self.dynamics.free(point.q, point.v, point.u)
+        return self.dynamics.free(point.q, point.field[len(point.v) :])
 
     def field_at(self, point: ContactPoint) -> Array:
         """The field (v, a), (2 nv,)."""

@@ -197,13 +197,13 @@ class ContactDynamics:
         """Acceleration and forces in the given modes, [RS] (2.38)-(2.41)."""
         phase = self.phase(modes)
         if not phase.closed:
-            return self.free(q, v, u)
+            return self.free(q, self.robot.free_acceleration(q, v, u))
         now, gaps = self.solved(phase, q, v, u)
         return self.loaded(self.carried(now), gaps)
 
-    def free(self, q: Array, v: Array, u: Array) -> ContactAcceleration:
-        """The acceleration with all contacts open."""
-        count, a = len(self.contacts), self.robot.free_acceleration(q, v, u)
+    def free(self, q: Array, a: Array) -> ContactAcceleration:
+        """The acceleration a (nv,) with all contacts open, and no forces."""
+        count = len(self.contacts)
         friction, slip = np.zeros((2, count, 2))
         return ContactAcceleration(a, np.zeros(count), friction, slip, self.gaps(q), None)
 
