@@ -272,6 +272,8 @@ class _CopyingFunction:
 class ExpressionMode(CompiledMode):
     """A mode of expressions in a vector space; its guards are those of the ways that leave it."""
 
+    keeps_points = False
+
     def __init__(
         self, mode: SymbolicMode, symbols: _Symbols, leaving: Sequence[SymbolicTransition]
     ) -> None:

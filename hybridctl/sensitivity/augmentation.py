@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, array
@@ -34,10 +35,12 @@ from hybridctl.hybrid.model import (
     FieldJacobian,
     GuardJacobian,
     JumpPoint,
+    JumpTerms,
     ModeKey,
     ResetBorder,
     ResetJacobian,
 )
+from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.spaces import Space, difference_jacobians
@@ -76,7 +79,7 @@ def with_parameters(
     the wrong shape raise `SystemDefinitionError`, and resets at a border `InputError`.
     """
     n = len(derivatives.names)
-    moved = _in_parameters(system, derivatives)
+    moved = _WithParameters(system, derivatives)
     return moved, HybridTrajectory(
         tuple(_augmented_arc(arc, n) for arc in trajectory.arcs),
         tuple(_augmented_event(event, n) for event in trajectory.events),
@@ -99,7 +102,7 @@ def with_guard_offsets(system: HybridSystem, event: Event) -> tuple[HybridSystem
         return np.array([[float(name == own) for own in event.guards] for name in names])
 
     by = ParameterDerivatives(event.guards, field, guards, None, moves_borders=False)
-    return _in_parameters(system, by), _augmented_event(event, n)
+    return _WithParameters(system, by), _augmented_event(event, n)
 
 
 @dataclass(frozen=True)
@@ -236,9 +239,23 @@ class _Augmented(Change):
         return value
 
 
-def _in_parameters(system: HybridSystem, by: ParameterDerivatives) -> HybridSystem:
-    """The system in (x, p)."""
-    return MappedSystem(system, partial(_Augmented, by), partial(_Augmented, by))
+class _WithParameters(MappedSystem):
+    """A system in (x, p)."""
+
+    def __init__(self, inner: HybridSystem, by: ParameterDerivatives) -> None:
+        super().__init__(inner, partial(_Augmented, by), partial(_Augmented, by))
+        self._n = len(by.names)
+
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
+        """The mode in which the state without its parameters flows on."""
+        return super().consistent_mode(array("x", x, (None,))[: -self._n], u)
+
+    def pushed(self, wrench: object) -> HybridSystem:
+        """The derivatives by parameters are those of a system that is not pushed."""
+        raise InputError(
+            "wrench must be None in a system with parameters, whose derivatives do not know it: "
+            "push the system first, and give the derivatives of that"
+        )
 
 
 def _augmented_arc(arc: Arc, n: int) -> Arc:
@@ -267,17 +284,41 @@ def inputs_as_parameters(
     held = HeldInputs(array("values", list(values.values()), (None,)))
     last = _LastInputs(system, held)
     derivatives = ParameterDerivatives(tuple(values), last.field, last.guards, last.reset)
-    return MappedSystem(system, partial(_held_in, system, held)), derivatives
+    return _WithHeldInputs(system, held), derivatives
 
 
-def _held_in(system: HybridSystem, held: HeldInputs, key: ModeKey) -> HeldInputs:
-    nu = system.mode(key).nu
-    if nu < len(held.values):
+class _WithHeldInputs(MappedSystem):
+    """A system of which the last inputs are held. Its policies give all that are left."""
+
+    def __init__(self, inner: HybridSystem, held: HeldInputs) -> None:
+        super().__init__(inner, self._held_in)
+        self._held = held
+
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
+        """The mode in which the state flows on under the inputs that are left and those held."""
+        if u is None:
+            u = np.zeros(self.mode(super().consistent_mode(x)).nu)
+        return super().consistent_mode(x, self._held.input(array("u", u, (None,)), np.array(x)))
+
+    def pushed(self, wrench: object) -> HybridSystem:
+        """The size of a wrench would be the last input."""
         raise InputError(
-            f"mode {key!r} must have at least {len(held.values)} inputs, one for each "
-            f"parameter, got {nu}"
+            "wrench must be None in a system whose last inputs are held, as the size of a wrench "
+            "is the last one: push the system first"
         )
-    return held
+
+    def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
+        """The policy."""
+        return policy
+
+    def _held_in(self, key: ModeKey) -> HeldInputs:
+        held, nu = self._held, self.inner.mode(key).nu
+        if nu < len(held.values):
+            raise InputError(
+                f"mode {key!r} must have at least {len(held.values)} inputs, one for each "
+                f"parameter, got {nu}"
+            )
+        return held
 
 
 @dataclass(frozen=True, eq=False)
@@ -319,6 +360,20 @@ class HeldInputs(Change):
     def inputs(self, inner: Array) -> Array:
         """The inputs that are left."""
         return inner[:, : -len(self.values)]
+
+    def many_inputs(self, u: Array) -> Array:
+        """The inner inputs (u, values) of each point."""
+        return np.hstack((u, np.tile(self.values, (len(u), 1))))
+
+    def input_rate(self, du: Array) -> Array:
+        """The rate of the inner input: values that are held have none."""
+        return np.concatenate((du, np.zeros(len(self.values))))
+
+    def jump_terms(self, inner: JumpTerms) -> JumpTerms:
+        """Derivatives by the inputs that are left."""
+        left = slice(len(inner.time_input) - len(self.values))
+        by_input = inner.time_input[left], inner.reset_input[:, left]
+        return inner._replace(time_input=by_input[0], reset_input=by_input[1])
 
     def diffusion(self, noise: Diffusion) -> Diffusion:
         """The noise on the inner mode: none in the inputs that are held."""

@@ -58,6 +58,8 @@ def past_zeno(system: HybridSystem) -> PastZeno:
 class PastZeno(GuardModes):
     """A system that comes to rest where its events accumulate; see `past_zeno`."""
 
+    ends = ("released",)
+
     def motion(self, key: ModeKey) -> _RestingMode | None:
         """The rest on a guard; None for a mode of the system."""
         match key:
@@ -67,15 +69,15 @@ class PastZeno(GuardModes):
 
     def plain(self, key: ModeKey) -> ModeModel:
         """A mode of the system as it is."""
-        return self.system.mode(key)
+        return self.inner.mode(key)
 
     def ways(self, key: ModeKey) -> Outgoing:
         """The edges of the system, and those to rest."""
-        return replace(self.system.outgoing(key), rest=partial(self._rest, key))
+        return replace(self.inner.outgoing(key), rest=partial(self._rest, key))
 
     def _rest(self, key: ModeKey, fired: tuple[str, ...]) -> Edge:
         """The way to rest on the guard whose events accumulate."""
-        own = [name for name in self.system.outgoing(key).guards.names if name in fired]
+        own = [name for name in self.inner.outgoing(key).guards.names if name in fired]
         if len(own) != 1:
             raise SystemDefinitionError(
                 f"events of guards {fired} accumulate in mode {key!r}; rest is defined on one "
@@ -164,7 +166,7 @@ class _RestingMode(OnGuard):
 
     def guards(self) -> GuardSet:
         """The end of the rest, and the other guards of the mode."""
-        return Beside(self.strip.guard, ("released",), self._released, self._released_by).guards()
+        return Beside(self.strip.guard, PastZeno.ends, self._released, self._released_by).guards()
 
     def _released(self, t: float, x: Array, u: Array) -> Array:
         return np.array([-self._force(t, x, u)])
