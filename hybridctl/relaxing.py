@@ -31,11 +31,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.checks import Array, array, number
+from hybridctl.checks import Array, array, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.relaxation import relax as strips
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.system import DerivedSystem, HybridSystem
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.modes.mode_expressions import cholesky, tangents_of
 from hybridctl.mechanics.multibody.expressions import Bodies
@@ -101,15 +101,29 @@ def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed | RelaxedConta
             other = STRIP if key[i] == OPEN else OPEN
             after = (*key[:i], other, *key[i + 1 :])
             transitions.append(SymbolicTransition(key, f"{contact.name} {event}", guard, after))
-    return RelaxedContacts(hybrid_system(modes, transitions), width)
+    return RelaxedContacts(system, system.seen(hybrid_system(modes, transitions)), width)
 
 
-class RelaxedContacts(HybridSystem):
+class RelaxedContacts(DerivedSystem):
     """The relaxation of a robot with contacts; see `relax`. epsilon: the width of its strips, m."""
 
-    def __init__(self, made: HybridSystem, epsilon: float) -> None:
-        super().__init__(made.mode, made.outgoing, made.guard_names)
+    inner: ContactSystem
+
+    def __init__(self, robot: ContactSystem, made: HybridSystem, epsilon: float) -> None:
+        super().__init__(robot, made.mode, made.outgoing, made.guard_names)
         self.epsilon = epsilon
+
+    def again(self, inner: HybridSystem) -> HybridSystem:
+        """The relaxation of the pushed robot."""
+        return relax(inner, self.epsilon)
+
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
+        """The mode in which the state x flows on: which strips it is in, whatever the input is."""
+        above = (OPEN,) * len(self.inner.contacts)
+        mode = self.mode(above)
+        state = vector("x", x, mode.space.nx)
+        over = mode.guards(0.0, state, np.zeros(mode.nu))
+        return tuple(OPEN if value > 0.0 else STRIP for value in over.tolist())
 
     def entered(
         self, key: ModeKey, t: float, y: ArrayLike, u: ArrayLike = ()

@@ -276,6 +276,8 @@ class ExpressionMode(CompiledMode):
     of a guard, or follows perturbations along a flow, needs one of them alone.
     """
 
+    keeps_points = False
+
     def __init__(
         self, mode: SymbolicMode, symbols: _Symbols, leaving: Sequence[SymbolicTransition]
     ) -> None:

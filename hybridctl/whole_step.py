@@ -32,6 +32,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, MappedFunction, held
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
+from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.model import (
     Diffusion,
     JumpPoint,
@@ -48,7 +49,6 @@ from hybridctl.whole_jump import CompiledJump
 
 Expression = Any
 Function = Any
-Many = Callable[..., list[Array]]
 Rate = Callable[[int, Expression, Expression], tuple[Expression, Expression]]
 
 _STAGES = DOP853_TABLEAU.stages
@@ -148,9 +148,16 @@ class CompiledMode(ModeModel):
         shapes = [(1,), (1,), (made.size1_out(2),), square, square, (n,)]
         return Compiled(made, shapes, self.numbers)
 
+    def many_jumps(self, i: int, reset: ResetModel) -> Many | None:
+        """The jump of guard i by a reset that this mode is compiled with, from many points."""
+        jump = self.jump_of(i, reset)
+        return None if jump is None else jump.many
+
     @cached_property
-    def many(self) -> ManySteps:
-        """The steps from many points at once."""
+    def many(self) -> ManySteps | None:
+        """The steps from many points at once, where it is compiled."""
+        if not self.compiled:
+            return None
         rate = _part(self.motion, "rate", 0)
         step, varied = (
             MappedFunction(made if self.numbers is None else held(made, self.numbers), shapes)
@@ -203,20 +210,6 @@ class CompiledMode(ModeModel):
             return None
         found = end.copy(), columns.T.copy(), *(a.copy() for a in more)
         return StepTransition(float(error[0]), *found)
-
-
-class ManySteps(NamedTuple):
-    """The functions of whole steps from m points, with one point in each row of their arguments.
-
-    rate(t (m, 1), x (m, nx), u (m, nu)): of the coordinates, (m, nx). step and varied, of scalars
-    (t, h, rtol, atol) (m, 4), x and u: the results of `whole_step` and `varied_step`, soundness and
-    error (m, 1), then states (m, 8, nx), guards (m, 8, n) and bounds (m, n), or end states (m, nx)
-    and matrices (m, ndx, ndx).
-    """
-
-    rate: Many
-    step: Many
-    varied: Many
 
 
 def _matrices(varied: MappedFunction, *rows: Array) -> list[Array]:

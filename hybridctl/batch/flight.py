@@ -16,12 +16,12 @@ from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.events import NEWTON
 from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator, first_length
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.model import FREE_PACE, StepAhead
+from hybridctl.hybrid.many import ManySteps
+from hybridctl.hybrid.model import FREE_PACE, ModeModel, StepAhead
 from hybridctl.hybrid.step import Step, put_back
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
 from hybridctl.sensitivity.variation import arc_transition
-from hybridctl.whole_step import CompiledMode, ManySteps
 
 _EXPONENT = DOP853_TABLEAU.exponent
 _STALLED = 64.0  # spacings of numbers at t: as near to a root as the rounding of a guard may leave
@@ -29,24 +29,20 @@ _STALLED = 64.0  # spacings of numbers at t: as near to a root as the rounding o
 
 @dataclass(frozen=True)
 class HeldMode:
-    """A mode under a held input u (nu,), as a flight sees it.
+    """A mode under a held input u (nu,), as a flight sees it; many: its steps.
 
     tolerances (n,) of its guards; window: of simultaneous ones, s. rtol, atol: of the transition
     matrices, None where none are asked for.
     """
 
-    mode: CompiledMode
+    mode: ModeModel
+    many: ManySteps
     input: Array
     integrator: Integrator
     tolerances: Array
     window: float
     t_end: float
     tolerance_of_matrices: tuple[float, float] | None
-
-    @property
-    def many(self) -> ManySteps:
-        """The mapped functions of its steps."""
-        return self.mode.many
 
     @property
     def rtol(self) -> float:

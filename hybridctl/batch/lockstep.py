@@ -9,19 +9,19 @@ it shows what is wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.batch.flight import Flight, HeldMode
 from hybridctl.batch.watch import Flags, Rows
 from hybridctl.checks import Array
-from hybridctl.compiled import MappedFunction
 from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.mode import ModeKey, ModeModel
+from hybridctl.hybrid.many import Many
+from hybridctl.hybrid.mode import Held, ModeKey
 from hybridctl.hybrid.policy import History, input_law
 from hybridctl.hybrid.run import (
     LONGER,
@@ -38,12 +38,6 @@ from hybridctl.sensitivity.gains import GRAZING
 from hybridctl.sensitivity.linearize import jump_matrix
 from hybridctl.sensitivity.simultaneous import jump_derivative
 from hybridctl.sensitivity.variation import arc_transition
-from hybridctl.whole_step import CompiledMode
-
-
-def flies(mode: ModeModel) -> TypeGuard[CompiledMode]:
-    """Whether a mode takes whole steps of its own, so that members can fly together."""
-    return isinstance(mode, CompiledMode) and mode.compiled
 
 
 class Ends:
@@ -85,14 +79,14 @@ class _Wave(NamedTuple):
 
 
 class _MappedJump(NamedTuple):
-    """The jump of a guard as a function of many points, see `CompiledJump`.
+    """The jump of a guard as a function of many points, see `ModeModel.many_jumps`.
 
     target, after: where it leads.
     """
 
     target: ModeKey
     after: HeldMode
-    function: MappedFunction
+    function: Many
 
     def saltation(self, times: Array, found: Sequence[Array]) -> Array:
         """The saltation matrices (m, nx+, nx), given what the function returned at these times."""
@@ -148,9 +142,9 @@ class Lockstep:
         held = self._run.system.mode(key).held
         if held is None:
             return wave
-        off = [held.excess(x) > 1.0 for x in wave.states]
-        self.given_up += wave.rows[off].tolist()
-        return wave.part(np.flatnonzero(~np.array(off, dtype=bool)))
+        good = np.array([_begins(held, key, x) for x in wave.states], dtype=bool)
+        self.given_up += wave.rows[~good].tolist()
+        return wave.part(np.flatnonzero(good))
 
     def _flow(self, key: ModeKey, wave: _Wave) -> None:
         """Simulate the next arc of all members of a wave together."""
@@ -303,10 +297,11 @@ class Lockstep:
 
     def _new_ground(self, key: ModeKey) -> HeldMode | None:
         run, mode = self._run, self._run.system.mode(key)
-        if not flies(mode):
+        if mode.many is None:
             return None
         return HeldMode(
             mode,
+            mode.many,
             self._input(key),
             run.integrator,
             run.guard_tolerance * mode.guard_set.sizes,
@@ -330,10 +325,19 @@ class Lockstep:
         before, after = self._ground(key), self._ground(edge.target)
         if before is None or after is None or (run.rests and ways.rest(fired) is not None):
             return None
-        jump = before.mode.jump_of(guard, edge.reset)
+        jump = before.mode.many_jumps(guard, edge.reset)
         if jump is None or after.mode.selects or after.mode.held is not None:
             return None
-        return _MappedJump(edge.target, after, jump.many)
+        return _MappedJump(edge.target, after, jump)
+
+
+def _begins(held: Held, key: ModeKey, x: Array) -> bool:
+    """Whether an arc of a mode that holds this can begin at the state x."""
+    try:
+        held.check("x0", key, x)
+    except HybridctlError:
+        return False
+    return True
 
 
 def _size(wave: _Wave) -> int:

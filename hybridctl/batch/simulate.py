@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.batch.lockstep import Ends, Lockstep, flies
+from hybridctl.batch.lockstep import Ends, Lockstep
 from hybridctl.checks import Array, array, flag, instance, interval, sequence, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -113,7 +113,7 @@ def simulate_batch(
     held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy
     together = method == "DOP853" and held
     begun = [system.mode(key) for key in dict.fromkeys(modes)]
-    if not (together and any(map(flies, begun))):
+    if not (together and any(mode.many is not None for mode in begun)):
         apply = map if executor is None else executor.map
         found = enumerate(apply(alone, modes, states))
         return _gathered(Ends(len(modes)), found, begun, sensitivities)

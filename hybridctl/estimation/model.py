@@ -81,14 +81,9 @@ class Model:
 
     def without(self, key: ModeKey, names: Sequence[str]) -> HybridSystem:
         """The system, with one mode that lacks some of its guards."""
-        ways, mode = self.system.outgoing(key), self.system.mode(key)
+        mode = self.system.mode(key)
         kept = [i for i, name in enumerate(mode.guard_names) if name not in names]
-        reduced = MappedMode(mode, WithoutGuards(kept))
-        fewer = replace(ways, guards=reduced.guard_set)
-        return HybridSystem(
-            lambda k: reduced if k == key else self.system.mode(k),
-            lambda k: fewer if k == key else self.system.outgoing(k),
-        )
+        return MappedSystem(self.system, lambda k: WithoutGuards(kept) if k == key else None)
 
     def extended(self, key: ModeKey, x: Array, start: float, end: float, law: InputLaw) -> Arc:
         """The flow of one mode past its guards: the extension of its arc.

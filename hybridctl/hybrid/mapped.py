@@ -8,19 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.model import (
     Diffusion,
     FieldJacobian,
     Held,
     Jump,
     JumpPoint,
+    JumpTerms,
     ModeKey,
     ModeModel,
     Pace,
@@ -53,7 +55,10 @@ class Change:
     """
 
     keeps_steps = False
-    """Whether whole steps of the inner mode are steps of the outer one: it moves the same way."""
+    """Whether the outer mode moves as the inner one does, over the same times and states.
+
+    Whole steps of the inner mode are steps of the outer one then, and jumps are, too.
+    """
 
     def point(self, mode: MappedMode, t: float, x: Array, u: Array, inner: Point) -> MappedPoint:
         """The outer point of an inner one."""
@@ -70,6 +75,10 @@ class Change:
     def input(self, u: Array, x: Array) -> Array:
         """The inner input."""
         return u
+
+    def jump_point(self, at: JumpPoint) -> JumpPoint:
+        """The inner point of a jump."""
+        return JumpPoint(self.time(at.t), self.state(at.x), self.input(at.u, at.x), at.report)
 
     def back(self, inner: Array, x: Array) -> Array:
         """The outer state of an inner one that came of x."""
@@ -147,6 +156,10 @@ class Change:
         """Whether the outer guards have derivatives."""
         return inner
 
+    def guards_together(self, inner: bool) -> bool:
+        """Whether one outer guard costs as much as all."""
+        return inner
+
     def held_jacobian(self, inner: Array) -> Array:
         """Derivatives (k, ndx) of what is held by the outer state."""
         return inner
@@ -162,6 +175,22 @@ class Change:
     def inputs(self, inner: Array) -> Array:
         """Inner inputs (8, nu) along a step as outer ones."""
         return inner
+
+    def many_inputs(self, u: Array) -> Array:
+        """Outer inputs (m, nu) of many points as inner ones."""
+        return u
+
+    def input_rate(self, du: Array) -> Array:
+        """The rate of the inner input, where it does not depend on the state."""
+        return du
+
+    def jump_terms(self, inner: JumpTerms) -> JumpTerms:
+        """The first order of a jump of the outer mode, given that of the inner one."""
+        return inner
+
+    def inner_reset(self, reset: ResetModel) -> ResetModel | None:
+        """The reset of the inner mode that this one is, None if it is not seen by this change."""
+        return reset.inner if isinstance(reset, MappedReset) and reset.change is self else None
 
     def diffusion(self, noise: Diffusion) -> Diffusion:
         """The noise on the inner mode."""
@@ -191,6 +220,8 @@ class MappedMode(ModeModel):
         self.selects = change.selects(inner.selects)
         self.steady_pace = change.steady_pace(inner.steady_pace)
         self.compiled = inner.compiled and change.keeps_steps
+        self.keeps_points = inner.keeps_points
+        self.guards_together = change.guards_together(inner.guards_together)
         self.held = change.held(None if inner.held is None else self._held(inner.held))
         self.project = None if inner.project is None else self._projected
 
@@ -250,7 +281,7 @@ class MappedMode(ModeModel):
         inner = c.law(law) if self.compiled else None
         if inner is None:
             return None
-        found = self.inner.step(ahead._replace(t=c.time(ahead.t)), inner)
+        found = self.inner.step(ahead, inner)
         if found is None:
             return None
         guards, bounds = c.of_guards(found.guards), c.of_guards(found.bounds)
@@ -264,11 +295,49 @@ class MappedMode(ModeModel):
             return None
         c = self.change
         more = None if noise is None else c.diffusion(noise)
-        inner = ahead._replace(t=c.time(ahead.t))
-        found = self.inner.transition(inner, c.input(u, ahead.x), more)
+        found = self.inner.transition(ahead, c.input(u, ahead.x), more)
         if found is None or found.bounds is None:
             return found
         return found._replace(bounds=c.of_guards(found.bounds))
+
+    @cached_property
+    def many(self) -> ManySteps | None:
+        """The steps of the inner mode from many points, where they are those of this mode."""
+        steps = self.inner.many if self.compiled else None
+        if steps is None:
+            return None
+        return ManySteps(
+            partial(self._many, steps.rate),
+            partial(self._many_steps, steps.step),
+            partial(self._many, steps.varied),
+        )
+
+    def many_jumps(self, i: int, reset: ResetModel) -> Many | None:
+        """The jump of the inner mode from many points, where it is one of this mode."""
+        inner = self._inner_reset(reset)
+        jump = None if inner is None else self.inner.many_jumps(self.change.place(i), inner)
+        return None if jump is None else partial(self._many, jump)
+
+    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms:
+        """What guard i and a reset do to first order: what they do in the inner mode."""
+        c, inner = self.change, self._inner_reset(reset)
+        if inner is None:
+            return super().jump_terms(i, reset, at, du)
+        return c.jump_terms(
+            self.inner.jump_terms(c.place(i), inner, c.jump_point(at), c.input_rate(du))
+        )
+
+    def _inner_reset(self, reset: ResetModel) -> ResetModel | None:
+        return self.change.inner_reset(reset) if self.change.keeps_steps else None
+
+    def _many(self, function: Many, times: Array, states: Array, inputs: Array) -> list[Array]:
+        return function(times, states, self.change.many_inputs(inputs))
+
+    def _many_steps(
+        self, function: Many, times: Array, states: Array, inputs: Array
+    ) -> list[Array]:
+        *moved, guards, bounds = self._many(function, times, states, inputs)
+        return [*moved, self.change.of_guards(guards), self.change.of_guards(bounds)]
 
     def _projected(self, x: Array) -> Array:
         assert self.inner.project is not None
@@ -316,29 +385,35 @@ class MappedReset(ResetModel):
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """The jump of the inner reset, with the outer state."""
-        jump = self.inner.calc(*self._inner(JumpPoint(t, x, u))[:3])
+        jump = self.inner.calc(*self.change.jump_point(JumpPoint(t, x, u))[:3])
         return replace(jump, state=self.change.back(jump.state, x))
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """The derivatives of the reset."""
-        return self.change.reset_jacobian(self.inner.calc_diff(self._inner(at)), at)
+        return self.change.reset_jacobian(self.inner.calc_diff(self.change.jump_point(at)), at)
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
         """The two derivatives of the reset at a border."""
-        found = self.inner.border_at(self._inner(at), key, self.change.input(u_after, at.x))
-        return None if found is None else self.change.border(found, at)
-
-    def _inner(self, at: JumpPoint) -> JumpPoint:
         c = self.change
-        return JumpPoint(c.time(at.t), c.state(at.x), c.input(at.u, at.x), at.report)
+        found = self.inner.border_at(c.jump_point(at), key, c.input(u_after, at.x))
+        return None if found is None else c.border(found, at)
+
+
+class SameMotion(Change):
+    """A mode of the same motion and arguments, so that any reset of one is one of the other."""
+
+    keeps_steps = True
+
+    def inner_reset(self, reset: ResetModel) -> ResetModel:
+        """The reset, of which the inner mode may know more where it is its own."""
+        return super().inner_reset(reset) or reset
 
 
 @dataclass(frozen=True, eq=False)
-class WithoutGuards(Change):
+class WithoutGuards(SameMotion):
     """A mode without some of its guards; kept: the places of the others."""
 
     kept: list[int]
-    keeps_steps = True
 
     def guard_names(self, inner: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the guards kept."""
@@ -393,3 +468,7 @@ class OtherGuards(Change):
     def guards_differentiable(self, inner: bool) -> bool:
         """Whether the guards have derivatives."""
         return self.given.jacobian is not None
+
+    def guards_together(self, inner: bool) -> bool:
+        """Whether one guard costs as much as all."""
+        return self.given.one is None

@@ -57,6 +57,9 @@ class Mode(ModeModel):
     one that does. Its guards are those of the transitions that leave it.
     """
 
+    takes_guards = True
+    keeps_points = False
+
     def __init__(
         self,
         key: ModeKey,
@@ -92,6 +95,7 @@ class Mode(ModeModel):
         mode = copy(self)
         mode._guards, mode.guard_names = guards, guards.names
         mode.guards_differentiable = guards.jacobian is not None
+        mode.guards_together = guards.one is None
         return mode
 
     @property
@@ -147,11 +151,9 @@ class Mode(ModeModel):
 
 def guarded(mode: ModeModel, guards: GuardSet) -> ModeModel:
     """A mode with the guards that are given with its edges, which may be its own."""
-    if guards is mode.guard_set:
-        return mode
-    if isinstance(mode, Mode):
+    if mode.takes_guards:
         return mode.with_guards(guards)
-    return MappedMode(mode, OtherGuards(guards))
+    return mode if mode.owns(guards) else MappedMode(mode, OtherGuards(guards))
 
 
 class Reset(ResetModel):

@@ -44,6 +44,7 @@ from hybridctl.errors import ConstraintViolatedError, SystemDefinitionError
 from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet
 from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.spaces import Space
 
 T = TypeVar("T")
@@ -244,7 +245,9 @@ class ModeModel(ABC):
     What it is not made for, a mode says: whether it and its guards have derivatives
     (`differentiable`, `guards_differentiable`), whether another mode may flow on from a state
     (`selects`), and whether it takes whole steps at once (`compiled`). `steady_pace` is the pace
-    where that is one at all points, None where each has its own.
+    where that is one at all points, None where each has its own. `takes_guards`: its guards are
+    those of the edges that leave it. A point serves field and guards where it `keeps_points`, and
+    one guard costs as much as all with `guards_together`.
     """
 
     key: ModeKey
@@ -258,6 +261,9 @@ class ModeModel(ABC):
     selects: bool = False
     steady_pace: Pace | None = FREE_PACE
     compiled: bool = False
+    takes_guards: bool = False
+    keeps_points: bool = True
+    guards_together: bool = True
     point: ClassVar[type[Point]] = Point
 
     def __repr__(self) -> str:
@@ -267,6 +273,14 @@ class ModeModel(ABC):
     def guard_scales(self) -> Array:
         """Sizes (n,) of the guards: ones."""
         return np.ones(len(self.guard_names))
+
+    def owns(self, guards: GuardSet) -> bool:
+        """Whether these guards, given with its edges, are those that it has of itself."""
+        return guards is self.guard_set
+
+    def with_guards(self, guards: GuardSet) -> ModeModel:
+        """The mode with these guards, where it takes guards."""
+        raise SystemDefinitionError(f"mode {self.key!r} has guards of its own")
 
     # At a point
 
@@ -378,6 +392,19 @@ class ModeModel(ABC):
         self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """A step with its derivative, and noise; their entries count for the error too."""
+        return None
+
+    @property
+    def many(self) -> ManySteps | None:
+        """Its steps from many points at once, None where there are none."""
+        return None
+
+    def many_jumps(self, i: int, reset: ResetModel) -> Many | None:
+        """The jump of guard i by a reset from many points (t, x, u), None where there is none.
+
+        Under held inputs: x+ (m, nx+), the guard's rate and the size of its terms (m, 2), and
+        `time_state`, `reset_state` and `reset_rate` of `JumpTerms`.
+        """
         return None
 
     def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms:

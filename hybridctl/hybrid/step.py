@@ -92,9 +92,8 @@ class DrivenMode:
     ) -> None:
         self.mode, self.law, self.point, self.short = mode, law, point, short
         self.watched = watched and len(mode.guard_names) > 0
-        self.keeps = type(mode).field is ModeModel.field
+        self.keeps = mode.keeps_points
         self.rate = self._keeping if self.keeps else _rate(mode, law)
-        self._together = type(mode).guard is ModeModel.guard
         self._asked: Step | None = None
         self._known: dict[float, list[float]] = {}
         self.held: Array | None = None
@@ -151,7 +150,7 @@ class DrivenMode:
 
         Points of modes whose guards are found together are kept, until another step is asked for.
         """
-        if not self._together:
+        if not self.mode.guards_together:
             x = self.mode.space.normalize(step.state(t))
             return self.mode.guard(i, t, x, self.law(t, x))
         if step is not self._asked:

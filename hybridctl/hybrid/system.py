@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,6 @@ from hybridctl.hybrid.mode import (
     Edge,
     Guard,
     GuardSet,
-    Mode,
     ModeKey,
     ModeModel,
     Outgoing,
@@ -211,82 +211,139 @@ def _outgoing(mode: ModeModel, transitions: list[Transition]) -> Outgoing:
     for name in guards:
         if (name,) not in edges:
             raise SystemDefinitionError(f"mode {key!r} has no transition for {name!r} alone")
-    if isinstance(mode, Mode) or set(own.names) != set(guards):
+    if mode.takes_guards or set(own.names) != set(guards):
         own = GuardSet.of(list(guards.values()))
     return Outgoing(own, partial(_entry, edges), partial(_entry, rests))
 
 
-class MappedSystem(HybridSystem):
-    """A system with a change of each of its modes, and of the resets that leave them.
+class DerivedSystem(HybridSystem, ABC):
+    """A system made of another one, `inner`, of which it has names, policies and consistent modes.
 
-    change(key): of a mode. reset_change(key, fired): of the reset behind guards that fire together,
-    by default that of the mode.
+    Pushed it is what is made of the pushed inner system. A subclass says what differs.
     """
 
     def __init__(
         self,
         inner: HybridSystem,
-        change: Callable[[ModeKey], Change],
-        reset_change: Callable[[ModeKey, tuple[str, ...]], Change] | None = None,
+        modes: Callable[[ModeKey], ModeModel],
+        transitions: Callable[[ModeKey], Outgoing],
+        guard_names: Iterable[str] | None,
     ) -> None:
-        self.inner, self._change, self._reset_change = inner, change, reset_change
-        self._mapped: dict[ModeKey, ModeModel] = {}
-        super().__init__(self._mode, self._ways, inner.guard_names)
+        self.inner = inner
+        super().__init__(modes, transitions, guard_names)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_mapped": {}}
+    @abstractmethod
+    def again(self, inner: HybridSystem) -> HybridSystem:
+        """The same, made of another system with these modes."""
+
+    def origin(self, key: ModeKey) -> ModeKey:
+        """The inner mode by which coordinates and inputs of a mode are called."""
+        return key
 
     def state_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Labels of the inner system, where states are the same; otherwise the coordinates' own."""
-        own, inner = super().state_labels(key), self.inner.state_labels(key)
+        """Labels of the inner system, and those of further coordinates."""
+        own, inner = super().state_labels(key), self.inner.state_labels(self.origin(key))
         return (*inner, *own[len(inner) :])
 
     def input_labels(self, key: ModeKey) -> tuple[str, ...]:
         """Labels of the inner system for the inputs that are left."""
-        return self.inner.input_labels(key)[: self.mode(key).nu]
+        return self.inner.input_labels(self.origin(key))[: self.mode(key).nu]
 
     def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """Labels of the inner system."""
         return self.inner.output_labels(name, shape)
 
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
+        """The mode of the inner system in which the state x flows on under the input u."""
+        return self.inner.consistent_mode(x, u)
+
+    def pushed(self, wrench: object) -> HybridSystem:
+        """The same, made of the inner system while a wrench acts."""
+        return self.again(self.inner.pushed(wrench))
+
+    def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
+        """What acts on the inner system."""
+        return self.inner.acting(policy)
+
+
+class MappedSystem(DerivedSystem):
+    """A system with a change of each of its modes, and of the resets that leave them.
+
+    change(key): of a mode, None for one that is as it is. reset_change(key, fired): of the reset
+    behind guards that fire together, by default that of the mode.
+    """
+
+    def __init__(
+        self,
+        inner: HybridSystem,
+        change: Callable[[ModeKey], Change | None],
+        reset_change: Callable[[ModeKey, tuple[str, ...]], Change] | None = None,
+    ) -> None:
+        self._change_of, self._reset_change = change, reset_change
+        self._changes: dict[ModeKey, Change | None] = {}
+        self._mapped: dict[ModeKey, ModeModel] = {}
+        super().__init__(inner, self._mode, self._ways, inner.guard_names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_changes": {}, "_mapped": {}}
+
+    def again(self, inner: HybridSystem) -> HybridSystem:
+        """The same changes of another system."""
+        return MappedSystem(inner, self._change_of, self._reset_change)
+
+    def _change(self, key: ModeKey) -> Change | None:
+        return _cached(self._changes, key, self._change_of)
+
     def _mode(self, key: ModeKey) -> ModeModel:
-        return _cached(
-            self._mapped, key, lambda key: MappedMode(self.inner.mode(key), self._change(key))
-        )
+        change = self._change(key)
+        if change is None:
+            return self.inner.mode(key)
+        return _cached(self._mapped, key, lambda key: MappedMode(self.inner.mode(key), change))
 
     def _ways(self, key: ModeKey) -> Outgoing:
-        own = self.inner.outgoing(key)
-        return Outgoing(
-            self._mode(key).guard_set,
-            partial(self._edge, key, own.edge),
-            partial(self._edge, key, own.rest),
-            None if own.bridge is None else partial(self._bridge, key, own.bridge),
-        )
+        own, change = self.inner.outgoing(key), self._change(key)
+        if change is None:
+            return own
+        resets = None if self._reset_change is None else partial(self._reset_change, key)
+        return mapped_ways(own, self._mode(key).guard_set, change, self._change, resets)
 
-    def _bridge(
-        self,
-        key: ModeKey,
-        of: Callable[[float, Array, Array], Bridge | None],
-        t: float,
-        x: Array,
-        u: Array,
-    ) -> Bridge | None:
-        change = self._change(key)
-        bridge = of(change.time(t), change.state(x), change.input(u, x))
-        if bridge is None:
-            return None
-        edge = bridge.edge
-        made = MappedReset(edge.reset, self._change(bridge.mode))
-        return bridge._replace(edge=replace(edge, reset=made))
 
-    def _edge(
-        self,
-        key: ModeKey,
-        of: Callable[[tuple[str, ...]], Edge | None],
-        fired: tuple[str, ...],
+def mapped_ways(
+    own: Outgoing,
+    guards: GuardSet,
+    change: Change,
+    of_mode: Callable[[ModeKey], Change | None],
+    of_reset: Callable[[tuple[str, ...]], Change] | None = None,
+) -> Outgoing:
+    """The ways out of a mode that is seen through a change, with the guards that it has then.
+
+    of_mode: the changes of other modes. of_reset: those of resets, where they are not this one.
+    """
+    of_reset = of_reset or (lambda fired: change)
+
+    def seen(
+        edges: Callable[[tuple[str, ...]], Edge | None], fired: tuple[str, ...]
     ) -> Edge | None:
-        edge = of(fired)
-        if edge is None:
-            return None
-        made = self._change(key) if self._reset_change is None else self._reset_change(key, fired)
-        return replace(edge, reset=MappedReset(edge.reset, made))
+        edge = edges(fired)
+        return None if edge is None else _mapped_edge(edge, of_reset(fired))
+
+    bridge = None if own.bridge is None else partial(_mapped_bridge, own.bridge, change, of_mode)
+    return Outgoing(guards, partial(seen, own.edge), partial(seen, own.rest), bridge)
+
+
+def _mapped_edge(edge: Edge, change: Change | None) -> Edge:
+    return edge if change is None else replace(edge, reset=MappedReset(edge.reset, change))
+
+
+def _mapped_bridge(
+    bridge_at: Callable[[float, Array, Array], Bridge | None],
+    change: Change,
+    of_mode: Callable[[ModeKey], Change | None],
+    t: float,
+    x: Array,
+    u: Array,
+) -> Bridge | None:
+    bridge = bridge_at(change.time(t), change.state(x), change.input(u, x))
+    if bridge is None:
+        return None
+    return bridge._replace(edge=_mapped_edge(bridge.edge, of_mode(bridge.mode)))

@@ -31,12 +31,7 @@ from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.terms.contact_terms import (
-    ImpulseDerivatives,
-    TermDerivatives,
-    Terms,
-    TermValues,
-)
+from hybridctl.mechanics.terms.contact_terms import OtherTerms, Terms, TermValues
 
 _ROUNDING = 4.0  # spacings of floats between times that are meant to be the same
 
@@ -242,27 +237,16 @@ def driven(dynamics: ContactDynamics) -> ContactDynamics:
     return every
 
 
-@dataclass(frozen=True)
-class _Driven(Terms):
+class _Driven(OtherTerms):
     """The terms of a robot whose inputs are its nu motors and then all generalized forces."""
 
-    own: Terms
-    nu: int
+    def __init__(self, own: Terms, nu: int) -> None:
+        super().__init__(own)
+        self._nu = nu
 
     def values(self, q: Array, v: Array, u: Array) -> TermValues:
-        values = self.own.values(q, v, u[: self.nu])
-        return values._replace(drive=values.drive + u[self.nu :])
-
-    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
-        return self.own.derivatives(q, v, a, forces)
-
-    def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
-        return self.own.impulse_derivatives(q, z, forces)
-
-    def impulse_gradient(
-        self, q: Array, velocities: Array, forces: Array, moved: Array, along: Array
-    ) -> Array:
-        return self.own.impulse_gradient(q, velocities, forces, moved, along)
+        values = self.own.values(q, v, u[: self._nu])
+        return values._replace(drive=values.drive + u[self._nu :])
 
 
 def _beside(law: InputLaw, more: Array, t: float, x: Array) -> Array:

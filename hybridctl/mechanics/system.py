@@ -24,16 +24,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, vector
 from hybridctl.errors import UnknownNameError
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.laws import InputLaw, no_input
+from hybridctl.hybrid.mapped import MappedMode
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy, as_policy
-from hybridctl.hybrid.system import HybridSystem, MappedSystem
+from hybridctl.hybrid.system import HybridSystem, MappedSystem, mapped_ways
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.contact_states import (
     CLOSED,
@@ -94,7 +96,7 @@ class ContactSystem(HybridSystem):
         flat = robot.nq == robot.nv
         self.space: Space = VectorSpace(2 * robot.nv) if flat else RobotStateSpace(robot)
         self._made: dict[Modes, ContactMode] = {}
-        super().__init__(self._contact_mode, self._ways_from, self._all_guards())
+        super().__init__(self._mode_at, self._ways_from, self._all_guards())
 
     @property
     def robot(self) -> Robot:
@@ -179,6 +181,10 @@ class ContactSystem(HybridSystem):
         """This system while a `Wrench`, or several, push it."""
         return PushedSystem(self, listed_wrenches(wrench))
 
+    def seen(self, made: HybridSystem) -> HybridSystem:
+        """A system made of the equations of `dynamics`, with the inputs of this one."""
+        return made
+
     def _state(self, x: ArrayLike) -> Array:
         state = vector("x", x, self.space.nx)
         self.space.check("x", state)
@@ -186,6 +192,9 @@ class ContactSystem(HybridSystem):
 
     def _input(self, u: ArrayLike | None, x: Array) -> Array:
         return np.zeros(self.robot.nu) if u is None else vector("u", u, self.robot.nu)
+
+    def _mode_at(self, key: ModeKey) -> ModeModel:
+        return self._contact_mode(key)
 
     def _contact_mode(self, key: ModeKey) -> ContactMode:
         modes = self._checked(key)
@@ -238,16 +247,19 @@ class PushedSystem(ContactSystem):
     def __init__(self, own: ContactSystem, wrenches: tuple[Wrench, ...]) -> None:
         self.own, self.wrenches = own, wrenches
         self._push = Push(own.robot, wrenches)
+        self._pushed: dict[ModeKey, ModeModel] = {}
         super().__init__(driven(own.dynamics))
-        self._mapped = MappedSystem(ContactSystem(self.dynamics), self._change)
 
-    def mode(self, key: ModeKey) -> ModeModel:
-        """The mode of that key, with its guards."""
-        return self._mapped.mode(key)
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_pushed": {}}
 
-    def outgoing(self, key: ModeKey) -> Outgoing:
-        """The guards of a mode and the edges behind them."""
-        return self._mapped.outgoing(key)
+    def pushed(self, wrench: object) -> PushedSystem:
+        """This system while further wrenches push it."""
+        return PushedSystem(self.own, (*self.wrenches, *listed_wrenches(wrench)))
+
+    def seen(self, made: HybridSystem) -> HybridSystem:
+        """A system made of the driven dynamics, with the inputs of the motors and the wrenches."""
+        return MappedSystem(made, self._change)
 
     def input_labels(self, key: ModeKey) -> tuple[str, ...]:
         """Names of the forces of the motors, and of the wrenches."""
@@ -257,11 +269,23 @@ class PushedSystem(ContactSystem):
         """The policy with the wrenches beside it."""
         if isinstance(policy, Pushing):
             return policy
-        return Pushing(as_policy(policy, self.own), self.wrenches)
+        own = no_input(self.own.robot.nu) if policy is None else policy
+        return Pushing(as_policy(own, self.own), self.wrenches)
 
     def _input(self, u: ArrayLike | None, x: Array) -> Array:
         size = self.own.robot.nu + len(self.wrenches)
         return self._push.input(np.zeros(size) if u is None else vector("u", u, size), x)
+
+    def _mode_at(self, key: ModeKey) -> ModeModel:
+        known = self._pushed.get(key)
+        if known is None:
+            made = MappedMode(self._contact_mode(key), self._push)
+            known = self._pushed.setdefault(key, made)
+        return known
+
+    def _ways_from(self, key: ModeKey) -> Outgoing:
+        own, mode = super()._ways_from(key), self._mode_at(key)
+        return mapped_ways(own, mode.guard_set, self._push, self._change)
 
     def _change(self, key: ModeKey) -> Push:
         return self._push

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, array
@@ -36,12 +37,14 @@ from hybridctl.hybrid.model import (
     FieldJacobian,
     GuardJacobian,
     JumpPoint,
+    JumpTerms,
     ModeKey,
     Point,
     PointProperty,
     ResetBorder,
     ResetJacobian,
 )
+from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.spaces import Space, difference_jacobians
@@ -166,7 +169,7 @@ def with_parameters(
     the wrong shape raise `SystemDefinitionError`, and resets at a border `InputError`.
     """
     n = len(derivatives.names)
-    moved = _in_parameters(system, derivatives)
+    moved = _WithParameters(system, derivatives)
     return moved, HybridTrajectory(
         tuple(_augmented_arc(arc, n) for arc in trajectory.arcs),
         tuple(_augmented_event(event, n) for event in trajectory.events),
@@ -180,7 +183,7 @@ def with_guard_offsets(system: HybridSystem, event: Event) -> tuple[HybridSystem
     w is recorded as zero. Where the reset has a border, that stays where it is.
     """
     by = _GuardOffsets(event.guards, moves_borders=False)
-    return _in_parameters(system, by), _augmented_event(event, len(event.guards))
+    return _WithParameters(system, by), _augmented_event(event, len(event.guards))
 
 
 class _GuardOffsets(ParameterModel):
@@ -344,9 +347,23 @@ class _Augmented(Change):
         return value
 
 
-def _in_parameters(system: HybridSystem, by: ParameterModel) -> HybridSystem:
-    """The system in (x, p)."""
-    return MappedSystem(system, partial(_Augmented, by), partial(_Augmented, by))
+class _WithParameters(MappedSystem):
+    """A system in (x, p)."""
+
+    def __init__(self, inner: HybridSystem, by: ParameterModel) -> None:
+        super().__init__(inner, partial(_Augmented, by), partial(_Augmented, by))
+        self._n = len(by.names)
+
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
+        """The mode in which the state without its parameters flows on."""
+        return super().consistent_mode(array("x", x, (None,))[: -self._n], u)
+
+    def pushed(self, wrench: object) -> HybridSystem:
+        """The derivatives by parameters are those of a system that is not pushed."""
+        raise InputError(
+            "wrench must be None in a system with parameters, whose derivatives do not know it: "
+            "push the system first, and give the derivatives of that"
+        )
 
 
 def _augmented_arc(arc: Arc, n: int) -> Arc:
@@ -373,18 +390,42 @@ def inputs_as_parameters(
     they are entered, and derivatives of what has no Jacobian `SystemDefinitionError`.
     """
     held = HeldInputs(array("values", list(values.values()), (None,)))
-    mapped = MappedSystem(system, partial(_held_in, system, held))
+    mapped = _WithHeldInputs(system, held)
     return mapped, _LastInputs(mapped, held, tuple(values))
 
 
-def _held_in(system: HybridSystem, held: HeldInputs, key: ModeKey) -> HeldInputs:
-    nu = system.mode(key).nu
-    if nu < len(held.values):
+class _WithHeldInputs(MappedSystem):
+    """A system of which the last inputs are held. Its policies give all that are left."""
+
+    def __init__(self, inner: HybridSystem, held: HeldInputs) -> None:
+        super().__init__(inner, self._held_in)
+        self._held = held
+
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
+        """The mode in which the state flows on under the inputs that are left and those held."""
+        if u is None:
+            u = np.zeros(self.mode(super().consistent_mode(x)).nu)
+        return super().consistent_mode(x, self._held.input(array("u", u, (None,)), np.array(x)))
+
+    def pushed(self, wrench: object) -> HybridSystem:
+        """The size of a wrench would be the last input."""
         raise InputError(
-            f"mode {key!r} must have at least {len(held.values)} inputs, one for each "
-            f"parameter, got {nu}"
+            "wrench must be None in a system whose last inputs are held, as the size of a wrench "
+            "is the last one: push the system first"
         )
-    return held
+
+    def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
+        """The policy."""
+        return policy
+
+    def _held_in(self, key: ModeKey) -> HeldInputs:
+        held, nu = self._held, self.inner.mode(key).nu
+        if nu < len(held.values):
+            raise InputError(
+                f"mode {key!r} must have at least {len(held.values)} inputs, one for each "
+                f"parameter, got {nu}"
+            )
+        return held
 
 
 @dataclass(frozen=True, eq=False)
@@ -426,6 +467,20 @@ class HeldInputs(Change):
     def inputs(self, inner: Array) -> Array:
         """The inputs that are left."""
         return inner[:, : -len(self.values)]
+
+    def many_inputs(self, u: Array) -> Array:
+        """The inner inputs (u, values) of each point."""
+        return np.hstack((u, np.tile(self.values, (len(u), 1))))
+
+    def input_rate(self, du: Array) -> Array:
+        """The rate of the inner input: values that are held have none."""
+        return np.concatenate((du, np.zeros(len(self.values))))
+
+    def jump_terms(self, inner: JumpTerms) -> JumpTerms:
+        """Derivatives by the inputs that are left."""
+        left = slice(len(inner.time_input) - len(self.values))
+        by_input = inner.time_input[left], inner.reset_input[:, left]
+        return inner._replace(time_input=by_input[0], reset_input=by_input[1])
 
     def diffusion(self, noise: Diffusion) -> Diffusion:
         """The noise on the inner mode: none in the inputs that are held."""

@@ -14,6 +14,7 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.batch import lockstep
 from hybridctl.errors import (
+    EscapingError,
     EventLimitError,
     GrazingError,
     GuardViolatedError,
@@ -175,6 +176,41 @@ def test_balls_never_fly_alone(monkeypatch):
     batch = hc.simulate_batch(ball(drag=0.05), "air", heights(40), (0.0, 4.0), sensitivities=True)
     assert not batch.errors
     assert min(len(events) for events in batch.events) >= 2
+
+
+def test_balls_whose_parameter_is_held_fly_together_too(monkeypatch):
+    """Held at the drag that the other balls have as a number."""
+    x, e, d = ca.SX.sym("x", 2), ca.SX.sym("e"), ca.SX.sym("d")
+    air = symbolic.SymbolicMode("air", x, [x[1], -GRAVITY - d * x[1]])
+    floor = symbolic.SymbolicTransition("air", "floor", x[0], "air", [x[0], -e * x[1]])
+    values = {"restitution": (e, 0.8), "drag": (d, 0.05)}
+    held, _ = symbolic.parametric_system([air], [floor], values)
+    agreeing(held, "air", heights(5), (0.0, 4.0))
+
+    def refused(*arguments):
+        raise AssertionError("a ball flew alone")
+
+    monkeypatch.setattr(lockstep, "flow_on", refused)
+    monkeypatch.setattr(lockstep, "cross", refused)
+    found = hc.simulate_batch(held, "air", heights(40), (0.0, 4.0), sensitivities=True)
+    batch = hc.simulate_batch(ball(drag=0.05), "air", heights(40), (0.0, 4.0), sensitivities=True)
+    assert not found.errors
+    np.testing.assert_allclose(found.states, batch.states, rtol=0.0, atol=SAME)
+    np.testing.assert_allclose(found.matrices, batch.matrices, rtol=SAME, atol=SAME)
+
+
+def test_starts_from_which_no_solution_is_unique_fail_as_in_single_runs():
+    """On x = 0 both fields of a relay lead away; off it they do not."""
+    x = ca.SX.sym("x")
+    modes = [symbolic.SymbolicMode(name, x, [sign]) for name, sign in (("plus", 1), ("minus", -1))]
+    ways = [
+        symbolic.SymbolicTransition("plus", "down", x, "minus"),
+        symbolic.SymbolicTransition("minus", "up", -x, "plus"),
+    ]
+    system = hc.hybrid.filippov(symbolic.hybrid_system(modes, ways))
+    batch = hc.simulate_batch(system, "plus", [[0.0], [0.1]], (0.0, 1.0))
+    assert isinstance(batch.errors[0], EscapingError)
+    np.testing.assert_allclose(batch.states[1], [1.1], rtol=0.0, atol=SAME)
 
 
 def test_pendulums_with_time_and_input_are_those_of_single_runs():

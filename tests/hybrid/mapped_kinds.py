@@ -1,6 +1,6 @@
 """Systems of every kind that wrappers are tried on, each with a point and events there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -14,6 +14,8 @@ from hybridctl.errors import EscapingError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, Pace, ResetBorder, ResetJacobian
 from hybridctl.mechanics import contact_system
+from hybridctl.mechanics.terms.flat_terms import FlatTerms
+from hybridctl.sensitivity.augmentation import inputs_as_parameters
 
 T = 0.3
 ON_CUBE = np.r_[0.0, 0.0, 0.0524, 0.0, 0.0, 0.0, 1.0, np.zeros(6)]
@@ -185,4 +187,65 @@ def legged():
     return Kind(system, key, x, u, (("left sole lifts",), ("right sole touches",)))
 
 
-KINDS = [functions, expressions, generated, dynamics, landing, flying, legged]
+@cache
+def flat():
+    """A cube that stands on a face, by terms of points on planes: redundant, and not compiled."""
+    made = cube.system(actuated=True)
+    system = contact_system(made.robot, made.contacts, terms="pinocchio")
+    key = ("stick", "open") * 4
+    assert isinstance(system.dynamics.terms, FlatTerms)
+    names = system.mode(key).guard_names
+    x = system.mode(key).project(ON_CUBE)
+    return Kind(system, key, x, 0.002 * np.arange(1.0, 7.0), ((names[0],), (names[4],)))
+
+
+@cache
+def spatial_slip():
+    """A cube that slides on a corner and turns: the pace of its steps ends where it stops."""
+    system = cube.system(actuated=True)
+    tipped = system.space.integrate(ON_CUBE, np.r_[0.0, 0.0, 0.0, 0.6, -0.5, 0.1, np.zeros(6)])
+    gaps = system.dynamics.gaps(tipped[:7])
+    key = tuple("slip" if gap == gaps.min() else "open" for gap in gaps)
+    tipped[2] -= gaps.min()
+    tipped[7:9] = 0.8, -0.3
+    x = system.mode(key).project(tipped)
+    names = system.mode(key).guard_names
+    return Kind(system, key, x, 0.002 * np.arange(1.0, 7.0), tuple((name,) for name in names[:2]))
+
+
+@cache
+def relay():
+    """A double integrator that a relay of its first state drives: a sliding motion on the border.
+
+    Strips behind its guards are defined, as these see neither time nor input.
+    """
+    x, u = ca.SX.sym("x", 2), ca.SX.sym("u")
+    modes, ways = [], []
+    for key, other, sign in (("+", "-", 1.0), ("-", "+", -1.0)):
+        field = [0.5 * x[1] - sign, -x[0] + u - 0.2 * x[1] ** 2]
+        modes.append(hc.symbolic.SymbolicMode(key, x, field, u, outputs={"power": u * x[1]}))
+        ways.append(hc.symbolic.SymbolicTransition(key, "switches", sign * x[0], other))
+    system = hc.symbolic.hybrid_system(modes, ways)
+    return Kind(system, "+", np.array([0.4, -0.7]), np.array([0.3]), (("switches",),))
+
+
+@cache
+def held():
+    """The pendulum with its damping held: a wrapped system, which is compiled."""
+    k = expressions()
+    system, _ = inputs_as_parameters(k.system, {"damping": k.u[-1]})
+    return replace(k, system=system, u=k.u[:-1])
+
+
+@cache
+def under_push():
+    """The sliding block while a wrench pushes it: a wrapped system with bodies."""
+    k = dynamics()
+    system = k.system.pushed(hc.mechanics.Wrench("block", (0.3, 0.0, -0.4), 0.0, 1.0))
+    return replace(k, system=system, u=np.append(k.u, 0.5))
+
+
+KINDS = [
+    functions, expressions, generated, dynamics, landing, flying, legged, flat, spatial_slip, relay,
+    held, under_push,
+]  # fmt: skip

@@ -6,20 +6,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid.mapped_kinds import T
+from hybrid.mapped_kinds import KINDS, T
 
 import hybridctl as hc
+from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.estimation.model import Model
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
-from hybridctl.hybrid.relaxation.sliding import Filippov
+from hybridctl.hybrid.relaxation.relax import relax
+from hybridctl.hybrid.relaxation.sliding import Filippov, filippov
 from hybridctl.hybrid.relaxation.strip import Strips
+from hybridctl.hybrid.relaxation.zeno_rest import past_zeno
 from hybridctl.hybrid.system import MappedSystem
+from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.augmentation import (
     ParameterDerivatives,
     inputs_as_parameters,
+    with_guard_offsets,
     with_parameters,
 )
 
@@ -35,7 +40,9 @@ class Wrapped:
     kept: which guards. scale: the largest of a guard. t: its time; sign: by which its field is the
     inner one's. steps, fed: whether it takes the inner steps, and those under a feedback. edges,
     labels: whether it has those. mode: given where the system has another one. close: how near
-    numbers are, of their size, where they are not the same.
+    numbers are, of their size, where they are not the same. together: whether guards given anew are
+    found together. offset: a guard that the only one of p moves. rests: whether what accumulates
+    ends as in the inner system. pushes: whether it can be pushed.
     """
 
     system: Any
@@ -58,6 +65,10 @@ class Wrapped:
     borders: bool = True
     mode: Any = None
     close: float = 0.0
+    together: bool = False
+    offset: str | None = None
+    rests: bool = True
+    pushes: bool = True
 
     def of_states(self, x):
         return np.append(x, self.x[len(self.x) - self.p :])
@@ -92,7 +103,17 @@ class Wrapped:
     def of_slopes(self, d):
         """Of guards."""
         state, by_input = self.beside(d.state, d.input)
+        if self.offset is not None:
+            state[:, -1] = [name == self.offset for name in self.mode.guard_names]
         return GuardJacobian(*(a[self.kept] for a in (d.time, state, by_input)))
+
+    def of_rows(self, each):
+        """Of guards, one by one."""
+        rows = [self.of_distance(d) for d in each[self.kept]]
+        for d, name in zip(rows, self.mode.guard_names, strict=True):
+            if self.offset is not None:
+                d.state[-1] = name == self.offset
+        return rows
 
     def of_distance(self, d):
         return GuardJacobian(d.time, *self.beside(d.state, d.input))
@@ -104,8 +125,11 @@ class Wrapped:
         time = np.append(d.time, np.zeros(self.p))
         return GuardJacobian(time, np.vstack((state, below)), np.vstack((by_input, none)))
 
-    def of_terms(self, terms):
+    def of_terms(self, terms, name):
+        """Of the first order of a jump of this guard, whose offset delays it by 1 / slope."""
         by_time = self.beside(terms.time_state, terms.time_input)
+        if self.offset == name:
+            by_time[0][-1] = -1.0 / terms.slope
         d = GuardJacobian(terms.reset_rate, terms.reset_state, terms.reset_input)
         rate, *by_reset = self.of_reset(d)
         return terms._replace(
@@ -145,6 +169,13 @@ class Wrapped:
         )  # fmt: skip
         return held, fed if self.fed else None
 
+    def of_many(self, rows):
+        """Of steps from many points: rates, those of a step, and those of a varied one."""
+        if rows is None or not self.steps:
+            return None
+        rates, (*moved, guards, bounds), varied = rows
+        return rates, [*moved, self.of_guards(guards), self.of_guards(bounds)], varied
+
     def of_transitions(self, moved):
         if not self.steps:
             return None, None
@@ -161,7 +192,7 @@ def without_a_guard(k):
     if not names:
         pytest.skip("it has no guards")
     reduced = Model(k.system, None).without(k.key, names[:1])
-    return Wrapped(reduced, k.x, k.u, kept=slice(1, None), labels=False)
+    return Wrapped(reduced, k.x, k.u, kept=slice(1, None))
 
 
 def without_guards(k):
@@ -186,12 +217,12 @@ def with_other_guards(k):
         return replace(k.system.outgoing(key), guards=given)
 
     made = hc.HybridSystem(k.system.mode, ways, k.system.guard_names)
-    return Wrapped(made, k.x, k.u, steps=False, labels=False)
+    return Wrapped(made, k.x, k.u, steps=False, labels=False, together=True)
 
 
 def with_held_inputs(k):
     held, _ = inputs_as_parameters(k.system, {"last": k.u[-1]})
-    return Wrapped(held, k.x, k.u[:-1], v=1, fed=False)
+    return Wrapped(held, k.x, k.u[:-1], v=1, fed=False, pushes=False)
 
 
 def run_of(k):
@@ -202,7 +233,9 @@ def as_states(k):
     """The last input as a parameter beside the state; its derivatives are those by this input."""
     held, by = inputs_as_parameters(k.system, {"last": k.u[-1]})
     wrapped, _ = with_parameters(held, run_of(k), by)
-    return Wrapped(wrapped, np.append(k.x, 0.0), k.u[:-1], p=1, v=1, steps=False, borders=False)
+    return Wrapped(
+        wrapped, np.append(k.x, 0.0), k.u[:-1], p=1, v=1, steps=False, borders=False, pushes=False
+    )
 
 
 def without_effect(k):
@@ -216,7 +249,19 @@ def without_effect(k):
         moves_borders=False,
     )
     wrapped, _ = with_parameters(k.system, run_of(k), nothing)
-    return Wrapped(wrapped, np.append(k.x, [0.0, 0.0]), k.u, p=2, steps=False)
+    return Wrapped(wrapped, np.append(k.x, [0.0, 0.0]), k.u, p=2, steps=False, pushes=False)
+
+
+def with_an_offset(k):
+    """Of the guard of an event."""
+    if not k.system.mode(k.key).guard_names:
+        pytest.skip("it has no guards")
+    name, none = k.system.mode(k.key).guard_names[0], np.zeros(0)
+    before, after = (k.x, k.x), (k.u, k.u, np.zeros_like(k.u))
+    event = Event(0, T, k.key, k.key, (name,), *before, *after, none, None)
+    wrapped, _ = with_guard_offsets(k.system, event)
+    x = np.append(k.x, 0.0)
+    return Wrapped(wrapped, x, k.u, p=1, offset=name, steps=False, pushes=False)
 
 
 def backwards(k):
@@ -237,6 +282,30 @@ def with_starts_refused(k):
     return Wrapped(glued, k.x, k.u, scale=0.5, glued=True, labels=False)
 
 
+def with_strips(k, made):
+    """The modes of a system that has others on its guards, where these are defined."""
+    try:
+        made.mode(k.key)
+    except (SystemDefinitionError, InputError):
+        pytest.skip("it has no strips")
+    return Wrapped(made, k.x, k.u, glued=True, edges=False)
+
+
+def sliding(k):
+    return with_strips(k, filippov(k.system))
+
+
+def relaxed(k):
+    """Its guards are of the size of 1e4 strips at most."""
+    w = with_strips(k, relax(k.system, 1e-5))
+    return replace(w, scale=0.1)
+
+
+def resting(k):
+    """It comes to rest otherwise, where its events accumulate."""
+    return Wrapped(past_zeno(k.system), k.x, k.u, rests=False)
+
+
 def pushed(k):
     """By a wrench of size zero; what sizes do besides is compared with differences."""
     if not isinstance(k.system, ContactSystem):
@@ -248,5 +317,13 @@ def pushed(k):
 
 WRAPPERS = [
     plainly, without_a_guard, without_guards, staying, with_other_guards, with_held_inputs,
-    as_states, without_effect, backwards, with_starts_refused, pushed,
+    as_states, without_effect, with_an_offset, backwards, with_starts_refused, sliding, relaxed,
+    resting, pushed,
 ]  # fmt: skip
+
+
+def on_every_kind(test):
+    """The test, with every wrapper on every kind."""
+    for name, made in (("wrap", WRAPPERS), ("kind", KINDS)):
+        test = pytest.mark.parametrize(name, made, ids=lambda f: f.__name__)(test)
+    return test

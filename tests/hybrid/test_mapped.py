@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from differences import central
-from hybrid.mapped_kinds import KINDS, T, expressions
-from hybrid.mapped_wrappers import CLOSE, WRAPPERS, Wrapped
+from hybrid.mapped_kinds import T
+from hybrid.mapped_wrappers import CLOSE, Wrapped, on_every_kind
 
 import hybridctl as hc
 from hybridctl.errors import HybridctlError, InputError
@@ -24,10 +24,6 @@ from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput, LinearFeedback
 from hybridctl.hybrid.mode import Bridge, Edge, Held, Jump, JumpPoint, Outgoing, Pace
 from hybridctl.hybrid.model import Diffusion, ModeModel, ResetModel, StepAhead
-from hybridctl.mechanics.system import ContactSystem
-from hybridctl.sensitivity.augmentation import (
-    with_guard_offsets,
-)
 
 H, ROUNDING = 1e-5, 1e-12
 AHEAD = 1e-3, 1e-9, 1e-9
@@ -141,6 +137,24 @@ def transitions(s):
     return s.mode.transition(ahead, s.u), s.mode.transition(ahead, s.u, noise)
 
 
+def several(s):
+    """Three points at once: times, states in coordinates, and inputs."""
+    space = s.mode.space
+    moved = [space.integrate(s.x, size * np.ones(space.ndx)) for size in (0.0, 1e-4, -1e-4)]
+    return np.full(3, s.t), np.array(moved), np.tile(s.u, (3, 1))
+
+
+def many(s):
+    """Of three points at once, with steps of several lengths."""
+    found = s.mode.many
+    if found is None:
+        return None
+    times, states, inputs = several(s)
+    scalars = np.column_stack((times, [1e-3, 2e-3, 1e-4], np.full(3, 1e-9), np.full(3, 1e-9)))
+    taken = (found.step(scalars, states, inputs), found.varied(scalars, states, inputs))
+    return found.rate(times[:, None], states, inputs), *taken
+
+
 def same(name):
     return lambda s: getattr(s.mode, name), lambda w, told: told
 
@@ -181,6 +195,12 @@ MODE: dict[str, tuple[Callable, Callable]] = {
     "selects": (lambda s: s.mode.selects, lambda w, told: told and w.selects),
     "steady_pace": (lambda s: s.mode.steady_pace, if_paced),
     "compiled": (lambda s: s.mode.compiled, lambda w, told: told and w.steps),
+    "keeps_points": same("keeps_points"),
+    "guards_together": (
+        lambda s: s.mode.guards_together,
+        lambda w, told: told or w.together,
+    ),
+    "many": (many, Wrapped.of_many),
     "calc": (
         lambda s: (s.point.field, s.point.guards),
         lambda w, both: (w.of_rates(both[0]), w.of_guards(both[1])),
@@ -204,7 +224,7 @@ MODE: dict[str, tuple[Callable, Callable]] = {
     "guard_jacobian_at": called("guard_jacobian_at", Wrapped.of_slopes),
     "guard_row_at": (
         lambda s: [s.mode.guard_row_at(i, s.point) for i in range(len(s.mode.guard_names))],
-        lambda w, each: [w.of_distance(d) for d in each[w.kept]],
+        Wrapped.of_rows,
     ),
     "outputs": called("outputs", plain, at=False),
     "outputs_at": called("outputs_at", plain),
@@ -221,7 +241,14 @@ MODE: dict[str, tuple[Callable, Callable]] = {
     "step": (steps, Wrapped.of_steps),
     "transition": (transitions, Wrapped.of_transitions),
 }
-NO_ATTRIBUTE = {"point": "the class of points, for `calc`", "jump_terms": "compared with resets"}
+NO_ATTRIBUTE = {
+    "point": "the class of points, for `calc`",
+    "jump_terms": "compared with resets",
+    "many_jumps": "compared with resets",
+    "takes_guards": "of the mode alone, with those of its edges",
+    "with_guards": "of the mode alone, with those of its edges",
+    "owns": "of the mode alone, with those of its edges",
+}
 
 
 def jump_point(s):
@@ -270,18 +297,6 @@ def compare(found, expected, close, what):
         assert np.array_equal(found, expected), f"{what}: {found} instead of {expected}"
 
 
-everywhere = [
-    pytest.mark.parametrize("wrap", WRAPPERS, ids=lambda f: f.__name__),
-    pytest.mark.parametrize("kind", KINDS, ids=lambda f: f.__name__),
-]
-
-
-def on_every_kind(test):
-    for mark in everywhere:
-        test = mark(test)
-    return test
-
-
 def both_sides(k, w):
     inner = k.system.mode(k.key)
     if w.mode is None:
@@ -323,7 +338,7 @@ def test_edges_and_their_resets_are_the_inner_ones(kind, wrap):
     assert {f.name for f in fields(Outgoing)} == {"guards", "edge", "rest", "bridge"}
     assert theirs.guards.names == ours.guards.names[w.kept]
     for fired in (*k.events, ("none",)):
-        for name in ("edge", "rest"):
+        for name in ("edge", "rest") if w.rests else ("edge",):
             found, expected = (getattr(ways, name)(fired) for ways in (theirs, ours))
             assert (found is None) == (expected is None), name
             if expected is not None:
@@ -371,38 +386,19 @@ def check_bridge(k, w, ours, theirs):
 
 def check_terms(w, inner, outer, fired, ways):
     """One side may be compiled, so that rounding differs."""
-    terms = []
+    terms, together = [], []
     for s, out in zip((inner, outer), ways, strict=True):
         s.reset, i = out.edge(fired).reset, s.mode.guard_names.index(fired[0])
         if not s.reset.differentiable:
             return
         rate = np.where(s.sees, 0.7, 0.0)
         terms.append(s.mode.jump_terms(i, s.reset, jump_point(s), rate))
-    compare(terms[1], w.of_terms(terms[0]), max(w.close, ROUNDING), f"jump terms of {fired}")
-
-
-@on_every_kind
-def test_systems_have_the_labels_of_the_inner_one(kind, wrap):
-    """And what inner systems tell without a mode, they refuse to tell."""
-    k = kind()
-    w = wrap(k)
-    if not w.labels:
-        pytest.skip("it has no labels")
-    n, m = k.system.mode(k.key).space.nx, len(k.u) - w.v
-    assert w.system.state_labels(k.key)[:n] == k.system.state_labels(k.key)
-    assert w.system.input_labels(k.key)[:m] == k.system.input_labels(k.key)[:m]
-    assert len(w.system.state_labels(k.key)) == n + w.p
-    assert len(w.system.input_labels(k.key)) == len(w.u)
-    outputs = k.system.mode(k.key).outputs(T, k.x, k.u)
-    for name, value in outputs.items():
-        shape = np.shape(value)
-        assert w.system.output_labels(name, shape) == k.system.output_labels(name, shape)
-    assert w.system.guard_names == k.system.guard_names
-    if not isinstance(w.system, ContactSystem):
-        for refused in (lambda: w.system.consistent_mode(w.x), lambda: w.system.pushed(None)):
-            with pytest.raises(InputError):
-                refused()
-        assert w.system.acting(None) is None
+        function = s.mode.many_jumps(i, s.reset)
+        times, *rows = several(s)
+        together.append(function and function(times[:, None], *rows))
+    what, (name,) = f"jump terms of {fired}", fired
+    compare(terms[1], w.of_terms(terms[0], name), max(w.close, ROUNDING), what)
+    compare(together[1], together[0] if w.steps else None, w.close, f"{what} of many points")
 
 
 def assert_close(found, expected, what):
@@ -426,6 +422,8 @@ def test_its_derivatives_are_those_of_its_values(kind, wrap):
         d, value = getattr(slopes, name), getattr(mode, name)
         moved = lambda dx, f=value: f(w.t, mode.space.integrate(w.x, dx), acting)  # noqa: E731
         by_state = central(moved, mode.space.ndx, H).reshape(d.state.shape)
+        if w.offset is not None and name == "guards":
+            by_state[:, -1] = [guard == w.offset for guard in mode.guard_names]
         if w.p and w.v:
             by_state[: len(by_last[name]), ndx:] = by_last[name][w.kept, -1:]
         assert_close(d.state, by_state, name)
@@ -433,14 +431,3 @@ def test_its_derivatives_are_those_of_its_values(kind, wrap):
         assert_close(d.input, central(driven, mode.nu, H).reshape(d.input.shape), name)
     later, earlier = (mode.guards(w.t + s, w.x, acting) for s in (H, -H))
     assert_close(slopes.guards.time, (later - earlier) / (2.0 * H), "time")
-
-
-def test_an_offset_of_a_guard_moves_it_alone():
-    k = expressions()
-    run = hc.simulate(k.system, k.key, [1.2, 0.0], (0.0, 3.0), lambda t, x: np.array([0.1, 0.2]))
-    event = run.guard_events[0]
-    offset, moved = with_guard_offsets(k.system, event)
-    d = offset.mode(k.key).guard_jacobian(event.time, moved.state_before, event.input_before)
-    (fired,) = event.guards
-    expected = [[float(name == fired)] for name in k.system.mode(k.key).guard_names]
-    np.testing.assert_array_equal(d.state[:, 2:], expected)

@@ -4,11 +4,13 @@ import pickle
 
 import numpy as np
 import pytest
+from hybridctl.robots import cube
 
 import hybridctl as hc
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system
+from hybridctl.mechanics.terms.contact_terms import OtherTerms, Terms
 from mechanics.models import PAIR
 
 TABLE = Plane((0, 0, 0), (0, 0, 1))
@@ -195,3 +197,31 @@ def test_labels_batches_copies_and_files(tmp_path):
     np.testing.assert_array_equal(again.final_state, run.final_state)
     batch = hc.simulate_batch(pushed, ("open",), [x0, x0], (0.0, 0.1))
     np.testing.assert_allclose(batch.states[1], run.final_state, atol=FLOW)
+
+
+def test_a_pushed_system_is_pushed_by_further_wrenches():
+    """Each has its own size as an input, beside those of the motors."""
+    system, x0 = robot_in_space(actuated=["hip"])
+    one = Wrench("cube", (1, 0, 0), 0.0, 0.1)
+    other = Wrench("arm", (0, 0, -2), 0.05, 0.1, at=(0, 0, 0.1))
+    both = system.pushed([one, other])
+    again = system.pushed(one).pushed(other)
+    assert again.mode(("open",)).nu == both.mode(("open",)).nu == 3
+    runs = [hc.simulate(s, ("open",), x0, (0.0, 0.1)) for s in (both, again)]
+    np.testing.assert_array_equal(runs[0].final_state, runs[1].final_state)
+
+
+def test_a_push_keeps_all_that_terms_know():
+    """Also how loads turn, which terms of points on planes know and others do not."""
+    made = cube.system(actuated=True)
+    system = contact_system(made.robot, made.contacts, terms="pinocchio")
+    assert public(OtherTerms) == public(Terms)
+    pushed = system.pushed(Wrench("cube", (1, 0, 0), 0.0, 0.1))
+    q, z, closed = np.r_[0.0, 0.0, 0.1, 0.0, 0.0, 0.0, 1.0], np.arange(6.0), (0, 2, 4, 6)
+    found = pushed.dynamics.terms.load_turns(q, z, closed, 6)
+    np.testing.assert_array_equal(found, system.dynamics.terms.load_turns(q, z, closed, 6))
+    assert found is not None
+
+
+def public(terms):
+    return {name for name in vars(terms) if not name.startswith("_")}

@@ -6,7 +6,7 @@ from hybridctl.robots import ball, block, cube
 
 import hybridctl as hc
 from hybridctl.errors import InputError
-from hybridctl.mechanics import Contact, Plane, Robot, contact_system, time_stepping
+from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system, time_stepping
 from hybridctl.relaxing import damping_ratio, relax
 from hybridctl.sensitivity.return_map import periodic_orbit
 
@@ -28,6 +28,43 @@ def test_a_damped_spring_that_cannot_pull_rebounds_with_its_restitution(restitut
     v = -((w - zeta) * np.exp((w - zeta) * t) + (w + zeta) * np.exp(-(w + zeta) * t)) / (2.0 * w)
     assert x + 2.0 * zeta * v == pytest.approx(0.0, abs=1e-9)
     assert v == pytest.approx(restitution, abs=1e-9)
+
+
+def test_names_and_modes_are_those_of_the_robot():
+    """A block above the ground is in no strip, one that has sunk in is, until it leaves it."""
+    system = block.system(actuated=True)
+    relaxed = relax(system, 1e-4)
+    for key in (("open", "open"), ("strip", "open")):
+        assert relaxed.state_labels(key) == system.state_labels(("open", "open"))
+        assert relaxed.input_labels(key) == system.input_labels(("open", "open"))
+    forces = "normal_force", (2,)
+    assert relaxed.output_labels(*forces) == system.output_labels(*forces)
+    x = np.zeros(6)
+    x[1] = -system.dynamics.gaps(x[:3]).min()
+    for height, speed, state in ((1e-3, -1.0, "open"), (-1e-5, 0.0, "strip"), (-1e-5, 9.0, "open")):
+        there = x + np.array([0.0, height, 0.0, 0.0, speed, 0.0])
+        assert relaxed.consistent_mode(there) == (state, state)
+    run = hc.simulate(relaxed, None, x, (0.0, 0.1))
+    assert run.arcs[0].mode == ("strip", "strip")
+
+
+def test_the_relaxation_of_a_pushed_robot_is_pushed():
+    """In the air, where a block drifts with F / m while it falls; and by a second wrench, too."""
+    p = block.BlockParameters()
+    system = block.system(p, actuated=True)
+    push = Wrench("block", (2.0, 0.0, 0.0), 0.1, 0.2)
+    x = np.array([0.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    relaxed = relax(system, 1e-4)
+    run = hc.simulate(relaxed, OPEN, x, (0.0, 0.3), wrench=push)
+    speed = 2.0 * 0.1 / p.mass
+    assert run.final_state[3] == pytest.approx(speed, abs=1e-8)
+    assert run.final_state[0] == pytest.approx(speed * (0.05 + 0.1), abs=1e-8)
+    for made in (relaxed.pushed(push), relax(system.pushed(push), 1e-4)):
+        assert made.mode(OPEN).nu == 4
+        assert made.input_labels(OPEN)[-1] == "force on block [N]"
+        twice = made.pushed(push)
+        u = np.array([0.0, 0.0, 0.0, 2.0, 3.0])
+        assert twice.mode(OPEN).field(0.0, x, u)[3] == pytest.approx(5.0 / p.mass)
 
 
 def largest(run, other, times):

@@ -9,7 +9,13 @@ from relaxation.systems import accumulation, ball, bowl
 
 import hybridctl as hc
 from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.hybrid.relaxation.relax import FREE, HELD, relax
+from hybridctl.hybrid.relaxation.sliding import SLIDING
 from hybridctl.hybrid.relaxation.zeno_rest import RESTING
+
+
+def strips(system):
+    return relax(system, 1e-3)
 
 
 @pytest.mark.parametrize("c", [0.0, 0.3, 0.8])
@@ -102,3 +108,17 @@ def test_derivatives_past_zeno_do_not_converge():
         relaxed = hc.relax(ball(0.5), epsilon)
         bouncing = hc.simulate(relaxed, "air", [1.0, 0.0], (0.0, end), rtol=1e-10, atol=1e-12)
         assert np.abs(hc.linearize(relaxed, bouncing).state_transition).max() > 1.0
+
+
+@pytest.mark.parametrize("made", [hc.hybrid.past_zeno, hc.hybrid.filippov, strips])
+def test_motions_on_guards_have_the_names_of_the_mode_they_are_in(made):
+    """Of a ball that has names for nothing; guards of all modes are known by their names."""
+    system = made(ball(0.5))
+    kinds = {"PastZeno": [RESTING], "Filippov": [SLIDING], "Relaxed": [FREE, HELD]}
+    for kind in kinds[type(system).__name__]:
+        key = (kind, "air", "floor")
+        mode = system.mode(key)
+        assert set(mode.guard_names) <= set(system.guard_names)
+        assert system.state_labels(key)[:2] == system.inner.state_labels("air")
+        assert len(system.state_labels(key)) == mode.space.nx
+        assert system.input_labels(key) == system.inner.input_labels("air")

@@ -81,7 +81,7 @@ def discretize_relaxed(
     """
     instance("relaxed", relaxed, Relaxed)
     start, end = interval("t_span", t_span)
-    h, first = number("step", step, above=0.0), relaxed.system.mode(mode)
+    h, first = number("step", step, above=0.0), relaxed.inner.mode(mode)
     count = round((end - start) / h)
     if count < 1 or abs(count * h - (end - start)) > _WHOLE * h * count:
         raise InputError(f"t_span must be a multiple of step = {h}, got {end - start} s")
@@ -118,7 +118,7 @@ class _Walker:
 
     def advance(self, t: float, u: Array) -> None:
         """One step from t under the input u (nu,)."""
-        guards, later = self._relaxed.system.outgoing(self.mode).guards, t + self._h
+        guards, later = self._relaxed.inner.outgoing(self.mode).guards, t + self._h
         if not guards.names:
             self.x = self._y = self._flown(None, t, u)
             return
@@ -137,7 +137,7 @@ class _Walker:
 
     def _flown(self, strip: Strip | None, t: float, u: Array) -> Array:
         if strip is None:
-            field = self._relaxed.system.mode(self.mode).field
+            field = self._relaxed.inner.mode(self.mode).field
             return self._method(lambda s, x: field(s, x, u), t, self.x, self._h)
         y = self._y if strip is self._strip else strip.entry(self.x)
         return self._method(partial(_rate, strip, u), t, y, self._h)
@@ -151,7 +151,7 @@ class _Walker:
             return
         self.mode, self._strip = strip.target.key, None
         self.x = self._y = strip.entered(t, y, u)
-        guards = self._relaxed.system.outgoing(self.mode).guards
+        guards = self._relaxed.inner.outgoing(self.mode).guards
         values = guards.values(t, self.x, u)
         if (values < -strip.epsilon).any():
             name, least = guards.names[int(values.argmin())], values.min()

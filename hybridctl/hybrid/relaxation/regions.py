@@ -22,12 +22,12 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import EscapingError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
-from hybridctl.hybrid.mapped import Change, MappedMode
+from hybridctl.hybrid.mapped import MappedMode, SameMotion
 from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.model import Point, PointProperty
 from hybridctl.hybrid.relaxation.chart import Border, Local
 from hybridctl.hybrid.relaxation.strip import Strip, Strips, differences
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.system import DerivedSystem, HybridSystem
 
 _UNDONE = 1e-6  # of a coordinate, or of 1: how near a jump and the next one lead back
 _ON = 1e-9  # of the size of a state, or of 1: how near to a guard a start is on it
@@ -314,22 +314,38 @@ class GuardMotion(Protocol):
         ...
 
 
-class GuardModes(HybridSystem, ABC):
+class GuardModes(DerivedSystem, ABC):
     """A system with further modes, (kind, mode, guard, ...), of motions on its guards.
 
-    finest: what the scales of guards are at most.
+    ends: what such a motion calls its own guards, after the guard that it is on. finest: what the
+    scales of guards are at most.
     """
 
+    ends: tuple[str, ...]
     finest = np.inf
 
     def __init__(self, strips: Strips) -> None:
-        super().__init__(self._mode_at, self._outgoing_at)
-        self.system, self.strip = strips.system, strips.of
+        names = strips.system.guard_names
+        if names is not None:
+            names = (*names, *(f"{name}: {end}" for name in names for end in self.ends))
+        super().__init__(strips.system, self._mode_at, self._outgoing_at, names)
+        self.epsilon, self.strip = strips.epsilon, strips.of
         self._plain: dict[ModeKey, ModeModel] = {}
         self._motions: dict[ModeKey, GuardMotion | None] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_motions": {}}
+
+    def again(self, inner: HybridSystem) -> GuardModes:
+        """The motions on the guards of another system."""
+        return type(self)(Strips(inner, self.epsilon))
+
+    def origin(self, key: ModeKey) -> ModeKey:
+        """The mode of the system that a motion is in."""
+        match key:
+            case (_, source, *_) if self.motion(key) is not None:
+                return source
+        return key
 
     @abstractmethod
     def motion(self, key: ModeKey) -> GuardMotion | None:
@@ -342,7 +358,7 @@ class GuardModes(HybridSystem, ABC):
     def plain(self, key: ModeKey) -> ModeModel:
         """A mode of the system, with starts refused from which both fields lead away."""
         if key not in self._plain:
-            mode = self.system.mode(key)
+            mode = self.inner.mode(key)
             for name in mode.guard_names:
                 self.strip(key, name)
             refuse = partial(refuse_start, mode.guard_names, self.strip)
@@ -365,12 +381,11 @@ class GuardModes(HybridSystem, ABC):
 
 
 @dataclass(frozen=True, eq=False)
-class _Starts(Change):
+class _Starts(SameMotion):
     """A mode that refuses starts, unless it holds something; finest: the largest guard scale."""
 
     refuse: Callable[[str, ModeKey, Array], None]
     finest: float
-    keeps_steps = True
 
     def held(self, inner: Held | None) -> Held | None:
         return inner or Held((), _nothing, np.zeros(0), (), refuse=self.refuse)

@@ -30,9 +30,11 @@ class Relaxed(GuardModes):
     the strip behind guard `name` of mode `key`.
     """
 
+    ends = ("back", "through", "held", "released")
+
     def __init__(self, strips: Strips) -> None:
         super().__init__(strips)
-        self.epsilon, self.finest = strips.epsilon, _ARMED * strips.epsilon
+        self.finest = _ARMED * strips.epsilon
 
     def strip_of(self, key: ModeKey) -> Strip | None:
         """The strip that a mode of this relaxation is; None for a mode of the system."""

@@ -70,6 +70,8 @@ def filippov(system: HybridSystem) -> Filippov:
 class Filippov(GuardModes):
     """A system whose sliding motions are modes; see `filippov`."""
 
+    ends = ("leaves", "passes")
+
     def motion(self, key: ModeKey) -> _Slide | _Both | None:
         """Sliding on one guard, or on two at once; None for a mode of the system."""
         match key:
@@ -77,16 +79,16 @@ class Filippov(GuardModes):
                 return _Slide(key, self.strip(source, name), self)
             case (kind, source, str() as one, str() as other) if kind == SLIDING:
                 strips = self.strip(source, one), self.strip(source, other)
-                return _Both(Intersection(self.system, self.strip, *strips))
+                return _Both(Intersection(self.inner, self.strip, *strips))
         return None
 
     def ways(self, key: ModeKey) -> Outgoing:
         """Guards that are crossed, or on which a sliding motion begins."""
-        own, guards = self.system.outgoing(key), self.plain(key).guard_set
+        own, guards = self.inner.outgoing(key), self.plain(key).guard_set
         return replace(own, guards=guards, edge=partial(self._met, key))
 
     def _met(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
-        own = self.system.outgoing(key).edge(fired)
+        own = self.inner.outgoing(key).edge(fired)
         if len(fired) != 1 or not slides(self.strip(key, fired[0])):
             return own
         met = _Met(self.strip(key, fired[0]))
@@ -121,7 +123,7 @@ class _Met:
 class _Slide(OnGuard):
     """Sliding on one guard: what it holds, where one of the fields lets go, and the ways out."""
 
-    ends = ("leaves", "passes")
+    ends = Filippov.ends
 
     def __init__(self, key: ModeKey, strip: Strip, system: Filippov) -> None:
         super().__init__(key, strip)
@@ -171,7 +173,7 @@ class _Slide(OnGuard):
     def _meets(self, other: Strip, t: float, x: Array, u: Array) -> Jump:
         """Slide on beyond another guard that all four fields around cross, or on both."""
         key, name = self.strip.source.key, other.guard.name
-        corner = Intersection(self.system.system, self.system.strip, self.strip, other)
+        corner = Intersection(self.system.inner, self.system.strip, self.strip, other)
         partner = corner.beyond(t, x, u, other)
         if partner is None or not corner.is_crossed(t, x, u):
             if len(corner.inside(t, x, u)) != 1:
@@ -310,7 +312,7 @@ class _Both:
     def guards(self) -> GuardSet:
         """The guards where one of the weights reaches zero or one."""
         first, second = self.corner.first.guard.name, self.corner.second.guard.name
-        names = [f"{name}: {what}" for name in (first, second) for what in ("leaves", "passes")]
+        names = [f"{name}: {what}" for name in (first, second) for what in Filippov.ends]
         return GuardSet(tuple(names), self.values)
 
     def outgoing(self) -> Outgoing:

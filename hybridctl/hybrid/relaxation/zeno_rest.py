@@ -57,6 +57,8 @@ def past_zeno(system: HybridSystem) -> PastZeno:
 class PastZeno(GuardModes):
     """A system that comes to rest where its events accumulate; see `past_zeno`."""
 
+    ends = ("released",)
+
     def motion(self, key: ModeKey) -> _RestingMode | None:
         """The rest on a guard; None for a mode of the system."""
         match key:
@@ -66,15 +68,15 @@ class PastZeno(GuardModes):
 
     def plain(self, key: ModeKey) -> ModeModel:
         """A mode of the system as it is."""
-        return self.system.mode(key)
+        return self.inner.mode(key)
 
     def ways(self, key: ModeKey) -> Outgoing:
         """The edges of the system, and those to rest."""
-        return replace(self.system.outgoing(key), rest=partial(self._rest, key))
+        return replace(self.inner.outgoing(key), rest=partial(self._rest, key))
 
     def _rest(self, key: ModeKey, fired: tuple[str, ...]) -> Edge:
         """The way to rest on the guard whose events accumulate."""
-        own = [name for name in self.system.outgoing(key).guards.names if name in fired]
+        own = [name for name in self.inner.outgoing(key).guards.names if name in fired]
         if len(own) != 1:
             raise SystemDefinitionError(
                 f"events of guards {fired} accumulate in mode {key!r}; rest is defined on one "
@@ -86,7 +88,7 @@ class PastZeno(GuardModes):
 class _RestingMode(OnGuard):
     """Rest on the guard of a strip of no width: the field, what it holds, and its end."""
 
-    ends = ("released",)
+    ends = PastZeno.ends
 
     def __init__(self, key: ModeKey, strip: Strip) -> None:
         super().__init__(key, strip)

@@ -92,3 +92,32 @@ class Terms(Protocol):
             d = self.impulse_derivatives(q, z, f)
             gradient += y @ d.momentum - w @ d.rates
         return gradient
+
+
+class OtherTerms(Terms):
+    """Terms made of others, `own`: all of these, but for what a subclass says."""
+
+    def __init__(self, own: Terms) -> None:
+        self.own = own
+
+    def values(self, q: Array, v: Array, u: Array) -> TermValues:
+        """All terms at a point."""
+        return self.own.values(q, v, u)
+
+    def derivatives(self, q: Array, v: Array, a: Array, forces: Array) -> TermDerivatives:
+        """Derivatives at given acceleration and row forces."""
+        return self.own.derivatives(q, v, a, forces)
+
+    def impulse_derivatives(self, q: Array, z: Array, forces: Array) -> ImpulseDerivatives:
+        """Derivatives of momentum and rates at a given velocity."""
+        return self.own.impulse_derivatives(q, z, forces)
+
+    def load_turns(self, q: Array, z: Array, closed: tuple[int, ...], rank: int) -> Array | None:
+        """How rows of closed contacts turn on bodies that move."""
+        return self.own.load_turns(q, z, closed, rank)
+
+    def impulse_gradient(
+        self, q: Array, velocities: Array, forces: Array, moved: Array, along: Array
+    ) -> Array:
+        """The gradient of a sum, all else fixed."""
+        return self.own.impulse_gradient(q, velocities, forces, moved, along)
