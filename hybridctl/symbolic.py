@@ -36,7 +36,8 @@ from hybridctl.hybrid.model import (
     ResetModel,
 )
 from hybridctl.hybrid.system import HybridSystem, listed_parts
-from hybridctl.sensitivity.augmentation import SystemParameters, inputs_as_parameters
+from hybridctl.sensitivity.augmentation import SystemParameters
+from hybridctl.sensitivity.held_inputs import inputs_as_parameters
 from hybridctl.spaces import VectorSpace
 from hybridctl.whole_jump import CompiledJump, compiled_jump
 from hybridctl.whole_step import CompiledMode, expanded, made

@@ -40,9 +40,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import ConstraintViolatedError, SystemDefinitionError
+from hybridctl.errors import SystemDefinitionError
 from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet
+from hybridctl.hybrid.held import Held as Held
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.spaces import Space
@@ -125,44 +126,6 @@ class StepTransition(NamedTuple):
     matrix: Array
     noise: Array | None = None
     bounds: Array | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Held:
-    """What a mode holds: residuals(x) (k,), zero on it, such as gaps of closed contacts.
-
-    tolerances (k,): the size of each residual that still counts as zero, in its own unit. names,
-    units: (k,), for messages. jacobian: D_x of the residuals (k, ndx). refuse(what, key, x): raises
-    for further states at which no arc of the mode begins.
-    """
-
-    names: tuple[str, ...]
-    residuals: Callable[[Array], Array]
-    tolerances: Array
-    units: tuple[str, ...]
-    jacobian: Callable[[Array], Array] | None = field(default=None, kw_only=True)
-    refuse: Callable[[str, ModeKey, Array], None] | None = field(default=None, kw_only=True)
-
-    def excess(self, x: Array) -> float:
-        """The largest residual at x in units of its tolerance."""
-        return float((np.abs(self.residuals(x)) / self.tolerances).max(initial=0.0))
-
-    def check(self, what: str, key: ModeKey, x: Array) -> None:
-        """Raise `ConstraintViolatedError` if `what`, the state x, is off what mode `key` holds.
-
-        And what `refuse` raises.
-        """
-        residuals = self.residuals(x)
-        ratios = np.abs(residuals) / self.tolerances
-        if len(ratios) and not ratios.max() <= 1.0:
-            i = int(ratios.argmax())
-            raise ConstraintViolatedError(
-                f"{what} is off what mode {key!r} holds: {self.names[i]} is {residuals[i]:.6g} "
-                f"{self.units[i]}, tolerated are {self.tolerances[i]:.3g} {self.units[i]}; "
-                f"x0 = system.mode({key!r}).project(x0) puts a state on it"
-            )
-        if self.refuse is not None:
-            self.refuse(what, key, x)
 
 
 class JumpTerms(NamedTuple):

@@ -23,10 +23,10 @@ from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.augmentation import (
     ParameterDerivatives,
-    inputs_as_parameters,
     with_guard_offsets,
     with_parameters,
 )
+from hybridctl.sensitivity.held_inputs import inputs_as_parameters
 
 CLOSE = 1e-7
 

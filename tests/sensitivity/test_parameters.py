@@ -11,9 +11,9 @@ from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.sensitivity.augmentation import (
     ParameterDerivatives,
-    inputs_as_parameters,
     with_parameters,
 )
+from hybridctl.sensitivity.held_inputs import inputs_as_parameters
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 
 RUN = {"rtol": 1e-11, "atol": 1e-11}

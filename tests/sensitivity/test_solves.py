@@ -11,7 +11,8 @@ from hybridctl.hybrid.model import FieldJacobian, GuardJacobian
 from hybridctl.mechanics import Robot, contact_system, parameter_derivatives
 from hybridctl.mechanics.impacts import resets
 from hybridctl.mechanics.modes import dynamics
-from hybridctl.sensitivity.augmentation import inputs_as_parameters, with_parameters
+from hybridctl.sensitivity.augmentation import with_parameters
+from hybridctl.sensitivity.held_inputs import inputs_as_parameters
 
 P = block.BlockParameters()
 

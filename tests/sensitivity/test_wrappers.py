@@ -19,10 +19,10 @@ from hybridctl.hybrid.mode import (
 )
 from hybridctl.sensitivity.augmentation import (
     ParameterDerivatives,
-    inputs_as_parameters,
     with_guard_offsets,
     with_parameters,
 )
+from hybridctl.sensitivity.held_inputs import inputs_as_parameters
 
 TOLERANCE = 1e-7
 ON_CIRCLE = np.array([1.0, 0.0, 0.0, 1.0])
