@@ -15,7 +15,7 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-import msgspec
+import msgspec.inspect
 import numpy as np
 from msgspec import Meta as Meta
 
@@ -87,12 +87,23 @@ def typed(kind: type[T], content: Any, where: str) -> T:
 
 @cache
 def _hints(settings: type) -> list[tuple[str, Any]]:
-    """Fields with all types that a class and those that it derives from give them."""
+    """Fields with all types that a class and those that it derives from give them.
+
+    Those that msgspec does not know, such as `ArrayLike`, are left to the class itself.
+    """
     found = list[tuple[str, Any]]()
     for kind in filter(is_dataclass, settings.__mro__):
         hints = get_type_hints(kind, include_extras=True).items()
         found += [each for each in hints if each not in found]
-    return found
+    return [(name, hint) for name, hint in found if _is_known(hint)]
+
+
+def _is_known(hint: Any) -> bool:
+    try:
+        msgspec.inspect.type_info(hint)
+    except TypeError:
+        return False
+    return True
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -204,7 +204,7 @@ def pushed(
     (foot,) = closed_contacts(mode)
     rows = gait.walker.dynamics.all.jacobian(q)[[foot, 2 + foot]]  # its normal and tangent
     kick = impulse * np.eye(7)[0]
-    gained, _ = KKT(gait.walker.robot.mass_matrix(q), rows.T, rows).solve(kick, np.zeros(2))
+    gained, _ = KKT(gait.walker.robot.mass_matrix(q), rows).solve(kick, np.zeros(2))
     return np.concatenate((q, v + gained))
 
 

@@ -28,7 +28,7 @@ _MOST_RESETS = MOST_GUARDS * 2 ** (MOST_GUARDS - 1)
 _SELECTIONS = 8  # one after the other
 
 
-class Outcome(NamedTuple):
+class EventOutcome(NamedTuple):
     """Where an event leads: the mode and the jump of its resets, and the guards that took part."""
 
     mode: ModeKey
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
     guards: tuple[str, ...]
 
     @classmethod
-    def of(cls, mode: ModeKey, jump: Jump, guards: tuple[str, ...]) -> Outcome:
+    def of(cls, mode: ModeKey, jump: Jump, guards: tuple[str, ...]) -> EventOutcome:
         """The outcome of guards that fired, of which the jump may name those that took part."""
         return cls(mode, jump, guards if jump.guards is None else jump.guards)
 
@@ -49,7 +49,7 @@ def executed(
     x: Array,
     u: Array,
     u_after: Array | None = None,
-) -> Outcome:
+) -> EventOutcome:
     """The event of guards that fire at (t, x, u), with the mode that goes on from it.
 
     u_after: the input (nu,) under which it does, by default u. Raises what `outcome` raises, and
@@ -62,7 +62,7 @@ def executed(
 
 def outcome(
     system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
-) -> Outcome:
+) -> EventOutcome:
     """The mode and the jump that guards of mode `source` lead to, when they fire at (t, x, u).
 
     Without an edge of their own the single edges are applied one after the other, with the same
@@ -85,7 +85,7 @@ def outcome(
     jump = first.jump
     if jump.impulses is not first.impulses:
         jump = replace(jump, impulses=first.impulses)
-    return Outcome.of(first.mode, jump, guards)
+    return EventOutcome.of(first.mode, jump, guards)
 
 
 def ends(

@@ -19,7 +19,7 @@ from hybridctl.errors import (
 from hybridctl.hybrid.arc import Arc, arc_from_steps, read_only
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
-from hybridctl.hybrid.jump import Outcome, consistent, outcome, selected
+from hybridctl.hybrid.jump import EventOutcome, consistent, outcome, selected
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import Jump, ModeKey, ModeModel, Point
 from hybridctl.hybrid.policy import (
@@ -338,9 +338,9 @@ def cross(
     before, u, rate = map(read_only, arc.left_limit())
     if instead is not None:
         key, jump, end, bridged = instead
-        key, jump, guards = Outcome.of(key, jump, crossing.guards)
+        key, jump, guards = EventOutcome.of(key, jump, crossing.guards)
     elif not crossing.guards:
-        key, jump, guards = Outcome(arc.mode, Jump(before), ())
+        key, jump, guards = EventOutcome(arc.mode, Jump(before), ())
     else:
         key, jump, guards = outcome(run.system, arc.mode, crossing.guards, t, before, u)
     name, space, after = f"state after the event at t = {t}", run.system.mode(key).space, before

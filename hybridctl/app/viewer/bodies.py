@@ -13,7 +13,7 @@ _GREY = (0.6, 0.6, 0.63, 1.0)
 _OPACITY = 0.4  # of tinted shapes
 
 
-class Bodies(ViserVisualizer):  # type: ignore[misc]
+class DrawnBodies(ViserVisualizer):  # type: ignore[misc]
     """Pinocchio's visualizer on a server of viser, below `/name`; see `display(q)`.
 
     tint: red, green and blue, 0 to 255, of all shapes, which one can then look through; without it

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from hybridctl.app.page.motion import contact_forces, event_impulses
-from hybridctl.app.viewer.bodies import Bodies
+from hybridctl.app.viewer.bodies import DrawnBodies
 from hybridctl.app.viewer.figure import Figure, world_surfaces
 from hybridctl.checks import Array, Indices, instance, number
 from hybridctl.control.reference import Reference
@@ -185,10 +185,10 @@ class Drawn:
         color: tuple[int, int, int] | None,
     ) -> None:
         self._scene, self._name, self._figure = server.scene, name, figure
-        self.bodies: Bodies | None = None
+        self.bodies: DrawnBodies | None = None
         self.bones: Any = None
         if shapes is not None and shapes.ngeoms:
-            self.bodies = Bodies(server, name, model, shapes, color)
+            self.bodies = DrawnBodies(server, name, model, shapes, color)
         else:
             lines = figure.bones(figure.robot.neutral())
             tone = np.full(lines.shape, color or TRUTH, dtype=np.uint8)

@@ -49,15 +49,16 @@ def load_bounds(problem: CoulombProblem) -> LoadBounds:
     drop = -problem.free[:k]
     smallest, largest = _responses(problem)
     own, firm = np.maximum(largest.diagonal(), _REGULAR), smallest.diagonal().copy()
+    bounded = firm > _REGULAR
+    firm[~bounded] = 1.0
     np.fill_diagonal(smallest, 0.0)
     np.fill_diagonal(largest, 0.0)
     least, greatest = np.zeros(k), np.full(k, _UNKNOWN)
-    bounded = firm > _REGULAR
     for _ in range(_SWEEPS):
         lifted = np.where(smallest < 0.0, smallest * greatest, smallest * least).sum(axis=1)
         pushed = np.where(largest > 0.0, largest * greatest, largest * least).sum(axis=1)
-        most = np.maximum(drop - lifted + _MARGIN, 0.0)
-        greatest[bounded] = np.minimum(greatest, most / firm)[bounded]
+        most = np.maximum(drop - lifted + _MARGIN, 0.0) / firm
+        greatest = np.where(bounded, np.minimum(greatest, most), greatest)
         least = np.maximum(least, np.maximum(drop - pushed - _MARGIN, 0.0) / own)
     return LoadBounds(least, greatest)
 
