@@ -31,6 +31,7 @@ from hybridctl.estimation.estimate import truncated
 from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.hybrid.jump import ends, executed
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.augmentation import with_guard_offsets
@@ -103,8 +104,8 @@ def _baseline(
     variances = _variances(noise, event)
     if not variances.any() or event.accumulation is not None:
         return result
-    event, rates, slowed, note = _steep(system, event, p)
-    added = _first_order(system, event, rates, np.zeros_like(p), variances, slowed).covariance
+    event, slowed, note = _steep(system, event, p)
+    added = _first_order(system, event, np.zeros_like(p), variances, slowed).covariance
     return result._replace(covariance=result.covariance + added, note=note)
 
 
@@ -187,22 +188,20 @@ def to_rest(
 def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | None) -> Jumped:
     if event.accumulation is not None:
         return _rested(system, event, p)
-    event, rates, slowed, note = _steep(system, event, p)
-    found = _first_order(system, event, rates, p, _variances(noise, event), slowed)
+    event, slowed, note = _steep(system, event, p)
+    found = _first_order(system, event, p, _variances(noise, event), slowed)
     return found if note is None else found._replace(note=note)
 
 
-def _steep(system: HybridSystem, event: Event, p: Array) -> tuple[Event, Rates, float, str | None]:
+def _steep(system: HybridSystem, event: Event, p: Array) -> tuple[Event, float, str | None]:
     """The event with guard rates of certain sign, see `_falling`, and a note if they were not."""
     rates = _rates(system, event)
     vague = _vague(rates, p)
     if vague is None:
-        return event, rates, 1.0, None
+        return event, 1.0, None
     note = f"the rate of {vague!r} is {UNSURE}"
     falling, slowed = _falling(system, event, p, *rates[vague])
-    if falling is None:
-        return event, rates, slowed, note
-    return falling, _rates(system, falling), slowed, note
+    return (event if falling is None else falling), slowed, note
 
 
 def _variances(noise: GuardNoise | None, event: Event) -> Array:
@@ -211,14 +210,14 @@ def _variances(noise: GuardNoise | None, event: Event) -> Array:
 
 
 def _first_order(
-    system: HybridSystem, event: Event, rates: Rates, p: Array, variances: Array, slowed: float
+    system: HybridSystem, event: Event, p: Array, variances: Array, slowed: float
 ) -> Jumped:
     """The jump by `_through`, or by the reset's Jacobian where there is no first order.
 
     slowed: by how much less than at its rate the time of an event changes with the deviation.
     """
     try:
-        return _through(system, event, rates, p, variances, slowed)
+        return _through(system, event, p, variances, slowed)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
@@ -226,7 +225,7 @@ def _first_order(
 
 
 def _through(
-    system: HybridSystem, event: Event, rates: Rates, p: Array, variances: Array, slowed: float
+    system: HybridSystem, event: Event, p: Array, variances: Array, slowed: float
 ) -> Jumped:
     """The jump by the saltation matrix G and k k^T s / gdot^2, or by a piecewise-linear map.
 
@@ -243,8 +242,8 @@ def _through(
             found = _linear(jump.state, p)
             if not noisy:
                 return found
-            ((rate, _),) = rates.values()
-            shift = slowed / rate * jump.field_change
+            (guard,), point = event.guards, _point_before(system, event)
+            shift = slowed / _rate(point, event, guard)[0] * jump.field_change
             added = variances[0] * np.outer(shift, shift)
             return found._replace(covariance=found.covariance + added)
     if noisy:
@@ -310,20 +309,29 @@ def _rates(system: HybridSystem, event: Event) -> Rates:
     :math:`D_x g\, A + \tfrac{d}{dt} D_x g`. The last term, the turning of the guard as the state
     goes on, is by a central difference, of 1e-10 of it.
     """
-    before = system.mode(event.mode_before)
-    t, x, u = event.time, event.state_before, event.input_before
-    point = before.calc(t, x, u)
-    a, flow = coefficients_at(point).state, point.field
+    point = _point_before(system, event)
+    before, a, flow = point.mode, coefficients_at(point).state, point.field
     h = _TURNED / max(1.0, float(np.abs(flow).max()))
     ahead, behind = (
-        before.calc(t + s, before.space.normalize(before.space.integrate(x, s * flow)), u)
+        before.calc(
+            point.t + s, before.space.normalize(before.space.integrate(point.x, s * flow)), point.u
+        )
         for s in (h, -h)
     )
     found = {}
     for guard in event.guards:
-        i = guard_index(before, guard)
-        g, late, early = (before.guard_row_at(i, p) for p in (point, ahead, behind))
-        rate = g.time + g.state @ flow + g.input @ event.input_rate
-        turned = (late.state - early.state) / (2.0 * h)
-        found[guard] = float(rate), np.asarray(g.state @ a + turned)
+        i, (rate, row) = guard_index(before, guard), _rate(point, event, guard)
+        late, early = (before.guard_row_at(i, p).state for p in (ahead, behind))
+        found[guard] = rate, np.asarray(row @ a + (late - early) / (2.0 * h))
     return found
+
+
+def _point_before(system: HybridSystem, event: Event) -> Point:
+    """The mode before an event, where it happens."""
+    return system.mode(event.mode_before).calc(event.time, event.state_before, event.input_before)
+
+
+def _rate(point: Point, event: Event, guard: str) -> tuple[float, Array]:
+    """The rate of a guard of an event, and its gradient D_x g (ndx,)."""
+    g = point.mode.guard_row_at(guard_index(point.mode, guard), point)
+    return float(g.time + g.state @ point.field + g.input @ event.input_rate), g.state
