@@ -250,11 +250,11 @@ def draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
     panels = [
         [
             Panel("down the slope [m]", _lines(runs, slice(0, 2), down, named=True)),
-            Panel("height above the slope [m]", _lines(runs, slice(0, 2), away)),
+            Panel("height [m]", _lines(runs, slice(0, 2), away)),
         ],
         [
             Panel("speed down the slope [m/s]", _lines(runs, slice(2, 4), down)),
-            Panel("speed away from the slope [m/s]", _lines(runs, slice(2, 4), away)),
+            Panel("normal speed [m/s]", _lines(runs, slice(2, 4), away)),
         ],
     ]
     series(folder / "figures/motion.png", panels, title="Balls on a slope")
