@@ -161,6 +161,7 @@ def simulate_truth(model: FilterModel, settings: FilterSettings, rng: np.random.
     if policy is None:
         return Truth(run, times, np.zeros((n + 1, mode.nu)))
     inputs = np.array([run.input(t) for t in times.tolist()])
+    disturbances[-1] = disturbances[-2]  # the run ends in its last period
     return Truth(run, times, inputs - disturbances)
 
 

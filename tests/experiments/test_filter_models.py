@@ -88,6 +88,14 @@ def test_a_policy_of_a_scenario_that_goes_by_samples_sees_them(noise):
     np.testing.assert_allclose(truth.commands, np.outer(seen, np.ones(2)), atol=1e-12)
 
 
+def test_commands_are_inputs_without_the_disturbance_of_their_period():
+    """Without a policy there are none, at the end of the last period either."""
+    model, settings = made("ball", *FREE, "force_noise=0.5")
+    truth = simulate_truth(model, settings, np.random.default_rng(0))
+    assert max(np.abs(truth.run.input(t)).max() for t in truth.times.tolist()) > 0.1
+    np.testing.assert_allclose(truth.commands, 0.0, atol=1e-12)
+
+
 def test_the_commands_of_the_door_are_held_and_go_with_the_truth():
     """A simulation with the logged torques alone is the truth, where nothing else acts."""
     import hybridctl as hc
