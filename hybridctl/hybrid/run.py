@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -34,7 +35,7 @@ from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK45_TABLEAU
-from hybridctl.hybrid.tolerances import FORCED, SAME_STATE
+from hybridctl.hybrid.tolerances import FORCED, SAME_STATE, SHRUNK
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowding, endings, predict
 
@@ -403,8 +404,9 @@ def accumulating(
         if e.accumulation is not None or e.bridged is not None or len(recent) > _RECENT:
             break
         if e.guards:
-            size = float(sizes_of_jumps(e.state_before, e.state_after))
-            recent.append(Fired(e.time, e.guards, size, _is_idle(e)))
+            size = _distance(e.state_before, e.state_after)
+            at_once = crossing.time - e.time <= SHRUNK
+            recent.append(Fired(e.time, e.guards, size, at_once and _is_idle(e)))
     recent.reverse()
     resting = _at_rest(run, arc, recent) if run.rests else None
     if resting is not None:
@@ -461,7 +463,7 @@ def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Instead |
     key, jump = edge.jump(arc.end, x, u)
     ahead = run.at_once if end.left is not None else max(run.zeno_horizon, run.at_once)
     flow = speed * (end.time - end.since + ahead)
-    near = sizes_of_jumps(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))
+    near = _distance(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))
     return Instead(key, jump, end) if near else None
 
 
@@ -490,8 +492,9 @@ def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:
     return bool(np.abs(last).max() <= FORCED * made)
 
 
-def sizes_of_jumps(before: Array, after: Array) -> Array:
-    """Norms (...) of the changes of states (..., nx); zero where their dimension changes."""
+def _distance(before: Array, after: Array) -> float:
+    """The norm of a change of the state, zero where its dimension changes."""
     if before.shape != after.shape:
-        return np.zeros(before.shape[:-1])
-    return np.asarray(np.linalg.norm(after - before, axis=-1))
+        return 0.0
+    change = after - before
+    return math.sqrt(change.dot(change))

@@ -75,10 +75,13 @@ class Propagation:
 
     def onward(self, state: Array, noise: Array | None) -> Propagation:
         """The propagation with F (n+, n) and P (n+, n+), or no noise, after it; without W."""
-        gathered = state @ self.noise @ state.T
+        moved = state.dot(self.state)
+        if noise is None and state.shape == self.noise.shape and not self.noise.any():
+            return Propagation(moved, self.noise, self.cost)
+        gathered = state.dot(self.noise).dot(state.T)
         if noise is not None:
             gathered += noise
-        return Propagation(state @ self.state, symmetric_part(gathered), self.cost)
+        return Propagation(moved, symmetric_part(gathered), self.cost)
 
     def value(self, after: Array) -> Array:
         """The value V_0 (n, n) for V_1 (n+, n+): of the least cost, with S the input's reach."""
@@ -217,4 +220,4 @@ def _rows(blocks: Array, matrix: Array) -> Array:
 
 def symmetric_part(a: Array) -> Array:
     """The symmetric part (a + a') / 2 (..., n, n)."""
-    return np.asarray(0.5 * (a + np.swapaxes(a, -1, -2)))
+    return np.asarray(0.5 * (a + a.swapaxes(-1, -2)))
