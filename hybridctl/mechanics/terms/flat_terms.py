@@ -159,11 +159,11 @@ class FlatTerms(Terms):
 
     def _known_at(self, q: Array, sweeps: Sweeps) -> tuple[Array, Array]:
         """Points and wrenches of `_placed`, kept where this thread asked for them at q last."""
-        known = self._known
-        if getattr(known, "q", None) != q.tobytes():
+        at, points, wrenches = getattr(self._known, "placed", (None, q, q))
+        if at != q.tobytes():
             rotations, positions = sweeps.places()
             return self._placed(q, rotations.take(self._joints, 0), positions)
-        return known.points, known.wrenches
+        return points, wrenches
 
     def _placed(self, q: Array, turns: Array, positions: Array) -> tuple[Array, Array]:
         """Contact points (c, 3) in the world, and w (r, 6) of all rows."""
@@ -171,7 +171,7 @@ class FlatTerms(Terms):
         points = (turns @ self._local[:, :, None])[:, :, 0] + positions.take(self._joints, 0)
         moments = self._turn.dot(points.ravel()).reshape(-1, 3)
         wrenches = np.concatenate((self._directions, moments), axis=1)
-        known.q, known.points, known.wrenches, known.levers = q.tobytes(), points, wrenches, None
+        known.placed, known.levers = (q.tobytes(), points, wrenches), None
         return points, wrenches
 
     def _turning(self, columns: Array, points: Array, forces: Array) -> Array:

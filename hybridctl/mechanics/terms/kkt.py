@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg.lapack import dgecon, dgesv, dgetrf, dgetrs, dlange, dpotrf, dpotrs
+from scipy.linalg.lapack import dgecon, dgesv, dgetrf, dgetrs, dlange, dpocon, dpotrf, dpotrs
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.terms.least_norm import LeastNorm
@@ -53,9 +53,13 @@ class KKT:
         return self
 
     def _singular(self) -> bool:
-        """Whether G, which is factorised, is singular."""
+        """Whether G, which is factorised, is singular: by Cholesky's method where it can be."""
+        size = dlange("1", self.response)
+        if self._symmetric:
+            self._factors, failed = dpotrf(self.response, lower=1)
+            return bool(failed or dpocon(self._factors, size, uplo="L")[0] <= RANK)
         self._factors, self._pivots, _ = dgetrf(self.response)
-        return bool(dgecon(self._factors, dlange("1", self.response))[0] <= RANK)
+        return bool(dgecon(self._factors, size)[0] <= RANK)
 
     @cached_property
     def sharing(self) -> LeastNorm:
@@ -86,6 +90,8 @@ class KKT:
         """The determinant of G; where it is singular, the product of its other singular values."""
         if self.redundant:
             return self.sharing.determinant
+        if self._symmetric:
+            return float(self._factors.diagonal().prod()) ** 2
         exchanged = int(np.count_nonzero(self._pivots != np.arange(len(self._pivots))))
         return float(self._factors.diagonal().prod()) * (-1.0) ** exchanged
 
@@ -99,6 +105,8 @@ class KKT:
         """The forces with G lambda = c - C M^-1 b for that right-hand side (k,) or (k, m)."""
         if self.redundant:
             return self.sharing.solve(wanted)
+        if self._symmetric:
+            return np.asarray(dpotrs(self._factors, wanted, lower=1)[0])
         return divided(self.response, self._factors, self._pivots, wanted)
 
     def by_mass(self, b: Array) -> Array:
