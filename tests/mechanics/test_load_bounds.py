@@ -55,19 +55,21 @@ def all_solutions(problem):
     return found
 
 
+@pytest.mark.parametrize(("friction", "share"), [(0.5, 0.2), (3.0, 0.05)])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_all_solutions_are_within_the_bounds(count):
+def test_all_solutions_are_within_the_bounds(count, friction, share):
+    """With much friction a contact may take its normal response away, and has no greatest force."""
     rng = np.random.default_rng([21, count])
     decided = 0
     for _ in range(150):
-        problem = random_problem(rng, count)
+        problem = random_problem(rng, count, friction)
         bounds = load_bounds(problem)
         for forces in all_solutions(problem):
             normal = forces[:count]
             assert (normal >= bounds.least - LAW).all()
             assert (normal <= bounds.greatest + LAW).all()
         decided += sum(bounds.open) + sum(bounds.closed)
-    assert decided >= 0.2 * 150 * count  # bounds that say nothing would pass, too
+    assert decided >= share * 150 * count  # bounds that say nothing would pass, too
 
 
 def test_bounds_of_contacts_that_do_not_move_each_other_are_those_of_friction_alone():
@@ -123,3 +125,16 @@ def test_a_rod_that_lands_with_one_end_has_one_solution_though_both_touch():
     assert (found.uniqueness, found.modes[1]) == ("proven", "open")
     (one,) = enumerate_solutions(problem)
     np.testing.assert_allclose(one.rates, found.rates, atol=1e-8)
+
+
+def test_contacts_that_separate_have_one_solution_whatever_their_friction():
+    """Nothing pushes, so that static friction above kinetic friction leaves no choice either."""
+    tangents = (np.array([2]), np.array([3]))
+    free = np.array([0.5, 0.6, 1.0, -1.0])
+    static, kinetic = np.full(2, 0.6), np.full(2, 0.4)
+    delassus = np.diag([1.0, 1.0, 0.8, 0.8])
+    delassus[0, 1] = delassus[1, 0] = 0.2
+    problem = CoulombProblem(delassus, free, tangents, static, kinetic, (None, None))
+    found = solve(problem)
+    assert (found.uniqueness, found.modes) == ("proven", ("open", "open"))
+    np.testing.assert_allclose(found.rates, free, atol=1e-15)

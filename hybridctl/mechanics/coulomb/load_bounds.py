@@ -1,4 +1,4 @@
-r"""Bounds of the normal forces of all solutions, by intervals: contacts that surely open or close.
+r"""Bounds of the normal forces of all solutions: contacts that are surely open, or surely closed.
 
 Whatever the friction does inside its cones, :math:`|f_t| \le \mu f_n`, the normal rates are
 :math:`w_i = b_i + \sum_j a_{ij} f_j` with

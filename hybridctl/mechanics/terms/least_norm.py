@@ -31,7 +31,7 @@ class LeastNorm:
     ) -> None:
         self.matrix, self._equal = matrix, weights is None
         self.weights = _equal(matrix.shape[1]) if weights is None else weights
-        acting, self._range = _halves(matrix) if definite else _outer(matrix)
+        acting, self._range = (_half(matrix), None) if definite else _outer(matrix)
         self.rank = acting.shape[1]
         self._rows, tau, _, _ = dgeqrf(acting, overwrite_a=1)
         self._root, self._tau = self._rows[: self.rank], tau
@@ -120,7 +120,7 @@ class LeastNorm:
         return np.asarray(self.inverse @ (self.inverse.T @ change))
 
 
-def _outer(matrix: Array) -> tuple[Array, Array | None]:
+def _outer(matrix: Array) -> tuple[Array, Array]:
     """The factors Z R (n, r) and Q (m, r) of a matrix (m, n), by QR with pivots."""
     factors, pivots, tau, _, _ = dgeqp3(matrix)
     sizes = np.abs(factors.diagonal())
@@ -130,12 +130,12 @@ def _outer(matrix: Array) -> tuple[Array, Array | None]:
     return acting, dorgqr(factors[:, :rank], tau[:rank])[0]
 
 
-def _halves(matrix: Array) -> tuple[Array, Array | None]:
+def _half(matrix: Array) -> Array:
     """The factor Z R (n, r) of a matrix that is the product of this and its transpose."""
     factors, pivots, rank, _ = dpstrf(matrix, tol=RANK * matrix.diagonal().max())
     acting = np.empty((rank, len(matrix))).T
     acting[pivots - 1] = _upper(factors[:rank]).T
-    return acting, None
+    return acting
 
 
 def _orthonormal(columns: Array) -> tuple[Array, Array]:
