@@ -138,3 +138,25 @@ def test_contacts_that_separate_have_one_solution_whatever_their_friction():
     found = solve(problem)
     assert (found.uniqueness, found.modes) == ("proven", ("open", "open"))
     np.testing.assert_allclose(found.rates, free, atol=1e-15)
+
+
+def test_several_solutions_stay_several_beside_a_contact_that_separates():
+    """What is left out proves nothing of the others."""
+    rng = np.random.default_rng(22)
+    several = 0
+    for _ in range(400):
+        problem = random_problem(rng, 2, friction=3.0)
+        rates = [problem.delassus @ f + problem.free for f in all_solutions(problem)]
+        if all(np.abs(w - rates[0]).max() < 1e-6 for w in rates):
+            continue
+        several += 1
+        rows = np.array([0, 1, 3, 4])  # of three contacts, the last on its own
+        delassus, free = np.eye(6), np.array([0.0, 0.0, 0.5, 0.0, 0.0, 0.3])
+        delassus[np.ix_(rows, rows)], free[rows] = problem.delassus, problem.free
+        tangents = tuple(np.array([3 + i]) for i in range(3))
+        friction = np.append(problem.kinetic, 0.4)
+        beside = CoulombProblem(delassus, free, tangents, friction, friction, (None,) * 3, 1.0)
+        assert load_bounds(beside).open[2]
+        assert not certainly_unique(beside)
+        assert len(enumerate_solutions(beside)) > 1
+    assert several >= 5
