@@ -31,7 +31,11 @@ class LeastNorm:
     ) -> None:
         self.matrix, self._equal = matrix, weights is None
         self.weights = _equal(matrix.shape[1]) if weights is None else weights
-        acting, self._range = (_half(matrix), None) if definite else _outer(matrix)
+        self._range: Array | None = None
+        if definite:
+            acting = _half(matrix)
+        else:
+            acting, self._range = _outer(matrix)
         self.rank = acting.shape[1]
         self._rows, tau, _, _ = dgeqrf(acting, overwrite_a=1)
         self._root, self._tau = self._rows[: self.rank], tau
@@ -133,7 +137,7 @@ def _outer(matrix: Array) -> tuple[Array, Array]:
 def _half(matrix: Array) -> Array:
     """The factor Z R (n, r) of a matrix that is the product of this and its transpose."""
     factors, pivots, rank, _ = dpstrf(matrix, tol=RANK * matrix.diagonal().max())
-    acting = np.empty((rank, len(matrix))).T
+    acting: Array = np.empty((rank, len(matrix))).T
     acting[pivots - 1] = _upper(factors[:rank]).T
     return acting
 
