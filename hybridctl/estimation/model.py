@@ -148,9 +148,10 @@ class Model:
     def diffusion(self, mode: ModeModel, ahead: StepAhead, u: Array) -> Diffusion | None:
         """The noise of a mode that takes whole steps, where it is constant under a held input.
 
-        None where a step ahead leaves the pace of the mode, such as that of friction that is stiff.
+        None where the mode holds something, whose give follows the state, and where a step ahead
+        leaves the pace of the mode.
         """
-        if not mode.compiled or not in_pace(mode, ahead, u):
+        if not mode.compiled or mode.held is not None or not in_pace(mode, ahead, u):
             return None
         if self.process_noise is None:
             return Diffusion(np.zeros((mode.space.ndx,) * 2), np.zeros((mode.nu, mode.nu)))

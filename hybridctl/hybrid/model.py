@@ -104,14 +104,10 @@ class WholeStep(NamedTuple):
 
 
 class Diffusion(NamedTuple):
-    """White noise on a mode: densities W (ndx, ndx), and V (nu, nu) of what enters as the input.
-
-    compliance: how far what the mode holds gives way to V, see `estimation.noise`.
-    """
+    """White noise on a mode: densities W (ndx, ndx), and V (nu, nu) of what enters as the input."""
 
     density: Array
     through_input: Array
-    compliance: float = 0.0
 
 
 class StepTransition(NamedTuple):
