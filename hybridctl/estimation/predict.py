@@ -111,8 +111,8 @@ def _in_one_step(
             e.since,
         )
         return StatePrediction(after, (), moved.matrix)
-    taken = _taken(model, mode, e, h, law)
-    if taken is None or not (taken.bounds > 0.0).all():
+    taken = mode.step(ahead, law)  # beyond a stop, the speed's bound is below zero
+    if taken is None or not taken.error < 1.0 or not (taken.bounds > 0.0).all():
         return None
     return _ended(model, mode, e, end, taken, u)
 
