@@ -4,7 +4,7 @@ import casadi as ca
 import numpy as np
 import pytest
 from estimation.systems import affine
-from hybridctl.robots import ball, block
+from hybridctl.robots import ball, block, cube
 
 from hybridctl import symbolic
 from hybridctl.estimation.covariance import step_transition
@@ -80,6 +80,30 @@ def test_what_gives_way_gathers_noise_by_what_forces_do_to_it(key):
     sizes = np.sqrt(np.diag(flow.noise))
     # as accurate as the tolerance of the noise gathered; none of it is zero
     np.testing.assert_allclose((flow.noise - expected) / np.outer(sizes, sizes), 0.0, atol=1e-9)
+
+
+@pytest.mark.parametrize("part", [0.02, 0.5, 0.97, 0.9999, 1.001, 1.5, 50.0])
+def test_a_stop_on_the_way_is_not_stepped_over(part):
+    """A cube that slides flat loses mu g of its speed: it stands after this part of the step."""
+    p, h = cube.CubeParameters(), 0.01
+    system = cube.system(p, actuated=True)
+    slowing = p.friction * p.gravity
+    x = np.r_[0.0, 0.0, p.half_width, 0.0, 0.0, 0.0, 1.0, part * h * slowing, np.zeros(5)]
+    bottom = ["bottom" in name for name in cube.CORNERS]
+    sliding, standing = (
+        tuple(state if below else "open" for below in bottom) for state in ("slip", "stick")
+    )
+    noise = Noise(1e-4 * np.eye(6), through_input=True)
+    kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)))
+    start = Estimate(sliding, 0.0, x, 1e-8 * np.eye(12))
+    found = predict(kf.model, start, h, HeldInput(np.zeros(6)))
+    left = min(part, 1.0) * h  # the time until it stands, or until the end
+    travelled = x[7] * left - 0.5 * slowing * left**2
+    # to the tolerance of a run, 1e-9 of coordinates, and the speed at which sliding ends, 1e-8
+    np.testing.assert_allclose(found.estimate.mean[0], travelled, atol=1e-9)
+    np.testing.assert_allclose(found.estimate.mean[7], x[7] - slowing * left, atol=2e-8)
+    assert found.estimate.mode == (standing if part < 1.0 else sliding)
+    assert len(found.events) == (part < 1.0)
 
 
 def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():
