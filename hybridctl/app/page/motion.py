@@ -89,14 +89,15 @@ def _mover(mover: Mover, columns: list[int]) -> dict[str, Any]:
         "modes": [(arc.start, arc.end, mode_text(arc.mode)) for arc in mover.run.arcs],
         "events": [(event.time, event_text(event)) for event in mover.run.guard_events],
     }
-    if isinstance(mover.system, ContactSystem):
+    mechanism = None if mover.system is None else mover.system.mechanism
+    if mover.system is not None and mechanism is not None:
         both = [contact_forces(mover.system, arc, t) for t, arc, _ in states]
         places, forces = (np.array(column)[..., columns] for column in zip(*both, strict=True))
         record |= {"places": packed(places), "forces": packed(forces)}
         record["impulses"] = [
             impulse | {part: impulse[part][columns] for part in ("place", "value")}
             for event in mover.run.guard_events
-            for impulse in event_impulses(mover.system, event)
+            for impulse in event_impulses(mechanism, event)
         ]
     return record
 
@@ -116,13 +117,19 @@ def event_text(event: Event) -> str:
     return ", ".join(event.guards) + unique + bridge
 
 
-def contact_forces(system: ContactSystem, arc: Arc, t: float) -> tuple[Array, Array]:
-    """Points of all contacts (c, 3) in m and the forces there (c, 3) in N, at time t of an arc."""
-    x = arc(t)
-    forces = system.mode(arc.mode).outputs(t, x, arc.input(t))
-    return system.dynamics.all.in_world(
-        x[: system.robot.nq], forces["normal_force"], forces["friction_force"]
+def contact_forces(system: HybridSystem, arc: Arc, t: float) -> tuple[Array, Array]:
+    """Points of all contacts (c, 3) in m and the forces there (c, 3) in N, at time t of an arc.
+
+    system: one with a `mechanism`. Forces are zero where its mode does not tell them.
+    """
+    x, mechanism = arc(t), system.mechanism
+    c = len(mechanism.contacts)
+    found = {"normal_force": np.zeros(c), "friction_force": np.zeros((c, 2))}
+    found |= system.mode(arc.mode).outputs(t, x, arc.input(t))
+    places, forces = mechanism.dynamics.all.in_world(
+        x[: mechanism.robot.nq], found["normal_force"], found["friction_force"]
     )
+    return places, forces
 
 
 def event_impulses(system: ContactSystem, event: Event) -> list[dict[str, Any]]:
