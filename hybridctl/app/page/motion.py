@@ -10,14 +10,13 @@ import numpy as np
 
 from hybridctl.app.plots import TRACKING
 from hybridctl.app.report import RunFolder
+from hybridctl.app.viewer.figure import contact_forces, event_impulses
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError
 from hybridctl.files import packed
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.mechanics.impacts.impact import ImpactResult
-from hybridctl.mechanics.system import ContactSystem
 from hybridctl.tables import mode_text
 
 MOTION = "motion.json"
@@ -115,44 +114,3 @@ def event_text(event: Event) -> str:
     unique = "" if event.uniqueness is None else f"; uniqueness {event.uniqueness}"
     bridge = "" if event.bridge is None else f"; {event.bridge}"
     return ", ".join(event.guards) + unique + bridge
-
-
-def contact_forces(system: HybridSystem, arc: Arc, t: float) -> tuple[Array, Array]:
-    """Points of all contacts (c, 3) in m and the forces there (c, 3) in N, at time t of an arc.
-
-    system: one with a `mechanism`. Forces are zero where its mode does not tell them.
-    """
-    x, mechanism = arc(t), system.mechanism
-    c = len(mechanism.contacts)
-    found = {"normal_force": np.zeros(c), "friction_force": np.zeros((c, 2))}
-    found |= system.mode(arc.mode).outputs(t, x, arc.input(t))
-    places, forces = mechanism.dynamics.all.in_world(
-        x[: mechanism.robot.nq], found["normal_force"], found["friction_force"]
-    )
-    return places, forces
-
-
-def event_impulses(system: ContactSystem, event: Event) -> list[dict[str, Any]]:
-    """The impulses of an event, with friction where its reset reports that.
-
-    For each contact that takes part: time in s, contact, place (3,) in m, value (3,) in N s, and
-    its size.
-    """
-    if not np.any(event.impulses):
-        return []
-    impact = event.report
-    friction = np.zeros((len(event.impulses), 2))
-    if isinstance(impact, ImpactResult):
-        friction = impact.friction_impulses
-    q = event.state_before[: system.robot.nq]
-    places, values = system.dynamics.all.in_world(q, event.impulses, friction)
-    return [
-        {
-            "time": event.time,
-            "contact": system.contacts[i].name,
-            "place": places[i],
-            "value": values[i],
-            "size": float(np.linalg.norm(values[i])),
-        }
-        for i in np.flatnonzero(event.impulses).tolist()
-    ]

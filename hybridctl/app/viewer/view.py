@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from hybridctl.app.page.motion import contact_forces, event_impulses
 from hybridctl.app.viewer.bodies import DrawnBodies
-from hybridctl.app.viewer.figure import Figure, world_surfaces
+from hybridctl.app.viewer.figure import Figure, contact_forces, event_impulses, world_surfaces
 from hybridctl.checks import Array, Indices, instance, number
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
