@@ -347,16 +347,16 @@ def record_log(
     MODEL is as in `filter --model`. Rate, duration and noise are settings.
     """
     from hybridctl.app.commands import record
-    from hybridctl.app.models import find_model
+    from hybridctl.app.models import find_model, find_source
     from hybridctl.app.page.transcript import Transcript
     from hybridctl.app.report import RunFolder
 
     seeds = () if seed is None else (f"seed={seed}",)
+    if show:
+        _echo_settings(find_source(model).configured(config, (*settings, *seeds)))
+        return
     source = find_model(model)
     configuration = source.configured(config, (*settings, *seeds))
-    if show:
-        _echo_settings(configuration)
-        return
     path = RunFolder(f"record-{source.name}").path if out is None else out
     record.record(source, configuration, path, Transcript(), overwrite=overwrite)
 

@@ -14,10 +14,10 @@ from rich.console import Console
 from hybridctl.app.commands import filter_base
 from hybridctl.app.commands.record import synthetic_log, truth_path, write
 from hybridctl.app.commands.results import draw_all, write_results
-from hybridctl.app.models import ModelSource, find_model
+from hybridctl.app.models import ModelSource, find_source
 from hybridctl.app.page.build import finish
 from hybridctl.app.plots import short_mode
-from hybridctl.app.report import RunFolder, assigned, progress, say, table
+from hybridctl.app.report import RunFolder, progress, say, table
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
@@ -26,7 +26,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
-from hybridctl.settings import typed
+from hybridctl.logs.legged import BaseModel
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
 _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
@@ -69,15 +69,17 @@ def run(
     look: bool = False,
 ) -> dict[str, Any]:
     """Filter a log into a folder (see `RunFolder`); returns what summary.json holds."""
-    if filter_base.is_base_file(request.model):
+    source = find_source(request.model)
+    if source.kind is BaseModel:
         if request.log is None or request.compare or request.truth is not None:
             raise InputError("a legged base needs a log, and takes neither truth nor compare")
-        given = request.log, request.mapping, request.segment
-        base = filter_base.load_base(request.model, assigned(request.assignments))
-        return filter_base.run(
-            base, *given, out, console, mcap=request.mcap, overwrite=overwrite, look=look
-        )
-    source = find_model(request.model)
+        model = source.make(source.configured(None, request.assignments))
+        own = None if model.mapping is None else LogMapping.parse(model.mapping)
+        log = read_log(request.log, request.mapping or own, segment=request.segment)
+        folder = RunFolder(f"filter-{source.name}", out, overwrite=overwrite)
+        summary = filter_base.run(model, log, folder, console, mcap=request.mcap)
+        finish(folder, console, "the base of a legged robot along a log", look=look)
+        return summary
     case = None if request.log is None else read(source, request, request.log)
     folder = RunFolder(f"filter-{source.name}", out, overwrite=overwrite)
     if case is None:
@@ -103,7 +105,7 @@ def run(
 
 
 def recorded(
-    source: ModelSource, request: FilterRequest, folder: RunFolder, console: Console
+    source: ModelSource[FilterModel], request: FilterRequest, folder: RunFolder, console: Console
 ) -> FilterCase:
     """A log that is made now, and left in the folder."""
     if request.mapping is not None or request.segment is not None or request.truth is not None:
@@ -117,12 +119,11 @@ def recorded(
     return FilterCase(model, settings, log, truth.run)
 
 
-def read(source: ModelSource, request: FilterRequest, path: Path) -> FilterCase:
+def read(source: ModelSource[FilterModel], request: FilterRequest, path: Path) -> FilterCase:
     """A log from a file, with the truth where there is one."""
     log = load_log(path, source.make(source.configured()).mapping, request.mapping, request.segment)
     given = recorded_settings(log, source.name)
-    values = dict(vars(source.configured(None, ()))) | given | assigned(request.assignments)
-    settings = typed(source.settings, values, "settings")
+    settings = source.configured(None, request.assignments, given)
     model = source.make(settings)
     beside = truth_path(path)
     found = request.truth or (beside if given and beside.is_file() else None)
