@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from hybridctl.app.models import find_model, from_anywhere
 from hybridctl.app.page.build import finish
 from hybridctl.app.report import RunFolder, say, table
 from hybridctl.checks import Array, array, member, quoted
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.control.tuning.journal import Journal
+from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.identify import (
     Identification,
@@ -30,7 +30,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.settings import least_and_most
 from hybridctl.workers import crew
 
-STATE = "evaluations.json"
+STATE = "evaluations.jsonl"
 FACTOR = 10.0  # by which a parameter may end above or below where it starts
 
 
@@ -99,18 +99,19 @@ def run(
     name = f"identify-{find_model(request.model).name}"
     folder = RunFolder(name, out, overwrite=overwrite, resumes=STATE)
     folder.write_configuration(settings, seed=None)
+    record = Journal(folder / STATE, _asked(request))
+    done = [LikelihoodPoint.from_dict(content) for (content,) in record.values()]
+    known = {tuple(one.values.tolist()): one for one in done}
+
+    def keep(one: LikelihoodPoint) -> None:
+        record.put(str(len(record)), (one.as_dict(),))
+        values = zip(request.parameters, one.values, strict=True)
+        there = ", ".join(f"{name} {value:.5g}" for name, value in values)
+        say(console, f"{len(record)}: log-likelihood {one.log_likelihood:.2f} at {there}")
+
     with crew(request.workers, request.dask) as workers:
-        state = _State(folder, console, request)
-        problem = Problem(
-            make,
-            request.parameters,
-            bounds,
-            fitted,
-            settings,
-            workers.others,
-            state.read(),
-            state.add,
-        )
+        given = request.parameters, bounds, fitted, settings
+        problem = Problem(make, *given, workers.others, known, keep)
         found = identify(problem, start, held_out=judged, max_evaluations=request.max_evaluations)
         profiles = [profile(problem, found, one) for one in request.profiles]
     summary = summarize(found, profiles, len(fitted), len(judged))
@@ -121,49 +122,16 @@ def run(
     return summary
 
 
-class _State:
-    """The evaluations of a run, in a file that is written anew after each."""
-
-    def __init__(self, folder: RunFolder, console: Console, request: IdentifyRequest) -> None:
-        self.folder, self.console, self.names = folder, console, request.parameters
-        self.asked = {
-            "model": request.model,
-            "logs": [str(path) for path in request.logs],
-            "parameters": list(request.parameters),
-            "segments": request.segments,
-            "until": request.until,
-            "settings": list(request.assignments),
-        }
-        self.done: list[LikelihoodPoint] = []
-
-    def read(self) -> dict[tuple[float, ...], LikelihoodPoint]:
-        """The evaluations that an earlier run of the same request has left, by parameter values."""
-        path = self.folder / STATE
-        if not path.is_file():
-            return {}
-        try:
-            content = json.loads(path.read_text())
-            asked, self.done = (
-                content["asked"],
-                list(map(LikelihoodPoint.from_dict, content["done"])),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileFormatError(f"{path} is no state of an identification: {error}") from error
-        if asked != self.asked:
-            raise InputError(
-                f"out: {self.folder.path} holds a run of another request, {asked}; overwrite "
-                "replaces it"
-            )
-        return {tuple(one.values.tolist()): one for one in self.done}
-
-    def add(self, one: LikelihoodPoint) -> None:
-        """Add an evaluation to the file, and print it."""
-        self.done.append(one)
-        content = {"asked": self.asked, "done": [each.as_dict() for each in self.done]}
-        self.folder.write_json(STATE, content)
-        values = ", ".join(f"{n} {v:.5g}" for n, v in zip(self.names, one.values, strict=True))
-        line = f"{len(self.done)}: log-likelihood {one.log_likelihood:.2f} at {values}"
-        say(self.console, line)
+def _asked(request: IdentifyRequest) -> dict[str, Any]:
+    """What the evaluations of a run depend on."""
+    return {
+        "model": request.model,
+        "logs": [str(path) for path in request.logs],
+        "parameters": request.parameters,
+        "segments": request.segments,
+        "until": request.until,
+        "settings": request.assignments,
+    }
 
 
 def _start(make: ModelAt) -> Array:
