@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.markup import escape
 from scipy.spatial.transform import Rotation
 
-from hybridctl.app.plots import TRACKING, Line, Panel, series
-from hybridctl.app.plots.filters import result_bands
+from hybridctl.app.plots import Line, Panel, series
+from hybridctl.app.plots.filters import band, result_bands
 from hybridctl.app.report import RunFolder, say, table
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.logs import Log, examine
@@ -92,8 +92,8 @@ def draw(folder: RunFolder, found: BaseRun) -> None:
         row = []
         for label, names, values, first, unit in columns:
             middle, wide = unit * values[:, k], unit * _SIGMAS * deviations[:, first + k]
-            edges = [Line(times, middle + s * wide, None, TRACKING, "--", 0.8) for s in (-1, 1)]
-            row.append(Panel(label.format(names[k]), [Line(times, middle), *edges]))
+            lines = [Line(times, middle), *band(times, middle, wide)]
+            row.append(Panel(label.format(names[k]), lines))
         rows.append(row)
     (folder / "figures").mkdir(exist_ok=True)
     title = "The root, with two standard deviations; shaded by feet in contact"
