@@ -115,12 +115,20 @@ class Asked:
             return None
         return found
 
+    def shows(self, model: str) -> bool:
+        """Whether the settings of a model were to be printed only; then they are."""
+        from hybridctl.app.models import find_source
+
+        if self.show:
+            _echo_settings(find_source(model).configured(self.config, self.settings))
+        return self.show
+
     def run(
         self,
         name: str,
         find: Callable[[RunFolder, Console], object],
         summary: str,
-        claim: str | None,
+        claim: str | None = None,
         resumes: str | None = None,
     ) -> None:
         """Run `find(folder, console)` in a folder, and leave its page.
@@ -364,33 +372,22 @@ def record_log(
 @cli.command("filter")
 @click.argument("log", type=click.Path(path_type=Path), required=False, metavar="[LOG]")
 @_MODEL
+@_of_runs
 @_MAPPING
 @_SEGMENT
 @click.option("--truth", type=click.Path(path_type=Path), help="The truth that `record` has left.")
-@_OUT
-@_OVERWRITE
-@_SET
 @click.option("--compare", is_flag=True, help="Run the other filters too, and compare them.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
-@_OPEN
-def filter_log(
-    log: Path | None,
-    model: str,
-    settings: tuple[str, ...],
-    out: Path | None,
-    overwrite: bool,
-    look: bool,
-    **options: Any,
-) -> None:
+def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 
-    Without LOG, a synthetic one is recorded first. `record MODEL --settings` shows the settings.
+    Without LOG, a synthetic one is recorded first.
     """
-    from hybridctl.app.commands import filter as filtering
-    from hybridctl.app.page.transcript import Transcript
+    from hybridctl.app.commands.filter import FilterRequest, prepared
 
-    request = filtering.FilterRequest(model, log, assignments=settings, **options)
-    filtering.run(request, out, Transcript(), overwrite=overwrite, look=look)
+    if not asked.shows(model):
+        given = asked.config, asked.settings
+        asked.run(*prepared(FilterRequest(model, log, *given, **options)))
 
 
 @cli.command("identify")
@@ -398,6 +395,7 @@ def filter_log(
     "logs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="LOG [LOG...]"
 )
 @_MODEL
+@_of_runs
 @click.option("--parameters", required=True, help="Model settings to estimate: NAME,NAME,...")
 @click.option("--bounds", multiple=True, metavar="NAME=LOW:HIGH", help="Bounds; may be repeated.")
 @_MAPPING
@@ -420,36 +418,28 @@ def filter_log(
 )
 @_WORKERS
 @_DASK
-@_OUT
-@_OVERWRITE
-@_SET
-@_OPEN
 def identify_parameters(
+    asked: Asked,
     logs: tuple[Path, ...],
     model: str,
     parameters: str,
     profiles: str,
-    settings: tuple[str, ...],
     workers: int | None,
-    out: Path | None,
-    overwrite: bool,
-    look: bool,
     **options: Any,
 ) -> None:
     """Find parameters of a model by the likelihood of its filter on logs, with standard errors.
 
-    Parameters are settings of the model (`record MODEL --settings` shows them) and start at their
-    values, which --set changes.
+    Parameters are settings of the model (--settings shows them) and start at their values, which
+    --set changes.
     """
-    from hybridctl.app.commands import identify
-    from hybridctl.app.page.transcript import Transcript
+    from hybridctl.app.commands.identify import IdentifyRequest, prepared
 
+    if asked.shows(model):
+        return
     names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
+    options |= {"config": asked.config, "assignments": asked.settings}
     options["workers"] = 1 if workers is None else workers
-    request = identify.IdentifyRequest(
-        logs, model, names, profiles=shown, assignments=settings, **options
-    )
-    identify.run(request, out, Transcript(), overwrite=overwrite, look=look)
+    asked.run(*prepared(IdentifyRequest(logs, model, names, profiles=shown, **options)))
 
 
 def _echo_settings(configuration: Any) -> None:

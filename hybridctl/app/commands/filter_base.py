@@ -20,10 +20,8 @@ from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
 _SIGMAS = 2.0
 
 
-def run(
-    model: BaseModel, log: Log, folder: RunFolder, console: Console, *, mcap: bool
-) -> dict[str, Any]:
-    """Filter a log into a folder; returns what summary.json holds."""
+def run(model: BaseModel, log: Log, mcap: bool, folder: RunFolder, console: Console) -> None:
+    """Filter a log into a folder; mcap: whether estimates are wanted as MCAP too."""
     folder.write_configuration(model, seed=None)
     for warning in examine(log).warnings:
         say(console, f"warning: {warning}")
@@ -36,7 +34,6 @@ def run(
         found.write(folder.path, origin_ns=log.origin_ns, mcap=mcap)
         if folder.draws:
             draw(folder, found)
-    return summary
 
 
 def summarize(name: str, log: str | None, found: BaseRun, judgement: Judgement) -> dict[str, Any]:

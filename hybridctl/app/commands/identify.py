@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from rich.console import Console
 
 from hybridctl.app.commands.filter import load_log
 from hybridctl.app.models import find_model, from_anywhere
-from hybridctl.app.page.build import finish
 from hybridctl.app.report import RunFolder, say, table
 from hybridctl.checks import Array, array, member, quoted
 from hybridctl.control.tuning.journal import Journal
@@ -38,7 +38,8 @@ FACTOR = 10.0  # by which a parameter may end above or below where it starts
 class IdentifyRequest:
     """What the command line asks for.
 
-    parameters: settings of the model, which start at what `assignments` say. bounds: NAME=LOW:HIGH.
+    parameters: settings of the model, which start at what `config` and `assignments` say. bounds:
+    NAME=LOW:HIGH.
     segments, held_out_segments: of the logs, such as 0-99 or 0,3,7; held_out: other logs. until:
     how much of each log, in s. profiles: parameters whose profile is wanted.
     """
@@ -53,6 +54,7 @@ class IdentifyRequest:
     held_out_segments: str | None = None
     until: float | None = None
     profiles: tuple[str, ...] = ()
+    config: Path | None = None
     assignments: tuple[str, ...] = ()
     max_evaluations: int = 100
     workers: int = 1
@@ -64,12 +66,13 @@ class ModelAt:
     """The model of a source at values (np,) of some of its settings; it can be pickled."""
 
     model: str
+    config: Path | None
     assignments: tuple[str, ...]
     names: tuple[str, ...]
 
     def settings(self, values: Array | None = None) -> FilterSettings:
         """The settings of the source, with these values."""
-        given = find_model(self.model).configured(None, self.assignments)
+        given = find_model(self.model).configured(self.config, self.assignments)
         if values is None:
             return given
         return replace(given, **dict(zip(self.names, values.tolist(), strict=True)))
@@ -79,16 +82,15 @@ class ModelAt:
         return find_model(self.model).make(self.settings(values))
 
 
-def run(
+def prepared(
     request: IdentifyRequest,
-    out: Path | None,
-    console: Console,
-    *,
-    overwrite: bool = False,
-    look: bool = False,
-) -> dict[str, Any]:
-    """Identify into a folder, which may be that of a run that was stopped; returns summary.json."""
-    make = ModelAt(from_anywhere(request.model), request.assignments, request.parameters)
+) -> tuple[str, Callable[[RunFolder, Console], None], str, None, str]:
+    """The name of a run, what it does in its folder, that in words, and what it goes on from.
+
+    Logs are read at once.
+    """
+    source = from_anywhere(request.model)
+    make = ModelAt(source, request.config, request.assignments, request.parameters)
     start, settings = _start(make), make.settings()
     bounds = _bounds(request.bounds, request.parameters, start, type(settings))
     fitted = _records(request, make(start), request.logs, request.segments)
@@ -96,9 +98,22 @@ def run(
     if request.held_out or request.held_out_segments is not None:
         logs = request.held_out or request.logs
         judged = _records(request, make(start), logs, request.held_out_segments)
-    name = f"identify-{find_model(request.model).name}"
-    folder = RunFolder(name, out, overwrite=overwrite, resumes=STATE)
-    folder.write_configuration(settings, seed=None)
+    problem = Problem(make, request.parameters, bounds, fitted, settings)
+    words = f"{', '.join(request.parameters)} of {request.model} by likelihood"
+    find = partial(run, request, problem, start, judged)
+    return f"identify-{find_model(request.model).name}", find, words, None, STATE
+
+
+def run(
+    request: IdentifyRequest,
+    problem: Problem,
+    start: Array,
+    judged: tuple[Record, ...],
+    folder: RunFolder,
+    console: Console,
+) -> None:
+    """Identify into a folder, which may be that of a run that was stopped."""
+    folder.write_configuration(problem.settings, seed=None)
     record = Journal(folder / STATE, _asked(request))
     done = [LikelihoodPoint.from_dict(content) for (content,) in record.values()]
     known = {tuple(one.values.tolist()): one for one in done}
@@ -110,16 +125,12 @@ def run(
         say(console, f"{len(record)}: log-likelihood {one.log_likelihood:.2f} at {there}")
 
     with crew(request.workers, request.dask) as workers:
-        given = request.parameters, bounds, fitted, settings
-        problem = Problem(make, *given, workers.others, known, keep)
+        problem = replace(problem, executor=workers.others, known=known, told=keep)
         found = identify(problem, start, held_out=judged, max_evaluations=request.max_evaluations)
         profiles = [profile(problem, found, one) for one in request.profiles]
-    summary = summarize(found, profiles, len(fitted), len(judged))
+    summary = summarize(found, profiles, len(problem.records), len(judged))
     folder.write_json("summary.json", summary)
     print_result(console, found, profiles)
-    names = ", ".join(request.parameters)
-    finish(folder, console, f"{names} of {request.model} by likelihood", look=look)
-    return summary
 
 
 def _asked(request: IdentifyRequest) -> dict[str, Any]:
@@ -130,6 +141,7 @@ def _asked(request: IdentifyRequest) -> dict[str, Any]:
         "parameters": request.parameters,
         "segments": request.segments,
         "until": request.until,
+        "config": None if request.config is None else str(request.config),
         "settings": request.assignments,
     }
 
