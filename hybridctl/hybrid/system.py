@@ -96,7 +96,7 @@ class HybridSystem:
 
     @property
     def mechanism(self) -> Any:
-        """The robot with contacts that is drawn where this system is; None where there is none.
+        """The robot with contacts that this system is or is made of; None where there is none.
 
         States of this system begin with states of that, and outputs of modes have its names.
         """
