@@ -219,11 +219,16 @@ def load_configuration(
         key, equals, text = assignment.partition("=")
         if not equals:
             raise InputError(f"a setting must look like key=value, got {quoted(assignment)}")
-        try:
-            values[key] = json.loads(text)
-        except (ValueError, RecursionError):
-            values[key] = text
+        values[key] = json_or_text(text)
     return typed(kind, values, "settings")
+
+
+def json_or_text(text: str) -> Any:
+    """The value that JSON says, or else the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

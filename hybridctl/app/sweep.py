@@ -26,7 +26,7 @@ from rich.console import Console
 from hybridctl.app.models import experiment_module, from_anywhere
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.report import RunFolder, plain, say, table
+from hybridctl.app.report import RunFolder, json_or_text, plain, say, table
 from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep
 from hybridctl.checks import count, did_you_mean, quoted, sequence
 from hybridctl.checks import function as check_function
@@ -102,7 +102,7 @@ def values_of(text: str) -> tuple[str, list[Any]]:
         raise InputError(f"vary must look like KEY=a:b:n or KEY=v,w,..., got {quoted(text)}")
     parts = given.split(":")
     if len(parts) == 1:
-        return key, [_parsed(value) for value in given.split(",")]
+        return key, [json_or_text(value) for value in given.split(",")]
     try:
         low, high, steps = float(parts[0]), float(parts[1]), int(parts[2])
         if len(parts) != 3 or steps < 1 or not np.isfinite([low, high]).all():
@@ -119,13 +119,6 @@ def values_of(text: str) -> tuple[str, list[Any]]:
 def _check_number(units: int) -> None:
     if units > MOST_UNITS:
         raise InputError(f"a sweep must have at most {MOST_UNITS} units, got {units}")
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _unit(experiment: str, module: ModuleType, settings: Settings, names: list[str]) -> Unit:

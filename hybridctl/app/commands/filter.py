@@ -14,7 +14,7 @@ from rich.console import Console
 
 from hybridctl.app.commands import filter_base
 from hybridctl.app.commands.record import synthetic_log, truth_path, write
-from hybridctl.app.commands.results import draw_all, write_results
+from hybridctl.app.commands.results import draw_all, trust_table, write_results
 from hybridctl.app.models import ModelSource, find_source
 from hybridctl.app.plots import short_mode
 from hybridctl.app.report import RunFolder, progress, say, table
@@ -204,15 +204,7 @@ def summarize(
 
 def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
     """Whether the filters can be trusted, one column for each, and the events of the first."""
-    rows = [judgement.cells() for judgement in judgements]
-    names = ["", *(judgement.name for judgement in judgements)]
-    console.print(
-        table(
-            "Can the estimates be trusted?",
-            names,
-            [(label, *(row[label] for row in rows)) for label in rows[0]],
-        )
-    )
+    console.print(trust_table(judgements))
     first = judgements[0]
     events = first.result.events
     shown = [

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from scipy.spatial.transform import Rotation
 
+from hybridctl.app.commands.results import trust_table
 from hybridctl.app.plots import Line, Panel, series
 from hybridctl.app.plots.filters import band, result_bands
 from hybridctl.app.report import RunFolder, say, table
@@ -59,8 +60,7 @@ def summarize(name: str, log: str | None, found: BaseRun, judgement: Judgement) 
 
 def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgement) -> None:
     """Whether the filter can be trusted, contacts by foot, and what speaks against the poses."""
-    cells = judgement.cells().items()
-    console.print(table("Can the estimates be trusted?", ["", judgement.name], list(cells)))
+    console.print(trust_table([judgement]))
     downs, ups = summary["touchdowns"], summary["lift_offs"]
     rows = [(escape(foot), str(downs[foot]), str(ups[foot])) for foot in downs]
     console.print(table("Contacts", ["foot", "touchdowns", "lift-offs"], rows))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from rich.table import Table
 
 from hybridctl.app.plots import (
     BASELINE,
@@ -20,7 +21,7 @@ from hybridctl.app.plots import (
     short_mode,
 )
 from hybridctl.app.plots.filters import SIGMAS, apart, band, gaps, result_bands
-from hybridctl.app.report import RunFolder
+from hybridctl.app.report import RunFolder, table
 from hybridctl.estimation.filter_model import FilterModel
 from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
@@ -30,6 +31,14 @@ from hybridctl.tables import mode_text
 
 MAIN = "salted"
 _FAR = 20.0  # sigmas, at which innovations are drawn that are farther off
+
+
+def trust_table(judgements: Sequence[Judgement]) -> Table:
+    """Whether filters can be trusted, a column for each."""
+    rows = [judgement.cells() for judgement in judgements]
+    names = ["", *(judgement.name for judgement in judgements)]
+    cells = [(label, *(row[label] for row in rows)) for label in rows[0]]
+    return table("Can the estimates be trusted?", names, cells)
 
 
 def write_results(

@@ -45,7 +45,7 @@ class Figure:
 
     def bones(self, x: Array) -> Array:
         """Lines (n, 2, 3) between neighbouring joints, and from joints to points."""
-        poses = self._joint_poses(x)
+        poses = self.robot.poses(x[: self.robot.nq], self._joints)
         places = poses[:, :3, 3]
         between = [(places[p], places[j]) for j, p in enumerate(self._parents) if p]
         ends = [(places[j], (poses[j] @ np.append(p, 1.0))[:3]) for j, p in self._points]
@@ -68,9 +68,6 @@ class Figure:
             axes[:, 0] *= np.sign(np.linalg.det(axes))
             found.append(Ellipsoid(point, half_axes, axes))
         return found
-
-    def _joint_poses(self, x: Array) -> Array:
-        return self.robot.poses(x[: self.robot.nq], self._joints)
 
 
 def world_surfaces(contacts: Sequence[Contact]) -> list[object]:

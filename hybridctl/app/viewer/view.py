@@ -94,9 +94,9 @@ class View:
         for k, surface in enumerate(world_surfaces(contacts)):
             _draw_surface(scene, f"/surfaces/{k}", surface)
         own = given if run.system is None or run.system.mechanism is None else run.system
-        self._forces = _Forces(scene, run, own if self.system else None)
+        self._forces = None if self.system is None or own is None else _Forces(scene, run, own)
         self._playing = threading.Event()
-        self._controls = _Controls(self, self._forces.legend())
+        self._controls = _Controls(self, "" if self._forces is None else self._forces.legend())
         self.seek(run.start)
         self._look(figure)
 
@@ -118,7 +118,8 @@ class View:
                 k = max(int(self._estimate.times.searchsorted(t, "right")) - 1, 0)
                 found = self._estimate.mixtures[k]
                 self.figures["estimate"].place(found.mean, found.covariance)
-            self._forces.show(t)
+            if self._forces is not None:
+                self._forces.show(t)
             self._controls.show(t)
 
     def play(self, speed: float = 0.25) -> None:
@@ -220,19 +221,15 @@ class Drawn:
 class _Forces:
     """Arrows of contact forces, and of impulses for a moment after an event."""
 
-    def __init__(self, scene: Any, run: HybridTrajectory, system: HybridSystem | None) -> None:
+    def __init__(self, scene: Any, run: HybridTrajectory, system: HybridSystem) -> None:
         self._scene, self._run, self._system = scene, run, system
-        if system is None:
-            return
         events = run.guard_events
         self._impulses = [i for e in events for i in event_impulses(system.mechanism, e)]
         self._largest = max((i["size"] for i in self._impulses), default=1.0)
         self._weight = system.mechanism.robot.weight
 
     def legend(self) -> str:
-        """What the arrows are, and how long; empty without a system."""
-        if self._system is None:
-            return ""
+        """What the arrows are, and how long."""
         lines = [f"contact force; {_ARROW:g} m long for {self._weight:.3g} N (the weight) or more"]
         if self._impulses:
             most = f"{_ARROW:g} m long for {self._largest:.3g} N s, the largest"
@@ -244,8 +241,6 @@ class _Forces:
         return f'<div style="padding:0 1em;font-size:0.8em">{rows}</div>'
 
     def show(self, t: float) -> None:
-        if self._system is None:
-            return
         places, forces = contact_forces(self._system, self._run.arc(t), t)
         sizes = np.maximum(np.linalg.norm(forces, axis=1, keepdims=True), self._weight)
         tips = places + _ARROW * forces / sizes
