@@ -278,7 +278,7 @@ def ball_lines(result: InstanceResult) -> list[Line]:
     instance, b = result.instance, result.instance.derivative()
     start, end = instance.start, instance.end
     nominal = np.array([instance.nominal(t) for t in np.linspace(0.0, 1.0, 61)])
-    lines = [Line(*nominal.T, "nominal", "black", "-", 1.0)]
+    lines = [Line.through(nominal, "nominal", "black", "-", 1.0)]
     orders = b.follow(instance.turned(result.rim)).orders[:, 0]
     for first, color in enumerate(ORDERS):
         mine = orders == first
@@ -287,8 +287,8 @@ def ball_lines(result: InstanceResult) -> list[Line]:
             (result.predicted, end, f"B-derivative, x{first + 1} = 0 first"),
         ):
             shown = np.where((mine | np.roll(mine, 1))[:, None], centre + points, np.nan)
-            lines.append(Line(*np.vstack([shown, shown[:1]]).T, label, color, "-", 2.0))
-    return [*lines, Line(*(end + result.image)[::DOT].T, "simulated", "black", ".")]
+            lines.append(Line.through(np.vstack([shown, shown[:1]]), label, color, "-", 2.0))
+    return [*lines, Line.through((end + result.image)[::DOT], "simulated", "black", ".")]
 
 
 def draw_errors(path: Path, results: Mapping[str, InstanceResult]) -> None:

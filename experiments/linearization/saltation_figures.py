@@ -49,7 +49,7 @@ def draw_drop(path: Path, results: Mapping[str, ExampleResult]) -> None:
     for name, result in results.items():
         paths = [_path(run, None, SAMPLED, 0.5) for run in result.paths]
         nominal = _path(result.maps.run, "nominal")
-        ends = Line(*result.ensembles[0].ends[:, :2].T, "simulated", "black", ".")
+        ends = Line.through(result.ensembles[0].ends[:, :2], "simulated", "black", ".")
         about = Panel(f"a ball that {name}", [*paths, nominal, *_ellipses(result, start=True)])
         above.append(about)
         below.append(Panel(f"{name}: positions at the end", [*_ellipses(result), ends]))
@@ -67,8 +67,8 @@ def draw_flow(path: Path, result: ExampleResult) -> None:
         arrows.append(_path(run, None if k else "simulated", SAMPLED, 1.0))
         for matrix, (color, label) in zip((maps.right, maps.wrong), MAPS, strict=True):
             tip = np.array([end, end + matrix @ offset])
-            arrows.append(Line(*tip[:, :2].T, None if k else label, color, ".-"))
-    clouds = [Line(*cloud[:, :2].T, None, SAMPLED, ".") for cloud in (e.starts, e.ends)]
+            arrows.append(Line.through(tip[:, :2], None if k else label, color, ".-"))
+    clouds = [Line.through(cloud[:, :2], None, SAMPLED, ".") for cloud in (e.starts, e.ends)]
     ellipses = _ellipses(result, start=True)
     caption = f"covariance, ellipses of {SIGMAS:g} standard deviations"
     row = [Panel("deviations", [*arrows, nominal]), Panel(caption, [*clouds, *ellipses, nominal])]
@@ -88,7 +88,7 @@ def draw_pairs(path: Path, results: Mapping[str, ExampleResult]) -> None:
             runs = (result.maps.run, *pair.runs)
             for run, (label, color) in zip(runs, names, strict=True):
                 end = run.final_state[None, :2]
-                lines += [_path(run, label, color), Line(*end.T, None, color, "o")]
+                lines += [_path(run, label, color), Line.through(end, None, color, "o")]
             row.append(Panel(f"{name}, apart {caption}\n{_gaps(pair)}", lines))
         rows.append(row)
     title = "Which differences of position an impact takes out"
@@ -111,7 +111,7 @@ def _path(
 ) -> Line:
     """The positions over a whole run."""
     points = np.concatenate([arc(times)[:, :2] for arc, times in run.sampled(PERIOD)])
-    return Line(*points.T, label, color, "-", width)
+    return Line.through(points, label, color, "-", width)
 
 
 def _surface(results: Mapping[str, ExampleResult]) -> list[Array]:
@@ -129,7 +129,7 @@ def _ellipses(result: ExampleResult, *, start: bool = False) -> list[Line]:
         (run.final_state, e.right, RIGHT, "saltation matrix", 2.4),
     ]
     return [
-        Line(*(centre[:2] + _ellipse(p[:2, :2])).T, label, color, "-", width)
+        Line.through(centre[:2] + _ellipse(p[:2, :2]), label, color, "-", width)
         for centre, p, color, label, width in drawn[0 if start else 1 :]
     ]
 

@@ -72,7 +72,8 @@ class ModelAt:
 
     def settings(self, values: Array | None = None) -> FilterSettings:
         """The settings of the source, with these values."""
-        given = find_model(self.model).configured(self.config, self.assignments)
+        source = find_model(self.model)
+        given: FilterSettings = source.configured(self.config, self.assignments)
         if values is None:
             return given
         return replace(given, **dict(zip(self.names, values.tolist(), strict=True)))

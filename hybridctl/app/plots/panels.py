@@ -46,6 +46,11 @@ class Line:
     style: str = "-"
     width: float = 1.4
 
+    @classmethod
+    def through(cls, points: Array, *rest: Any) -> Line:
+        """The curve through points (n, 2) of a plane; rest: label, color, style and width."""
+        return cls(points[:, 0], points[:, 1], *rest)
+
 
 @dataclass(frozen=True)
 class Panel:
@@ -189,9 +194,8 @@ def plane(
 ) -> None:
     """A grid of pictures of the plane, each square and to scale around its curves.
 
-    Times and values of a curve are its points (2, n); the ylabel of a panel stands above it.
-    labels: of both axes. surfaces: directions (2,) of lines through the origin. size: of a picture,
-    in inches.
+    The curves of a panel are made by `Line.through`, and its ylabel stands above it. labels: of
+    both axes. surfaces: directions (2,) of lines through the origin. size: of a picture, in inches.
     """
     rows, columns = len(panels), max(len(row) for row in panels)
     figure = canvas(1.0 + size * columns, 0.9 + size * rows)
