@@ -169,15 +169,15 @@ class _Ground:
         bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(c.rows, 1)))
         self._drive = ca.DM(c.actuation) @ self.u - bias - c.resistance(q, self._v)
         self._by_mass = cholesky(bodies.mass())[0]
-        self._jacobian, gaps = points.jacobian(), points.gaps()
+        self._jacobian, self._gaps = points.jacobian(), points.gaps()
         self._tangents, self._contacts = tangents_of(members), contacts
         self._rates = self._jacobian @ self._v
         least = min(float(np.sqrt(width)), 1.0)
         delays = [2.0 * damping_ratio(max(contact.restitution, least)) for contact in contacts]
         delay = ca.DM(delays) * np.sqrt(width / _WEIGHT)
         normal = self._rates[: len(contacts)]
-        self.push = -gaps - delay * normal
-        self.over = gaps + delay * ca.fmax(normal, 0.0)
+        self.push = -self._gaps - delay * normal
+        self.over = self._gaps + delay * ca.fmax(normal, 0.0)
         self._stiffness, self._slow = _WEIGHT / width, _WEIGHT * width
 
     def mode(self, key: tuple[str, ...]) -> SymbolicMode:
@@ -193,5 +193,18 @@ class _Ground:
             forces[rows] = drag * forces[i]
         acceleration = self._by_mass(self._drive + self._jacobian.T @ forces)
         field = ca.vertcat(self._v, acceleration)
-        outputs = {"normal_force": forces[: len(key)]}
+        outputs = {
+            "gap": self._gaps,
+            "normal_force": forces[: len(key)],
+            "friction_force": self._tangential(forces, key),
+            "slip_velocity": self._tangential(self._rates, key),
+        }
         return SymbolicMode(key, self.x, field, self.u, outputs=outputs)
+
+    def _tangential(self, rows: Expression, key: tuple[str, ...]) -> Expression:
+        """Entries (c, 2) along two tangents of each contact, zero where it is open."""
+        found = ca.SX.zeros(len(key), 2)
+        for i, tangents in enumerate(self._tangents):
+            for k, row in enumerate(tangents if key[i] == STRIP else ()):
+                found[i, k] = rows[int(row)]
+        return found

@@ -65,7 +65,6 @@ from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
 from hybridctl.settings import Meta, NotNegative, Positive, UnitInterval, typed
-from hybridctl.yaml_files import read_yaml
 
 T = TypeVar("T")
 Point = tuple[float, float, float]
@@ -328,9 +327,11 @@ class RobotFile:
         return Estimate(key, 0.0, x, np.diag(np.repeat(deviations, nv) ** 2))
 
 
-def load_robot(path: str | Path) -> RobotFile:
-    """The robot in a YAML file; an error names the file, the key, its value, and what is right."""
-    content = read_yaml(path, "model")
+def load_robot(path: str | Path, content: Any) -> RobotFile:
+    """The robot that the content of a YAML file describes.
+
+    An error names the file, the key, its value, and what is right.
+    """
     try:
         robot = typed(RobotEntry, content, "robot")
         return RobotFile(

@@ -50,8 +50,8 @@ Function: TypeAlias = Any
 class SymbolicMode:
     r"""A mode with state x (nx,) in R^nx and vector field :math:`\dot x = f(t, x, u)`.
 
-    `state`, `input` and `time` are the symbols in which `field` (nx,), `outputs`, and the guards
-    and resets of the transitions that leave this mode are written.
+    `state`, `input` and `time` are the symbols in which `field` (nx,), `outputs` (n,) or (n, m),
+    and the guards and resets of the transitions that leave this mode are written.
     """
 
     key: ModeKey
@@ -213,6 +213,10 @@ class _Symbols:
             raise SystemDefinitionError(f"mode {mode.key!r} declares a symbol twice: {columns}")
         return _Symbols(mode.key, *columns)
 
+    def array(self, what: str, expression: Expression) -> Expression:
+        """The expression as a dense matrix; `what` names it in the error."""
+        return _array(type(self.x), expression, f"{what} of mode {self.key!r}")
+
     def column(self, what: str, expression: Expression, size: int | None = None) -> Expression:
         """The expression as a dense column; `what` names it in the error."""
         what = f"{what} of mode {self.key!r}"
@@ -235,18 +239,22 @@ class _Symbols:
         return _CopyingFunction(function, [shape for _, shape in parts])
 
 
-def _column(kind: Any, expression: Expression, what: str) -> Expression:
+def _array(kind: Any, expression: Expression, what: str) -> Expression:
     try:
         if isinstance(expression, list | tuple | np.ndarray):
             expression = ca.vertcat(*expression)
-        column = kind(expression)
+        return ca.densify(kind(expression))
     except NotImplementedError as error:
         raise SystemDefinitionError(
             f"{what}: {expression!r} is no {kind.__name__} expression"
         ) from error
+
+
+def _column(kind: Any, expression: Expression, what: str) -> Expression:
+    column = _array(kind, expression, what)
     if column.numel() and not column.is_column():
         raise SystemDefinitionError(f"{what} must be a column, got shape {column.shape}")
-    return ca.densify(column)
+    return column
 
 
 class _CopyingFunction:
@@ -293,8 +301,9 @@ class ExpressionMode(CompiledMode):
         self._guards = symbols.compiled("guards", [(column, shape)])
         self._guard_slopes = _derivatives("guards", symbols, column, shape)
         self._names = list(mode.outputs)
-        columns = [symbols.column(f"output {n!r}", mode.outputs[n]) for n in self._names]
-        self._outputs = symbols.compiled("an output", [(c, (c.numel(),)) for c in columns])
+        found = [symbols.array(f"output {n!r}", mode.outputs[n]) for n in self._names]
+        shapes = [(e.numel(),) if e.is_column() else e.shape for e in found]
+        self._outputs = symbols.compiled("an output", list(zip(found, shapes, strict=True)))
         motion = ca.Function("motion", [symbols.t, symbols.x, symbols.u], [f, column, 1.0])
         self._motion = expanded(motion)
         self.compiled = self._motion is not None

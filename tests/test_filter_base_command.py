@@ -47,10 +47,37 @@ settings: {touch_force: 100, lift_force: 50}
 """
 
 
-def invoke(*call):
-    done = CliRunner().invoke(cli, ["filter", *map(str, call)], catch_exceptions=False)
+FUNCTION = """
+from dataclasses import dataclass
+
+from hybridctl.estimation.legged.estimator import BaseSettings, StartDeviations
+from hybridctl.estimation.legged.kinematics import Foot
+from hybridctl.logs.legged import BaseChannels, BaseModel
+
+
+@dataclass(frozen=True)
+class Settings(BaseSettings):
+    inertial: str = "imu"
+    feet: tuple[Foot, ...] = (Foot("left sole", flat=True), Foot("right sole"))
+    touch_force: float | None = 100.0
+    standing: float | None = 0.2
+    start: StartDeviations | None = StartDeviations(tilt=0.02)
+
+
+def make(settings: Settings) -> BaseModel:
+    channels = BaseChannels("gyro", "accel", "joints", ("force", None))
+    return BaseModel("machine.urdf", channels, settings, position=(1.0, 2.0, 3.0))
+"""
+
+
+def run(*call):
+    done = CliRunner().invoke(cli, [*map(str, call)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def invoke(*call):
+    return run("filter", *call)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason=f"no recording of the humanoid in {DATA}")
@@ -126,3 +153,26 @@ def test_what_does_not_fit_is_named(machine, change, more, error, message):
     model.write_text(model.read_text().replace(*change))
     with pytest.raises(error, match=message):
         invoke("log.npz", "--model", "machine.yaml", "--out", "out", *more)
+
+
+def test_a_function_makes_a_base_as_a_file_does(machine):
+    (machine / "walker.py").write_text(FUNCTION)
+    found = []
+    for model in ("machine.yaml", "walker.py:make"):
+        out = f"out of {model}"
+        invoke("log.npz", "--model", model, "--out", out, "--set", "lift_force=50")
+        with np.load(machine / out / "estimates.npz") as estimates:
+            found.append((estimates["position"], estimates["covariance"]))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_settings_of_a_base_are_shown_and_no_motion_is_made_up(machine):
+    settings = json.loads(run("record", "machine.yaml", "--settings", "--set", "settle=0.1"))
+    assert (settings["standing"], settings["settle"]) == (0.2, 0.1)
+    for call in (
+        ["record", "machine.yaml"],
+        ["identify", "log.npz", "--model", "machine.yaml", "--parameters", "standing"],
+    ):
+        with pytest.raises(InputError, match="legged base, which only `filter` takes"):
+            run(*call)

@@ -9,6 +9,7 @@ import pytest
 from hybridctl.experiments.contacts import slope
 
 import hybridctl as hc
+from hybridctl.app.models import find_model
 from hybridctl.app.report import load_configuration
 from hybridctl.app.sweep import plan, values_of
 from hybridctl.checks import printable, quoted
@@ -19,7 +20,6 @@ from hybridctl.formula import formula
 from hybridctl.logs import read_log
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.urdf import shapes_of
-from hybridctl.robot_file import load_robot
 from hybridctl.yaml_files import read_yaml
 
 LONGEST = 2000  # characters of a message, which fits on a screen
@@ -62,7 +62,7 @@ ENTITIES = (
 def test_yaml_is_bounded_and_quoted_shortly(text, message, tmp_path):
     (tmp_path / "robot.yaml").write_text(text)
     with pytest.raises(InputError) as caught:
-        load_robot(tmp_path / "robot.yaml")
+        find_model(str(tmp_path / "robot.yaml"))
     assert message in str(caught.value)
     assert len(str(caught.value)) < LONGEST
 

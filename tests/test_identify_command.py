@@ -55,7 +55,7 @@ def test_a_parameter_is_found_judged_and_kept(logs):
     assert json.loads((logs / "out/summary.json").read_text())["parameters"] == {
         "restitution": found
     }
-    with pytest.raises(InputError, match="another request"):
+    with pytest.raises(InputError, match="other settings"):
         identify("--out", "out", "--until", "0.4")
 
 

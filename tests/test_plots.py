@@ -97,6 +97,29 @@ def test_contacts_forces_and_energy_are_those_of_the_run(landing):
         plots.modes(landing, contacts=["Left"])
 
 
+def test_a_relaxed_robot_has_the_figures_of_a_robot():
+    """A block that has come to rest: half its weight on each foot, which sinks by the width for
+    the weight of its effective mass, 1 / (1 / m + (w / 2)^2 / I).
+
+    The tolerance of the run, 1e-9 m, is 1e-4 of the width, and some ten of it add up.
+    """
+    width, near, p = 1e-5, 1e-3, block.BlockParameters()
+    system = block.system(p)
+    x = np.zeros(6)
+    x[1] = -system.dynamics.gaps(x[:3]).min() - width
+    run = hc.simulate(hc.relax(system, width), None, x, (0.0, 0.3))
+    times, normal = drawn(plots.forces(run, contacts=["right"]).axes[0])
+    still = times > 0.2
+    np.testing.assert_allclose(normal[:-2][still[:-2]], 0.5 * p.mass * 9.81, rtol=near)
+    gap, sliding = plots.modes(run, contacts=["left"]).axes
+    assert np.abs(sliding.lines[-1].get_ydata()).max() < near * width / 0.1
+    assert [text.get_text() for text in gap.get_legend().texts] == ["strip"]
+    sunk = 0.5 * (1.0 + p.mass * (0.5 * p.width) ** 2 / p.pitch_inertia)
+    assert gap.lines[-1].get_ydata()[-1] == pytest.approx(-1e3 * width * sunk, rel=near)
+    energy = plots.energy(run).axes[0].lines[1].get_ydata()
+    assert energy[-1] < near**2 * energy.max()
+
+
 def test_a_prediction_jumps_with_the_nominal_run(landing):
     """Beside events it is off the perturbed run by the square of the deviation; the block's
     second derivatives are below 1000."""

@@ -33,7 +33,7 @@ def rich(kind):
         field=[ca.sin(x[1]) * u[0], x[0] * x[2] + t**2, ca.exp(-x[2]) * u[1] * u[0]],
         input=u,
         time=t,
-        outputs={"power": u[0] * x[2], "state": x},
+        outputs={"power": u[0] * x[2], "state": x, "both": x @ u.T},
     )
     slide = SymbolicMode("slide", state=y, field=ca.vertcat(y[1], -y[0]))
     return hybrid_system(
@@ -143,6 +143,7 @@ def test_values_and_shapes_are_those_of_the_expressions(kind):
     outputs = mode.outputs(*POINT)
     np.testing.assert_allclose(outputs["power"], [u[0] * x[2]], rtol=ULPS)
     np.testing.assert_array_equal(outputs["state"], x)
+    np.testing.assert_allclose(outputs["both"], np.outer(x, u), rtol=ULPS)
 
 
 @KINDS

@@ -355,7 +355,7 @@ def _runs(name: str, values: dict[str, Any]) -> tuple[str, ...]:
 
 @cache
 def _settings(model: str, scale: float) -> FilterSettings:
-    settings = find_model(model).configured(None, SETUPS[model].assignments)
+    settings: FilterSettings = find_model(model).configured(None, SETUPS[model].assignments)
     sensors = {
         k: scale * getattr(settings, k)
         for k in ("position_noise", "angle_noise")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hybridctl.app import plugins
-from hybridctl.app.commands.options import as_settings, print_versions
 from hybridctl.errors import HybridctlError
 
 if TYPE_CHECKING:
@@ -23,22 +23,21 @@ if TYPE_CHECKING:
 
     from hybridctl.app.report import RunFolder
 
+_PATH = click.Path(path_type=Path)
 _OUT = click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="Folder for the results; an interrupted run of many parts goes on in its folder.",
 )
 _OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an earlier run in the folder.")
-_CONFIG = click.option("--config", type=click.Path(path_type=Path), help="JSON file with settings.")
+_CONFIG = click.option("--config", type=_PATH, help="JSON file with settings.")
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
 )
 _SEED = click.option("--seed", type=int, help="Random seed; the same as `--set seed=SEED`.")
 _OPEN = click.option("--open", "look", is_flag=True, help="Show the page of the run in a browser.")
 _SHOW = click.option("--settings", "show", is_flag=True, help="Print the settings and stop.")
-_MAPPING = click.option(
-    "--mapping", type=click.Path(path_type=Path), help="YAML file that maps fields to channels."
-)
+_MAPPING = click.option("--mapping", type=_PATH, help="YAML file that maps fields to channels.")
 _SEGMENT = click.option(
     "--segment", type=int, help="Number of the recording, in a file of several (see --mapping)."
 )
@@ -61,7 +60,7 @@ _MODEL = click.option(
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=lambda context, _, wanted: print_versions(context) if wanted else None,
+    callback=lambda context, _, wanted: _print_versions(context) if wanted else None,
     help="Print the version, and the versions of the libraries beneath.",
 )
 @click.option(
@@ -115,12 +114,20 @@ class Asked:
             return None
         return found
 
+    def shows(self, model: str) -> bool:
+        """Whether the settings of a model were to be printed only; then they are."""
+        from hybridctl.app.models import find_source
+
+        if self.show:
+            _echo_settings(find_source(model).configured(self.config, self.settings))
+        return self.show
+
     def run(
         self,
         name: str,
         find: Callable[[RunFolder, Console], object],
         summary: str,
-        claim: str | None,
+        claim: str | None = None,
         resumes: str | None = None,
     ) -> None:
         """Run `find(folder, console)` in a folder, and leave its page.
@@ -185,7 +192,7 @@ def simulate(
     module = experiment_module("experiments", experiment)
     if full and not hasattr(module, "full"):
         raise click.UsageError(f"{experiment} runs in full by default, so --full does not apply")
-    own = as_settings(module.Config, experiment, gains=gains, workers=workers, dask=dask)
+    own = _as_settings(module.Config, experiment, gains=gains, workers=workers, dask=dask)
     switched = _switched(module.Config, context.args)
     found = asked.configured(module, quick, *own, *switched, full=full)
     if found is not None:
@@ -211,7 +218,7 @@ def validate(asked: Asked, experiment: str, seed: int | None, quick: bool) -> No
     """
     from hybridctl.experiments.linearization import validate as module
 
-    found = asked.configured(module, quick, *as_settings(module.Config, experiment, seed=seed))
+    found = asked.configured(module, quick, *_as_settings(module.Config, experiment, seed=seed))
     if found is not None:
         find = partial(module.run, experiment, found)
         summary = "a linearization beside simulations"
@@ -243,7 +250,7 @@ def tune(
     from hybridctl.app.models import experiment_module
 
     module = experiment_module("tunings", experiment)
-    own = as_settings(module.Config, experiment, seed=seed, workers=workers, dask=dask)
+    own = _as_settings(module.Config, experiment, seed=seed, workers=workers, dask=dask)
     found = asked.configured(module, quick, *own, *_switched(module.Config, context.args))
     if found is not None:
         name, find = f"tune-{Path(experiment).stem}", partial(module.run, found)
@@ -298,14 +305,11 @@ def sweep(
 
 
 @cli.command()
-@click.argument("log", type=click.Path(path_type=Path), metavar="LOG")
+@click.argument("log", type=_PATH, metavar="LOG")
 @_MAPPING
 @_SEGMENT
 @click.option(
-    "--write-mapping",
-    "draft",
-    type=click.Path(path_type=Path),
-    help="Write a mapping of the log to edit, for --mapping.",
+    "--write-mapping", "draft", type=_PATH, help="Write a mapping of the log, for --mapping."
 )
 def info(log: Path, mapping: Path | None, segment: int | None, draft: Path | None) -> None:
     """Show what is in a log: fields, channels, rates, units, gaps, and what is odd about it.
@@ -324,9 +328,7 @@ def info(log: Path, mapping: Path | None, segment: int | None, draft: Path | Non
 @cli.command("record")
 @click.argument("model", metavar="MODEL")
 @click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="Log to write (.npz, .csv, .h5 or .mcap), or a folder for log.npz.",
+    "--out", type=_PATH, help="Log to write (.npz, .csv, .h5 or .mcap), or a folder for log.npz."
 )
 @_OVERWRITE
 @_CONFIG
@@ -347,66 +349,51 @@ def record_log(
     MODEL is as in `filter --model`. Rate, duration and noise are settings.
     """
     from hybridctl.app.commands import record
-    from hybridctl.app.models import find_model
+    from hybridctl.app.models import find_model, find_source
     from hybridctl.app.page.transcript import Transcript
     from hybridctl.app.report import RunFolder
 
     seeds = () if seed is None else (f"seed={seed}",)
+    if show:
+        _echo_settings(find_source(model).configured(config, (*settings, *seeds)))
+        return
     source = find_model(model)
     configuration = source.configured(config, (*settings, *seeds))
-    if show:
-        _echo_settings(configuration)
-        return
     path = RunFolder(f"record-{source.name}").path if out is None else out
     record.record(source, configuration, path, Transcript(), overwrite=overwrite)
 
 
 @cli.command("filter")
-@click.argument("log", type=click.Path(path_type=Path), required=False, metavar="[LOG]")
+@click.argument("log", type=_PATH, required=False, metavar="[LOG]")
 @_MODEL
+@_of_runs
 @_MAPPING
 @_SEGMENT
-@click.option("--truth", type=click.Path(path_type=Path), help="The truth that `record` has left.")
-@_OUT
-@_OVERWRITE
-@_SET
+@click.option("--truth", type=_PATH, help="The truth that `record` has left.")
 @click.option("--compare", is_flag=True, help="Run the other filters too, and compare them.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
-@_OPEN
-def filter_log(
-    log: Path | None,
-    model: str,
-    settings: tuple[str, ...],
-    out: Path | None,
-    overwrite: bool,
-    look: bool,
-    **options: Any,
-) -> None:
+def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 
-    Without LOG, a synthetic one is recorded first. `record MODEL --settings` shows the settings.
+    Without LOG, a synthetic one is recorded first.
     """
-    from hybridctl.app.commands import filter as filtering
-    from hybridctl.app.page.transcript import Transcript
+    from hybridctl.app.commands.filter import FilterRequest, prepared
 
-    request = filtering.FilterRequest(model, log, assignments=settings, **options)
-    filtering.run(request, out, Transcript(), overwrite=overwrite, look=look)
+    if not asked.shows(model):
+        given = asked.config, asked.settings
+        asked.run(*prepared(FilterRequest(model, log, *given, **options)))
 
 
 @cli.command("identify")
-@click.argument(
-    "logs", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="LOG [LOG...]"
-)
+@click.argument("logs", type=_PATH, nargs=-1, required=True, metavar="LOG [LOG...]")
 @_MODEL
+@_of_runs
 @click.option("--parameters", required=True, help="Model settings to estimate: NAME,NAME,...")
 @click.option("--bounds", multiple=True, metavar="NAME=LOW:HIGH", help="Bounds; may be repeated.")
 @_MAPPING
 @click.option("--segments", help="Recordings to use, of a file with several: 0-99, or 0,3,7.")
 @click.option(
-    "--held-out",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Log to judge the result on; may be repeated.",
+    "--held-out", multiple=True, type=_PATH, help="Log to judge the result on; may be repeated."
 )
 @click.option("--held-out-segments", help="Recordings to judge on: of held-out logs, else of LOG.")
 @click.option("--until", type=float, help="Use only the first part of each log, this long in s.")
@@ -420,51 +407,60 @@ def filter_log(
 )
 @_WORKERS
 @_DASK
-@_OUT
-@_OVERWRITE
-@_SET
-@_OPEN
 def identify_parameters(
+    asked: Asked,
     logs: tuple[Path, ...],
     model: str,
     parameters: str,
     profiles: str,
-    settings: tuple[str, ...],
     workers: int | None,
-    out: Path | None,
-    overwrite: bool,
-    look: bool,
     **options: Any,
 ) -> None:
     """Find parameters of a model by the likelihood of its filter on logs, with standard errors.
 
-    Parameters are settings of the model (`record MODEL --settings` shows them) and start at their
-    values, which --set changes.
+    Parameters are settings of the model (--settings shows them) and start at their values, which
+    --set changes.
     """
-    from hybridctl.app.commands import identify
-    from hybridctl.app.page.transcript import Transcript
+    from hybridctl.app.commands.identify import IdentifyRequest, prepared
 
+    if asked.shows(model):
+        return
     names, shown = (tuple(filter(None, text.split(","))) for text in (parameters, profiles))
+    options |= {"config": asked.config, "assignments": asked.settings}
     options["workers"] = 1 if workers is None else workers
-    request = identify.IdentifyRequest(
-        logs, model, names, profiles=shown, assignments=settings, **options
-    )
-    identify.run(request, out, Transcript(), overwrite=overwrite, look=look)
+    asked.run(*prepared(IdentifyRequest(logs, model, names, profiles=shown, **options)))
+
+
+def _as_settings(kind: type, experiment: str, **given: object) -> list[str]:
+    """The options that were given, as settings `key=value` of the configuration `kind`.
+
+    Raises `click.UsageError` for one that is no setting of it.
+    """
+    found = {name: value for name, value in given.items() if value is not None}
+    for name in found:
+        if name not in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+            raise click.UsageError(f"{experiment} has no {name}, so --{name} does not apply")
+    return [f"{name}={json.dumps(value)}" for name, value in found.items()]
+
+
+def _print_versions(context: click.Context) -> None:
+    """Print the version and those of the libraries beneath, and end."""
+    from hybridctl.app.report import versions
+
+    found = versions()
+    click.echo(f"hybridctl {found.pop('hybridctl')}")
+    click.echo("\n".join(f"  {name} {version}" for name, version in found.items()))
+    context.exit()
 
 
 def _echo_settings(configuration: Any) -> None:
     """Print a configuration as JSON."""
-    import dataclasses
-    import json
-
-    click.echo(json.dumps(dataclasses.asdict(configuration), indent=2))
+    click.echo(json.dumps(asdict(configuration), indent=2))
 
 
 def _switched(kind: type, arguments: list[str]) -> list[str]:
     """Boolean settings from arguments such as --friction, as `key=true`."""
-    import dataclasses
-
-    known = [f.name for f in dataclasses.fields(kind) if isinstance(f.default, bool)]
+    known = [f.name for f in fields(kind) if isinstance(f.default, bool)]
     flags = {f"--{name.replace('_', '-')}": name for name in known}
     for argument in arguments:
         if argument not in flags:

@@ -1,13 +1,14 @@
-"""Filter models by name: announced by a package, a function in a Python file, or a robot in YAML.
+"""Models by name: announced by a package, a function in a Python file, or a robot in YAML.
 
 As the command line takes them::
 
     ball                    what a package has announced, see `plugins`
     my_robot.py:make        a function in a file
-    robot.yaml              a robot, see `robot_file`
+    robot.yaml              a robot, see `robot_file`, or a legged base, see `logs.base_file`
 
 A function takes no argument, or a frozen dataclass of settings that extends `FilterSettings` and
-has defaults, and returns a `FilterModel`::
+has defaults, and returns a `FilterModel`. With settings that extend `BaseSettings` it returns a
+`BaseModel`, the base of a legged robot, whose logs `filter` takes::
 
     @dataclass(frozen=True)
     class Settings(FilterSettings):
@@ -21,47 +22,72 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any, get_type_hints
+from types import MappingProxyType, ModuleType
+from typing import Any, Generic, TypeVar, get_type_hints
 
 from hybridctl.app import plugins
 from hybridctl.app.report import load_configuration
 from hybridctl.checks import instance, member, quoted
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
+from hybridctl.estimation.legged.estimator import BaseSettings
+from hybridctl.logs.base_file import load_base
+from hybridctl.logs.legged import BaseModel
 from hybridctl.robot_file import RobotSettings, load_robot
+from hybridctl.yaml_files import read_yaml
+
+M = TypeVar("M", FilterModel, BaseModel)
 
 
 @dataclass(frozen=True)
-class ModelSource:
-    """A model by name: the type of its settings, and the function that makes it of them."""
+class ModelSource(Generic[M]):
+    """A model by name: the type of its settings, and the function that makes it of them.
+
+    given: settings by name that are not as the type has them.
+    """
 
     name: str
-    settings: type[FilterSettings]
-    function: Callable[..., FilterModel]
+    kind: type[M]
+    settings: type[Any]
+    function: Callable[..., M]
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def configured(
-        self, file: str | Path | None = None, assignments: Sequence[str] = ()
-    ) -> FilterSettings:
+        self,
+        file: str | Path | None = None,
+        assignments: Sequence[str] = (),
+        given: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Any:
         """The settings of a model, from a JSON file and `key=value`, see `load_configuration`."""
-        return load_configuration(self.settings, file, assignments)
+        return load_configuration(self.settings, file, assignments, {**self.given, **given})
 
-    def make(self, settings: FilterSettings | None = None) -> FilterModel:
+    def make(self, settings: Any = None) -> M:
         """The model of these settings, by default those of the source.
 
         Raises `InputError` where the function returns something else.
         """
-        arguments = [settings or self.settings()][
+        arguments = [settings or self.configured()][
             : len(inspect.signature(self.function).parameters)
         ]
-        made = instance(f"what {self.name!r} returns", self.function(*arguments), FilterModel)
+        made = instance(f"what {self.name!r} returns", self.function(*arguments), self.kind)
         return replace(made, name=self.name)
 
 
-def find_model(text: str) -> ModelSource:
+def find_model(text: str) -> ModelSource[FilterModel]:
+    """The source of a filter model that a text names.
+
+    Raises `InputError` for that of a legged base, and what `find_source` raises.
+    """
+    source = find_source(text)
+    if source.kind is not FilterModel:
+        raise InputError(f"model {text!r} is a legged base, which only `filter` takes, with a log")
+    return source
+
+
+def find_source(text: str) -> ModelSource[Any]:
     """The source that a text names; see this module.
 
     Raises `UnknownNameError` for what is none, with the names that there are, `FileFormatError`
@@ -75,7 +101,12 @@ def find_model(text: str) -> ModelSource:
     if text.endswith(".py"):
         raise InputError(f"model must name a function, as in {text}:NAME, got {quoted(text)}")
     if Path(text).suffix in (".yaml", ".yml"):
-        return ModelSource(Path(text).stem, RobotSettings, load_robot(text).filter_model)
+        name, content = Path(text).stem, read_yaml(text, "model")
+        if isinstance(content, Mapping) and "imu" in content:
+            base = load_base(text, content)
+            return ModelSource(name, BaseModel, BaseSettings, base.model, asdict(base.settings))
+        robot = load_robot(text, content)
+        return ModelSource(name, FilterModel, RobotSettings, robot.filter_model)
     return _source(text, plugins.load("models", text))
 
 
@@ -92,17 +123,19 @@ def experiment_module(group: str, text: str) -> Any:
     return _imported(Path(text)) if text.endswith(".py") else plugins.load(group, text)
 
 
-def _source(name: str, function: Callable[..., Any]) -> ModelSource:
+def _source(name: str, function: Callable[..., Any]) -> ModelSource[Any]:
     parameters = list(inspect.signature(function).parameters)
     if not parameters:
-        return ModelSource(name, FilterSettings, function)
-    kind = get_type_hints(function).get(parameters[0])
-    if len(parameters) > 1 or not (isinstance(kind, type) and issubclass(kind, FilterSettings)):
-        raise InputError(
-            f"model {name!r} must be a function of one argument annotated with a subclass of "
-            f"FilterSettings, or of none, got {name}{inspect.signature(function)}"
-        )
-    return ModelSource(name, kind, function)
+        return ModelSource(name, FilterModel, FilterSettings, function)
+    settings = get_type_hints(function).get(parameters[0])
+    if len(parameters) == 1 and isinstance(settings, type):
+        for kind, base in ((FilterModel, FilterSettings), (BaseModel, BaseSettings)):
+            if issubclass(settings, base):
+                return ModelSource(name, kind, settings, function)
+    raise InputError(
+        f"model {name!r} must be a function of one argument annotated with a subclass of "
+        f"FilterSettings or BaseSettings, or of none, got {name}{inspect.signature(function)}"
+    )
 
 
 def _imported(path: Path) -> ModuleType:

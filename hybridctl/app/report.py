@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import uuid4
 from weakref import finalize
@@ -188,13 +189,19 @@ def versions() -> dict[str, str]:
     return found
 
 
-def load_configuration(kind: type[C], file: str | Path | None, assignments: Sequence[str]) -> C:
+def load_configuration(
+    kind: type[C],
+    file: str | Path | None,
+    assignments: Sequence[str],
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> C:
     """A configuration dataclass from a JSON file and `key=value` assignments, later ones winning.
 
-    The file may be the config.json of an earlier run, or a plain object. Values of assignments
-    are JSON, or else text. Unknown keys raise `InputError` and name the known ones.
+    given: values that both win over. The file may be the config.json of an earlier run, or a plain
+    object. Values of assignments are JSON, or else text. Unknown keys raise `InputError` and name
+    the known ones.
     """
-    values: dict[str, Any] = {}
+    values = dict(given)
     if file is not None:
         try:
             content = json.loads(read_text("configuration", file))
@@ -208,22 +215,20 @@ def load_configuration(kind: type[C], file: str | Path | None, assignments: Sequ
                 f"configuration {file} must hold a JSON object, got {quoted(found)}"
             )
         values |= found
-    values |= assigned(assignments)
-    return typed(kind, values, "settings")
-
-
-def assigned(assignments: Sequence[str]) -> dict[str, Any]:
-    """Settings from `key=value` texts; values are JSON, or else text."""
-    values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         if not equals:
             raise InputError(f"a setting must look like key=value, got {quoted(assignment)}")
-        try:
-            values[key] = json.loads(text)
-        except (ValueError, RecursionError):
-            values[key] = text
-    return values
+        values[key] = json_or_text(text)
+    return typed(kind, values, "settings")
+
+
+def json_or_text(text: str) -> Any:
+    """The value that JSON says, or else the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

@@ -11,7 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -26,16 +26,17 @@ from rich.console import Console
 from hybridctl.app.models import experiment_module, from_anywhere
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.report import RunFolder, plain, say, table
+from hybridctl.app.report import RunFolder, json_or_text, plain, say, table
 from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep
 from hybridctl.checks import count, did_you_mean, quoted, sequence
 from hybridctl.checks import function as check_function
-from hybridctl.errors import FileFormatError, HybridctlError, InputError, UnknownNameError
+from hybridctl.control.tuning.journal import Journal
+from hybridctl.errors import HybridctlError, InputError, UnknownNameError
 from hybridctl.files import atomic
 from hybridctl.settings import typed
 from hybridctl.workers import Crew, crew
 
-PLAN = "sweep.json"
+PLAN = "sweep.jsonl"
 MOST_UNITS = 1_000_000
 _PRINTED = 200  # rows of a table that is printed
 _ENTRIES = 16  # of a list that become columns
@@ -101,7 +102,7 @@ def values_of(text: str) -> tuple[str, list[Any]]:
         raise InputError(f"vary must look like KEY=a:b:n or KEY=v,w,..., got {quoted(text)}")
     parts = given.split(":")
     if len(parts) == 1:
-        return key, [_parsed(value) for value in given.split(",")]
+        return key, [json_or_text(value) for value in given.split(",")]
     try:
         low, high, steps = float(parts[0]), float(parts[1]), int(parts[2])
         if len(parts) != 3 or steps < 1 or not np.isfinite([low, high]).all():
@@ -118,13 +119,6 @@ def values_of(text: str) -> tuple[str, list[Any]]:
 def _check_number(units: int) -> None:
     if units > MOST_UNITS:
         raise InputError(f"a sweep must have at most {MOST_UNITS} units, got {units}")
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _unit(experiment: str, module: ModuleType, settings: Settings, names: list[str]) -> Unit:
@@ -167,12 +161,22 @@ def work(unit: Unit) -> Row:
     module = experiment_module("experiments", unit.experiment)
     config = typed(module.Config, unit.settings, "settings")
     with TemporaryDirectory() as scratch:
-        try:
-            folder = RunFolder(unit.experiment, scratch, draws=False)
-            summary = module.run(config, folder, Console(quiet=True))
-        except HybridctlError as error:
-            return {"status": FAILED, "message": str(error), "values": {}}
-    return {"status": DONE, "message": "", "values": dict(numbers(plain(summary)))}
+        folder = RunFolder(unit.experiment, scratch, draws=False)
+        return _outcome_of(partial(module.run, config, folder, Console(quiet=True)))
+
+
+def _called(function: Callable[..., Any], unit: Unit) -> Row:
+    """The numbers that a function returns for the settings of a unit, or why it has none."""
+    return _outcome_of(partial(function, **unit.settings))
+
+
+def _outcome_of(run: Callable[[], Any]) -> Row:
+    try:
+        found = plain(run())
+    except HybridctlError as error:
+        return {"status": FAILED, "message": str(error), "values": {}}
+    named = numbers(found, "" if isinstance(found, dict) else "result")
+    return {"status": DONE, "message": "", "values": dict(named)}
 
 
 def sweep(
@@ -212,18 +216,19 @@ def sweep(
     name = getattr(function, "__qualname__", type(function).__name__)
     units = [Unit(name, point, point) for point in points]
     folder = None if out is None else RunFolder(name, out, overwrite=overwrite, resumes=PLAN)
-    with _crew(workers, len(points)) as found:
-        rows = run(units, folder, found, tell or _silent, job=partial(_called, function))
+    own = (
+        nullcontext(Crew(workers, len(points))) if isinstance(workers, Executor) else crew(workers)
+    )
+    with own as found:
+        rows = run(
+            units, folder, found, tell or (lambda line: None), job=partial(_called, function)
+        )
     result = Sweep(tuple(rows), tuple(units[0].varied))
     if folder is not None:
         console = Transcript(quiet=True)
         write(result, folder, console)
         write_page(folder, console.entries, summary=repr(result), claim=function.__doc__ or "")
     return result
-
-
-def _crew(workers: int | Executor, runs: int) -> AbstractContextManager[Crew]:
-    return nullcontext(Crew(workers, runs)) if isinstance(workers, Executor) else crew(workers)
 
 
 def _points(grid: Any) -> list[Settings]:
@@ -252,23 +257,6 @@ def _importable(function: Any) -> bool:
     return getattr(module, name, None) is function and hasattr(module, "__file__")
 
 
-def _called(function: Callable[..., Any], unit: Unit) -> Row:
-    """The numbers that a function returns for the settings of a unit, or why it has none."""
-    try:
-        found = plain(function(**unit.settings))
-    except HybridctlError as error:
-        return {"status": FAILED, "message": str(error), "values": {}}
-    return {
-        "status": DONE,
-        "message": "",
-        "values": dict(numbers(found, "" if isinstance(found, dict) else "result")),
-    }
-
-
-def _silent(line: str) -> None:
-    pass
-
-
 def run(
     units: Sequence[Unit],
     folder: RunFolder | None,
@@ -282,17 +270,23 @@ def run(
     Each result is written as it comes, so that an interrupted sweep goes on where it was. A unit
     whose worker is lost has the status "lost" and no result; the others are not touched by it.
     """
-    rows: dict[str, Row] = {} if folder is None else _known(units, folder)
+    rows, record = dict[str, Row](), None
+    keys = [unit.key for unit in units]
+    if folder is not None:
+        varied = plain([unit.varied for unit in units])
+        asked = {"experiment": units[0].experiment, "units": keys, "varied": varied}
+        record = Journal(folder / PLAN, asked)
+        rows = {key: found[0] for key in keys if (found := record.get(key)) is not None}
     if rows:
         tell(f"{len(rows)} of {len(units)} runs have results already")
-    for unit, future in workers.finished(job, [u for u in units if u.key not in rows]):
-        row = _outcome(future)
-        rows[unit.key] = row
-        if folder is not None and row["status"] != LOST:
-            folder.write_json(f"units/{unit.key}.json", row)
+    left = [unit for unit, key in zip(units, keys, strict=True) if key not in rows]
+    for unit, future in workers.finished(job, left):
+        row = rows[unit.key] = _outcome(future)
+        if record is not None and row["status"] != LOST:
+            record.put(unit.key, (row,))
         note = f": {row['message']}" if row["message"] else ""
         tell(f"[{len(rows)}/{len(units)}] {unit.label}: {row['status']}{note}")
-    return [_row(unit, rows[unit.key]) for unit in units]
+    return [_row(unit, rows[key]) for unit, key in zip(units, keys, strict=True)]
 
 
 def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
@@ -346,23 +340,6 @@ def write(found: Sweep, folder: RunFolder, console: Console) -> None:
         found.plot(folder / "figures/sweep.png")
 
 
-def _known(units: Sequence[Unit], folder: RunFolder) -> dict[str, Row]:
-    """The results that are there already, once the plan is written, or is the same."""
-    keys = [unit.key for unit in units]
-    path = folder / PLAN
-    if not path.exists():
-        varied = [unit.varied for unit in units]
-        experiment = units[0].experiment
-        folder.write_json(PLAN, {"experiment": experiment, "units": keys, "varied": varied})
-    elif _read(path).get("units") != keys:
-        raise InputError(
-            f"{folder.path} holds a sweep over other settings: use those again to resume it, or "
-            "another folder"
-        )
-    files = {key: folder / f"units/{key}.json" for key in keys}
-    return {key: _read(path) for key, path in files.items() if path.is_file()}
-
-
 def _outcome(future: Future[Row]) -> Row:
     """What a unit returned, or that its worker was lost; errors of the program are raised."""
     try:
@@ -376,11 +353,3 @@ def _outcome(future: Future[Row]) -> Row:
 def _row(unit: Unit, result: Mapping[str, Any]) -> Row:
     entries = {"status": result["status"], "message": result["message"]}
     return {**unit.varied, **entries, **result["values"]}
-
-
-def _read(path: Path) -> Row:
-    try:
-        content: Row = json.loads(path.read_text())
-    except ValueError as error:
-        raise FileFormatError(f"{path} is not a result of a sweep: {error}") from error
-    return content

@@ -161,8 +161,8 @@ def impact_of(
     impulses: those of the resets of all orders of its guards, in N s per contact. singles: the
     states after the reset of each guard alone.
     """
-    if isinstance(system, ContactSystem):
-        return _of_contacts(system, event, impulses)
+    if system.mechanism is not None:
+        return _of_contacts(system.mechanism, event, impulses)
     before = event.state_before
     if any(state.shape != before.shape for state in singles):
         return None

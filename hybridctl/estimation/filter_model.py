@@ -29,7 +29,7 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.modes.guards import closing_guards
-from hybridctl.mechanics.system import ContactSystem
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.spaces import Space, tangent_map
 
@@ -151,13 +151,13 @@ class FilterModel:
             raise InputError("sensors must have one entry at least, got none")
         if self.start is not None:
             fitting(self.system, self.start)
-        elif not isinstance(self.system, ContactSystem):
+        elif self.robot is None:
             raise InputError(
                 f"start must be an Estimate where the state of mode {self.open!r} is not that of a "
                 "robot, got None"
             )
         else:
-            nv = self.system.robot.nv
+            nv = self.robot.nv
             speeds = 10.0 * np.ones(nv) if self.speeds is None else self.speeds
             object.__setattr__(self, "speeds", array("speeds", speeds, (nv,)))
         states = self.states or self.system.state_labels(self.open)
@@ -168,6 +168,15 @@ class FilterModel:
     def space(self) -> Space:
         """The state space of the open mode."""
         return self.system.mode(self.open).space
+
+    @property
+    def robot(self) -> Robot | None:
+        """The robot whose configuration and velocity the states are; None where they are others."""
+        mechanism = self.system.mechanism
+        if mechanism is None or mechanism.space.nx != self.space.nx:
+            return None
+        robot: Robot = mechanism.robot
+        return robot
 
     def display(self, x: Array, p: Array) -> tuple[Array, Array]:
         r"""Values and deviations for figures, by default those of the coordinates (nx,).
@@ -189,8 +198,8 @@ class FilterModel:
         """The open mode, with a covariance so large that the first values determine the state."""
         if self.start is not None:
             return Beginning(self.open, _LOOSE**2 * self.start.covariance)
-        assert isinstance(self.system, ContactSystem)
-        seen = self.seen_configuration(self.system.robot.neutral(), None).derivative
+        assert self.robot is not None
+        seen = self.seen_configuration(self.robot.neutral(), None).derivative
         configuration = _LOOSE**2 * np.linalg.pinv(seen.T @ seen, hermitian=True)
         return Beginning(self.open, block_diag(configuration, np.diag(self.speeds**2)))  # type: ignore[operator]
 
@@ -199,8 +208,8 @@ class FilterModel:
 
         rows: None for those that are exactly as predicted, of all sensors.
         """
-        assert isinstance(self.system, ContactSystem)
-        nv, mode = self.system.robot.nv, self.system.mode(self.open)
+        assert self.robot is not None
+        nv, mode = self.robot.nv, self.system.mode(self.open)
         x, u, found = np.concatenate([q, np.zeros(nv)]), np.zeros(mode.nu), list[Whitened]()
         for sensor in self.sensors:
             m = explicit(sensor.measurement)

@@ -19,7 +19,6 @@ from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.unscented import UnscentedFilter
-from hybridctl.mechanics.system import ContactSystem
 
 STRATEGIES: dict[str, Strategy] = {
     "salted": "saltation",
@@ -152,9 +151,9 @@ def first_estimate(
 
 
 def _prior(model: FilterModel, record: Record, times: tuple[float, float]) -> Estimate:
-    assert isinstance(model.system, ContactSystem)
+    robot = model.robot
+    assert robot is not None
     assert model.speeds is not None
-    robot = model.system.robot
     (q, own), (last, _) = (_configuration(model, record, t) for t in times)
     v = robot.difference(q, last) / (times[1] - times[0])
     p = block_diag(own, np.diag(model.speeds**2))
@@ -163,8 +162,8 @@ def _prior(model: FilterModel, record: Record, times: tuple[float, float]) -> Es
 
 def _configuration(model: FilterModel, record: Record, time: float) -> tuple[Array, Array]:
     """The configuration (nq,) by rows of all sensors nearest to a time, and its covariance."""
-    assert isinstance(model.system, ContactSystem)
-    robot, rows = model.system.robot, dict[str, Array]()
+    robot, rows = model.robot, dict[str, Array]()
+    assert robot is not None
     for sensor in model.sensors:
         series = record.channels[sensor.name].sorted()
         whole = np.flatnonzero(np.isfinite(series.values).all(axis=1))

@@ -25,7 +25,6 @@ from hybridctl.hybrid.policy import ContinuedPolicy, DisturbedPolicy, Policy, Sa
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.system import ContactSystem
 
 _TOLERANCE = 1e-8  # of the truth, unless told
 _OUTLIER = 50.0  # standard deviations of the sensor
@@ -105,8 +104,8 @@ def _measured(
         z = m.value(mode, t, x, u)
         if m.residual is None:
             rows.append(z + e)
-        elif isinstance(model.system, ContactSystem):
-            rows.append(_moved(model.system.robot, z, e))
+        elif model.robot is not None:
+            rows.append(_moved(model.robot, z, e))
         else:
             raise InputError(f"values of {m.name!r} cannot be made up: its residual has no inverse")
     values = np.array(rows)

@@ -94,6 +94,14 @@ class HybridSystem:
         """Names of the entries of an output of this shape, in the order of its flat array."""
         return tuple(".".join([name, *map(str, index)]) for index in np.ndindex(shape))
 
+    @property
+    def mechanism(self) -> Any:
+        """The robot with contacts that this system is or is made of; None where there is none.
+
+        States of this system begin with states of that, and outputs of modes have its names.
+        """
+        return None
+
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
         """The mode in which the state x flows on under the input u, where the system can tell.
 
@@ -217,7 +225,7 @@ def _outgoing(mode: ModeModel, transitions: list[Transition]) -> Outgoing:
 
 
 class DerivedSystem(HybridSystem, ABC):
-    """A system made of another one, `inner`, of which it has names, policies and consistent modes.
+    """A system made of another one, `inner`: names, policies, what is drawn, consistent modes.
 
     Pushed it is what is made of the pushed inner system. A subclass says what differs.
     """
@@ -252,6 +260,11 @@ class DerivedSystem(HybridSystem, ABC):
     def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         """Labels of the inner system."""
         return self.inner.output_labels(name, shape)
+
+    @property
+    def mechanism(self) -> Any:
+        """What is drawn of the inner system."""
+        return self.inner.mechanism
 
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
         """The mode of the inner system in which the state x flows on under the input u."""

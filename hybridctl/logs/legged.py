@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +39,8 @@ class BaseModel:
     """A legged robot whose base is estimated from logs.
 
     urdf: path of its description. heading (rad) and position (m): of its root at the start of a
-    log, which no sensor knows.
+    log, which no sensor knows. mapping: from topics or fields of a log to channels, where logs
+    have others.
     """
 
     urdf: str
@@ -47,6 +48,8 @@ class BaseModel:
     settings: BaseSettings
     heading: float = 0.0
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    mapping: dict[str, Any] | None = None
+    name: str = ""
 
     def __post_init__(self) -> None:
         feet, loads = self.settings.feet, self.channels.loads
@@ -104,13 +107,13 @@ class BaseRun:
         )
 
 
-def filter_base(log: Log, model: BaseModel, folder: str | os.PathLike[str] = ".") -> BaseRun:
+def filter_base(log: Log, model: BaseModel) -> BaseRun:
     """The base of a robot along a log.
 
-    folder: where a relative path of the URDF begins. Raises `FileFormatError` for a file that is no
-    URDF, `UnknownNameError` for frames, joints and channels that are not there.
+    Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for frames, joints and
+    channels that are not there.
     """
-    estimator = model.settings.build(Robot.from_urdf(Path(folder) / model.urdf))
+    estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
     readings = base_readings(log, model.channels, estimator)
     first = estimator.start(readings, heading=model.heading, position=model.position)
     record = estimator.record(readings)

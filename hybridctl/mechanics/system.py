@@ -108,6 +108,11 @@ class ContactSystem(HybridSystem):
         """The contacts, in the order of the mode keys."""
         return self.dynamics.contacts
 
+    @property
+    def mechanism(self) -> ContactSystem:
+        """The system itself."""
+        return self
+
     def __repr__(self) -> str:
         names = ", ".join(contact.name for contact in self.contacts)
         return f"ContactSystem(contacts {names}; {self.robot!r})"

@@ -14,13 +14,17 @@ from scipy.optimize import lsq_linear
 import hybridctl as hc
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.impacts import Impact, Unexplained
+from hybridctl.control.impacts import Impact, Unexplained, impact_of
 from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
 from hybridctl.errors import InputError
+from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.policy import History
+from hybridctl.hybrid.system import MappedSystem
+from hybridctl.mechanics import Wrench
 
 GAIN = [[40.0, 12.0]]
 INF = np.inf
+PUSH = Wrench("door", (1.0, 0.0, 0.0), 0.0, 0.1)
 
 
 def random_impact(rng, nv, m):
@@ -108,6 +112,16 @@ def test_the_planned_impulses_explain_the_whole_impact_of_the_door(at_the_door):
     np.testing.assert_allclose(arm.impulses(change[:3]), event.impulses, atol=1e-8)
     np.testing.assert_allclose(arm.explained(2.0 * change[:3]), change[:3], atol=1e-8)
     np.testing.assert_array_equal(arm.explained(-change[:3]), 0.0)
+
+
+def test_the_impact_of_a_wrapped_robot_is_that_of_the_robot(at_the_door):
+    """By its mass and contacts, whatever the system is made for besides."""
+    plant, reference = at_the_door
+    (impact,), (event,) = reference.impacts, reference.events
+    for system in (MappedSystem(plant, lambda key: Change()), plant.pushed(PUSH)):
+        found = impact_of(system, event, [event.impulses], [event.state_after])
+        np.testing.assert_array_equal(found.mass, impact.mass)
+        np.testing.assert_array_equal(found.jacobian, impact.jacobian)
 
 
 def test_friction_bounds_tangential_impulses(at_the_door):

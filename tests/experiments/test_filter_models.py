@@ -15,6 +15,8 @@ from hybridctl.estimation.judgement import band, nees
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import simulate_truth, synthetic
+from hybridctl.hybrid.mapped import Change
+from hybridctl.hybrid.system import MappedSystem
 from hybridctl.logs import Log
 from hybridctl.series import Series
 
@@ -140,6 +142,15 @@ def test_a_start_near_the_ground_has_the_velocity_between_its_rows(hypotheses):
     # deviations of 10 m/s draw it to the difference, by (0.14 / 10)^2 of gravity's part
     assert start.mean[3] == pytest.approx(-1.0 - 0.5 * 9.81 * 0.02, abs=1e-3)
     assert np.sqrt(start.covariance[3, 3]) == pytest.approx(deviation, rel=0.05)
+
+
+def test_the_first_estimate_of_a_wrapped_robot_is_that_of_the_robot():
+    model, settings = made("ball", *FREE)
+    record, _ = synthetic(model, settings)
+    wrapped = replace(model, system=MappedSystem(model.system, lambda key: Change()))
+    one, other = (first_estimate(each, settings, record)[0] for each in (model, wrapped))
+    np.testing.assert_allclose(other.mean, one.mean, atol=1e-9)  # whole steps, and stage by stage
+    np.testing.assert_allclose(other.covariance, one.covariance, rtol=1e-6, atol=1e-12)
 
 
 def test_channels_of_other_order_and_stamps_become_one_series():

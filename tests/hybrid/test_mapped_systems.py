@@ -38,6 +38,19 @@ def test_systems_have_the_names_of_the_inner_one(kind, wrap):
     assert more == names or isinstance(w.system, GuardModes)
 
 
+@on_every_kind
+def test_what_is_drawn_of_a_wrapper_is_what_is_drawn_of_the_inner_one(kind, wrap):
+    """A robot with its contacts, of which states of the wrapper begin with a state."""
+    k = kind()
+    w = wrap(k)
+    if not w.labels:
+        pytest.skip("it is no whole system")
+    drawn, inner = w.system.mechanism, k.system.mechanism
+    assert inner is (k.system if isinstance(k.system, ContactSystem) else None)
+    assert drawn is (w.system if w.more else inner)  # a pushed robot is a robot
+    assert drawn is None or drawn.contacts == inner.contacts
+
+
 def consistent(system, x, u):
     """The consistent mode, or what is said where there is none."""
     try:

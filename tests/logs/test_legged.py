@@ -31,14 +31,10 @@ TIMES = 0.01 * np.arange(60)
 
 
 @pytest.fixture
-def model():
-    return typed(BaseModel, yaml.safe_load(MODEL), "model")
-
-
-@pytest.fixture
-def folder(tmp_path):
+def model(tmp_path):
     (tmp_path / "walker.urdf").write_text(URDF)
-    return tmp_path
+    made = typed(BaseModel, yaml.safe_load(MODEL), "model")
+    return replace(made, urdf=str(tmp_path / made.urdf))
 
 
 def log(**changed):
@@ -57,8 +53,8 @@ def log(**changed):
     return Log(channels | changed)
 
 
-def test_a_robot_that_stands_is_where_the_model_says(model, folder):
-    run = filter_base(log(), model, folder)
+def test_a_robot_that_stands_is_where_the_model_says(model):
+    run = filter_base(log(), model)
     assert len(run.roots) == len(TIMES) - 1  # the first row starts the feet
     root = run.roots[-1]
     np.testing.assert_allclose(root.position, [1.0, 2.0, 3.0], atol=1e-9)
@@ -67,28 +63,28 @@ def test_a_robot_that_stands_is_where_the_model_says(model, folder):
     assert run.estimator.settings.noise.foot == 2e-3
 
 
-def test_angles_are_found_by_the_names_of_their_columns(model, folder):
-    run = filter_base(log(), model, folder)
+def test_angles_are_found_by_the_names_of_their_columns(model):
+    run = filter_base(log(), model)
     order = [NAMES.index(joint) for joint in run.estimator.joints]
     np.testing.assert_allclose(run.readings.angles.values[0], 0.1 * np.array(order))
 
 
-def test_what_was_found_is_written(model, folder):
-    paths = filter_base(log(), model, folder).write(folder / "out")
+def test_what_was_found_is_written(model, tmp_path):
+    paths = filter_base(log(), model).write(tmp_path / "out")
     with np.load(paths[0]) as found:
         assert found["covariance"].shape == (len(TIMES) - 1, 9, 9)
         np.testing.assert_allclose(found["position"][-1], [1.0, 2.0, 3.0], atol=1e-9)
 
 
-def test_what_does_not_fit_is_refused(model, folder):
+def test_what_does_not_fit_is_refused(model):
     wrong = Series(TIMES, np.zeros((len(TIMES), 3)), unit="m")
     with pytest.raises(InputError, match="channel 'gyro' must be in rad/s, got m"):
-        filter_base(log(gyro=wrong), model, folder)
+        filter_base(log(gyro=wrong), model)
     few = Series(TIMES, np.zeros((len(TIMES), 2)), unit="m/s^2")
     with pytest.raises(InputError, match="'accel' must have 3 columns, got 2"):
-        filter_base(log(accel=few), model, folder)
+        filter_base(log(accel=few), model)
     other = Series(TIMES, np.zeros((len(TIMES), 1)), ("left joint 0",), "rad")
     with pytest.raises(UnknownNameError, match="joint in channel 'joints'"):
-        filter_base(log(joints=other), model, folder)
+        filter_base(log(joints=other), model)
     with pytest.raises(InputError, match="for each of 2 feet"):
         replace(model, channels=replace(model.channels, loads=("force",)))

@@ -6,14 +6,20 @@ from base64 import b64decode
 import numpy as np
 import pytest
 from hybridctl.robots import cube
+from hybridctl.robots.ball import BallParameters
+from hybridctl.robots.ball import system as ball_system
 from page.conftest import MODEL, fall, outline
 from scipy.spatial.transform import Rotation
 
+import hybridctl as hc
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.report import RunFolder
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.mechanics import ContactDynamics
+from hybridctl.sensitivity.augmentation import with_parameters
+from hybridctl.sensitivity.held_inputs import inputs_as_parameters
 
+XZ = ("x", "z")
 SINGLE = 2.0**-23  # numbers are stored in single precision
 
 
@@ -81,6 +87,26 @@ def test_forces_in_the_world_are_those_of_the_equations():
     assert moments == pytest.approx(turn @ base[3:], abs=1e-13)
 
 
+def test_a_wrapped_ball_has_the_forces_of_the_ball(tmp_path):
+    """Relaxed, held up by a newton, and with a parameter beside its state: at rest in the end."""
+    system = ball_system(BallParameters(slope=0.0))
+    weight, start = system.robot.weight, [0.0, 0.1, 0.0, 0.0]
+    held, by = inputs_as_parameters(system, {"lift": 1.0})
+    wrapped, _ = with_parameters(held, hc.HybridTrajectory((), (), system), by)
+    made = {
+        "relaxed": (hc.relax(system, 1e-4), start, weight),
+        "held": (held, start, weight - 1.0),
+        "parameters": (wrapped, [*start, 0.0], weight - 1.0),
+    }
+    for name, (each, x, normal) in made.items():
+        run = hc.simulate(each, ("open",), x, (0.0, 0.5))
+        folder = RunFolder("e", tmp_path / name)
+        write_motion(folder, [Scene(name, [Mover(name, run, outline, system=each)], axes=XZ)])
+        (mover,) = json.loads((folder / "motion.json").read_text())["scenes"][0]["movers"]
+        assert unpacked(mover["forces"])[-1, 0] == pytest.approx([0.0, normal], rel=1e-4)
+        assert unpacked(mover["places"])[-1, 0] == pytest.approx([0.0, 0.0], abs=2e-4)
+
+
 def test_a_scene_of_nothing_and_unknown_axes_are_refused(tmp_path, run):
     folder = RunFolder("e", tmp_path)
     with pytest.raises(InputError, match="at least one mover"):
@@ -91,6 +117,6 @@ def test_a_scene_of_nothing_and_unknown_axes_are_refused(tmp_path, run):
 
 def test_without_a_system_there_are_no_forces(tmp_path):
     folder = RunFolder("e", tmp_path)
-    write_motion(folder, [Scene("bare", [Mover("ball", fall(), outline)], axes=("x", "z"))])
+    write_motion(folder, [Scene("bare", [Mover("ball", fall(), outline)], axes=XZ)])
     (mover,) = json.loads((tmp_path / "motion.json").read_text())["scenes"][0]["movers"]
     assert "forces" not in mover

@@ -55,7 +55,7 @@ def test_units_are_told_as_they_end_and_make_a_table_and_a_page(sweep, tmp_path)
     assert "6 of 6 runs have results already" in out
     code, _, err = sweep("--vary", "size=1:3:4")
     assert code == 1
-    assert "holds a sweep over other settings" in err
+    assert "holds a run with other settings" in err
 
 
 def test_a_sweep_over_nothing_is_refused_and_leaves_nothing(sweep, tmp_path):

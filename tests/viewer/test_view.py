@@ -15,6 +15,8 @@ from hybridctl.app.viewer.view import REFERENCE, timeline_html
 from hybridctl.errors import InputError
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.mechanics import Contact, Plane, Robot, Terrain, contact_system
+from hybridctl.sensitivity.augmentation import with_parameters
+from hybridctl.sensitivity.held_inputs import inputs_as_parameters
 
 LINK = """<link name="{name}"><inertial><origin xyz="0 0 0.2"/><mass value="1"/>
 <inertia ixx="0.02" iyy="0.02" izz="0.01" ixy="0" ixz="0" iyz="0"/></inertial>
@@ -193,6 +195,34 @@ def test_a_pushed_run_is_shown_with_its_forces(falling):
     view.seek(0.15)
     assert f"{system.robot.weight:.3g} N (the weight)" in view._forces.legend()
     view.close()
+
+
+def test_a_relaxed_run_is_shown_with_its_bodies_and_forces():
+    """An arm that lies on the table: its force holds the arm up, as that of the arm itself."""
+    system = arm_system()
+    relaxed = hc.relax(system, 1e-4)
+    run = hc.simulate(relaxed, None, [1.2, 0.4, 0.0, 0.0], (0.0, 0.3), rtol=1e-6, atol=1e-6)
+    pressed = next(arc for arc in run.arcs if arc.mode == ("strip",))
+    for given in (relaxed, system, system.robot):
+        with hc.view(run, given) as shown:
+            shown.seek(0.5 * (pressed.start + pressed.end))
+            assert shown.figures["robot"].bodies is not None
+            if given is system.robot:
+                continue
+            assert "/surfaces/0" in nodes(shown)
+            (arrow,) = node(shown, "/forces").points
+            assert arrow[1, 2] > arrow[0, 2]
+
+
+def test_a_run_with_parameters_beside_the_state_is_shown(falling):
+    system, _ = falling
+    held, by = inputs_as_parameters(system, {"torque": 0.0})
+    wrapped, _ = with_parameters(held, hc.HybridTrajectory((), (), system), by)
+    run = hc.simulate(wrapped, ("open",), [1.2, 0.4, 0.0, 0.0, 0.0], (0.0, 0.1))
+    with hc.view(run, wrapped) as shown:
+        assert shown.figures["robot"].bodies is not None
+    with pytest.raises(InputError, match="run must have states of the robot"):
+        hc.view(run, Robot.from_urdf(ARM, root="sagittal"))
 
 
 def test_smooth_ground_is_a_mesh_of_its_heights():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,10 @@ from rich.console import Console
 
 from hybridctl.app.commands import filter_base
 from hybridctl.app.commands.record import synthetic_log, truth_path, write
-from hybridctl.app.commands.results import draw_all, write_results
-from hybridctl.app.models import ModelSource, find_model
-from hybridctl.app.page.build import finish
+from hybridctl.app.commands.results import draw_all, trust_table, write_results
+from hybridctl.app.models import ModelSource, find_source
 from hybridctl.app.plots import short_mode
-from hybridctl.app.report import RunFolder, assigned, progress, say, table
+from hybridctl.app.report import RunFolder, progress, say, table
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
@@ -26,7 +26,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
-from hybridctl.settings import typed
+from hybridctl.logs.legged import BaseModel
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
 _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
@@ -37,15 +37,17 @@ class FilterRequest:
     """What the command line asks for; without a log, one is recorded on the fly.
 
     truth: a file that `record` has written; by default the one beside the log, if there.
-    assignments: `key=value`; they win over the settings in the log, if `record` wrote it.
+    config, assignments: a file of settings and `key=value`; they win over the settings in the log,
+    if `record` wrote it.
     """
 
     model: str
     log: Path | None = None
+    config: Path | None = None
+    assignments: Sequence[str] = ()
     mapping: Path | None = None
     segment: int | None = None
     truth: Path | None = None
-    assignments: Sequence[str] = ()
     compare: bool = False
     mcap: bool = False
 
@@ -60,26 +62,32 @@ class FilterCase:
     truth: HybridTrajectory | None
 
 
-def run(
-    request: FilterRequest,
-    out: Path | None,
-    console: Console,
-    *,
-    overwrite: bool = False,
-    look: bool = False,
-) -> dict[str, Any]:
-    """Filter a log into a folder (see `RunFolder`); returns what summary.json holds."""
-    if filter_base.is_base_file(request.model):
+def prepared(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console], Any], str]:
+    """The name of a run, what it does in its folder, and that in words; a log is read at once."""
+    source = find_source(request.model)
+    name = f"filter-{source.name}"
+    if source.kind is BaseModel:
         if request.log is None or request.compare or request.truth is not None:
             raise InputError("a legged base needs a log, and takes neither truth nor compare")
-        given = request.log, request.mapping, request.segment
-        base = filter_base.load_base(request.model, assigned(request.assignments))
-        return filter_base.run(
-            base, *given, out, console, mcap=request.mcap, overwrite=overwrite, look=look
-        )
-    source = find_model(request.model)
+        model = source.make(source.configured(request.config, request.assignments))
+        own = None if model.mapping is None else LogMapping.parse(model.mapping)
+        log = read_log(request.log, request.mapping or own, segment=request.segment)
+        find = partial(filter_base.run, model, log, request.mcap)
+        return name, find, "the base of a legged robot along a log"
+    if request.log is None and (request.mapping or request.truth or request.segment is not None):
+        raise InputError("mapping, segment and truth belong to a log, and no log is given")
     case = None if request.log is None else read(source, request, request.log)
-    folder = RunFolder(f"filter-{source.name}", out, overwrite=overwrite)
+    return name, partial(run, source, request, case), "a salted Kalman filter on a log"
+
+
+def run(
+    source: ModelSource[FilterModel],
+    request: FilterRequest,
+    case: FilterCase | None,
+    folder: RunFolder,
+    console: Console,
+) -> None:
+    """Filter a log into a folder; without one, it is recorded first."""
     if case is None:
         case = recorded(source, request, folder, console)
     folder.write_configuration(case.settings, seed=case.settings.seed)
@@ -88,8 +96,7 @@ def run(
         say(console, f"warning: {warning}")
     names = FILTERS if request.compare else FILTERS[:1]
     judgements, failures = filtered(case, record, names, console)
-    summary = summarize(case, judgements, failures)
-    folder.write_json("summary.json", summary)
+    folder.write_json("summary.json", summarize(case, judgements, failures))
     print_tables(console, judgements)
     for message in failures.values():
         say(console, f"failed: {message}")
@@ -98,17 +105,13 @@ def run(
             write_results(folder, case.model, case.log, judgement, mcap=request.mcap)
         if folder.draws:
             draw_all(folder, case.model, judgements, case.truth)
-    finish(folder, console, "a salted Kalman filter on a log", look=look)
-    return summary
 
 
 def recorded(
-    source: ModelSource, request: FilterRequest, folder: RunFolder, console: Console
+    source: ModelSource[FilterModel], request: FilterRequest, folder: RunFolder, console: Console
 ) -> FilterCase:
     """A log that is made now, and left in the folder."""
-    if request.mapping is not None or request.segment is not None or request.truth is not None:
-        raise InputError("mapping, segment and truth belong to a log, and no log is given")
-    settings = source.configured(None, request.assignments)
+    settings = source.configured(request.config, request.assignments)
     model = source.make(settings)
     with console.status("recording"):
         log, truth = synthetic_log(model, settings)
@@ -117,12 +120,11 @@ def recorded(
     return FilterCase(model, settings, log, truth.run)
 
 
-def read(source: ModelSource, request: FilterRequest, path: Path) -> FilterCase:
+def read(source: ModelSource[FilterModel], request: FilterRequest, path: Path) -> FilterCase:
     """A log from a file, with the truth where there is one."""
     log = load_log(path, source.make(source.configured()).mapping, request.mapping, request.segment)
     given = recorded_settings(log, source.name)
-    values = dict(vars(source.configured(None, ()))) | given | assigned(request.assignments)
-    settings = typed(source.settings, values, "settings")
+    settings = source.configured(request.config, request.assignments, given)
     model = source.make(settings)
     beside = truth_path(path)
     found = request.truth or (beside if given and beside.is_file() else None)
@@ -202,15 +204,7 @@ def summarize(
 
 def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
     """Whether the filters can be trusted, one column for each, and the events of the first."""
-    rows = [judgement.cells() for judgement in judgements]
-    names = ["", *(judgement.name for judgement in judgements)]
-    console.print(
-        table(
-            "Can the estimates be trusted?",
-            names,
-            [(label, *(row[label] for row in rows)) for label in rows[0]],
-        )
-    )
+    console.print(trust_table(judgements))
     first = judgements[0]
     events = first.result.events
     shown = [

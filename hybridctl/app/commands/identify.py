@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,10 @@ from rich.console import Console
 
 from hybridctl.app.commands.filter import load_log
 from hybridctl.app.models import find_model, from_anywhere
-from hybridctl.app.page.build import finish
 from hybridctl.app.report import RunFolder, say, table
 from hybridctl.checks import Array, array, member, quoted
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.control.tuning.journal import Journal
+from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.identify import (
     Identification,
@@ -30,7 +30,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.settings import least_and_most
 from hybridctl.workers import crew
 
-STATE = "evaluations.json"
+STATE = "evaluations.jsonl"
 FACTOR = 10.0  # by which a parameter may end above or below where it starts
 
 
@@ -38,7 +38,8 @@ FACTOR = 10.0  # by which a parameter may end above or below where it starts
 class IdentifyRequest:
     """What the command line asks for.
 
-    parameters: settings of the model, which start at what `assignments` say. bounds: NAME=LOW:HIGH.
+    parameters: settings of the model, which start at what `config` and `assignments` say. bounds:
+    NAME=LOW:HIGH.
     segments, held_out_segments: of the logs, such as 0-99 or 0,3,7; held_out: other logs. until:
     how much of each log, in s. profiles: parameters whose profile is wanted.
     """
@@ -53,6 +54,7 @@ class IdentifyRequest:
     held_out_segments: str | None = None
     until: float | None = None
     profiles: tuple[str, ...] = ()
+    config: Path | None = None
     assignments: tuple[str, ...] = ()
     max_evaluations: int = 100
     workers: int = 1
@@ -64,12 +66,14 @@ class ModelAt:
     """The model of a source at values (np,) of some of its settings; it can be pickled."""
 
     model: str
+    config: Path | None
     assignments: tuple[str, ...]
     names: tuple[str, ...]
 
     def settings(self, values: Array | None = None) -> FilterSettings:
         """The settings of the source, with these values."""
-        given = find_model(self.model).configured(None, self.assignments)
+        source = find_model(self.model)
+        given: FilterSettings = source.configured(self.config, self.assignments)
         if values is None:
             return given
         return replace(given, **dict(zip(self.names, values.tolist(), strict=True)))
@@ -79,16 +83,15 @@ class ModelAt:
         return find_model(self.model).make(self.settings(values))
 
 
-def run(
+def prepared(
     request: IdentifyRequest,
-    out: Path | None,
-    console: Console,
-    *,
-    overwrite: bool = False,
-    look: bool = False,
-) -> dict[str, Any]:
-    """Identify into a folder, which may be that of a run that was stopped; returns summary.json."""
-    make = ModelAt(from_anywhere(request.model), request.assignments, request.parameters)
+) -> tuple[str, Callable[[RunFolder, Console], None], str, None, str]:
+    """The name of a run, what it does in its folder, that in words, and what it goes on from.
+
+    Logs are read at once.
+    """
+    source = from_anywhere(request.model)
+    make = ModelAt(source, request.config, request.assignments, request.parameters)
     start, settings = _start(make), make.settings()
     bounds = _bounds(request.bounds, request.parameters, start, type(settings))
     fitted = _records(request, make(start), request.logs, request.segments)
@@ -96,74 +99,52 @@ def run(
     if request.held_out or request.held_out_segments is not None:
         logs = request.held_out or request.logs
         judged = _records(request, make(start), logs, request.held_out_segments)
-    name = f"identify-{find_model(request.model).name}"
-    folder = RunFolder(name, out, overwrite=overwrite, resumes=STATE)
-    folder.write_configuration(settings, seed=None)
+    problem = Problem(make, request.parameters, bounds, fitted, settings)
+    words = f"{', '.join(request.parameters)} of {request.model} by likelihood"
+    find = partial(run, request, problem, start, judged)
+    return f"identify-{find_model(request.model).name}", find, words, None, STATE
+
+
+def run(
+    request: IdentifyRequest,
+    problem: Problem,
+    start: Array,
+    judged: tuple[Record, ...],
+    folder: RunFolder,
+    console: Console,
+) -> None:
+    """Identify into a folder, which may be that of a run that was stopped."""
+    folder.write_configuration(problem.settings, seed=None)
+    record = Journal(folder / STATE, _asked(request))
+    done = [LikelihoodPoint.from_dict(content) for (content,) in record.values()]
+    known = {tuple(one.values.tolist()): one for one in done}
+
+    def keep(one: LikelihoodPoint) -> None:
+        record.put(str(len(record)), (one.as_dict(),))
+        values = zip(request.parameters, one.values, strict=True)
+        there = ", ".join(f"{name} {value:.5g}" for name, value in values)
+        say(console, f"{len(record)}: log-likelihood {one.log_likelihood:.2f} at {there}")
+
     with crew(request.workers, request.dask) as workers:
-        state = _State(folder, console, request)
-        problem = Problem(
-            make,
-            request.parameters,
-            bounds,
-            fitted,
-            settings,
-            workers.others,
-            state.read(),
-            state.add,
-        )
+        problem = replace(problem, executor=workers.others, known=known, told=keep)
         found = identify(problem, start, held_out=judged, max_evaluations=request.max_evaluations)
         profiles = [profile(problem, found, one) for one in request.profiles]
-    summary = summarize(found, profiles, len(fitted), len(judged))
+    summary = summarize(found, profiles, len(problem.records), len(judged))
     folder.write_json("summary.json", summary)
     print_result(console, found, profiles)
-    names = ", ".join(request.parameters)
-    finish(folder, console, f"{names} of {request.model} by likelihood", look=look)
-    return summary
 
 
-class _State:
-    """The evaluations of a run, in a file that is written anew after each."""
-
-    def __init__(self, folder: RunFolder, console: Console, request: IdentifyRequest) -> None:
-        self.folder, self.console, self.names = folder, console, request.parameters
-        self.asked = {
-            "model": request.model,
-            "logs": [str(path) for path in request.logs],
-            "parameters": list(request.parameters),
-            "segments": request.segments,
-            "until": request.until,
-            "settings": list(request.assignments),
-        }
-        self.done: list[LikelihoodPoint] = []
-
-    def read(self) -> dict[tuple[float, ...], LikelihoodPoint]:
-        """The evaluations that an earlier run of the same request has left, by parameter values."""
-        path = self.folder / STATE
-        if not path.is_file():
-            return {}
-        try:
-            content = json.loads(path.read_text())
-            asked, self.done = (
-                content["asked"],
-                list(map(LikelihoodPoint.from_dict, content["done"])),
-            )
-        except (ValueError, KeyError, TypeError) as error:
-            raise FileFormatError(f"{path} is no state of an identification: {error}") from error
-        if asked != self.asked:
-            raise InputError(
-                f"out: {self.folder.path} holds a run of another request, {asked}; overwrite "
-                "replaces it"
-            )
-        return {tuple(one.values.tolist()): one for one in self.done}
-
-    def add(self, one: LikelihoodPoint) -> None:
-        """Add an evaluation to the file, and print it."""
-        self.done.append(one)
-        content = {"asked": self.asked, "done": [each.as_dict() for each in self.done]}
-        self.folder.write_json(STATE, content)
-        values = ", ".join(f"{n} {v:.5g}" for n, v in zip(self.names, one.values, strict=True))
-        line = f"{len(self.done)}: log-likelihood {one.log_likelihood:.2f} at {values}"
-        say(self.console, line)
+def _asked(request: IdentifyRequest) -> dict[str, Any]:
+    """What the evaluations of a run depend on."""
+    return {
+        "model": request.model,
+        "logs": [str(path) for path in request.logs],
+        "parameters": request.parameters,
+        "segments": request.segments,
+        "until": request.until,
+        "config": None if request.config is None else str(request.config),
+        "settings": request.assignments,
+    }
 
 
 def _start(make: ModelAt) -> Array:

@@ -61,7 +61,7 @@ def synthetic_log(model: FilterModel, settings: FilterSettings) -> tuple[Log, Tr
 
 
 def record(
-    source: ModelSource,
+    source: ModelSource[FilterModel],
     settings: FilterSettings,
     out: Path,
     console: Console,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from rich.table import Table
 
 from hybridctl.app.plots import (
     BASELINE,
@@ -19,8 +20,8 @@ from hybridctl.app.plots import (
     series,
     short_mode,
 )
-from hybridctl.app.plots.filters import SIGMAS, apart, gaps, result_bands
-from hybridctl.app.report import RunFolder
+from hybridctl.app.plots.filters import SIGMAS, apart, band, gaps, result_bands
+from hybridctl.app.report import RunFolder, table
 from hybridctl.estimation.filter_model import FilterModel
 from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
@@ -30,6 +31,14 @@ from hybridctl.tables import mode_text
 
 MAIN = "salted"
 _FAR = 20.0  # sigmas, at which innovations are drawn that are farther off
+
+
+def trust_table(judgements: Sequence[Judgement]) -> Table:
+    """Whether filters can be trusted, a column for each."""
+    rows = [judgement.cells() for judgement in judgements]
+    names = ["", *(judgement.name for judgement in judgements)]
+    cells = [(label, *(row[label] for row in rows)) for label in rows[0]]
+    return table("Can the estimates be trusted?", names, cells)
 
 
 def write_results(
@@ -140,26 +149,23 @@ def _draw_states(
         impacts = np.searchsorted(times, [event.time for event in truth.events])
     panels = []
     for k, name in enumerate(model.display_names):
-        low, high = (values[:, k] + s * SIGMAS * deviations[:, k] for s in (-1.0, 1.0))
-        first = k == 0
+        named = ("3 sigma", "estimate", "truth") if k == 0 else (None, None, None)
         lines = [
-            apart(Line(times, low, "3 sigma" if first else None, TRACKING, ":", 0.8), jumps),
-            apart(Line(times, high, None, TRACKING, ":", 0.8), jumps),
-            apart(Line(times, values[:, k], "estimate" if first else None), jumps),
+            *band(times, values[:, k], SIGMAS * deviations[:, k], named[0]),
+            Line(times, values[:, k], named[1]),
         ]
+        lines = [apart(line, jumps) for line in lines]
         if right is not None:
-            line = Line(times, right[:, k], "truth" if first else None, REFERENCE, "--", 1.0)
+            line = Line(times, right[:, k], named[2], REFERENCE, "--", 1.0)
             lines.append(apart(line, impacts))
         panels.append(Panel(name, lines))
     if result.doubtful:
         shares = zip(result.doubtful, CURVES, strict=False)
         lines = [
-            apart(
-                Line(times, result.probability(mode), short_mode(mode), color, ".-", 0.8),
-                gaps(times),
-            )
+            Line(times, result.probability(mode), short_mode(mode), color, ".-", 0.8)
             for mode, color in shares
         ]
+        lines = [apart(line, gaps(times)) for line in lines]
         panels.append(Panel("probability of modes", lines))
     series(
         folder / "figures/states.png",
@@ -187,11 +193,8 @@ def _draw_innovations(
         limit = np.full(len(t), SIGMAS)
         for k, name in enumerate(sensor.residual_names):
             label = "3 sigma" if not panels else None
-            lines = [
-                Line(t, np.clip(scaled[:, k], -_FAR, _FAR), None, TRACKING, ".", 1.0),
-                Line(t, limit, label, BASELINE, "--", 0.8),
-                Line(t, -limit, None, BASELINE, "--", 0.8),
-            ]
+            shown = Line(t, np.clip(scaled[:, k], -_FAR, _FAR), None, TRACKING, ".", 1.0)
+            lines = [shown, *band(t, 0.0, limit, label, BASELINE)]
             panels.append(Panel(f"{name}\n[sigma]", lines, zero=True))
     title = f"{model.name}: innovations over their deviations"
     series(folder / "figures/innovations.png", grid(panels), title=title, bands=bands)

@@ -10,14 +10,13 @@ import numpy as np
 
 from hybridctl.app.plots import TRACKING
 from hybridctl.app.report import RunFolder
+from hybridctl.app.viewer.figure import contact_forces, event_impulses
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError
 from hybridctl.files import packed
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.mechanics.impacts.impact import ImpactResult
-from hybridctl.mechanics.system import ContactSystem
 from hybridctl.tables import mode_text
 
 MOTION = "motion.json"
@@ -89,14 +88,15 @@ def _mover(mover: Mover, columns: list[int]) -> dict[str, Any]:
         "modes": [(arc.start, arc.end, mode_text(arc.mode)) for arc in mover.run.arcs],
         "events": [(event.time, event_text(event)) for event in mover.run.guard_events],
     }
-    if isinstance(mover.system, ContactSystem):
+    mechanism = None if mover.system is None else mover.system.mechanism
+    if mover.system is not None and mechanism is not None:
         both = [contact_forces(mover.system, arc, t) for t, arc, _ in states]
         places, forces = (np.array(column)[..., columns] for column in zip(*both, strict=True))
         record |= {"places": packed(places), "forces": packed(forces)}
         record["impulses"] = [
             impulse | {part: impulse[part][columns] for part in ("place", "value")}
             for event in mover.run.guard_events
-            for impulse in event_impulses(mover.system, event)
+            for impulse in event_impulses(mechanism, event)
         ]
     return record
 
@@ -114,38 +114,3 @@ def event_text(event: Event) -> str:
     unique = "" if event.uniqueness is None else f"; uniqueness {event.uniqueness}"
     bridge = "" if event.bridge is None else f"; {event.bridge}"
     return ", ".join(event.guards) + unique + bridge
-
-
-def contact_forces(system: ContactSystem, arc: Arc, t: float) -> tuple[Array, Array]:
-    """Points of all contacts (c, 3) in m and the forces there (c, 3) in N, at time t of an arc."""
-    x = arc(t)
-    forces = system.mode(arc.mode).outputs(t, x, arc.input(t))
-    return system.dynamics.all.in_world(
-        x[: system.robot.nq], forces["normal_force"], forces["friction_force"]
-    )
-
-
-def event_impulses(system: ContactSystem, event: Event) -> list[dict[str, Any]]:
-    """The impulses of an event, with friction where its reset reports that.
-
-    For each contact that takes part: time in s, contact, place (3,) in m, value (3,) in N s, and
-    its size.
-    """
-    if not np.any(event.impulses):
-        return []
-    impact = event.report
-    friction = np.zeros((len(event.impulses), 2))
-    if isinstance(impact, ImpactResult):
-        friction = impact.friction_impulses
-    q = event.state_before[: system.robot.nq]
-    places, values = system.dynamics.all.in_world(q, event.impulses, friction)
-    return [
-        {
-            "time": event.time,
-            "contact": system.contacts[i].name,
-            "place": places[i],
-            "value": values[i],
-            "size": float(np.linalg.norm(values[i])),
-        }
-        for i in np.flatnonzero(event.impulses).tolist()
-    ]

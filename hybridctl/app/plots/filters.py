@@ -9,7 +9,17 @@ from dataclasses import replace
 import numpy as np
 from scipy.stats import chi2
 
-from hybridctl.app.plots.panels import BASELINE, CURVES, Band, Figure, Line, Panel, grid, series
+from hybridctl.app.plots.panels import (
+    BASELINE,
+    CURVES,
+    TRACKING,
+    Band,
+    Figure,
+    Line,
+    Panel,
+    grid,
+    series,
+)
 from hybridctl.app.plots.runs import mode_bands
 from hybridctl.checks import Array, Indices, instance
 from hybridctl.errors import InputError
@@ -69,12 +79,23 @@ def errors(
     jumps = np.concatenate((jumps, gaps(times)))
     panels = []
     for k in range(found.shape[1]):
-        label = f"{SIGMAS:g} sigma" if k == 0 else None
-        lines = [Line(times, found[:, k])]
-        for sign, name in ((1.0, label), (-1.0, None)):
-            lines.append(Line(times, sign * SIGMAS * deviations[:, k], name, BASELINE, ":", 0.8))
+        label = None if k else f"{SIGMAS:g} sigma"
+        ends = band(times, 0.0, SIGMAS * deviations[:, k], label, BASELINE)
+        lines = [Line(times, found[:, k]), *ends]
         panels.append(Panel(f"error {k}", [apart(line, jumps) for line in lines], zero=True))
     return series(path, grid(panels), title=title, bands=result_bands(result))
+
+
+def band(
+    times: Array,
+    middle: Array | float,
+    wide: Array,
+    label: str | None = None,
+    color: str = TRACKING,
+) -> list[Line]:
+    """Dotted lines at both ends of a band, as wide to either side."""
+    ends = zip((middle + wide, middle - wide), (label, None), strict=True)
+    return [Line(times, end, name, color, ":", 0.8) for end, name in ends]
 
 
 def gaps(times: Array) -> Indices:

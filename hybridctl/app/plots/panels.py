@@ -47,16 +47,9 @@ class Line:
     width: float = 1.4
 
     @classmethod
-    def through(
-        cls,
-        points: Array,
-        label: str | None = None,
-        color: str = TRACKING,
-        style: str = "-",
-        width: float = 1.4,
-    ) -> Line:
-        """The curve through points (n, 2) of a plane."""
-        return cls(points[:, 0], points[:, 1], label, color, style, width)
+    def through(cls, points: Array, *rest: Any) -> Line:
+        """The curve through points (n, 2) of a plane; rest: label, color, style and width."""
+        return cls(points[:, 0], points[:, 1], *rest)
 
 
 @dataclass(frozen=True)
@@ -214,11 +207,9 @@ def plane(
         _draw_panel(axes, replace(panel, ylabel=labels[1]), (), named=False)
         for direction in surfaces:
             axes.axline((0.0, 0.0), tuple(direction), color=BASELINE, lw=1.8, zorder=1)
-        axes.set_xlim(centre[0] - half, centre[0] + half)
-        axes.set_ylim(centre[1] - half, centre[1] + half)
-        axes.set_aspect("equal")
+        x, y = ((middle - half, middle + half) for middle in centre.tolist())
+        axes.set(xlim=x, ylim=y, aspect="equal", xlabel=labels[0])
         axes.locator_params(nbins=6)
-        axes.set_xlabel(labels[0])
         axes.set_title(readable(panel.ylabel), fontsize=9)
     figure.suptitle(readable(title))
     save_figure(figure, path)
@@ -226,14 +217,8 @@ def plane(
 
 def _panel_record(panel: Panel) -> dict[str, Any]:
     lines = [
-        {
-            "x": packed(line.times),
-            "y": packed(line.values),
-            "label": line.label,
-            "color": line.color,
-            "style": line.style,
-            "width": line.width,
-        }
+        {"x": packed(line.times), "y": packed(line.values)}
+        | {name: getattr(line, name) for name in ("label", "color", "style", "width")}
         for line in panel.lines
     ]
     entries = {name: getattr(panel, name) for name in ("ylabel", "log", "zero", "least")}
@@ -284,60 +269,35 @@ def _draw_panel(axes: Axes, panel: Panel, bands: Sequence[Band], *, named: bool)
 
 
 def snapshots(
-    path: str | os.PathLike[str] | None,
+    path: str | os.PathLike[str],
     scenes: Sequence[tuple[str, Sequence[Pose]]],
     *,
     title: str,
     columns: int = 3,
     vertical: str = "y",
-) -> Figure:
+) -> None:
     """A grid of scenes, each with a caption and one or more poses, to a common scale."""
     rows = -(-len(scenes) // columns)
-    limits = _limits([pose for _, poses in scenes for pose in poses])
-    width, height = limits[1] - limits[0]
+    points = np.concatenate([body for _, poses in scenes for pose in poses for body in pose.bodies])
+    margin = 0.06 * float(np.ptp(points, axis=0).max())
+    low, high = points.min(axis=0) - margin, points.max(axis=0) + margin
+    width, height = high - low
     cell = max(2.9 * height / width, 0.8)
     figure = canvas(3.6 * columns, 0.8 + (cell + 0.6) * rows)
     cells = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    x, y = zip(low.tolist(), high.tolist(), strict=True)
     for axes, (caption, poses) in zip(cells.flat, scenes, strict=False):
-        _frame(axes, limits, vertical)
+        axes.set(xlim=x, ylim=y, aspect="equal", xlabel="x [m]", ylabel=f"{vertical} [m]")
+        axes.grid(alpha=0.3)
         axes.set_title(caption, fontsize=9)
         for pose in poses:
-            _draw_pose(axes, pose)
+            style = {"color": pose.color, "alpha": pose.alpha, "lw": pose.width}
+            for body in pose.bodies:
+                axes.plot(*body.T, **style, solid_capstyle="round")
     for axes in list(cells.flat)[len(scenes) :]:
         axes.set_visible(False)
     figure.suptitle(title)
-    if path is not None:
-        save_figure(figure, path)
-    return figure
-
-
-def _limits(poses: Sequence[Pose]) -> tuple[Array, Array]:
-    points = np.concatenate([body for pose in poses for body in pose.bodies])
-    margin = 0.06 * float(np.ptp(points, axis=0).max())
-    return points.min(axis=0) - margin, points.max(axis=0) + margin
-
-
-def _frame(axes: Axes, limits: tuple[Array, Array], vertical: str = "y") -> None:
-    low, high = limits
-    axes.set_xlim(low[0], high[0])
-    axes.set_ylim(low[1], high[1])
-    axes.set_aspect("equal")
-    axes.set_xlabel("x [m]")
-    axes.set_ylabel(f"{vertical} [m]")
-    axes.grid(alpha=0.3)
-
-
-def _draw_pose(axes: Axes, pose: Pose) -> None:
-    for body in pose.bodies:
-        axes.plot(
-            body[:, 0],
-            body[:, 1],
-            "-",
-            color=pose.color,
-            alpha=pose.alpha,
-            lw=pose.width,
-            solid_capstyle="round",
-        )
+    save_figure(figure, path)
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:

@@ -34,13 +34,20 @@ from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 Path = str | os.PathLike[str] | None
 Part: TypeAlias = tuple[Arc, Array, Array]  # an arc, times (n,) on it, and values (n, ...)
-COLORS = {"open": BASELINE, "closed": TRACKING, "stick": TRACKING, "slip": REFERENCE}
+COLORS = {
+    "open": BASELINE,
+    "closed": TRACKING,
+    "stick": TRACKING,
+    "slip": REFERENCE,
+    "strip": TRACKING,
+}
 _SAMPLES = 1500  # over a run; every arc has at least two
 _CLOSED_WIDTH = 3.5  # points; a contact that is closed is drawn thicker than an open one
 _LEAST_GAP = 0.01  # mm, above what the tolerances of a run leave of gaps that are closed
 _PANELS = 12  # of a figure; more coordinates share panels
 _SHARING = 6  # coordinates in a panel
 _STYLES = ("-", "--")
+_SLIDING_MODES = ("slip", "strip")
 _STILL = 1e-9  # N s: momenta below are zero
 
 
@@ -149,8 +156,8 @@ def modes(
     `UnknownNameError` for a contact.
     """
     chosen = _chosen(run, contacts)
-    gaps, slips = _sampled(run, "gap"), _sampled(run, "slip_velocity")
-    slides = any(_mode_of(arc, i) == "slip" for arc in run.arcs for i, _ in chosen)
+    gaps, slips = _sampled(run, "gap", "slip_velocity")
+    slides = any(_mode_of(arc, i) in _SLIDING_MODES for arc in run.arcs for i, _ in chosen)
     rows = []
     for i, contact in chosen:
         gap = [(arc, times, 1e3 * values[:, i]) for arc, times, values in gaps]
@@ -177,12 +184,13 @@ def forces(
 
     Dotted lines are events.
     """
-    normals, frictions = _sampled(run, "normal_force"), _sampled(run, "friction_force")
+    chosen = _chosen(run, contacts)
+    normals, frictions = _sampled(run, "normal_force", "friction_force")
     times = np.concatenate([part for _, part, _ in normals])
     normal = np.concatenate([values for _, _, values in normals])
     friction = np.concatenate([np.linalg.norm(values, axis=2) for _, _, values in frictions])
     rows = []
-    for i, contact in _chosen(run, contacts):
+    for i, contact in chosen:
         bound = contact.friction * normal[:, i]
         pressing = [Line(times, normal[:, i]), *_marks(run, normal[:, i])]
         rubbing = [
@@ -202,10 +210,12 @@ def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") ->
 
     Momenta are those of `contact_system` that are not zero throughout; dotted lines are events.
     """
-    _robot_system(run)
-    parts = _sampled(run, "energy")
-    times = np.concatenate([part for _, part, _ in parts])
-    both = np.concatenate([values for _, _, values in parts])
+    system = _robot_system(run)
+    robot, nq, last = system.robot, system.robot.nq, system.robot.nq + system.robot.nv
+    parts = [(times, arc(times)) for arc, times in run.sampled(_period(run))]
+    times, states = (np.concatenate(column) for column in zip(*parts, strict=True))
+    moving = [(x[:nq], x[nq:last]) for x in states]
+    both = np.array([robot.energy(q, v) for q, v in moving])
     both[:, 1] -= both[:, 1].min()
     total = both.sum(axis=1)
     lines = [
@@ -214,27 +224,25 @@ def energy(run: HybridTrajectory, path: Path = None, *, title: str = "Robot") ->
         Line(times, both[:, 1], "potential", TRACKING),
         *_marks(run, np.append(both, total)),
     ]
-    panels = [Panel("energy [J]", lines), _momentum(run)]
+    momenta = np.array([robot.momentum(q, v) for q, v in moving])
+    labels, colors = system.output_labels("momentum", (6,)), (*CURVES, "black")
+    shares = [
+        Line(times, column, label.removeprefix("momentum "), color)
+        for label, column, color in zip(labels, momenta.T, colors, strict=True)
+        if np.abs(column).max() > _STILL
+    ]
+    panels = [
+        Panel("energy [J]", lines),
+        Panel("momentum", [*shares, *_marks(run, momenta.ravel())]),
+    ]
     return series(path, grid(panels), title=f"{title}: energy, momentum (dotted: events)")
 
 
-def _momentum(run: HybridTrajectory) -> Panel:
-    parts = _sampled(run, "momentum")
-    times = np.concatenate([part for _, part, _ in parts])
-    values = np.concatenate([values for _, _, values in parts])
-    labels = _robot_system(run).output_labels("momentum", (6,))
-    lines = [
-        Line(times, column, label.removeprefix("momentum "), color)
-        for label, column, color in zip(labels, values.T, (*CURVES, "black"), strict=True)
-        if np.abs(column).max() > _STILL
-    ]
-    return Panel("momentum", [*lines, *_marks(run, values.ravel())])
-
-
 def _robot_system(run: HybridTrajectory) -> ContactSystem:
-    if not isinstance(run.system, ContactSystem):
+    mechanism: ContactSystem | None = None if run.system is None else run.system.mechanism
+    if mechanism is None:
         raise InputError(f"run must be one of a robot with contacts, got one of {run.system!r}")
-    return run.system
+    return mechanism
 
 
 def _chosen(run: HybridTrajectory, names: Sequence[str] | None) -> list[tuple[int, Contact]]:
@@ -244,11 +252,14 @@ def _chosen(run: HybridTrajectory, names: Sequence[str] | None) -> list[tuple[in
     return [(i, known[name]) for i, name in enumerate(known) if name in wanted]
 
 
-def _sampled(run: HybridTrajectory, name: str) -> list[Part]:
-    """Arcs with times (n,) and an output (n, ...); at events it has both limits."""
-    _robot_system(run)
-    sampled = run.sampled_outputs(_period(run))
-    return [(arc, times, found[name]) for arc, times, found in sampled]
+def _sampled(run: HybridTrajectory, *names: str) -> list[list[Part]]:
+    """Of each output (n, ...) the arcs with times (n,); at events it has both limits."""
+    found = list(run.sampled_outputs(_period(run)))
+    for arc, _, outputs in found:
+        for name in names:
+            if name not in outputs:
+                raise InputError(f"run must have {name!r} in all modes, and {arc.mode!r} has none")
+    return [[(arc, times, outputs[name]) for arc, times, outputs in found] for name in names]
 
 
 def _mode_of(arc: Arc, contact: int) -> str:

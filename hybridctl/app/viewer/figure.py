@@ -1,15 +1,21 @@
-"""The parts of a robot at a state: its bones, points, and how well those are known."""
+"""The parts of a robot at a state: bones, points and how well those are known, contact forces."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.contacts.contact import WORLD, Contact
+from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.system import ContactSystem
 
 _SIGMAS = 3.0
 _THINNEST = 1e-5  # m, of an ellipsoid that is drawn
@@ -39,7 +45,7 @@ class Figure:
 
     def bones(self, x: Array) -> Array:
         """Lines (n, 2, 3) between neighbouring joints, and from joints to points."""
-        poses = self._joint_poses(x)
+        poses = self.robot.poses(x[: self.robot.nq], self._joints)
         places = poses[:, :3, 3]
         between = [(places[p], places[j]) for j, p in enumerate(self._parents) if p]
         ends = [(places[j], (poses[j] @ np.append(p, 1.0))[:3]) for j, p in self._points]
@@ -63,9 +69,6 @@ class Figure:
             found.append(Ellipsoid(point, half_axes, axes))
         return found
 
-    def _joint_poses(self, x: Array) -> Array:
-        return self.robot.poses(x[: self.robot.nq], self._joints)
-
 
 def world_surfaces(contacts: Sequence[Contact]) -> list[object]:
     """The surfaces that are fixed in the world, each once."""
@@ -74,3 +77,44 @@ def world_surfaces(contacts: Sequence[Contact]) -> list[object]:
         if contact.body == WORLD and contact.surface not in found:
             found.append(contact.surface)
     return found
+
+
+def contact_forces(system: HybridSystem, arc: Arc, t: float) -> tuple[Array, Array]:
+    """Points of all contacts (c, 3) in m and the forces there (c, 3) in N, at time t of an arc.
+
+    system: one with a `mechanism`. Forces are zero where its mode does not tell them.
+    """
+    x, mechanism = arc(t), system.mechanism
+    c = len(mechanism.contacts)
+    found = {"normal_force": np.zeros(c), "friction_force": np.zeros((c, 2))}
+    found |= system.mode(arc.mode).outputs(t, x, arc.input(t))
+    places, forces = mechanism.dynamics.all.in_world(
+        x[: mechanism.robot.nq], found["normal_force"], found["friction_force"]
+    )
+    return places, forces
+
+
+def event_impulses(system: ContactSystem, event: Event) -> list[dict[str, Any]]:
+    """The impulses of an event, with friction where its reset reports that.
+
+    For each contact that takes part: time in s, contact, place (3,) in m, value (3,) in N s, and
+    its size.
+    """
+    if not np.any(event.impulses):
+        return []
+    impact = event.report
+    friction = np.zeros((len(event.impulses), 2))
+    if isinstance(impact, ImpactResult):
+        friction = impact.friction_impulses
+    q = event.state_before[: system.robot.nq]
+    places, values = system.dynamics.all.in_world(q, event.impulses, friction)
+    return [
+        {
+            "time": event.time,
+            "contact": system.contacts[i].name,
+            "place": places[i],
+            "value": values[i],
+            "size": float(np.linalg.norm(values[i])),
+        }
+        for i in np.flatnonzero(event.impulses).tolist()
+    ]

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from hybridctl.app.page.motion import contact_forces, event_impulses
 from hybridctl.app.viewer.bodies import DrawnBodies
-from hybridctl.app.viewer.figure import Figure, world_surfaces
+from hybridctl.app.viewer.figure import Figure, contact_forces, event_impulses, world_surfaces
 from hybridctl.checks import Array, Indices, instance, number
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.multibody.robot import Robot
@@ -42,10 +42,10 @@ _ARROW = 0.4  # m, of a force as large as the weight, or larger
 class View:
     """A run in the browser, in space: `seek` a time, `play`, `close`; a notebook shows it itself.
 
-    robot: what moves; of a contact system the surfaces, forces and impulses are shown too.
-    reference: another motion of the same robot, drawn beside it. estimate: of the same robot, by
-    all hypotheses together, with ellipsoids of three sigmas around its points. urdf: where the
-    meshes are, by default the URDF that the robot was built from; packages: folders for
+    robot: what moves; of a contact system, or one made of it, the surfaces, forces and impulses are
+    shown too. reference: another motion of the same robot, drawn beside it. estimate: of the same
+    robot, by all hypotheses together, with ellipsoids of three sigmas around its points. urdf:
+    where the meshes are, by default the URDF that the robot was built from; packages: folders for
     `package://`. port: on this machine, or the next one that is free; `address` says which.
 
     `server` is viser's, to add things of your own. `figures`: what is drawn, by "robot",
@@ -59,7 +59,7 @@ class View:
     def __init__(
         self,
         run: HybridTrajectory,
-        robot: Robot | ContactSystem,
+        robot: Robot | HybridSystem,
         *,
         reference: HybridTrajectory | Reference | None = None,
         estimate: FilterResult | None = None,
@@ -69,8 +69,9 @@ class View:
     ) -> None:
         viser = _viser()
         self.run = instance("run", run, HybridTrajectory)
-        self.system = robot if isinstance(robot, ContactSystem) else None
-        body = robot.robot if isinstance(robot, ContactSystem) else instance("robot", robot, Robot)
+        given = robot if isinstance(robot, HybridSystem) else None
+        self.system: ContactSystem | None = None if given is None else given.mechanism
+        body = instance("robot", robot if self.system is None else self.system.robot, Robot)
         self._reference = reference.nominal if isinstance(reference, Reference) else reference
         self._estimate = estimate
         _check_sizes(body, run, self._reference, estimate)
@@ -92,11 +93,10 @@ class View:
         }
         for k, surface in enumerate(world_surfaces(contacts)):
             _draw_surface(scene, f"/surfaces/{k}", surface)
-        own = run.system  # that of a pushed run has more inputs
-        pulls = own if self.system and isinstance(own, ContactSystem) else self.system
-        self._forces = _Forces(scene, run, pulls)
+        own = given if run.system is None or run.system.mechanism is None else run.system
+        self._forces = None if self.system is None or own is None else _Forces(scene, run, own)
         self._playing = threading.Event()
-        self._controls = _Controls(self, self._forces.legend())
+        self._controls = _Controls(self, "" if self._forces is None else self._forces.legend())
         self.seek(run.start)
         self._look(figure)
 
@@ -118,7 +118,8 @@ class View:
                 k = max(int(self._estimate.times.searchsorted(t, "right")) - 1, 0)
                 found = self._estimate.mixtures[k]
                 self.figures["estimate"].place(found.mean, found.covariance)
-            self._forces.show(t)
+            if self._forces is not None:
+                self._forces.show(t)
             self._controls.show(t)
 
     def play(self, speed: float = 0.25) -> None:
@@ -220,18 +221,15 @@ class Drawn:
 class _Forces:
     """Arrows of contact forces, and of impulses for a moment after an event."""
 
-    def __init__(self, scene: Any, run: HybridTrajectory, system: ContactSystem | None) -> None:
+    def __init__(self, scene: Any, run: HybridTrajectory, system: HybridSystem) -> None:
         self._scene, self._run, self._system = scene, run, system
-        if system is None:
-            return
-        self._impulses = [i for e in run.guard_events for i in event_impulses(system, e)]
+        events = run.guard_events
+        self._impulses = [i for e in events for i in event_impulses(system.mechanism, e)]
         self._largest = max((i["size"] for i in self._impulses), default=1.0)
-        self._weight = system.robot.weight
+        self._weight = system.mechanism.robot.weight
 
     def legend(self) -> str:
-        """What the arrows are, and how long; empty without a system."""
-        if self._system is None:
-            return ""
+        """What the arrows are, and how long."""
         lines = [f"contact force; {_ARROW:g} m long for {self._weight:.3g} N (the weight) or more"]
         if self._impulses:
             most = f"{_ARROW:g} m long for {self._largest:.3g} N s, the largest"
@@ -243,8 +241,6 @@ class _Forces:
         return f'<div style="padding:0 1em;font-size:0.8em">{rows}</div>'
 
     def show(self, t: float) -> None:
-        if self._system is None:
-            return
         places, forces = contact_forces(self._system, self._run.arc(t), t)
         sizes = np.maximum(np.linalg.norm(forces, axis=1, keepdims=True), self._weight)
         tips = places + _ARROW * forces / sizes
@@ -345,16 +341,22 @@ def _check_sizes(
     estimate: FilterResult | None,
 ) -> None:
     size = robot.nq + robot.nv
-    given = {"run": run.final_state}
+    given = {"run": _of_robot(run)}
     if reference is not None:
-        given["reference"] = instance("reference", reference, HybridTrajectory).final_state
+        given["reference"] = _of_robot(instance("reference", reference, HybridTrajectory))
     if estimate is not None:
-        given["estimate"] = instance("estimate", estimate, FilterResult).means[-1]
-    for name, state in given.items():
-        if len(state) != size:
+        given["estimate"] = len(instance("estimate", estimate, FilterResult).means[-1])
+    for name, found in given.items():
+        if found != size:
             raise InputError(
-                f"{name} must have states of the robot, nq + nv = {size} numbers, got {len(state)}"
+                f"{name} must have states of the robot, nq + nv = {size} numbers, got {found}"
             )
+
+
+def _of_robot(run: HybridTrajectory) -> int:
+    """How many entries of the states are those of a robot, as far as the run tells."""
+    mechanism = None if run.system is None else run.system.mechanism
+    return len(run.final_state) if mechanism is None else mechanism.space.nx
 
 
 def _viser() -> Any:

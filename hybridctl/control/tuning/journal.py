@@ -13,7 +13,7 @@ from hybridctl.files import atomic
 
 
 class Journal:
-    """Keys with short tuples of numbers and strings, in a file of one JSON line for each.
+    """Keys with tuples of what JSON holds, in a file of one JSON line for each.
 
     configuration: what the results depend on; a file of another one raises `InputError`. A line
     is written whole or, by a process that is killed, in part: what follows the last whole line
@@ -36,6 +36,10 @@ class Journal:
     def get(self, key: str) -> tuple[Any, ...] | None:
         """What is stored under a key, None if nothing is."""
         return self._known.get(key)
+
+    def values(self) -> tuple[tuple[Any, ...], ...]:
+        """All that is stored, in the order in which it came."""
+        return tuple(self._known.values())
 
     def put(self, key: str, values: tuple[Any, ...]) -> None:
         """Store values under a key."""

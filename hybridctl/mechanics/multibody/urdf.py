@@ -70,9 +70,9 @@ def shapes_of(
         root = ElementTree.fromstring(text)
         wanted = _keep(root, known, purpose, kinds, [*map(Path, packages), *beside])
         text = ElementTree.tostring(root, encoding="unicode")
-        shapes = pin.buildGeomFromUrdfString(
-            model, text, _PURPOSES[purpose], mesh_loader=coal.CachedMeshLoader()
-        )
+        # The tree over a mesh that is made fastest: nobody asks it for collisions.
+        loader = coal.CachedMeshLoader(coal.NODE_TYPE.BV_AABB)
+        shapes = pin.buildGeomFromUrdfString(model, text, _PURPOSES[purpose], mesh_loader=loader)
     except (ElementTree.ParseError, KeyError, RuntimeError, ValueError) as error:
         raise FileFormatError(
             f"urdf has {purpose} shapes that cannot be read: {error!r}"

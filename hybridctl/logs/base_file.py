@@ -1,0 +1,126 @@
+"""A legged base in a YAML file, as a model for its logs.
+
+It is a robot that has an inertial sensor, `imu`::
+
+    urdf: icub.urdf                   # beside this file, or an absolute path
+    imu: {frame: root_link_imu_frame} # channels `gyroscope` and `accelerometer`, unless named here
+    encoders:                         # one channel, its columns named like the joints
+      joints: {deviation: 1e-3}
+    contacts:                         # feet; force: the channel of a vertical one
+      left: {frame: l_sole, flat: true, force: left}
+      right: {frame: r_sole, flat: true, force: right}
+    start:                            # may be left out
+      {position: [0, 0, 0.6], heading: -3.14, standing: 3, deviations: {tilt: 0.01}}
+    noise: {foot: 4.0e-3}             # see `BaseNoise`; may be left out
+    settings: {touch_force: 110}      # others of `BaseSettings`; may be left out
+    mapping: {channels: {...}}        # from topics or fields of a log to channels; may be left out
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from hybridctl.errors import InputError
+from hybridctl.estimation.legged.estimator import BaseSettings
+from hybridctl.estimation.legged.system import BaseNoise
+from hybridctl.logs.legged import BaseChannels, BaseModel
+from hybridctl.logs.mapping import Mapping as LogMapping
+from hybridctl.settings import Meta, typed
+
+
+class ImuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The inertial sensor: its frame, and the channels of its rates and forces."""
+
+    frame: str
+    gyroscope: str = "gyroscope"
+    accelerometer: str = "accelerometer"
+
+
+class AnglesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The standard deviation of joint angles, rad."""
+
+    deviation: float = BaseNoise.encoder
+
+
+class FootEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A foot, and the channel of its vertical force."""
+
+    frame: str
+    flat: bool = False
+    force: str | None = None
+
+
+class BaseStartEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The start of a log, see `BaseModel` and `BaseSettings`."""
+
+    position: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    heading: float = 0.0
+    standing: float | None = None
+    deviations: dict[str, Any] | None = None
+
+
+class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of a YAML file that describes a legged base."""
+
+    urdf: str
+    imu: ImuEntry
+    encoders: Annotated[dict[str, AnglesEntry], Meta(min_length=1, max_length=1)]
+    contacts: Annotated[dict[str, FootEntry], Meta(min_length=1)]
+    start: BaseStartEntry = BaseStartEntry()
+    noise: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    mapping: dict[str, Any] | None = None
+
+    def settings_given(self) -> dict[str, Any]:
+        """What the file says of `BaseSettings`, by the names of these."""
+        (angles,), feet = self.encoders.values(), self.contacts.values()
+        return {
+            "inertial": self.imu.frame,
+            "feet": [{"frame": foot.frame, "flat": foot.flat} for foot in feet],
+            "standing": self.start.standing,
+            "start": self.start.deviations,
+            "noise": {"encoder": angles.deviation, **self.noise},
+            **self.settings,
+        }
+
+
+@dataclass(frozen=True)
+class BaseFile:
+    """What a file says of a legged base. settings: those of the file."""
+
+    path: Path
+    entry: BaseEntry
+    settings: BaseSettings
+
+    def model(self, settings: BaseSettings) -> BaseModel:
+        """The model of the base, with these settings."""
+        entry, imu = self.entry, self.entry.imu
+        (joints,) = entry.encoders
+        loads = tuple(foot.force for foot in entry.contacts.values())
+        return BaseModel(
+            str(self.path.parent / entry.urdf),
+            BaseChannels(imu.gyroscope, imu.accelerometer, joints, loads),
+            settings,
+            entry.start.heading,
+            entry.start.position,
+            entry.mapping,
+        )
+
+
+def load_base(path: str | Path, content: Any) -> BaseFile:
+    """The base that the content of a YAML file describes.
+
+    An error names the file, the key, its value, and what is right.
+    """
+    try:
+        entry = typed(BaseEntry, content, "robot")
+        settings = typed(BaseSettings, entry.settings_given(), "settings")
+        if entry.mapping is not None:
+            LogMapping.parse(entry.mapping)
+        return BaseFile(Path(path), entry, settings)
+    except InputError as error:
+        raise type(error)(f"{path}: {error}") from error
