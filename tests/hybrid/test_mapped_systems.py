@@ -11,8 +11,9 @@ from hybrid.mapped_kinds import T
 from hybrid.mapped_wrappers import on_every_kind
 
 from hybridctl.errors import HybridctlError, InputError
-from hybridctl.hybrid.policy import History, as_policy
+from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.relaxation.regions import GuardModes
+from hybridctl.hybrid.system import as_policy
 from hybridctl.mechanics import Wrench
 from hybridctl.mechanics.system import ContactSystem
 
