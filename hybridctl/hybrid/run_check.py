@@ -6,7 +6,7 @@ import numpy as np
 
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.arc import Arc
-from hybridctl.hybrid.jump import outcome
+from hybridctl.hybrid.jump import outcome, same_state
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import SAME_STATE
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -83,12 +83,9 @@ def _check_jump(system: HybridSystem, event: Event) -> None:
             f"guards {event.guards} of event {event.index} were zero, those of the system are "
             f"{dict(zip(names, point.guards.tolist(), strict=True))}"
         )
-    _, after, took_part = outcome(system, event.mode_before, event.guards, t, x, u)
+    key, after, took_part = outcome(system, event.mode_before, event.guards, t, x, u)
     landed = event.state_after
-    if took_part == event.guards and not (
-        after.state.shape == landed.shape
-        and np.allclose(after.state, landed, rtol=SAME_STATE, atol=SAME_STATE)
-    ):
+    if took_part == event.guards and not same_state(system, key, after.state, landed):
         raise _of_another(
             f"the reset of event {event.index} leads to {after.state}, but the run goes on from "
             f"{landed}"
