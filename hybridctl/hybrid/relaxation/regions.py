@@ -147,7 +147,8 @@ class StripPoint(Point):
     @PointProperty
     def pulled(self) -> Array:
         """The next mode's field, pulled back to the strip (n + p,)."""
-        return np.asarray(self.local.inverse @ (self.target.field - self.local.drift))
+        local = self.local
+        return np.asarray(local.inverse @ (self.target.field - local.drift))
 
     @PointProperty
     def pressed(self) -> Array:

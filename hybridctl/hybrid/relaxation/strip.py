@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -62,12 +63,12 @@ class Strip:
         """The mode whose guard it is."""
         return self.guard.mode
 
-    @property
+    @cached_property
     def n(self) -> int:
         """The size of x."""
         return self.source.space.nx
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Size of y = (x, z)."""
         return self.n + int(self.basis.shape[1])
@@ -107,7 +108,8 @@ class Strip:
 
     def entry(self, x: Array) -> Array:
         """The entry (x, 0); a state that has its z already is itself."""
-        return np.concatenate([x, np.zeros(self.size - len(x))])
+        missing = self.size - len(x)
+        return np.append(x, np.zeros(missing)) if missing else x
 
 
 class Strips:
