@@ -27,6 +27,7 @@ _EVENT_ARRAYS = (
     "input_rate",
     "impulses",
 )
+_EVENT_NAMES = ("time", "mode_before", "mode_after", "guards")
 _EVENT_VALUES = ("accumulation", "accuracy", "uniqueness", "bridged")
 
 
@@ -38,14 +39,7 @@ def write_run(path: str | os.PathLike[str], arcs: Sequence[Arc], events: Sequenc
         "format": _FORMAT,
         "arcs": [{"mode": a.mode, "start": a.start, "end": a.end} for a in arcs],
         "events": [
-            {
-                "time": e.time,
-                "mode_before": e.mode_before,
-                "mode_after": e.mode_after,
-                "guards": e.guards,
-                **{name: getattr(e, name) for name in _EVENT_VALUES},
-            }
-            for e in events
+            {name: getattr(e, name) for name in (*_EVENT_NAMES, *_EVENT_VALUES)} for e in events
         ],
     }
     arrays = {
@@ -62,37 +56,17 @@ def read_run(
 ) -> tuple[tuple[Arc, ...], tuple[Event, ...]]:
     """The arcs and the events of a file, of a run of this system; see `HybridTrajectory.load`."""
     with saved_arrays(path, "hybrid trajectory", _FORMAT) as (header, data):
-        arcs = [
-            _load_arc(system, i, meta, _arrays_of(data, i)) for i, meta in enumerate(header["arcs"])
-        ]
-        events = [
-            Event(
-                i,
-                meta["time"],
-                _key(meta["mode_before"]),
-                _key(meta["mode_after"]),
-                tuple(meta["guards"]),
-                **_stored(data, meta, i),
-            )
-            for i, meta in enumerate(header["events"])
-        ]
+        arcs = [_load_arc(system, i, meta, data) for i, meta in enumerate(header["arcs"])]
+        events = [_load_event(i, meta, data) for i, meta in enumerate(header["events"])]
         _check_run(arcs, events, system)
     return tuple(arcs), tuple(events)
 
 
-def _arrays_of(data: Mapping[str, Array], i: int) -> dict[str, Array]:
-    """The arrays of arc i; files of before there were jumps have none."""
-    return {
-        name: data[f"arc{i}.{name}"]
-        for name in ARRAYS
-        if name != "jumps" or f"arc{i}.jumps" in data
-    }
-
-
-def _stored(data: Mapping[str, Array], meta: Mapping[str, Any], i: int) -> dict[str, Any]:
-    """What is stored of event i beside its time, modes and guards."""
+def _load_event(i: int, meta: Mapping[str, Any], data: Mapping[str, Array]) -> Event:
+    named = [_key(meta[name]) for name in _EVENT_NAMES]
+    arrays = {name: read_only(data[f"event{i}.{name}"]) for name in _EVENT_ARRAYS}
     values = {name: _key(meta[name]) for name in _EVENT_VALUES if name in meta}
-    return {name: read_only(data[f"event{i}.{name}"]) for name in _EVENT_ARRAYS} | values
+    return Event(i, *named, **arrays, **values)
 
 
 def _key(stored: Any) -> ModeKey:
@@ -108,8 +82,12 @@ def _check_storable(key: ModeKey) -> None:
         raise InputError(f"mode key {key!r} cannot be stored: use strings, numbers or tuples")
 
 
-def _load_arc(system: HybridSystem, index: int, meta: dict[str, Any], a: dict[str, Array]) -> Arc:
-    mode = system.mode(_key(meta["mode"]))
+def _load_arc(
+    system: HybridSystem, index: int, meta: Mapping[str, Any], data: Mapping[str, Array]
+) -> Arc:
+    """An arc; files of before there were jumps have none."""
+    mode, of = system.mode(_key(meta["mode"])), f"arc{index}"
+    a = {n: data[f"{of}.{n}"] for n in ARRAYS if n != "jumps" or f"{of}.jumps" in data}
     for name, size in (("states", mode.space.nx), ("inputs", mode.nu)):
         if a[name].shape[2] != size:
             raise FileFormatError(

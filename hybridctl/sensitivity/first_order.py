@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +23,7 @@ from hybridctl.checks import Array, array, function, instance, number, sequence,
 from hybridctl.errors import HybridctlError, InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.model import FieldJacobian
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
@@ -42,12 +43,12 @@ from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.simultaneous import (
     PhantomInput,
     Simultaneous,
+    constant_gain,
     held_law,
     jump_derivative,
     jump_under,
 )
 from hybridctl.sensitivity.variation import (
-    Coefficients,
     Gain,
     InputChange,
     Variation,
@@ -57,6 +58,7 @@ from hybridctl.sensitivity.variation import (
 )
 
 M = TypeVar("M", bound="FirstOrderMap")
+PhantomGains: TypeAlias = Callable[[int, frozenset[int]], ArrayLike]
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +128,7 @@ class FirstOrderMap:
     def closed_loop(
         self: M,
         gains: Sequence[Gain | ArrayLike],
-        phantom_gains: Callable[[int, frozenset[int]], ArrayLike] | None = None,
+        phantom_gains: PhantomGains | None = None,
     ) -> M:
         r"""The map under feedback :math:`\delta u = -K z + v`, v being the change asked for.
 
@@ -149,11 +151,11 @@ class FirstOrderMap:
             if isinstance(jump, JumpGains):
                 jumps.append(jump.fed_back(before))
             else:
-                jumps.append(jump.fed_back(_PhantomGain(k, before, phantom_gains)))
+                jumps.append(jump.fed_back(partial(_phantom_gain, k, before, phantom_gains)))
         ends = tuple(law(arc.end) for law, arc in zip(laws, arcs, strict=True))
-        nearby = tuple(group.fed_back(_NearbyGain(group, ends)) for group in self.nearby)
+        nearby = tuple(group.fed_back(partial(_nearby_gain, group, ends)) for group in self.nearby)
         if self.gains is not None:
-            laws = tuple(map(_Sum, self.gains, laws))
+            laws = tuple(partial(_sum, *both) for both in zip(self.gains, laws, strict=True))
         return replace(self, jumps=tuple(jumps), gains=laws, nearby=nearby)
 
     @property
@@ -195,7 +197,7 @@ class FirstOrderMap:
             found = transition(mode, arc, rtol=self.rtol, atol=self.atol)
         return self.arcs[k].end if found is None else found
 
-    def coefficients(self, arc: Arc, t: ArrayLike) -> Coefficients:
+    def coefficients(self, arc: Arc, t: ArrayLike) -> FieldJacobian:
         """The matrices A (..., ndx, ndx) and B (..., ndx, nu) at times t (...) of an arc."""
         mode = self.system.mode(arc.mode)
         if isinstance(t, float):
@@ -205,7 +207,7 @@ class FirstOrderMap:
         found = [coefficients(mode, *point) for point in at]
         a, b = np.array([c.state for c in found]), np.array([c.input for c in found])
         shape = np.shape(t)
-        return Coefficients(a.reshape(*shape, *a.shape[1:]), b.reshape(*shape, *b.shape[1:]))
+        return FieldJacobian(a.reshape(*shape, *a.shape[1:]), b.reshape(*shape, *b.shape[1:]))
 
     def linear_jump(self, k: int) -> JumpGains:
         """The jump of event k. Raises `InputError` where its guards are simultaneous."""
@@ -343,51 +345,26 @@ def _gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:
     if callable(gain):
         array(f"{name}(t)", gain(arc.start), shape)
         return gain
-    return _Constant(array(name, gain, shape))
+    return partial(constant_gain, array(name, gain, shape))
 
 
-@dataclass(frozen=True, eq=False)
-class _Constant:
-    gain: Array
-
-    def __call__(self, t: float) -> Array:
-        return self.gain
+def _sum(one: Gain, other: Gain, t: float) -> Array:
+    return one(t) + other(t)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sum:
-    one: Gain
-    other: Gain
-
-    def __call__(self, t: float) -> Array:
-        return self.one(t) + self.other(t)
-
-
-@dataclass(frozen=True, eq=False)
-class _PhantomGain:
-    """The gain in the phantom modes of event k; `before` is that of the arc before it."""
-
-    k: int
-    before: Array
-    gains: Callable[[int, frozenset[int]], ArrayLike] | None
-
-    def __call__(self, fired: frozenset[int]) -> Array:
-        if self.gains is None or not fired:
-            return self.before
-        name = f"phantom_gains({self.k}, {sorted(fired)})"
-        return array(name, self.gains(self.k, fired), self.before.shape)
+def _phantom_gain(
+    k: int, before: Array, gains: PhantomGains | None, fired: frozenset[int]
+) -> Array:
+    """The gain in the phantom modes of event k; before: that of the arc before it."""
+    if gains is None or not fired:
+        return before
+    return array(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), before.shape)
 
 
-@dataclass(frozen=True, eq=False)
-class _NearbyGain:
+def _nearby_gain(group: NearbyEvents, ends: tuple[Array, ...], fired: frozenset[int]) -> Array:
     """The gain between events that are one jump: that of the arc there, or of the one before."""
-
-    group: NearbyEvents
-    ends: tuple[Array, ...]
-
-    def __call__(self, fired: frozenset[int]) -> Array:
-        nominal = self.group.phantoms.nominal
-        return self.ends[self.group.first + (nominal.index(fired) if fired in nominal else 0)]
+    nominal = group.phantoms.nominal
+    return ends[group.first + (nominal.index(fired) if fired in nominal else 0)]
 
 
 @contextmanager

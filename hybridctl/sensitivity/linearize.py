@@ -11,7 +11,6 @@ and 4.3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,15 +37,11 @@ class Linearization(FirstOrderMap):
         span = f"{run.start:.6g} to {run.end:.6g} s"
         under = "" if self.gains is None else ", under feedback"
         merged = [f"{group.first} to {group.last} merged" for group in self.nearby]
-        radius = self._least_radius
+        radius = least_radius(self)
         if radius is not None and np.isfinite(radius):
             merged.append(f"in this order for |dx0| below {radius:.3g}")
         more = "".join(f", {one}" for one in merged)
         return f"Linearization({span}, {counted(len(self.jumps), 'jump')}, {kind}{under}{more})"
-
-    @cached_property
-    def _least_radius(self) -> float | None:
-        return least_radius(self)
 
     def radius(
         self,
