@@ -117,7 +117,7 @@ class Arc:
         return self.space.normalize(at @ self.states[k]), scale * (turning @ self.states[k])
 
     def _at(self, t: float) -> tuple[int, Array, Array, float]:
-        """The step that leads to t; what gives value and slope there from its series; 2 / length."""
+        """The step that leads to t, what gives value and slope there of its series, 2 / length."""
         k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
         length = float(self.lengths[k])
         at, turning = _value_and_slope(2.0 * (t - float(self.breaks[k])) / length - 1.0)

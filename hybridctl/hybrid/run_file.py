@@ -63,10 +63,10 @@ def read_run(
 
 
 def _load_event(i: int, meta: Mapping[str, Any], data: Mapping[str, Array]) -> Event:
-    named = [_key(meta[name]) for name in _EVENT_NAMES]
-    arrays = {name: read_only(data[f"event{i}.{name}"]) for name in _EVENT_ARRAYS}
-    values = {name: _key(meta[name]) for name in _EVENT_VALUES if name in meta}
-    return Event(i, *named, **arrays, **values)
+    stored: dict[str, Any] = {name: _key(meta[name]) for name in _EVENT_NAMES}
+    stored |= {name: _key(meta[name]) for name in _EVENT_VALUES if name in meta}
+    stored |= {name: read_only(data[f"event{i}.{name}"]) for name in _EVENT_ARRAYS}
+    return Event(i, **stored)
 
 
 def _key(stored: Any) -> ModeKey:

@@ -229,14 +229,16 @@ class StripMode(GuardMotion):
     ends: what it ends by besides, the names of guards of its own (k,).
     """
 
-    point = StripPoint
-
     def __init__(self, key: ModeKey, strip: Strip, ends: Iterable[str]) -> None:
         self.key, self.strip, self.nu = key, strip, strip.source.nu
         self.space = VectorSpace(strip.size)
         name, names = strip.guard.name, strip.guard.guards.names
         self.others = strip.guard.others
         self.guard_names = (*(f"{name}: {end}" for end in ends), *(names[i] for i in self.others))
+
+    def calc(self, t: float, x: Array, u: Array) -> StripPoint:
+        """The motion at (t, x, u)."""
+        return StripPoint(self, t, x, u)
 
     def guards_at(self, point: Any) -> Array:
         """What it ends by, and the other guards of the mode."""
@@ -265,13 +267,16 @@ class StripMode(GuardMotion):
 class OnGuard(StripMode):
     """Motion on the guard of a strip of no width."""
 
-    point = GuardPoint
     ends: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, key: ModeKey, strip: Strip) -> None:
         super().__init__(key, strip, self.ends)
         self.space = strip.source.space
         self.project = self.projected
+
+    def calc(self, t: float, x: Array, u: Array) -> GuardPoint:
+        """The motion at (t, x, u)."""
+        return GuardPoint(self, t, x, u)
 
     def across_at(self, point: GuardPoint) -> tuple[float, Array]:
         """The rate b and slope w (n,) at a point of the guard."""

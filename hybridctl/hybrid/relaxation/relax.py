@@ -165,13 +165,16 @@ class InStrip(StripMode):
     auxiliary state is held. The other guards of the mode must not fire.
     """
 
-    point = InStripPoint
     steady_pace = None
 
     def __init__(self, key: ModeKey, strip: Strip, is_held: bool) -> None:
         free = ("back", "through", "held") if strip.holds else ("back", "through")
         self.is_held, self.ends = is_held, ("back", "released") if is_held else free
         super().__init__(key, strip, self.ends)
+
+    def calc(self, t: float, x: Array, u: Array) -> InStripPoint:
+        """The motion at (t, x, u)."""
+        return InStripPoint(self, t, x, u)
 
     @cached_property
     def guard_scales(self) -> Array:

@@ -261,7 +261,6 @@ class CornerPoint(Point):
 class _OnBoth(GuardMotion):
     """Sliding on two guards at once, while the weights of one combination of fields are convex."""
 
-    point = CornerPoint
     differentiable = guards_differentiable = False
 
     def __init__(self, system: Filippov, first: Strip, second: Strip) -> None:
@@ -272,6 +271,10 @@ class _OnBoth(GuardMotion):
         self.guard_names = tuple(f"{name}: {end}" for name in names for end in Filippov.ends)
         self.held = Held(names, self._residuals, np.full(2, _HELD), ("", ""))
         self.project = self._projected
+
+    def calc(self, t: float, x: Array, u: Array) -> CornerPoint:
+        """The motion at (t, x, u)."""
+        return CornerPoint(self, t, x, u)
 
     def beyond(self, across: Strip, t: float, x: Array, u: Array) -> Strip | None:
         """The other guard, as the mode behind the guard `across` has it; None if it has not."""
