@@ -5,6 +5,8 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -140,6 +142,29 @@ def test_rooms_of_mechanics_import_only_from_below():
             top, *below = name.split(".")
             if (top, *below[:1]) == ("hybridctl", "mechanics"):
                 assert floor(below[1]) <= floor(own), f"{name_of(path)} imports {name}"
+
+
+def circle_of(below):
+    """The files of a circle, in its order, of what each file imports; none without one."""
+    try:
+        TopologicalSorter(below).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_files_import_each_other_in_a_circle():
+    """Imports for types and within functions count: they tie files together as others do."""
+    dotted = {name_of(path).removesuffix(".py").replace("/", "."): path for path in FILES}
+    homes = {f"hybridctl.{name}".removesuffix(".__init__"): path for name, path in dotted.items()}
+
+    def home(name):
+        parts = list(accumulate(name.split("."), "{}.{}".format))
+        return next((homes[part] for part in reversed(parts) if part in homes), None)
+
+    below = {path: {home(name) for name in imported(path)} - {None, path} for path in FILES}
+    assert [name_of(path) for path in circle_of(below)] == []
+    assert circle_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
 @pytest.mark.parametrize("library", sorted(HOME))

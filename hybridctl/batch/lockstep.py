@@ -34,8 +34,8 @@ from hybridctl.hybrid.run import (
     flow_on,
 )
 from hybridctl.hybrid.zeno import INSTANT_EVENTS
+from hybridctl.sensitivity.first_order import jump_matrix
 from hybridctl.sensitivity.gains import GRAZING
-from hybridctl.sensitivity.linearize import jump_matrix
 from hybridctl.sensitivity.simultaneous import jump_derivative
 from hybridctl.sensitivity.variation import arc_transition
 

@@ -104,25 +104,24 @@ class Arc:
 
     def input_rate(self, t: float) -> Array:
         """The time derivative (nu,) of the input at t in [start, end], from the left."""
-        return self._slope(self.inputs, t)
+        k, _, turning, scale = self._at(t)
+        return np.asarray(scale * (turning @ self.inputs[k]))
 
     def state_rate(self, t: float) -> Array:
         """The time derivative (nx,) of the state at t in [start, end], from the left."""
-        return self._slope(self.states, t)
+        return self.state_and_rate(t)[1]
 
     def state_and_rate(self, t: float) -> tuple[Array, Array]:
         """The state (nx,) at t, and its time derivative (nx,) from the left."""
+        k, at, turning, scale = self._at(t)
+        return self.space.normalize(at @ self.states[k]), scale * (turning @ self.states[k])
+
+    def _at(self, t: float) -> tuple[int, Array, Array, float]:
+        """The step that leads to t, what gives value and slope there of its series, 2 / length."""
         k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
         length = float(self.lengths[k])
         at, turning = _value_and_slope(2.0 * (t - float(self.breaks[k])) / length - 1.0)
-        states = self.states[k]
-        return self.space.normalize(at @ states), 2.0 / length * (turning @ states)
-
-    def _slope(self, series: Array, t: float) -> Array:
-        k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
-        length = float(self.lengths[k])
-        _, turning = _value_and_slope(2.0 * (t - float(self.breaks[k])) / length - 1.0)
-        return np.asarray(2.0 / length * (turning @ series[k]))
+        return k, at, turning, 2.0 / length
 
     def left_limit(self) -> tuple[Array, Array, Array]:
         """State (nx,), input (nu,) and rate of the input (nu,) where the arc ends."""

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.tables import mode_text
-
-if TYPE_CHECKING:
-    from hybridctl.hybrid.arc import Arc
 
 
 def dataframe(system: HybridSystem, parts: Sequence[tuple[Arc, Array]]) -> Any:

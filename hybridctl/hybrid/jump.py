@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import NamedTuple, TypeVar
 
@@ -74,7 +75,7 @@ def outcome(
     """
     first, *others = ends(system, source, guards, t, x, u)
     for other in others:
-        if not first.agrees(other):
+        if not _agree(system, first, other):
             raise order_matters(
                 f"guards {guards} of mode {source!r} fired together at t = {t:.9g} s",
                 (first.order, other.order),
@@ -155,14 +156,23 @@ class Firing(NamedTuple):
     waiting: tuple[str, ...]
     resets: tuple[tuple[ResetModel, JumpPoint], ...] = ()
 
-    def agrees(self, other: Firing) -> bool:
-        """Whether another order leads to the same mode and state."""
-        state, others = self.jump.state, other.jump.state
-        return (
-            self.mode == other.mode
-            and state.shape == others.shape
-            and np.allclose(state, others, rtol=SAME_STATE, atol=SAME_STATE)
-        )
+
+def _agree(system: HybridSystem, one: Firing, other: Firing) -> bool:
+    """Whether two orders lead to the same mode and state."""
+    return one.mode == other.mode and same_state(system, one.mode, one.jump.state, other.jump.state)
+
+
+def same_state(system: HybridSystem, key: ModeKey, x: Array, y: Array) -> bool:
+    """Whether two arrays of coordinates are one state of a mode, as far as events tell states.
+
+    A quaternion and its negative are one rotation.
+    """
+    if x.shape != y.shape:
+        return False
+    space = system.mode(key).space
+    if len(x) == space.nx:
+        y = space.integrate(x, space.difference(x, y))
+    return np.allclose(y, x, rtol=SAME_STATE, atol=SAME_STATE)
 
 
 def firings(
@@ -194,7 +204,7 @@ def firings(
         return Firing(order, key, jump, together, left(key, order), resets)
 
     start = Firing((), source, Jump(x), np.zeros(0), left(source, ()))
-    return in_any_order(start, lambda here: here.waiting, fire, Firing.agrees, t)
+    return in_any_order(start, lambda here: here.waiting, fire, partial(_agree, system), t)
 
 
 def single_edge(system: HybridSystem, key: ModeKey, guard: str) -> Edge:

@@ -78,7 +78,10 @@ class Change:
 
     def jump_point(self, at: JumpPoint) -> JumpPoint:
         """The inner point of a jump."""
-        return JumpPoint(self.time(at.t), self.state(at.x), self.input(at.u, at.x), at.report)
+        (t, x, u, report, before), inner = at, None
+        if isinstance(before, MappedPoint) and before.mode.change is self:
+            inner = before.inner
+        return JumpPoint(self.time(t), self.state(x), self.input(u, x), report, inner)
 
     def back(self, inner: Array, x: Array) -> Array:
         """The outer state of an inner one that came of x."""

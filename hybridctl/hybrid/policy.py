@@ -11,6 +11,7 @@ import numpy as np
 
 from hybridctl.checks import Array, array, floats, function, instance, number, quoted, vector
 from hybridctl.errors import InputError
+from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.laws import (
     DifferentiableLaw,
     HeldInput,
@@ -18,9 +19,7 @@ from hybridctl.hybrid.laws import (
     LinearFeedback,
     no_input,
 )
-from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Event
+from hybridctl.hybrid.model import ModeKey
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class SampledPolicy:
     def __post_init__(self) -> None:
         given = self.law_or_policy
         if not isinstance(given, Policy):
-            given = _SameLaw(function("law_or_policy", given))
+            given = SameLaw(function("law_or_policy", given))
         object.__setattr__(self, "_policy", given)
         number("period", self.period, above=0.0)
         number("start", self.start)
@@ -195,31 +194,14 @@ class ContinuedPolicy:
 
 
 @dataclass(frozen=True)
-class _Zero:
-    system: HybridSystem
+class SameLaw:
+    """The policy of one law, whatever happens."""
 
-    def law(self, history: History) -> InputLaw:
-        return no_input(self.system.mode(history.mode).nu)
-
-
-@dataclass(frozen=True)
-class _SameLaw:
     function: InputLaw
 
     def law(self, history: History) -> InputLaw:
+        """The law."""
         return self.function
-
-
-def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
-    """The policy that acts where None (zero input), u(t, x) or a `Policy` is given for a system."""
-    policy = system.acting(policy)
-    if policy is None:
-        return _Zero(system)
-    if isinstance(policy, Policy):
-        return policy
-    if callable(policy):
-        return _SameLaw(policy)
-    raise InputError(f"policy must be None, a function u(t, x) or a Policy, got {quoted(policy)}")
 
 
 def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
@@ -228,7 +210,7 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
     Raises `InputError` where the policy returns anything else.
     """
     law, shape = policy.law(history), (nu,)
-    if isinstance(policy, _Zero):
+    if law is no_input(nu):
         return law
     if isinstance(law, HeldInput):
         return HeldInput(vector(f"input of the policy at t = {history.time}", law.value, nu))

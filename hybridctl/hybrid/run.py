@@ -20,7 +20,7 @@ from hybridctl.errors import (
 from hybridctl.hybrid.arc import Arc, arc_from_steps, read_only
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
-from hybridctl.hybrid.jump import EventOutcome, consistent, outcome, selected
+from hybridctl.hybrid.jump import EventOutcome, consistent, outcome, same_state, selected
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import Jump, ModeKey, ModeModel, Point
 from hybridctl.hybrid.policy import (
@@ -35,7 +35,7 @@ from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK45_TABLEAU
-from hybridctl.hybrid.tolerances import FORCED, SAME_STATE, SHRUNK
+from hybridctl.hybrid.tolerances import FORCED, SHRUNK
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowding, endings, predict
 
@@ -406,7 +406,7 @@ def accumulating(
         if e.guards:
             size = _distance(e.state_before, e.state_after)
             at_once = crossing.time - e.time <= SHRUNK
-            recent.append(Fired(e.time, e.guards, size, at_once and _is_idle(e)))
+            recent.append(Fired(e.time, e.guards, size, at_once and _is_idle(run.system, e)))
     recent.reverse()
     resting = _at_rest(run, arc, recent) if run.rests else None
     if resting is not None:
@@ -425,12 +425,12 @@ def accumulating(
     return None
 
 
-def _is_idle(event: Event | BriefEvent) -> bool:
+def _is_idle(system: HybridSystem, event: Event | BriefEvent) -> bool:
     """Whether the same mode flows on after an event, in the same state but for what stops."""
-    if event.mode_before != event.mode_after:
-        return False
-    before, after = event.state_before, event.state_after
-    return np.allclose(after, before, rtol=SAME_STATE, atol=SAME_STATE)
+    key = event.mode_before
+    return event.mode_after == key and same_state(
+        system, key, event.state_before, event.state_after
+    )
 
 
 def way_to_rest(run: Run) -> str:

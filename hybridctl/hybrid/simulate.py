@@ -19,7 +19,6 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import (
     History,
     Policy,
-    as_policy,
     first_input,
     input_law,
     next_change,
@@ -37,7 +36,7 @@ from hybridctl.hybrid.run import (
     flow_on,
     way_to_rest,
 )
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, crowded
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, did_you_mean, quoted
 from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
-from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.laws import InputLaw, no_input
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedReset
 from hybridctl.hybrid.mode import (
     Bridge,
@@ -26,10 +26,8 @@ from hybridctl.hybrid.mode import (
     Transition,
     guarded,
 )
+from hybridctl.hybrid.policy import History, Policy, SameLaw
 from hybridctl.tables import html_table
-
-if TYPE_CHECKING:
-    from hybridctl.hybrid.policy import Policy
 
 T = TypeVar("T")
 
@@ -137,6 +135,26 @@ class HybridSystem:
     def _ways_out(self, key: ModeKey) -> Outgoing:
         mode = self.mode(key)
         return replace(_cached(self._given, key, self._outgoing_of), guards=mode.guard_set)
+
+
+@dataclass(frozen=True)
+class _NoInput:
+    system: HybridSystem
+
+    def law(self, history: History) -> InputLaw:
+        return no_input(self.system.mode(history.mode).nu)
+
+
+def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
+    """The policy that acts where None (zero input), u(t, x) or a `Policy` is given for a system."""
+    policy = system.acting(policy)
+    if policy is None:
+        return _NoInput(system)
+    if isinstance(policy, Policy):
+        return policy
+    if callable(policy):
+        return SameLaw(policy)
+    raise InputError(f"policy must be None, a function u(t, x) or a Policy, got {quoted(policy)}")
 
 
 def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T]) -> T:

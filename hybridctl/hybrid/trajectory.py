@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,18 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, counted, member, number, vector
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import save_arrays, saved_arrays
+from hybridctl.errors import InputError
 from hybridctl.hybrid import drawing
-from hybridctl.hybrid.arc import ARRAYS, Arc, Side, read_only
+from hybridctl.hybrid.arc import Arc, Side
 from hybridctl.hybrid.event import Event as Event
 from hybridctl.hybrid.frames import dataframe
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.run_check import check_run
+from hybridctl.hybrid.run_file import read_run, write_run
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.tables import html_table
-
-FORMAT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,32 +210,7 @@ class HybridTrajectory:
         Raises `InputError` for mode keys that JSON does not give back (numbers, strings and
         tuples of them are fine).
         """
-        for arc in self.arcs:
-            _check_storable(arc.mode)
-        header = {
-            "format": FORMAT,
-            "arcs": [{"mode": a.mode, "start": a.start, "end": a.end} for a in self.arcs],
-            "events": [
-                {
-                    "time": e.time,
-                    "mode_before": e.mode_before,
-                    "mode_after": e.mode_after,
-                    "guards": e.guards,
-                    **{name: getattr(e, name) for name in _EVENT_VALUES},
-                }
-                for e in self.events
-            ],
-        }
-        arrays = {
-            f"{part}{item.index}.{name}": getattr(item, name)
-            for part, items, names in (
-                ("arc", self.arcs, ARRAYS),
-                ("event", self.events, _EVENT_ARRAYS),
-            )
-            for item in items
-            for name in names
-        }
-        save_arrays(path, header, arrays)
+        write_run(path, self.arcs, self.events)
 
     @staticmethod
     def load(path: str | os.PathLike[str], system: HybridSystem) -> HybridTrajectory:
@@ -249,65 +220,4 @@ class HybridTrajectory:
         does not fit the system, and for what is no run (numbers that are not finite, times that go
         back, arcs that do not go on from events).
         """
-        with saved_arrays(path, "hybrid trajectory", FORMAT) as (header, data):
-            arcs = [
-                _load_arc(system, i, meta, _arrays_of(data, i))
-                for i, meta in enumerate(header["arcs"])
-            ]
-            events = [
-                Event(
-                    i,
-                    meta["time"],
-                    _key(meta["mode_before"]),
-                    _key(meta["mode_after"]),
-                    tuple(meta["guards"]),
-                    **_stored(data, meta, i),
-                )
-                for i, meta in enumerate(header["events"])
-            ]
-            check_run(arcs, events, system)
-        return HybridTrajectory(tuple(arcs), tuple(events), system)
-
-
-def _arrays_of(data: Mapping[str, Array], i: int) -> dict[str, Array]:
-    """The arrays of arc i; files of before there were jumps have none."""
-    return {
-        name: data[f"arc{i}.{name}"]
-        for name in ARRAYS
-        if name != "jumps" or f"arc{i}.jumps" in data
-    }
-
-
-def _stored(data: Mapping[str, Array], meta: Mapping[str, Any], i: int) -> dict[str, Any]:
-    """What is stored of event i beside its time, modes and guards."""
-    values = {name: _key(meta[name]) for name in _EVENT_VALUES if name in meta}
-    return {name: read_only(data[f"event{i}.{name}"]) for name in _EVENT_ARRAYS} | values
-
-
-_STATES, _INPUTS = ("state_before", "state_after"), ("input_before", "input_after", "input_rate")
-_EVENT_ARRAYS = (*_STATES, *_INPUTS, "impulses")
-_EVENT_VALUES = ("accumulation", "accuracy", "uniqueness", "bridged")
-
-
-def _key(stored: Any) -> ModeKey:
-    return tuple(_key(part) for part in stored) if isinstance(stored, list) else stored
-
-
-def _check_storable(key: ModeKey) -> None:
-    try:
-        same = _key(json.loads(json.dumps(key))) == key
-    except TypeError:
-        same = False
-    if not same:
-        raise InputError(f"mode key {key!r} cannot be stored: use strings, numbers or tuples")
-
-
-def _load_arc(system: HybridSystem, index: int, meta: dict[str, Any], a: dict[str, Array]) -> Arc:
-    mode = system.mode(_key(meta["mode"]))
-    for name, size in (("states", mode.space.nx), ("inputs", mode.nu)):
-        if a[name].shape[2] != size:
-            raise FileFormatError(
-                f"arc {index} has {a[name].shape[2]} {name}, but mode {mode.key!r} of the given "
-                f"system has {size}"
-            )
-    return Arc(index, mode.key, mode.space, meta["start"], meta["end"], **a)
+        return HybridTrajectory(*read_run(path, system), system)

@@ -34,8 +34,8 @@ from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.laws import InputLaw, no_input
 from hybridctl.hybrid.mapped import MappedMode
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
-from hybridctl.hybrid.policy import Policy, as_policy
-from hybridctl.hybrid.system import HybridSystem, MappedSystem, mapped_ways
+from hybridctl.hybrid.policy import Policy
+from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, mapped_ways
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.contact_states import (
     CLOSED,

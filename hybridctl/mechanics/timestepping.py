@@ -27,9 +27,10 @@ from hybridctl.checks import Array, interval, number, vector
 from hybridctl.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.policy import History, Policy, as_policy, first_input, input_law, next_change
+from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.system import as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIPS, Modes

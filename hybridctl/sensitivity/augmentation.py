@@ -297,8 +297,7 @@ class _Augmented(Change):
         return self._beside(inner)
 
     def reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
-        known = JumpPoint(at.t, self.state(at.x), at.u, at.report)
-        by_p = self.by.reset_at(self.key, self.fired, known)
+        by_p = self.by.reset_at(self.key, self.fired, self.jump_point(at))
         if by_p is None:
             return self._padded(inner)
         return self._padded(inner, self._shaped("a reset", by_p, len(inner.time)))

@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array
 from hybridctl.errors import InputError
+from hybridctl.sensitivity.first_order import FirstOrderMap
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.pieces import EVENT_ACCURACY, alike, inside
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-
-if TYPE_CHECKING:
-    from hybridctl.sensitivity.linearize import Linearization
 
 _TIED = 1e-9  # of the size of its terms: a smaller row of a cone is zero
 
@@ -91,7 +89,7 @@ class ConewiseMap:
         )
 
 
-def conewise(lin: Linearization, events: int | None = None) -> ConewiseMap:
+def conewise(lin: FirstOrderMap, events: int | None = None) -> ConewiseMap:
     """The state's map from start to end, or to the end of the arc before event `events`.
 
     Raises `InputError` where a linearization has no pieces that pass through zero.

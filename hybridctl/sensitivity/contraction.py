@@ -28,7 +28,7 @@ from scipy import sparse
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
 from hybridctl.sensitivity.conewise import ConewiseMap
-from hybridctl.sensitivity.pieces import inside
+from hybridctl.sensitivity.pieces import inside, unit_rows
 
 _SLACK = 1e-6  # relative: by how much more than asked for a form that is found may grow
 _CLEAR = 1e-6  # of the size of V: least growth that counts
@@ -108,13 +108,13 @@ class FormSearch:
     """
 
     def __init__(self, cells: Sequence[Route], moves: Sequence[Route]) -> None:
-        self.cones = tuple(_rows(cell.cone) for cell in cells)
+        self.cones = tuple(unit_rows(cell.cone) for cell in cells)
         self._n = len(cells[0].matrices[0])
         self._basis = _symmetric(self._n)
         index = {cell.pieces: c for c, cell in enumerate(cells)}
         self.cells, self.moves = cells, [m for m in moves if m.pieces[1:] in index]
         self._moves = [
-            (index[m.pieces[:-1]], index[m.pieces[1:]], m.matrices[1], _products(_rows(m.cone)))
+            (index[m.pieces[:-1]], index[m.pieces[1:]], m.matrices[1], _products(unit_rows(m.cone)))
             for m in self.moves
         ]
 
@@ -163,7 +163,7 @@ class FormSearch:
             raise SimulationError(f"no margin was found for forms that grow by {rate} a step")
         z, multipliers = found
         forms = self._form(z, rate).forms
-        cones = [*self.cones, *(_rows(move.cone) for move in self.moves)]
+        cones = [*self.cones, *(unit_rows(move.cone) for move in self.moves)]
         parts = zip(cones, weights, multipliers, strict=False)
         by_cone = [2.0 * _weighted(len(cone), z, first) @ cone @ y for cone, first, y in parts]
         by_move = multipliers[len(self.cells) : -2]
@@ -307,12 +307,6 @@ def _packed(matrices: Array) -> Array:
     """The coordinates (..., n (n + 1) / 2) of symmetric matrices (..., n, n) in that basis."""
     rows, columns = np.tril_indices(matrices.shape[-1])
     return np.asarray(matrices[..., rows, columns] * np.where(rows == columns, 1.0, np.sqrt(2.0)))
-
-
-def _rows(cone: Array) -> Array:
-    """The rows of a cone with the length 1."""
-    sizes = np.linalg.norm(cone, axis=1, keepdims=True)
-    return np.asarray(cone / np.where(sizes > 0.0, sizes, 1.0))
 
 
 def _products(cone: Array) -> Array:

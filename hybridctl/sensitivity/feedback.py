@@ -12,8 +12,8 @@ from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import History, Policy, as_policy
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.policy import History, Policy
+from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.variation import Gain
 

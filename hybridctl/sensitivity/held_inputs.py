@@ -171,8 +171,7 @@ class _LastInputs(SystemParameters):
         edge = self.system.inner.outgoing(key).edge(fired)
         if edge is None or not edge.reset.differentiable:
             raise SystemDefinitionError(f"the reset of {fired} of mode {key!r} has no Jacobian")
-        known = JumpPoint(at.t, at.x, self.held.input(at.u, at.x), at.report)
-        return self._last(edge.reset.calc_diff(known).input)
+        return self._last(edge.reset.calc_diff(self.held.jump_point(at)).input)
 
     def _last(self, by_input: Array) -> Array:
         return by_input[:, by_input.shape[1] - len(self.held.values) :]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,9 @@ from scipy.linalg import null_space
 from hybridctl.checks import Array, number
 from hybridctl.errors import GrazingError, InputError
 from hybridctl.hybrid.arc import Arc
+from hybridctl.sensitivity.first_order import FirstOrderMap
 from hybridctl.sensitivity.symmetry import Symmetry, carried, closing_error, seen_as
 from hybridctl.sensitivity.variation import along
-
-if TYPE_CHECKING:
-    from hybridctl.sensitivity.linearize import Linearization
 
 _TANGENT = 1e-9
 _FLOW = 1e-5
@@ -66,7 +64,7 @@ class FloquetMultipliers:
 
 
 def monodromy(
-    lin: Linearization, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
+    lin: FirstOrderMap, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
 ) -> Array:
     """The derivative D x(end) / D x(start), (ndx, ndx), of one period of an orbit.
 
@@ -78,7 +76,7 @@ def monodromy(
     return carried(symmetry, lin.state_transition)
 
 
-def check_closed(lin: Linearization, symmetry: Symmetry | None, tolerance: float) -> None:
+def check_closed(lin: FirstOrderMap, symmetry: Symmetry | None, tolerance: float) -> None:
     """Raise `InputError` where a trajectory does not end as it starts, see `monodromy`."""
     first, last = lin.trajectory.arcs[0], lin.trajectory.arcs[-1]
     if symmetry is not None:
@@ -100,7 +98,7 @@ def check_closed(lin: Linearization, symmetry: Symmetry | None, tolerance: float
 
 
 def floquet_multipliers(
-    lin: Linearization, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
+    lin: FirstOrderMap, *, symmetry: Symmetry | None = None, tolerance: float = 1e-6
 ) -> FloquetMultipliers:
     """The eigenvalues of the monodromy matrix, [Salt] III-C; raises what `monodromy` raises.
 
@@ -141,7 +139,7 @@ class TrivialDirections(NamedTuple):
 
 
 def trivial_directions(
-    lin: Linearization, matrices: Sequence[Array], symmetry: Symmetry | None
+    lin: FirstOrderMap, matrices: Sequence[Array], symmetry: Symmetry | None
 ) -> TrivialDirections:
     """What all these matrices of a period leave alone; see `floquet_multipliers`."""
     known: dict[str, Array] = {}
@@ -163,7 +161,7 @@ def trivial_directions(
     return TrivialDirections(known, held, across)
 
 
-def _held(lin: Linearization) -> Array:
+def _held(lin: FirstOrderMap) -> Array:
     """The derivatives (k, ndx) of what the mode at the start holds, where they are known."""
     arc = lin.trajectory.arcs[0]
     held = lin.system.mode(arc.mode).held
@@ -173,7 +171,7 @@ def _held(lin: Linearization) -> Array:
 
 
 def lyapunov_exponents(
-    lin: Linearization, *, settle: float = 0.0, interval: float = np.inf
+    lin: FirstOrderMap, *, settle: float = 0.0, interval: float = np.inf
 ) -> Array:
     r"""All Lyapunov exponents (ndx,) of a long trajectory in 1/s, the largest first.
 
@@ -212,7 +210,7 @@ def lyapunov_exponents(
     return -np.sort(-total / (lin.trajectory.end - begin))
 
 
-def velocity(lin: Linearization, arc: Arc, t: float) -> Array:
+def velocity(lin: FirstOrderMap, arc: Arc, t: float) -> Array:
     """The field (ndx,) at time t of an arc."""
     field = lin.system.mode(arc.mode).field
     return np.asarray(field(t, *arc.state_and_input(t)), dtype=np.float64)

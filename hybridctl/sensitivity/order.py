@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
-from hybridctl.checks import Array, vector
-from hybridctl.errors import HybridctlError, OrderChangeWarning
+from hybridctl.checks import Array
+from hybridctl.errors import OrderChangeWarning
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.nearby import NearbyEvents, PiecewiseAffineJump
 from hybridctl.sensitivity.piecewise import Passage, PiecewiseLinearJump
 
-if TYPE_CHECKING:
-    from hybridctl.sensitivity.linearize import Linearization
-
 _TOGETHER = 1e-9  # of the shifts of two events: what rounding leaves of events that stay together
-_SCALES = np.logspace(-14.0, 4.0, 145)
-_DIRECTIONS = 64
-_LEAST = 1e-300  # s per unit: guards that stay together
 
 
 class EventShifts(NamedTuple):
@@ -131,65 +123,6 @@ def _extremes(passage: Passage, guards: int) -> tuple[Array, Array]:
     first = np.where(own, times, np.inf).min(axis=1)
     last = np.where(own, times, -np.inf).max(axis=1)
     return np.where(none, 0.0, first), np.where(none, 0.0, last)
-
-
-def order_change(lin: Linearization, direction: ArrayLike) -> OrderChange:
-    """The deviation along direction (ndx,) at which the order of events changes first.
-
-    Of events that are one jump the order may change; where they meet others counts.
-    """
-    d, run = vector("direction", direction, lin.trajectory.arcs[0].space.ndx), lin.trajectory
-    if not lin.nearby:
-        return lin.follow(d).change(run)
-
-    def closest(size: float) -> tuple[float, tuple[int, int] | None]:
-        lags, changes, pairs = lin.follow(size * d).gaps(run)
-        left = lags + changes[:, 0]
-        return (float(left.min()), pairs[int(left.argmin())]) if len(lags) else (np.inf, None)
-
-    below = 0.0
-    for size in _SCALES.tolist():
-        if closest(size)[0] <= 0.0:
-            found = float(brentq(lambda s: closest(s)[0], below, size, rtol=1e-12, xtol=1e-300))
-            return OrderChange(found, closest(size)[1])
-        below = size
-    return OrderChange(np.inf, None)
-
-
-def spread_change(lin: Linearization, direction: Array, window: float) -> OrderChange:
-    """The deviation along direction (ndx,) at which guards part by more than a window (s).
-
-    Those of a jump that is one for all its guards: the first has it, when the others are as far
-    from zero as to first order they are then.
-    """
-    found = OrderChange(np.inf, None)
-    for k, (z, jump) in enumerate(zip(lin.along(direction), lin.jumps, strict=False)):
-        if isinstance(jump, PiecewiseLinearJump):
-            rows = [jump.jump(frozenset(), j).time_state for j in range(len(jump.guards))]
-            size = window / max(float(np.ptp(np.array(rows) @ z.end[:, 0])), _LEAST)
-            found = min(found, OrderChange(size, (k, k)), key=lambda change: change.size)
-    return found
-
-
-def least_radius(lin: Linearization) -> float | None:
-    """The least |dx0| at which the order of events changes, about; None where it is not known.
-
-    Exact for linear maps, and for piecewise linear ones the least of some directions.
-    """
-    run, ndx = lin.trajectory, lin.trajectory.arcs[0].space.ndx
-    if lin.nearby:
-        return None
-    try:
-        if lin.is_linear:
-            lags, changes, _ = lin.follow(np.eye(ndx)).gaps(run)
-            slopes = np.linalg.norm(changes, axis=1)
-            with np.errstate(divide="ignore"):
-                return float((lags / slopes).min(initial=np.inf))
-        rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
-        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        return lin.follow(np.vstack([rows, np.eye(ndx), -np.eye(ndx)])).change(run).size
-    except HybridctlError:
-        return None
 
 
 def _told(run: HybridTrajectory, pair: tuple[int, int]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,11 +14,10 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.augmentation import ParameterModel, with_parameters
+from hybridctl.sensitivity.first_order import PhantomGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import PhantomInput, Simultaneous
 from hybridctl.sensitivity.variation import Gain, InputChange
-
-PhantomGains = Callable[[int, frozenset[int]], ArrayLike]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +69,12 @@ class ParameterSensitivity:
     ) -> ParameterSensitivity:
         """The map under feedback of the state, see `Linearization.closed_loop`."""
         n = len(self.names)
-        padded = [_padded_gain(f"gains[{k}]", gain, n) for k, gain in enumerate(gains)]
-
+        padded = [
+            partial(_padded_at, f"gains[{k}]", gain, n)
+            if callable(gain)
+            else _padded(f"gains[{k}]", gain, n)
+            for k, gain in enumerate(gains)
+        ]
         phantom = None if phantom_gains is None else partial(_padded_phantom, phantom_gains, n)
         return replace(self, linearization=self.linearization.closed_loop(padded, phantom))
 
@@ -135,10 +138,6 @@ def _padded(name: str, gain: ArrayLike, n: int) -> Array:
     """A gain (nu, ndx) that does not see n parameters: (nu, ndx + n)."""
     k = array(name, gain, (None, None))
     return np.hstack((k, np.zeros((len(k), n))))
-
-
-def _padded_gain(name: str, gain: Gain | ArrayLike, n: int) -> Gain | Array:
-    return partial(_padded_at, name, gain, n) if callable(gain) else _padded(name, gain, n)
 
 
 def _padded_at(name: str, gain: Gain, n: int, t: float) -> Array:

@@ -162,7 +162,7 @@ def search(modes: PhantomModes, accuracy: float) -> Iterator[Piece]:
 
 def common_lineality(pieces: Sequence[Piece]) -> Array:
     """An orthonormal basis (d, k) of the directions dx that lie in all cones, as -dx does."""
-    rows = np.vstack([_unit(piece.cone) for piece in pieces])
+    rows = np.vstack([unit_rows(piece.cone) for piece in pieces])
     return np.asarray(null_space(rows, rcond=_THIN)) if rows.any() else np.eye(rows.shape[1])
 
 
@@ -237,7 +237,8 @@ def _absolute(jump: JumpGains) -> JumpGains:
     )
 
 
-def _unit(rows: Array) -> Array:
+def unit_rows(rows: Array) -> Array:
+    """The rows with the length 1, but for those of zeros."""
     size = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(size > 0.0, size, 1.0)
 
@@ -247,7 +248,7 @@ def inside(cone: Array, guess: Array | None = None) -> Array | None:
 
     `guess` is returned if it lies inside.
     """
-    rows, width = _unit(cone), cone.shape[1]
+    rows, width = unit_rows(cone), cone.shape[1]
     guess = np.zeros(width) if guess is None else guess
     if (rows @ guess >= _THIN).all():
         return guess

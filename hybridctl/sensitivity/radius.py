@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.integrate import trapezoid
+from scipy.optimize import brentq
 
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import HybridctlError, InputError
@@ -28,10 +28,9 @@ from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.order import OrderChange, order_change, spread_change
-
-if TYPE_CHECKING:
-    from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.first_order import FirstOrderMap
+from hybridctl.sensitivity.order import OrderChange
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 
 _FIRST = 1e-2  # of 1 + |x0|: the deviation that is tried first
 _LARGEST = 100.0  # of the same: no larger one is tried
@@ -45,6 +44,9 @@ _TRIED = 0.7  # of a radius: the motion from there is to be as predicted
 _HALVINGS = 8
 _SEEN = 100.0  # times the tolerances: errors that two runs show
 _ASIDE = 1e-6  # of a deviation: how far on an affine piece is asked again for its slope
+_SCALES = np.logspace(-14.0, 4.0, 145)
+_DIRECTIONS = 64
+_LEAST = 1e-300  # s per unit: guards that stay together
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +69,7 @@ class Radius:
 
 
 def radius_of(
-    lin: Linearization,
+    lin: FirstOrderMap,
     direction: ArrayLike,
     policy: Policy | InputLaw | None,
     event_window: float | None,
@@ -103,7 +105,7 @@ def radius_of(
     return Radius(size, order, curvature, second, error)
 
 
-def _window(lin: Linearization, window: float | None) -> float:
+def _window(lin: FirstOrderMap, window: float | None) -> float:
     """The event window of motions beside the run."""
     if lin.simultaneous == "in turn":
         if window is not None:
@@ -121,7 +123,7 @@ def _window(lin: Linearization, window: float | None) -> float:
 class _Beyond:
     """Motions from deviations along a direction, under an event window in s."""
 
-    lin: Linearization
+    lin: FirstOrderMap
     direction: Array
     policy: Policy | InputLaw | None
     window: float
@@ -172,7 +174,7 @@ class _Beyond:
             size, change, before = node, there, wrong
         return size * error / wrong if wrong > 0.0 else np.inf
 
-    def merged(self, order: OrderChange) -> Linearization | None:
+    def merged(self, order: OrderChange) -> FirstOrderMap | None:
         """The map with events that meet as one jump; None where they cannot be."""
         run, (first, last) = self.lin.trajectory, order.events or (-1, -1)
         if first < 0 or last == len(run.events):
@@ -299,7 +301,7 @@ def _recorded(arc: Arc, t: float, x: Array) -> Array:
     return np.asarray(arc.input(at) + (t - at) * arc.input_rate(at))
 
 
-def _same_events(lin: Linearization, moved: HybridTrajectory) -> bool:
+def _same_events(lin: FirstOrderMap, moved: HybridTrajectory) -> bool:
     """Whether a run has the events of a map, in its order, those that are one jump in any."""
     run, names = lin.trajectory, [name for event in moved.guard_events for name in event.guards]
     last = {k: g.last for g in lin.nearby for k in range(g.first, g.last)}
@@ -312,3 +314,62 @@ def _same_events(lin: Linearization, moved: HybridTrajectory) -> bool:
                 return False
             names, expected = names[count:], []
     return not names and moved.final_mode == run.final_mode
+
+
+def order_change(lin: FirstOrderMap, direction: ArrayLike) -> OrderChange:
+    """The deviation along direction (ndx,) at which the order of events changes first.
+
+    Of events that are one jump the order may change; where they meet others counts.
+    """
+    d, run = vector("direction", direction, lin.trajectory.arcs[0].space.ndx), lin.trajectory
+    if not lin.nearby:
+        return lin.follow(d).change(run)
+
+    def closest(size: float) -> tuple[float, tuple[int, int] | None]:
+        lags, changes, pairs = lin.follow(size * d).gaps(run)
+        left = lags + changes[:, 0]
+        return (float(left.min()), pairs[int(left.argmin())]) if len(lags) else (np.inf, None)
+
+    below = 0.0
+    for size in _SCALES.tolist():
+        if closest(size)[0] <= 0.0:
+            found = float(brentq(lambda s: closest(s)[0], below, size, rtol=1e-12, xtol=1e-300))
+            return OrderChange(found, closest(size)[1])
+        below = size
+    return OrderChange(np.inf, None)
+
+
+def spread_change(lin: FirstOrderMap, direction: Array, window: float) -> OrderChange:
+    """The deviation along direction (ndx,) at which guards part by more than a window (s).
+
+    Those of a jump that is one for all its guards: the first has it, when the others are as far
+    from zero as to first order they are then.
+    """
+    found = OrderChange(np.inf, None)
+    for k, (z, jump) in enumerate(zip(lin.along(direction), lin.jumps, strict=False)):
+        if isinstance(jump, PiecewiseLinearJump):
+            rows = [jump.jump(frozenset(), j).time_state for j in range(len(jump.guards))]
+            size = window / max(float(np.ptp(np.array(rows) @ z.end[:, 0])), _LEAST)
+            found = min(found, OrderChange(size, (k, k)), key=lambda change: change.size)
+    return found
+
+
+def least_radius(lin: FirstOrderMap) -> float | None:
+    """The least |dx0| at which the order of events changes, about; None where it is not known.
+
+    Exact for linear maps, and for piecewise linear ones the least of some directions.
+    """
+    run, ndx = lin.trajectory, lin.trajectory.arcs[0].space.ndx
+    if lin.nearby:
+        return None
+    try:
+        if lin.is_linear:
+            lags, changes, _ = lin.follow(np.eye(ndx)).gaps(run)
+            slopes = np.linalg.norm(changes, axis=1)
+            with np.errstate(divide="ignore"):
+                return float((lags / slopes).min(initial=np.inf))
+        rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        return lin.follow(np.vstack([rows, np.eye(ndx), -np.eye(ndx)])).change(run).size
+    except HybridctlError:
+        return None

@@ -143,11 +143,9 @@ def jump_under(
             return jump
     before = law((), event.mode_before, event.state_before)
     gain = -before.jacobian(event.time, event.state_before)
-    return (
-        jump.fed_back(gain)
-        if isinstance(jump, JumpGains)
-        else jump.fed_back(partial(_one_gain, gain))
-    )
+    if isinstance(jump, JumpGains):
+        return jump.fed_back(gain)
+    return jump.fed_back(partial(constant_gain, gain))
 
 
 def _is_one(system: HybridSystem, event: Event, simultaneous: Simultaneous) -> bool:
@@ -245,7 +243,8 @@ def _one_input(
     return DifferentiableLaw.held(value, rate, system.mode(mode).space.ndx)
 
 
-def _one_gain(gain: Array, fired: frozenset[int]) -> Array:
+def constant_gain(gain: Array, at: object) -> Array:
+    """The gain that is the same at all times, or in all phantom modes."""
     return gain
 
 

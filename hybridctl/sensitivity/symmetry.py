@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,14 +20,12 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.spaces import Space
 
+T = TypeVar("T")
+
 _REGULAR = 1e-10  # of the largest singular value: below, S has no inverse
 
 
-def _same_mode(key: ModeKey) -> ModeKey:
-    return key
-
-
-def _same_guard(name: str) -> str:
+def _same(name: T) -> T:
     return name
 
 
@@ -46,8 +45,8 @@ class Symmetry:
 
     state: ArrayLike
     input: ArrayLike | None = None
-    mode: Callable[[ModeKey], ModeKey] = _same_mode
-    guard: Callable[[str], str] = _same_guard
+    mode: Callable[[ModeKey], ModeKey] = _same
+    guard: Callable[[str], str] = _same
     contacts: tuple[int, ...] | None = None
     free: Mapping[str, ArrayLike] = field(default_factory=dict)
 

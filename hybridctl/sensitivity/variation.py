@@ -17,7 +17,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.mode import Mode, ModeModel
-from hybridctl.hybrid.model import Diffusion, Point, StepAhead
+from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepAhead
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
@@ -38,25 +38,17 @@ _AT_START = basis(-1.0)
 _NO_INPUT: Array = np.zeros(0)
 
 
-@dataclass(frozen=True)
-class Coefficients:
-    """The matrices A (ndx, ndx) and B (ndx, nu) of the variational equation."""
-
-    state: Array
-    input: Array
-
-
-def coefficients(mode: ModeModel, t: float, x: Array, u: Array) -> Coefficients:
+def coefficients(mode: ModeModel, t: float, x: Array, u: Array) -> FieldJacobian:
     """A and B at (t, x, u). Raises `SystemDefinitionError` if the field has no Jacobian."""
     return coefficients_at(mode.calc(t, x, u))
 
 
-def coefficients_at(point: Point) -> Coefficients:
+def coefficients_at(point: Point) -> FieldJacobian:
     """A and B at a point. Raises `SystemDefinitionError` if the field has no Jacobian."""
     mode, d = point.mode, point.field_jacobian
     if isinstance(mode.space, VectorSpace):  # where perturbations do not turn
-        return Coefficients(d.state, d.input)
-    return Coefficients(d.state + mode.space.transport(point.field), d.input)
+        return d
+    return FieldJacobian(d.state + mode.space.transport(point.field), d.input)
 
 
 @dataclass(frozen=True)
@@ -154,11 +146,8 @@ def by_steps(
             if moved is None or h < shortest:
                 return t, total
             if moved.error < 1.0:
-                t, x, total = (
-                    t + min(h, end - t),
-                    moved.state,
-                    total.onward(moved.matrix, moved.noise),
-                )
+                t, x = t + min(h, end - t), moved.state
+                total = total.onward(moved.matrix, moved.noise)
             else:
                 h *= max(_SHRINK, _SAFETY * moved.error**DOP853_TABLEAU.exponent)
     return arc.end, total

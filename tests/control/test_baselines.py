@@ -17,6 +17,7 @@ from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.spreading import ClockTracking, locate
 from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import Jump, ResetJacobian, ResetModel
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 GAIN = [[40.0, 12.0]]
@@ -142,6 +143,25 @@ def test_windows_must_fit_the_extension(bounces):
 def test_the_projector_of_a_ball_leaves_no_velocity(system):
     event = hc.simulate(system, "air", [1.0, 0.0], (0.0, 0.5)).events[0]
     np.testing.assert_allclose(impact_projector(system, event), np.diag([1.0, 0.0]), atol=1e-12)
+
+
+class Either(ResetModel):
+    """A reset with two solutions, rebound and none, of which the report of a jump names one."""
+
+    def calc(self, t, x, u):
+        return Jump(np.array([x[0], -0.5 * x[1]]), report="rebound")
+
+    def calc_diff(self, at):
+        kept = -0.5 if at.report == "rebound" else 1.0
+        return ResetJacobian(np.zeros(2), np.diag([1.0, kept]), np.zeros((2, 0)))
+
+
+def test_the_projector_is_that_of_the_solution_of_the_run():
+    touch = hc.Guard("touch", lambda t, x, u: x[0])
+    mode = hc.Mode("air", hc.VectorSpace(2), lambda t, x, u: np.array([x[1], -9.81]))
+    system = hc.HybridSystem([mode], [hc.Transition("air", touch, Either(), "air")])
+    event = hc.simulate(system, "air", [1.0, 0.0], (0.0, 0.5)).events[0]
+    np.testing.assert_array_equal(impact_projector(system, event), np.diag([1.0, 0.0]))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.plant import SimulatedPlant
-from hybridctl.hybrid.policy import as_policy
+from hybridctl.hybrid.system import as_policy
 
 GAIN = [[40.0, 12.0]]
 PERIOD = 4e-3

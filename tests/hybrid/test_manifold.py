@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.flow import METHODS
+from hybridctl.hybrid.run_check import check_system
 
 
 @dataclass(frozen=True)
@@ -77,3 +78,43 @@ def test_states_have_nx_coordinates_and_fields_ndx():
 def test_a_start_that_is_no_point_of_the_space_is_an_error():
     with pytest.raises(InputError, match="x0 must be a direction"):
         hc.simulate(wheel(), "turn", [1.0, 1.0], (0.0, 1.0))
+
+
+@dataclass(frozen=True)
+class Turned(Circle):
+    """Rotations of a plane by twice the angle of (cos a, sin a): x and -x are one of them."""
+
+    def difference(self, x0, x1):
+        sine, cosine = x0[0] * x1[1] - x0[1] * x1[0], x0 @ x1
+        return np.array([np.arctan2(sine, cosine) if cosine >= 0.0 else np.arctan2(-sine, -cosine)])
+
+
+def two_stops(first, then):
+    """Two guards that fire together at 0.8 rad; which resets a and b are, first and then."""
+    stop = {n: hc.Guard(n, lambda t, x, u: CIRCLE.difference(x, turn(0.8))[0]) for n in "ab"}
+    modes = [hc.Mode(k, Turned(), lambda t, x, u: np.ones(1)) for k in ("on", "a", "b", "done")]
+    last = {"a": "b", "b": "a"}
+    edges = [hc.Transition("on", stop[n], first[n], n) for n in "ab"]
+    edges += [hc.Transition(n, stop[last[n]], then[last[n]], "done") for n in "ab"]
+    return hc.HybridSystem(modes, edges)
+
+
+def turned(angle, sign=1.0):
+    return hc.Reset(lambda t, x, u: sign * CIRCLE.integrate(x, [angle]))
+
+
+def test_orders_that_lead_to_one_point_in_other_coordinates_agree():
+    """Both turn by 0.3 rad, and b then a lands on -x where a then b lands on x."""
+    ahead, back = {"a": turned(0.1), "b": turned(0.2)}, {"a": turned(0.1, -1.0), "b": turned(0.2)}
+    run = hc.simulate(two_stops(ahead, back), "on", [1.0, 0.0], (0.0, 1.0))
+    (event,) = run.events
+    assert event.guards == ("a", "b")
+    np.testing.assert_allclose(event.state_after, turn(1.1), atol=1e-8)  # of the flow until there
+    check_system(two_stops(back, ahead), run)  # its first order lands on -x
+
+
+def test_orders_that_lead_to_other_points_do_not_agree():
+    """By 2e-6 rad, twice what counts as the same."""
+    ahead, back = {"a": turned(0.1), "b": turned(0.2)}, {"a": turned(0.100002), "b": turned(0.2)}
+    with pytest.raises(AmbiguousEventError, match="order matters"):
+        hc.simulate(two_stops(ahead, back), "on", [1.0, 0.0], (0.0, 1.0))

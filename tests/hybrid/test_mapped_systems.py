@@ -10,9 +10,14 @@ import pytest
 from hybrid.mapped_kinds import T
 from hybrid.mapped_wrappers import on_every_kind
 
+import hybridctl as hc
 from hybridctl.errors import HybridctlError, InputError
-from hybridctl.hybrid.policy import History, as_policy
+from hybridctl.hybrid.guards import GuardJacobian
+from hybridctl.hybrid.mapped import Change
+from hybridctl.hybrid.mode import Jump, ResetJacobian, ResetModel
+from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.relaxation.regions import GuardModes
+from hybridctl.hybrid.system import MappedSystem, as_policy
 from hybridctl.mechanics import Wrench
 from hybridctl.mechanics.system import ContactSystem
 
@@ -101,3 +106,33 @@ def test_a_wrapper_that_is_pushed_is_the_wrapper_of_the_pushed_system(kind, wrap
     assert found.input_labels(k.key) == expected.input_labels(k.key)
     law = as_policy(None, found).law(History(k.key, 0.5, w.x))
     assert law(0.5, w.x)[-1] == wrench.size
+
+
+class Noting(ResetModel):
+    """The identity, which notes what is known of the mode before it where it is derived."""
+
+    def __init__(self):
+        self.known = []
+
+    def calc(self, t, x, u):
+        return Jump(x)
+
+    def calc_diff(self, at):
+        self.known.append(at.before)
+        return ResetJacobian(np.zeros(1), np.eye(1), np.zeros((1, 0)))
+
+
+def test_a_reset_that_is_seen_through_a_change_knows_the_inner_mode_before_it():
+    """So it need not solve again what that found."""
+    slope = GuardJacobian(0.0, np.ones(1), np.zeros(0))
+    guard = hc.Guard("end", lambda t, x, u: x[0], lambda t, x, u: slope)
+    mode = hc.Mode("on", hc.VectorSpace(1), lambda t, x, u: np.array([-1.0]))
+    reset = Noting()
+    inner = hc.HybridSystem([mode], [hc.Transition("on", guard, reset, "on")])
+    changes = {"on": Change()}
+    system = MappedSystem(inner, changes.get)
+    run = hc.simulate(system, "on", [0.5], (0.0, 0.5), terminal=lambda event: True)
+    hc.jump_gains(system, run.events[0])
+    (known,) = reset.known
+    assert known.mode is inner.mode("on")
+    assert (known.t, *known.x) == (run.events[0].time, *run.events[0].state_before)

@@ -156,9 +156,8 @@ def test_the_weights_of_two_guards_that_depend_on_each_other():
     """Shares 0.45, 0.3, 0.15 and 0.1, of a = 0.4 and b = 1/4, leave nothing of these fields."""
     fields = {"++": [-1.0, -1.0], "+-": [-1.4, 1.0], "-+": [2.0, -1.5], "--": [5.7, 3.75]}
     system = hc.hybrid.filippov(quadrants(fields))
-    corner = system.motion((SLIDING, "++", "x2", "x1")).corner
-    found = corner.inside(0.0, np.zeros(2), np.zeros(0))
-    assert min(np.abs(np.array(found) - [0.4, 0.25]).max(axis=1)) < 1e-12
+    corner = system.mode((SLIDING, "++", "x2", "x1")).calc(0.0, np.zeros(2), np.zeros(0))
+    assert min(np.abs(np.array(corner.inside) - [0.4, 0.25]).max(axis=1)) < 1e-12
 
 
 @pytest.mark.parametrize("kept", ["inside", "nothing", "speed"])

@@ -18,7 +18,7 @@ from hybridctl.checks import Array, function, instance, interval, number, vector
 from hybridctl.errors import InputError, OverlappingStripsError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.relaxation.relax import Relaxed
+from hybridctl.hybrid.relaxation.relax import FREE, HELD, InStrip, Relaxed
 from hybridctl.hybrid.relaxation.strip import Strip
 
 Rate: TypeAlias = Callable[[float, Array], Array]
@@ -170,5 +170,6 @@ class _Walker:
 
 def _rate(strip: Strip, u: Array, t: float, y: Array) -> Array:
     """The field on both sides of a guard, and in its strip."""
-    held = strip.holds and float(strip.push @ y[strip.n :]) <= 0.0
-    return strip.field(held and strip.pushing(t, y, u) < 0.0, t, y, u)
+    free = InStrip(FREE, strip, False).calc(t, y, u)
+    held = strip.holds and float(strip.push @ y[strip.n :]) <= 0.0 and free.pushing < 0.0
+    return InStrip(HELD, strip, True).calc(t, y, u).field if held else free.field

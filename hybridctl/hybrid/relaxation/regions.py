@@ -11,23 +11,24 @@ solution slides on it with
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import EscapingError
-from hybridctl.hybrid.guards import GuardJacobian, GuardSet
+from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mapped import MappedMode, SameMotion
 from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.model import Point, PointProperty
-from hybridctl.hybrid.relaxation.chart import Border, Local
+from hybridctl.hybrid.relaxation.chart import Local
 from hybridctl.hybrid.relaxation.strip import Strip, Strips, differences
 from hybridctl.hybrid.system import DerivedSystem, HybridSystem
+from hybridctl.spaces import VectorSpace
 
 _UNDONE = 1e-6  # of a coordinate, or of 1: how near a jump and the next one lead back
 _ON = 1e-9  # of the size of a state, or of 1: how near to a guard a start is on it
@@ -117,26 +118,62 @@ def refuse_escape(what: str, strip: Strip, found: SideFields) -> None:
         )
 
 
-class GuardPoint(Point):
-    """A point of a motion on a guard, with what both sides do there."""
+class StripPoint(Point):
+    """A point y = (x, z) of a motion behind a guard, and the modes on both sides there.
 
-    mode: OnGuard
+    On the guard z is left out, and zero.
+    """
+
+    mode: StripMode
 
     @PointProperty
     def source(self) -> Point:
         """The mode whose guard it is."""
-        return self.mode.strip.source.calc(self.t, self.x, self.u)
+        strip = self.mode.strip
+        return strip.source.calc(self.t, self.x[: strip.n], self.u)
 
     @PointProperty
     def local(self) -> Local:
         """The chart."""
-        return self.mode.strip.chart.at(self.t, self.x, self.u)
+        strip = self.mode.strip
+        return strip.chart.at(self.t, self.x[: strip.n], self.u)
 
     @PointProperty
     def target(self) -> Point:
         """The next mode, at the image."""
         strip = self.mode.strip
         return strip.target.calc(self.t, strip.landed(self.local, strip.entry(self.x)), self.u)
+
+    @PointProperty
+    def pulled(self) -> Array:
+        """The next mode's field, pulled back to the strip (n + p,)."""
+        local = self.local
+        return np.asarray(local.inverse @ (self.target.field - local.drift))
+
+    @PointProperty
+    def pressed(self) -> Array:
+        """The same where z is held."""
+        rate = self.local.reset @ (self.target.field - self.local.drift)
+        return self.mode.strip.entry(rate)
+
+    def pulled_jacobian(self, held: bool = False) -> tuple[Array, Array]:
+        """Derivatives of `pulled` by y and u, or of `pressed`."""
+        strip, local, d = self.mode.strip, self.local, self.target.field_jacobian
+        back = np.eye(strip.size, strip.n) @ local.reset if held else local.inverse
+        if strip.chart.affine:
+            return back @ d.state @ np.hstack([local.matrix, strip.basis]), back @ d.input
+
+        def field(y: Array) -> Array:
+            there = self.mode.calc(self.t, y, self.u)
+            return there.pressed if held else there.pulled
+
+        return differences(field, self.x), back @ d.input
+
+
+class GuardPoint(StripPoint):
+    """A point of a motion on a guard, with what both sides do there."""
+
+    mode: OnGuard
 
     @PointProperty
     def across(self) -> tuple[float, Array]:
@@ -151,18 +188,16 @@ class GuardPoint(Point):
     @PointProperty
     def sides(self) -> SideFields:
         """The fields on both sides of the guard, and the rates of the guard under them."""
-        strip, (constant, w) = self.mode.strip, self.across
-        before, behind = self.source.field, strip.pulled(self.local, self.target.field)[: strip.n]
+        constant, w = self.across
+        before, behind = self.source.field, self.pulled[: len(self.x)]
         across = constant + float(w @ before), constant + float(w @ behind)
         return SideFields(before, behind, across)
 
     @PointProperty
     def field_slopes(self) -> list[tuple[Array, Array]]:
         """Derivatives of both fields by state and input."""
-        strip, own, d = self.mode.strip, self.source.field_jacobian, self.target.field_jacobian
-        y = strip.entry(self.x)
-        by_state, by_u = strip.pulled_jacobian(self.local, d, self.t, y, self.u)
-        return [(own.state, own.input), (by_state[:, : strip.n], by_u)]
+        own, (by_state, by_u) = self.source.field_jacobian, self.pulled_jacobian()
+        return [(own.state, own.input), (by_state[:, : len(self.x)], by_u)]
 
     @PointProperty
     def speed_slopes(self) -> list[tuple[Array, Array]]:
@@ -176,34 +211,72 @@ class GuardPoint(Point):
         return w @ by[0] + f @ turns, w @ by[1] + f @ turns_u
 
 
-class OnGuard(ModeModel):
-    """Motion on the guard of a strip of no width, until another guard of the mode falls.
+class GuardMotion(ModeModel):
+    """A mode of its own on a guard, or behind it, and the ways out of it."""
+
+    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+        """The edge behind guards, of which one at a time leads on."""
+        return self.way(*fired) if len(fired) == 1 else None
+
+    def way(self, name: str) -> Edge | None:
+        """The edge behind a guard; here there is none."""
+        return None
+
+
+class StripMode(GuardMotion):
+    """Motion behind the guard of a strip, until another guard of the mode falls.
 
     ends: what it ends by besides, the names of guards of its own (k,).
     """
 
+    def __init__(self, key: ModeKey, strip: Strip, ends: Iterable[str]) -> None:
+        self.key, self.strip, self.nu = key, strip, strip.source.nu
+        self.space = VectorSpace(strip.size)
+        name, names = strip.guard.name, strip.guard.guards.names
+        self.others = strip.guard.others
+        self.guard_names = (*(f"{name}: {end}" for end in ends), *(names[i] for i in self.others))
+
+    def calc(self, t: float, x: Array, u: Array) -> StripPoint:
+        """The motion at (t, x, u)."""
+        return StripPoint(self, t, x, u)
+
+    def guards_at(self, point: Any) -> Array:
+        """What it ends by, and the other guards of the mode."""
+        return np.append(self.ends_at(point), point.source.guards[self.others])
+
+    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
+        """The derivatives of these."""
+        own, d = self.ends_jacobian_at(point), point.source.guard_jacobian
+        state = np.zeros((len(self.others), self.space.ndx))
+        state[:, : self.strip.n] = d.state[self.others]
+        return GuardJacobian(
+            np.append(own.time, d.time[self.others]),
+            np.vstack([own.state, state]),
+            np.vstack([own.input, d.input[self.others]]),
+        )
+
+    @abstractmethod
+    def ends_at(self, point: Any) -> Array:
+        """The values (k,) of what it ends by."""
+
+    @abstractmethod
+    def ends_jacobian_at(self, point: Any) -> GuardJacobian:
+        """The derivatives of these values."""
+
+
+class OnGuard(StripMode):
+    """Motion on the guard of a strip of no width."""
+
     ends: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, key: ModeKey, strip: Strip) -> None:
-        self.key, self.strip = key, strip
-        self.space, self.nu = strip.source.space, strip.source.nu
-        name, names = strip.guard.name, strip.guard.guards.names
-        self._others = strip.guard.others
-        own = (f"{name}: {end}" for end in self.ends)
-        self.guard_names = (*own, *(names[i] for i in self._others))
+        super().__init__(key, strip, self.ends)
+        self.space = strip.source.space
         self.project = self.projected
 
-    def mode(self, key: ModeKey) -> OnGuard:
-        """The motion itself."""
-        return self
-
-    def outgoing(self) -> Outgoing:
-        """The ways out of it."""
-        return Outgoing(self.guard_set, self.edge)
-
-    def edge(self, fired: tuple[str, ...]) -> Edge | None:
-        """The edge behind guards that fire together; here there is none."""
-        return None
+    def calc(self, t: float, x: Array, u: Array) -> GuardPoint:
+        """The motion at (t, x, u)."""
+        return GuardPoint(self, t, x, u)
 
     def across_at(self, point: GuardPoint) -> tuple[float, Array]:
         """The rate b and slope w (n,) at a point of the guard."""
@@ -216,10 +289,6 @@ class OnGuard(ModeModel):
         if self.strip.chart.affine:
             return np.zeros((n, n)), by_input
         return differences(lambda y: self.calc(t, y, u).across[1], point.x), by_input
-
-    def calc(self, t: float, x: Array, u: Array) -> GuardPoint:
-        """The motion at (t, x, u)."""
-        return GuardPoint(self, t, x, u)
 
     def field_at(self, point: GuardPoint) -> Array:
         """The field that stays on the guard."""
@@ -237,17 +306,6 @@ class OnGuard(ModeModel):
             parts.append(blended + np.outer(found.behind - found.before, change))
         return FieldJacobian(parts[0], parts[1])
 
-    def guards_at(self, point: GuardPoint) -> Array:
-        """What it ends by, and the other guards of the mode."""
-        return np.append(self.ends_at(point), point.source.guards[self._others])
-
-    def guard_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
-        """The derivatives of these."""
-        own, d = self.ends_jacobian_at(point), point.source.guard_jacobian
-        return GuardJacobian(
-            *(np.concatenate((a, b[self._others])) for a, b in zip(own, d, strict=True))
-        )
-
     def ends_at(self, point: GuardPoint) -> Array:
         """The values (k,) of what it ends by."""
         return np.zeros(0)
@@ -263,55 +321,6 @@ class OnGuard(ModeModel):
     def projected(self, x: Array) -> Array:
         """The nearest state on the guard."""
         return self.strip.guard.foot(0.0, x, np.zeros(self.nu))
-
-
-@dataclass(frozen=True, eq=False)
-class Beside:
-    """Guards of a motion behind a guard, and after them the other guards of its mode.
-
-    names (k,), values (k,) and derivatives of its own ones; they are functions of (t, y, u), and y
-    begins with the state x (n,) of the mode.
-    """
-
-    guard: Border
-    names: tuple[str, ...]
-    own: Callable[[float, Array, Array], Array]
-    own_jacobian: Callable[[float, Array, Array], GuardJacobian]
-
-    def guards(self, scales: Array) -> GuardSet:
-        """The values of all guards; scales: see `GuardSet`."""
-        names = [f"{self.guard.name}: {name}" for name in self.names]
-        names += [self.guard.guards.names[i] for i in self.guard.others]
-        return GuardSet(tuple(names), self.values, self.jacobian, scales)
-
-    def values(self, t: float, y: Array, u: Array) -> Array:
-        """The values of the guards of a motion, its own first and then its mode's others."""
-        others = self.guard.guards.values(t, y[: self.guard.mode.space.nx], u)
-        return np.append(self.own(t, y, u), others[self.guard.others])
-
-    def jacobian(self, t: float, y: Array, u: Array) -> GuardJacobian:
-        """The derivatives of the guards of a motion."""
-        n, own, others = self.guard.mode.space.nx, self.own_jacobian(t, y, u), self.guard.others
-        d = self.guard.mode.guard_jacobian(t, y[:n], u)
-        state = np.zeros((len(others), len(y)))
-        state[:, :n] = d.state[others]
-        return GuardJacobian(
-            np.append(own.time, d.time[others]),
-            np.vstack([own.state, state]),
-            np.vstack([own.input, d.input[others]]),
-        )
-
-
-class GuardMotion(Protocol):
-    """A mode of its own on a guard, or behind it: what it is, and the ways out of it."""
-
-    def mode(self, key: ModeKey) -> ModeModel:
-        """The mode of this key."""
-        ...
-
-    def outgoing(self) -> Outgoing:
-        """The guards of the motion, and the edges behind them."""
-        ...
 
 
 class GuardModes(DerivedSystem, ABC):
@@ -367,11 +376,11 @@ class GuardModes(DerivedSystem, ABC):
 
     def _mode_at(self, key: ModeKey) -> ModeModel:
         motion = self._motion(key)
-        return self.plain(key) if motion is None else motion.mode(key)
+        return self.plain(key) if motion is None else motion
 
     def _outgoing_at(self, key: ModeKey) -> Outgoing:
         motion = self._motion(key)
-        return self.ways(key) if motion is None else motion.outgoing()
+        return self.ways(key) if motion is None else Outgoing(motion.guard_set, motion.edge)
 
     def _motion(self, key: ModeKey) -> GuardMotion | None:
         """What a mode is, made once, so that its guards are those of its edges."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import NoReturn
 
 import numpy as np
@@ -11,12 +11,23 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, instance, number
 from hybridctl.errors import OverlappingStripsError
-from hybridctl.hybrid.guards import GuardJacobian, GuardSet
-from hybridctl.hybrid.mode import Edge, Jump, Mode, ModeKey, Outgoing, Reset, ResetJacobian
-from hybridctl.hybrid.relaxation.regions import Beside, GuardModes
-from hybridctl.hybrid.relaxation.strip import Strip, Strips
+from hybridctl.hybrid.guards import GuardJacobian
+from hybridctl.hybrid.mode import (
+    Edge,
+    FieldJacobian,
+    Jump,
+    JumpPoint,
+    ModeKey,
+    Outgoing,
+    Pace,
+    Reset,
+    ResetJacobian,
+    ResetModel,
+)
+from hybridctl.hybrid.model import PointProperty
+from hybridctl.hybrid.relaxation.regions import GuardModes, StripMode, StripPoint
+from hybridctl.hybrid.relaxation.strip import Strip, Strips, blend
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import VectorSpace
 
 FREE, HELD = "strip", "held strip"
 _ARMED = 1e4  # times epsilon: guards are armed beyond 1e-8 of it by default, so at epsilon / 1e4
@@ -41,11 +52,11 @@ class Relaxed(GuardModes):
         motion = self.motion(key)
         return None if motion is None else motion.strip
 
-    def motion(self, key: ModeKey) -> _InStrip | None:
+    def motion(self, key: ModeKey) -> InStrip | None:
         """The motion in a strip; None for a mode of the system."""
         match key:
             case (kind, source, str() as name) if kind in (FREE, HELD):
-                return _InStrip(self.strip(source, name), kind == HELD)
+                return InStrip(key, self.strip(source, name), kind == HELD)
         return None
 
     def ways(self, key: ModeKey) -> Outgoing:
@@ -69,8 +80,7 @@ class Relaxed(GuardModes):
         """The way into the strip of one guard."""
         if len(fired) != 1:
             return None
-        strip = self.strip(key, fired[0])
-        return Edge(Reset(partial(_enter, strip), _Resized(strip.n, strip.size).jacobian))
+        return Edge(_Entry(self.strip(key, fired[0])))
 
 
 def relax(system: HybridSystem, epsilon: float) -> Relaxed:
@@ -101,110 +111,155 @@ def relax(system: HybridSystem, epsilon: float) -> Relaxed:
     return Relaxed(Strips(system, number("epsilon", epsilon, above=0.0)))
 
 
-def _enter(strip: Strip, t: float, x: Array, u: Array) -> Jump:
-    """The edge into a strip, of the kind that the fields ask for."""
-    kind = HELD if strip.is_pushed(t, x, u) else FREE
-    return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
-
-
 @dataclass(frozen=True, eq=False)
-class _Resized:
+class _Resized(ResetModel):
     """The reset of y = (x, z) to (x, 0) of another size: n entries go on."""
 
     n: int
     size: int
 
-    def map(self, t: float, y: Array, u: Array) -> Array:
-        return np.append(y[: self.n], np.zeros(self.size - self.n))
+    def calc(self, t: float, y: Array, u: Array) -> Jump:
+        return Jump(np.append(y[: self.n], np.zeros(self.size - self.n)))
 
-    def jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
-        state = np.eye(self.size, len(y))
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        state = np.eye(self.size, len(at.x))
         state[self.n :] = 0.0
-        return ResetJacobian(np.zeros(self.size), state, np.zeros((self.size, len(u))))
+        return ResetJacobian(np.zeros(self.size), state, np.zeros((self.size, len(at.u))))
 
 
 @dataclass(frozen=True, eq=False)
-class _InStrip:
-    """The motion in a strip, its guards, and where they lead.
+class _Entry(ResetModel):
+    """The reset into a strip, of the kind that the fields ask for."""
+
+    strip: Strip
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        strip = self.strip
+        held = strip.holds and InStrip(FREE, strip, False).calc(t, strip.entry(x), u).pushing < 0.0
+        kind = HELD if held else FREE
+        return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
+
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        return _Resized(self.strip.n, self.strip.size).calc_diff(at)
+
+
+class InStripPoint(StripPoint):
+    """A point in a strip."""
+
+    @PointProperty
+    def pushing(self) -> float:
+        """The rate at which z would move the image off the border, if it were free."""
+        strip = self.mode.strip
+        return float(strip.push @ self.pulled[strip.n :])
+
+    @PointProperty
+    def entry(self) -> Array:
+        """The field of the mode, with a rate of zero for z."""
+        return self.mode.strip.entry(self.source.field)
+
+
+class InStrip(StripMode):
+    """The motion in a strip, its guards, and where they lead; is_held: whether z is.
 
     Back into the mode, through to the next one, and between the two kinds of the strip where an
     auxiliary state is held. The other guards of the mode must not fire.
     """
 
-    strip: Strip
-    held: bool
+    steady_pace = None
 
-    def mode(self, key: ModeKey) -> Mode:
-        """The mode of this motion."""
+    def __init__(self, key: ModeKey, strip: Strip, is_held: bool) -> None:
+        free = ("back", "through", "held") if strip.holds else ("back", "through")
+        self.is_held, self.ends = is_held, ("back", "released") if is_held else free
+        super().__init__(key, strip, self.ends)
+
+    def calc(self, t: float, x: Array, u: Array) -> InStripPoint:
+        """The motion at (t, x, u)."""
+        return InStripPoint(self, t, x, u)
+
+    @cached_property
+    def guard_scales(self) -> Array:
+        """Those of the mode, and of the depth, as fine as the strip is."""
+        strip, fine = self.strip, _ARMED * self.strip.epsilon
+        own = [1.0 if name in ("held", "released") else fine for name in self.ends]
+        return np.append(own, np.minimum(strip.guard.guards.sizes[self.others], fine))
+
+    def field_at(self, point: InStripPoint) -> Array:
+        """The rate (n + p,) of y."""
+        phi, _ = self._blend(point)
+        if phi == 0.0:
+            return point.entry
+        pulled = point.pressed if self.is_held else point.pulled
+        return pulled if phi == 1.0 else (1.0 - phi) * point.entry + phi * pulled
+
+    def field_jacobian_at(self, point: InStripPoint) -> FieldJacobian:
+        """Derivatives of the field; where the chart is not affine partly by central differences."""
+        strip, own, n = self.strip, point.source.field_jacobian, self.strip.n
+        state, by_input = np.zeros((strip.size, strip.size)), np.zeros((strip.size, self.nu))
+        state[:n, :n], by_input[:n] = own.state, own.input
+        if strip.border is None:
+            return FieldJacobian(state, by_input)
+        phi, slope = self._blend(point)
+        by_state, by_u = point.pulled_jacobian(self.is_held)
+        change = (point.pressed if self.is_held else point.pulled) - point.entry
+        gradient = strip.guard.derivative(point.t, point.x[:n], point.u)[1]
+        total = (1.0 - phi) * state + phi * by_state
+        total[:, :n] -= np.outer(change, gradient * (slope / strip.epsilon))
+        return FieldJacobian(total, (1.0 - phi) * by_input + phi * by_u)
+
+    def pace_at(self, point: InStripPoint) -> Pace:
+        """How fast the depth settles where both fields push onto the guard."""
+        if self.is_held or self.strip.border is None:
+            return Pace()
+        slope, change = self._blend(point)[1], point.pulled - point.entry
+        rate = slope / self.strip.epsilon * float(point.local.slope @ change[: self.strip.n])
+        return Pace(relaxation=1.0 / rate) if rate > 0.0 else Pace()
+
+    def outputs_at(self, point: InStripPoint) -> dict[str, Array]:
+        """What a state stands for in the mode entered."""
+        return {"entered": self.strip.landed(point.local, point.x)}
+
+    def ends_at(self, point: InStripPoint) -> Array:
+        """The depth and what is left of it, or the rate at which z lets go."""
         strip = self.strip
-        return Mode(
-            key,
-            VectorSpace(strip.size),
-            partial(strip.field, self.held),
-            strip.source.nu,
-            partial(strip.jacobian, self.held),
-            strip.outputs,
-            pace=partial(strip.pace, self.held),
-        )
+        depth = strip.depth(point.t, point.x, point.u)
+        if self.is_held:
+            return np.array([depth, -point.pushing])
+        return np.array([depth, strip.epsilon - depth, strip.push @ point.x[strip.n :]])[
+            : len(self.ends)
+        ]
 
-    @property
-    def _own(self) -> tuple[str, ...]:
-        """The names of the guards at which this strip is left."""
-        if self.held:
-            return ("back", "released")
-        return ("back", "through", "held") if self.strip.holds else ("back", "through")
-
-    def guards(self) -> GuardSet:
-        """The guards of this motion."""
-        beside = Beside(self.strip.guard, self._own, self._values, self._derivatives)
-        fine, scales = _ARMED * self.strip.epsilon, self.strip.guard.guards.sizes
-        own = [1.0 if name in ("held", "released") else fine for name in self._own]
-        others = np.minimum(scales[self.strip.guard.others], fine)
-        return beside.guards(np.append(own, others))
-
-    def outgoing(self) -> Outgoing:
-        """The ways out of it."""
-        return Outgoing(self.guards(), self.edge)
-
-    def _values(self, t: float, y: Array, u: Array) -> Array:
-        strip = self.strip
-        depth = strip.depth(t, y, u)
-        if self.held:
-            return np.array([depth, -strip.pushing(t, y, u)])
-        return np.array([depth, strip.epsilon - depth, strip.push @ y[strip.n :]])[: len(self._own)]
-
-    def _derivatives(self, t: float, y: Array, u: Array) -> GuardJacobian:
-        """The derivatives of a relaxed mode; those of `released` by time are taken as zero."""
-        strip, count = self.strip, len(self._own)
-        rate, slope = strip.guard.derivative(t, y[: strip.n], u)
-        time, state, by_u = np.zeros(3), np.zeros((3, strip.size)), np.zeros((count, len(u)))
-        time[:2], state[0, : strip.n], state[1, : strip.n] = (-rate, rate), -slope, slope
-        if self.held:
-            pushing = strip.pushing_jacobian(t, y, u)
-            time[1], state[1], by_u[1] = 0.0, -pushing.state, -pushing.input
+    def ends_jacobian_at(self, point: InStripPoint) -> GuardJacobian:
+        """Derivatives of these; those of `released` by time are taken as zero."""
+        strip, n, count = self.strip, self.strip.n, len(self.ends)
+        rate, slope = strip.guard.derivative(point.t, point.x[:n], point.u)
+        time, state, by_u = np.zeros(3), np.zeros((3, strip.size)), np.zeros((count, self.nu))
+        time[:2], state[0, :n], state[1, :n] = (-rate, rate), -slope, slope
+        if self.is_held:
+            by_state, by_input = point.pulled_jacobian()
+            time[1], state[1], by_u[1] = 0.0, -strip.push @ by_state[n:], -strip.push @ by_input[n:]
         else:
-            state[2, strip.n :] = strip.push
+            state[2, n:] = strip.push
         return GuardJacobian(time[:count], state[:count], by_u)
 
-    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+    def way(self, name: str) -> Edge:
         """The edge behind one of the guards."""
-        if len(fired) != 1:
-            return None
-        strip, (name,) = self.strip, fired
+        strip = self.strip
         key, guard = strip.source.key, strip.guard.name
         if name == f"{guard}: back":
-            return Edge(self._resized(strip.n), key)
+            return Edge(_Resized(strip.n, strip.n), key)
         if name == f"{guard}: through":
             return Edge(strip.through, strip.target.key)
         if name == f"{guard}: held":
-            return Edge(self._resized(strip.size), (HELD, key, guard))
+            return Edge(_Resized(strip.n, strip.size), (HELD, key, guard))
         if name == f"{guard}: released":
             return Edge(Reset.identity(strip.size), (FREE, key, guard))
         return Edge(Reset(partial(self._overlap, name)))
 
-    def _resized(self, size: int) -> Reset:
-        resized = _Resized(self.strip.n, size)
-        return Reset(resized.map, resized.jacobian)
+    def _blend(self, point: InStripPoint) -> tuple[float, float]:
+        """The share of the next mode's field, and its slope; none where nothing can push back."""
+        if self.strip.border is None:
+            return 0.0, 0.0
+        return blend(-point.local.gap / self.strip.epsilon)
 
     def _overlap(self, other: str, t: float, y: Array, u: Array) -> NoReturn:
         strip = self.strip

@@ -12,7 +12,6 @@ one of several such combinations, nor what happens where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -20,19 +19,22 @@ import numpy as np
 
 from hybridctl.checks import Array, instance
 from hybridctl.errors import IntersectionError
-from hybridctl.hybrid.guards import GuardJacobian, GuardSet
+from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import (
     Edge,
     Held,
     Jump,
-    Mode,
+    JumpPoint,
     ModeKey,
     Outgoing,
     Reset,
     ResetJacobian,
+    ResetModel,
 )
+from hybridctl.hybrid.model import Point, PointProperty
 from hybridctl.hybrid.relaxation.regions import (
     GuardModes,
+    GuardMotion,
     GuardPoint,
     OnGuard,
     Region,
@@ -72,14 +74,13 @@ class Filippov(GuardModes):
 
     ends = ("leaves", "passes")
 
-    def motion(self, key: ModeKey) -> _Slide | _Both | None:
+    def motion(self, key: ModeKey) -> _Slide | _OnBoth | None:
         """Sliding on one guard, or on two at once; None for a mode of the system."""
         match key:
             case (kind, source, str() as name) if kind == SLIDING:
                 return _Slide(key, self.strip(source, name), self)
             case (kind, source, str() as one, str() as other) if kind == SLIDING:
-                strips = self.strip(source, one), self.strip(source, other)
-                return _Both(Intersection(self.inner, self.strip, *strips))
+                return _OnBoth(self, self.strip(source, one), self.strip(source, other))
         return None
 
     def ways(self, key: ModeKey) -> Outgoing:
@@ -91,29 +92,27 @@ class Filippov(GuardModes):
         own = self.inner.outgoing(key).edge(fired)
         if len(fired) != 1 or not slides(self.strip(key, fired[0])):
             return own
-        met = _Met(self.strip(key, fired[0]))
-        return Edge(Reset(met, met.jacobian))
+        return Edge(_Met(self.strip(key, fired[0])))
 
 
 @dataclass(frozen=True, eq=False)
-class _Met:
+class _Met(ResetModel):
     """The reset where a guard is met: the state crosses it, or a sliding motion begins."""
 
     strip: Strip
 
-    def __call__(self, t: float, x: Array, u: Array) -> Jump:
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
         strip = self.strip
         x = strip.guard.foot(t, x, u)
         if self._slides(t, x, u):
             return Jump(x, (SLIDING, strip.source.key, strip.guard.name))
         return Jump(strip.entered(t, x, u), strip.target.key)
 
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        """The Jacobian of the map in the region of x."""
-        n = self.strip.n
-        if self._slides(t, x, u):
-            return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
-        return self.strip.entered_jacobian(t, x, u)
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        """The derivatives in the region of x."""
+        t, x, u = at[:3]
+        met = Reset.identity() if self._slides(t, x, u) else self.strip.through
+        return met.jacobian(t, x, u)
 
     def _slides(self, t: float, x: Array, u: Array) -> bool:
         """Whether the next mode pushes back; this one has just led here."""
@@ -158,11 +157,9 @@ class _Slide(OnGuard):
             np.zeros(2), np.vstack([-first, second]), np.vstack([-first_u, second_u])
         )
 
-    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+    def way(self, name: str) -> Edge:
         """The edge behind one of the guards."""
-        if len(fired) != 1:
-            return None
-        strip, (name,) = self.strip, fired
+        strip = self.strip
         if name == f"{strip.guard.name}: leaves":
             return Edge(Reset.identity(), strip.source.key)
         if name == f"{strip.guard.name}: passes":
@@ -172,13 +169,12 @@ class _Slide(OnGuard):
 
     def _meets(self, other: Strip, t: float, x: Array, u: Array) -> Jump:
         """Slide on beyond another guard that all four fields around cross, or on both."""
-        key, name = self.strip.source.key, other.guard.name
-        corner = Intersection(self.system.inner, self.system.strip, self.strip, other)
-        partner = corner.beyond(t, x, u, other)
-        if partner is None or not corner.is_crossed(t, x, u):
-            if len(corner.inside(t, x, u)) != 1:
-                raise corner.refused(t, x, u)
-            return Jump(other.guard.foot(t, x, u), (SLIDING, key, self.strip.guard.name, name))
+        corner = _OnBoth(self.system, self.strip, other)
+        here, partner = corner.calc(t, x, u), corner.beyond(other, t, x, u)
+        if partner is None or not here.is_crossed:
+            if len(here.inside) != 1:
+                raise here.refused()
+            return Jump(other.guard.foot(t, x, u), corner.key)
         beyond = other.entered(t, x, u)
         found = sides(partner, t, beyond, u)
         if found.region is Region.SLIDING:
@@ -188,53 +184,38 @@ class _Slide(OnGuard):
         return Jump(partner.entered(t, beyond, u), partner.target.key)
 
 
-@dataclass(frozen=True, eq=False)
-class Intersection:
-    """Two guards of one mode that meet; of(mode, guard) gives the glued guards of `system`."""
+class CornerPoint(Point):
+    """A point of two guards of one mode that meet."""
 
-    system: HybridSystem
-    of: Callable[[ModeKey, str], Strip]
-    first: Strip
-    second: Strip
+    mode: _OnBoth
 
-    def beyond(self, t: float, x: Array, u: Array, across: Strip) -> Strip | None:
-        """The other guard, as the mode behind the guard `across` has it; None if it has not."""
-        if not slides(across) or across.border is None:
-            return None
-        guards = self.system.outgoing(across.target.key).guards
-        near = np.abs(guards.values(t, across.entered(t, x, u), u)) <= _MEETS
-        near[across.border.index] = False
-        found = np.flatnonzero(near)
-        if len(found) != 1:
-            return None
-        strip = self.of(across.target.key, guards.names[found[0]])
-        return strip if slides(strip) else None
-
-    def fields(self, t: float, x: Array, u: Array) -> Array:
+    @PointProperty
+    def fields(self) -> Array:
         """The fields F_00, F_10, F_01, F_11 (4, n); the first two where others are unknown."""
-        here = sides(self.first, t, x, u)
-        partner = self.beyond(t, x, u, self.second)
+        t, x, u, (first, second) = self.t, self.x, self.u, self.mode.strips
+        here = sides(first, t, x, u)
+        partner = self.mode.beyond(second, t, x, u)
         if partner is None:
             return np.array([here.before, here.behind])
-        there = sides(partner, t, self.second.entered(t, x, u), u)
-        back = self.second.chart.at(t, x, u).inverse
+        there = sides(partner, t, second.entered(t, x, u), u)
+        back = second.chart.at(t, x, u).inverse
         return np.array([here.before, here.behind, back @ there.before, back @ there.behind])
 
-    def is_crossed(self, t: float, x: Array, u: Array) -> bool:
+    @property
+    def is_crossed(self) -> bool:
         """Whether all four fields cross the second guard."""
-        rate, slope = self.second.guard.derivative(t, x, u)
-        fields = self.fields(t, x, u)
-        return len(fields) == 4 and bool((rate + fields @ slope < 0.0).all())
+        rate, slope = self.mode.strips[1].guard.derivative(self.t, self.x, self.u)
+        return len(self.fields) == 4 and bool((rate + self.fields @ slope < 0.0).all())
 
-    def weights(self, t: float, x: Array, u: Array) -> list[tuple[float, float]]:
+    @PointProperty
+    def weights(self) -> list[tuple[float, float]]:
         """All (a, b) whose combination has no component across either guard."""
-        fields = self.fields(t, x, u)
-        if len(fields) < 4:
+        if len(self.fields) < 4:
             return []
-        parts = np.array([[1, 0, 0, 0], [-1, 1, 0, 0], [-1, 0, 1, 0], [1, -1, -1, 1]]) @ fields
+        parts = np.array([[1, 0, 0, 0], [-1, 1, 0, 0], [-1, 0, 1, 0], [1, -1, -1, 1]]) @ self.fields
         rows = []
-        for strip in (self.first, self.second):
-            rate, slope = strip.guard.derivative(t, x, u)
+        for strip in self.mode.strips:
+            rate, slope = strip.guard.derivative(self.t, self.x, self.u)
             rows.append(parts @ slope + np.array([rate, 0.0, 0.0, 0.0]))
         p, q = rows
         # From q: b = -(q0 + q1 a) / (q2 + q3 a), put into p.
@@ -248,98 +229,99 @@ class Intersection:
                 found.append((float(root.real), float((-(q[0] + q[1] * root) / below).real)))
         return found
 
-    def inside(self, t: float, x: Array, u: Array) -> list[tuple[float, float]]:
+    @property
+    def inside(self) -> list[tuple[float, float]]:
         """The weights that make a convex combination."""
-        return [w for w in self.weights(t, x, u) if min(w) >= 0.0 and max(w) <= 1.0]
+        return [w for w in self.weights if min(w) >= 0.0 and max(w) <= 1.0]
 
-    def nearest(self, t: float, x: Array, u: Array) -> tuple[float, float]:
+    @property
+    def nearest(self) -> tuple[float, float]:
         """The weights nearest to a convex combination, for steps tried past where there is one.
 
         They are cut to [-1, 2], between which and [0, 1] the motion ends; those of a pole are 2.
         """
-        found = self.weights(t, x, u)
-        if not found:
+        if not self.weights:
             return 2.0, 2.0
-        a, b = min(found, key=lambda w: max(abs(w[0] - 0.5), abs(w[1] - 0.5)))
+        a, b = min(self.weights, key=lambda w: max(abs(w[0] - 0.5), abs(w[1] - 0.5)))
         return min(max(a, -1.0), 2.0), min(max(b, -1.0), 2.0)
 
-    def sliding(self, t: float, x: Array, u: Array) -> Array:
-        """The combination of these weights (n,); F_00 for a step tried off the intersection."""
-        fields = self.fields(t, x, u)
-        if len(fields) < 4:
-            return np.asarray(fields[0])
-        a, b = self.nearest(t, x, u)
-        shares = np.array([(1 - a) * (1 - b), a * (1 - b), (1 - a) * b, a * b])
-        return np.asarray(shares @ fields)
-
-    def refused(self, t: float, x: Array, u: Array) -> IntersectionError:
+    def refused(self) -> IntersectionError:
         """The error for an intersection where no combination is singled out."""
-        fields, found = self.fields(t, x, u), self.inside(t, x, u)
-        shown = "; ".join(str(np.round(f, 9).tolist()) for f in fields)
+        first, second = self.mode.strips
+        shown = "; ".join(str(np.round(f, 9).tolist()) for f in self.fields)
         return IntersectionError(
-            f"sliding on guard {self.first.guard.name!r} of mode {self.first.source.key!r} meets "
-            f"guard {self.second.guard.name!r} at t = {t:.9g} s, x = {x.tolist()}, where not all "
-            f"fields cross it, and {len(found)} convex combinations stay on both, not one: {shown}",
-            fields=tuple(fields),
+            f"sliding on guard {first.guard.name!r} of mode {first.source.key!r} meets guard "
+            f"{second.guard.name!r} at t = {self.t:.9g} s, x = {self.x.tolist()}, where not all "
+            f"fields cross it, and {len(self.inside)} convex combinations stay on both, not one: "
+            f"{shown}",
+            fields=tuple(self.fields),
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Both:
+class _OnBoth(GuardMotion):
     """Sliding on two guards at once, while the weights of one combination of fields are convex."""
 
-    corner: Intersection
+    differentiable = guards_differentiable = False
 
-    def mode(self, key: ModeKey) -> Mode:
-        """The mode; it has no Jacobian."""
-        strips = self.corner.first, self.corner.second
-        source = strips[0].source
-        names = tuple(strip.guard.name for strip in strips)
-        held = Held(names, self._residuals, np.full(2, _HELD), ("", ""))
-        field = self.corner.sliding
-        return Mode(key, source.space, field, source.nu, project=self._project, held=held)
+    def __init__(self, system: Filippov, first: Strip, second: Strip) -> None:
+        self.system, self.strips = system, (first, second)
+        self.space, self.nu = first.source.space, first.source.nu
+        names = first.guard.name, second.guard.name
+        self.key = (SLIDING, first.source.key, *names)
+        self.guard_names = tuple(f"{name}: {end}" for name in names for end in Filippov.ends)
+        self.held = Held(names, self._residuals, np.full(2, _HELD), ("", ""))
+        self.project = self._projected
 
-    def _residuals(self, x: Array) -> Array:
-        u = np.zeros(self.corner.first.source.nu)
-        strips = self.corner.first, self.corner.second
-        return np.array([strip.guard.value(0.0, x, u) for strip in strips])
+    def calc(self, t: float, x: Array, u: Array) -> CornerPoint:
+        """The motion at (t, x, u)."""
+        return CornerPoint(self, t, x, u)
 
-    def _project(self, x: Array) -> Array:
-        u = np.zeros(self.corner.first.source.nu)
-        slopes = [s.guard.derivative(0.0, x, u)[1] for s in (self.corner.first, self.corner.second)]
-        return np.asarray(x - np.linalg.pinv(np.array(slopes)) @ self._residuals(x))
+    def beyond(self, across: Strip, t: float, x: Array, u: Array) -> Strip | None:
+        """The other guard, as the mode behind the guard `across` has it; None if it has not."""
+        if not slides(across) or across.border is None:
+            return None
+        guards = self.system.inner.outgoing(across.target.key).guards
+        near = np.abs(guards.values(t, across.entered(t, x, u), u)) <= _MEETS
+        near[across.border.index] = False
+        found = np.flatnonzero(near)
+        if len(found) != 1:
+            return None
+        strip = self.system.strip(across.target.key, guards.names[found[0]])
+        return strip if slides(strip) else None
 
-    def guards(self) -> GuardSet:
-        """The guards where one of the weights reaches zero or one."""
-        first, second = self.corner.first.guard.name, self.corner.second.guard.name
-        names = [f"{name}: {what}" for name in (first, second) for what in Filippov.ends]
-        return GuardSet(tuple(names), self.values)
+    def field_at(self, point: CornerPoint) -> Array:
+        """The combination of the weights; F_00 for a step tried off the intersection."""
+        if len(point.fields) < 4:
+            return np.asarray(point.fields[0])
+        a, b = point.nearest
+        shares = np.array([(1 - a) * (1 - b), a * (1 - b), (1 - a) * b, a * b])
+        return np.asarray(shares @ point.fields)
 
-    def outgoing(self) -> Outgoing:
-        """The ways out of it."""
-        return Outgoing(self.guards(), self.edge)
-
-    def values(self, t: float, x: Array, u: Array) -> Array:
+    def guards_at(self, point: CornerPoint) -> Array:
         """The values a, 1 - a, b, 1 - b."""
-        a, b = self.corner.nearest(t, x, u)
+        a, b = point.nearest
         return np.array([a, 1.0 - a, b, 1.0 - b])
 
-    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+    def way(self, name: str) -> Edge | None:
         """The edge along the other guard: of this mode, or of the one behind the guard passed."""
-        if len(fired) != 1:
-            return None
-        for strip, other in (
-            (self.corner.first, self.corner.second),
-            (self.corner.second, self.corner.first),
-        ):
-            if fired[0] == f"{strip.guard.name}: leaves":
+        for strip, other in (self.strips, self.strips[::-1]):
+            if name == f"{strip.guard.name}: leaves":
                 return Edge(Reset.identity(), (SLIDING, strip.source.key, other.guard.name))
-            if fired[0] == f"{strip.guard.name}: passes":
+            if name == f"{strip.guard.name}: passes":
                 return Edge(Reset(partial(self._passes, strip)))
         return None
 
     def _passes(self, strip: Strip, t: float, x: Array, u: Array) -> Jump:
-        along = self.corner.beyond(t, x, u, strip)
+        along = self.beyond(strip, t, x, u)
         if along is None:
-            raise self.corner.refused(t, x, u)
+            raise self.calc(t, x, u).refused()
         return Jump(strip.entered(t, x, u), (SLIDING, along.source.key, along.guard.name))
+
+    def _residuals(self, x: Array) -> Array:
+        u = np.zeros(self.nu)
+        return np.array([strip.guard.value(0.0, x, u) for strip in self.strips])
+
+    def _projected(self, x: Array) -> Array:
+        u = np.zeros(self.nu)
+        slopes = [strip.guard.derivative(0.0, x, u)[1] for strip in self.strips]
+        return np.asarray(x - np.linalg.pinv(np.array(slopes)) @ self._residuals(x))

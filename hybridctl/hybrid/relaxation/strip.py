@@ -19,27 +19,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SystemDefinitionError
-from hybridctl.hybrid.mode import (
-    FieldJacobian,
-    ModeKey,
-    ModeModel,
-    Pace,
-    Reset,
-    ResetJacobian,
-    ResetModel,
-)
-from hybridctl.hybrid.relaxation.chart import (
-    Border,
-    Chart,
-    Local,
-    chart,
-    passage,
-)
+from hybridctl.hybrid.mode import ModeKey, ModeModel, Reset, ResetJacobian, ResetModel
+from hybridctl.hybrid.relaxation.chart import Border, Chart, Local, chart, passage
 from hybridctl.hybrid.system import HybridSystem
 
 _STEP = 6e-6  # of a coordinate, or of 1: for central differences, which then err by 1e-10
@@ -76,12 +63,12 @@ class Strip:
         """The mode whose guard it is."""
         return self.guard.mode
 
-    @property
+    @cached_property
     def n(self) -> int:
         """The size of x."""
         return self.source.space.nx
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Size of y = (x, z)."""
         return self.n + int(self.basis.shape[1])
@@ -109,110 +96,20 @@ class Strip:
         """The reset into the mode entered."""
         return Reset(self.entered, self.entered_jacobian)
 
-    def outputs(self, t: float, y: Array, u: Array) -> dict[str, Array]:
-        """What a state stands for in the mode entered."""
-        return {"entered": self.entered(t, y, u)}
-
     def entered_jacobian(self, t: float, y: Array, u: Array) -> ResetJacobian:
         """Derivatives of `entered`."""
         state, time = self.matrix(t, y, u)
         return ResetJacobian(time, state, np.zeros((len(time), len(u))))
-
-    def field(self, held: bool, t: float, y: Array, u: Array) -> Array:
-        """The rate (n + p,) of y; held: whether z is."""
-        x = y[: self.n]
-        local = self.chart.at(t, x, u)
-        phi, _ = blend(-local.gap / self.epsilon)
-        if self.border is None or phi == 0.0:
-            return self._own(t, x, u)
-        pulled = self._pulled(local, held, t, y, u)
-        return pulled if phi == 1.0 else (1.0 - phi) * self._own(t, x, u) + phi * pulled
-
-    def jacobian(self, held: bool, t: float, y: Array, u: Array) -> FieldJacobian:
-        """Derivatives of `field`; where the chart is not affine partly by central differences."""
-        x, n = y[: self.n], self.n
-        local, own = self.chart.at(t, x, u), self.source.jacobian(t, x, u)
-        state, by_input = np.zeros((self.size, self.size)), np.zeros((self.size, len(u)))
-        state[:n, :n], by_input[:n] = own.state, own.input
-        if self.border is None:
-            return FieldJacobian(state, by_input)
-        phi, slope = blend(-local.gap / self.epsilon)
-        pulled = self._pulled(local, held, t, y, u)
-        by_state, by_u = self._pulled_jacobian(local, held, t, y, u)
-        total = (1.0 - phi) * state + phi * by_state
-        change = pulled - self._own(t, x, u)
-        gradient = self.guard.derivative(t, x, u)[1]
-        total[:, :n] -= np.outer(change, gradient * (slope / self.epsilon))
-        return FieldJacobian(total, (1.0 - phi) * by_input + phi * by_u)
-
-    def pace(self, held: bool, t: float, y: Array, u: Array) -> Pace:
-        """How fast the depth settles where both fields push onto the guard."""
-        x = y[: self.n]
-        local = self.chart.at(t, x, u)
-        slope = blend(-local.gap / self.epsilon)[1]
-        if held or self.border is None:
-            return Pace()
-        change = self._pulled(local, False, t, y, u) - self._own(t, x, u)
-        rate = slope / self.epsilon * float(local.slope @ change[: self.n])
-        return Pace(relaxation=1.0 / rate) if rate > 0.0 else Pace()
 
     def landed(self, local: Local, y: Array) -> Array:
         """The state in the chart of the mode entered (n',)."""
         image = local.landed - self.epsilon * local.normal
         return image + self.basis @ y[self.n :] if self.size > self.n else image
 
-    def pulled(self, local: Local, rate: Array, held: bool = False) -> Array:
-        """A velocity (n',) of the next mode, pulled back to the strip (n + p,); held: for a held z.
-
-        local: the chart at the point.
-        """
-        rate = rate - local.drift
-        return self.entry(local.reset @ rate) if held else local.inverse @ rate
-
-    def pushing(self, t: float, y: Array, u: Array) -> float:
-        """The rate at which z would move the image off the border, if it were free."""
-        pulled = self._pulled(self.chart.at(t, y[: self.n], u), False, t, y, u)
-        return float(self.push @ pulled[self.n :])
-
-    def pushing_jacobian(self, t: float, y: Array, u: Array) -> FieldJacobian:
-        """Derivatives of `pushing` by y (1, n + p) and u (1, nu)."""
-        local = self.chart.at(t, y[: self.n], u)
-        by_state, by_u = self._pulled_jacobian(local, False, t, y, u)
-        return FieldJacobian(self.push @ by_state[self.n :], self.push @ by_u[self.n :])
-
-    def is_pushed(self, t: float, x: Array, u: Array) -> bool:
-        """Whether z is held where the strip is entered at x (n,)."""
-        return self.holds and self.pushing(t, self.entry(x), u) < 0.0
-
     def entry(self, x: Array) -> Array:
-        """The entry (x, 0)."""
-        return np.concatenate([x, np.zeros(self.size - self.n)])
-
-    def _own(self, t: float, x: Array, u: Array) -> Array:
-        return self.entry(self.source.field(t, x, u))
-
-    def _pulled(self, local: Local, held: bool, t: float, y: Array, u: Array) -> Array:
-        """The next mode's field in coordinates of the strip (n + p,)."""
-        return self.pulled(local, self.target.field(t, self.landed(local, y), u), held)
-
-    def _pulled_jacobian(
-        self, local: Local, held: bool, t: float, y: Array, u: Array
-    ) -> tuple[Array, Array]:
-        """The derivatives by y and u."""
-        d = self.target.jacobian(t, self.landed(local, y), u)
-        return self.pulled_jacobian(local, d, t, y, u, held)
-
-    def pulled_jacobian(
-        self, local: Local, d: FieldJacobian, t: float, y: Array, u: Array, held: bool = False
-    ) -> tuple[Array, Array]:
-        """The derivatives by y and u of the next mode's field, given its own ones, pulled back."""
-        back = np.eye(self.size, self.n) @ local.reset if held else local.inverse
-        if self.chart.affine:
-            return back @ d.state @ np.hstack([local.matrix, self.basis]), back @ d.input
-        by_state = differences(
-            lambda z: self._pulled(self.chart.at(t, z[: self.n], u), held, t, z, u), y
-        )
-        return by_state, back @ d.input
+        """The entry (x, 0); a state that has its z already is itself."""
+        missing = self.size - len(x)
+        return np.append(x, np.zeros(missing)) if missing else x
 
 
 class Strips:

@@ -168,9 +168,9 @@ class _RestingMode(OnGuard):
         by_x, by_u = point.speed_slope(point.source.field, (d.state, d.input))
         return GuardJacobian(np.zeros(1), -by_x[None], -by_u[None])
 
-    def edge(self, fired: tuple[str, ...]) -> Edge | None:
+    def way(self, name: str) -> Edge:
         """The edge out of the rest, into the mode itself; other guards lead as they do there."""
-        return Edge(Reset.identity(), self.strip.source.key) if len(fired) == 1 else None
+        return Edge(Reset.identity(), self.strip.source.key)
 
     def _rate(self, point: GuardPoint) -> float:
         """The rate dg/dt under the field of the mode."""
