@@ -21,6 +21,7 @@ from hybridctl.experiments.contacts.closed_form import (
     KnownMotions,
     Runs,
 )
+from hybridctl.experiments.figures import over_time
 from hybridctl.robots import ball
 from rich.console import Console
 
@@ -262,10 +263,8 @@ def draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
 
 def _lines(runs: Runs, part: slice, axis: Array, *, named: bool = False) -> list[Line]:
     """A part of the state of every run along an axis; what later lines would hide is wider."""
-    lines = []
-    both = zip(runs.items(), STYLES, WIDTHS, strict=True)
-    for (name, run), (color, style), width in both:
-        sampled = [(times, arc(times)[:, part] @ axis) for arc, times in run.sampled(5e-3)]
-        times, values = (np.concatenate(column) for column in zip(*sampled, strict=True))
-        lines.append(Line(times, values, name if named else None, color, style, width))
-    return lines
+    looks = zip(runs.items(), STYLES, WIDTHS, strict=True)
+    return [
+        over_time(run, lambda x: x[:, part] @ axis, name if named else None, color, style, width)
+        for (name, run), (color, style), width in looks
+    ]

@@ -45,7 +45,7 @@ def draw_all(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> N
     draw_inputs(runs, folder)
     for name, run in (("reference", runs.reference.nominal), ("tracking", runs.tracking)):
         known = replace(run, system=runs.plant)
-        draw_contacts(folder / f"figures/{name}", f"Arm and door, {name}", known)
+        draw_contacts(folder, f"{name}_", f"Arm and door, {name}", known)
     draw_errors(runs, folder)
     draw_snapshots(parameters, runs, folder)
     write_scene(parameters, runs.plant, runs.reference.nominal, runs.tracking, folder)
