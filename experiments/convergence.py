@@ -68,12 +68,18 @@ def convergence_panel(
     label: str, found: Mapping[str, Convergence], guide: Convergence, order: float
 ) -> Panel:
     """Errors by name on logarithmic axes, and a line of an order below those of the guide."""
+    return Panel(
+        label, [*curves(found), power_law(guide.sizes, 0.5 * guide.errors, order)], log=True
+    )
+
+
+def curves(found: Mapping[str, Convergence]) -> list[Line]:
+    """Errors by name over their sizes."""
     looks = zip(found.items(), (*CURVES, REFERENCE), STYLES, strict=False)
-    lines = [
+    return [
         Line(one.sizes, np.maximum(one.errors, np.finfo(np.float64).eps), name, color, style)
         for (name, one), color, style in looks
     ]
-    return Panel(label, [*lines, power_law(guide.sizes, 0.5 * guide.errors, order)], log=True)
 
 
 def draw_convergence(path: Path, panels: Sequence[Panel], title: str, xlabel: str) -> None:

@@ -29,6 +29,5 @@ def shares_below(
     values: Array, label: str, color: str, style: str = "-", width: float = 1.6
 ) -> Line:
     """The steps of the share of values (n,) that are no larger than the abscissa."""
-    shares = np.arange(1, len(values) + 1) / len(values)
-    edges, heights = np.repeat(np.sort(values), 2), np.repeat(shares, 2)
-    return Line(edges[1:], heights[:-1], label, color, style, width)
+    shares = np.repeat(np.arange(len(values) + 1) / len(values), 2)
+    return Line(np.repeat(np.sort(values), 2), shares[1:-1], label, color, style, width)

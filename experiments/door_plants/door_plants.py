@@ -268,53 +268,39 @@ def checks(results: Results, searched: bool) -> list[Check]:
 
     On contact of 10 ms gains decide: the laws are compared there only if each has its own search.
     """
-    found: list[Check] = []
-    detected = {n: row for n, row in results.items() if "never" not in n}
-    if all("interim" in row for row in results.values()) and detected:
-        peak = max(row["interim"].peak_input for row in detected.values())
+    laws = next(iter(results.values())).keys()
+    if "interim" not in laws:
+        return []
+    detected = [row for name, row in results.items() if "never" not in name]
+    found = []
+    if detected:
+        peak = max(row["interim"].peak_input for row in detected)
         found.append(Check("interim mode: peak where touches are detected [N m]", peak, _PEAK))
-        if all("spreading" in row for row in detected.values()):
-            means = [
-                [row[law].mean_error for row in detected.values()]
-                for law in ("interim", "spreading")
-            ]
-            ratio = float(np.mean(means[0]) / np.mean(means[1]))
-            found.append(
-                Check(
-                    "interim mode: mean error / mean error of spreading without the interim mode",
-                    ratio,
-                    0.85,
-                )
-            )
-    for name, most in _AHEAD.items():
-        row = results.get(name, {})
-        compared = searched or not name.startswith("10 ms")
-        if compared and "interim" in row and "impact-invariant" in row:
-            one, other = row["interim"], row["impact-invariant"]
-            ratio = one.mean_error / other.mean_error
-            found.append(
-                Check(
-                    f"{name}: error of the interim mode / error of impact-invariant tracking",
-                    ratio,
-                    most,
-                )
-            )
-            if most < 1.0 and searched:
-                less = difference(one, other)
-                sure = less["mean"] / less["standard_error"]
-                found.append(
-                    Check(
-                        f"{name}: lead over impact-invariant tracking, in standard errors",
-                        sure,
-                        least=_SURE,
-                    )
-                )
+    if detected and "spreading" in laws:
+        one, other = (
+            float(np.mean([row[law].mean_error for row in detected]))
+            for law in ("interim", "spreading")
+        )
+        said = "mean error / mean error of spreading without the interim mode"
+        found.append(Check(f"interim mode: {said}", one / other, 0.85))
     for name, row in results.items():
-        if "interim" in row and "false touch" in name:
-            peak = row["interim"].peak_input
+        interim = row["interim"]
+        compared = searched or not name.startswith("10 ms")
+        if compared and name in _AHEAD and "impact-invariant" in laws:
+            rival, most = row["impact-invariant"], _AHEAD[name]
+            ratio = interim.mean_error / rival.mean_error
+            said = "error of the interim mode / error of impact-invariant tracking"
+            found.append(Check(f"{name}: {said}", ratio, most))
+            if most < 1.0 and searched:
+                less = difference(interim, rival)
+                sure = less["mean"] / less["standard_error"]
+                said = "lead over impact-invariant tracking, in standard errors"
+                found.append(Check(f"{name}: {said}", sure, least=_SURE))
+        if "false touch" in name:
+            peak = interim.peak_input
             found.append(Check(f"{name}: peak of the interim mode [N m]", peak, _FALSE))
-        if "interim" in row and "never" in name:
-            error = row["interim"].mean_error
+        if "never" in name:
+            error = interim.mean_error
             found.append(Check(f"{name}: error of the interim mode", error, _NEVER))
     return found
 

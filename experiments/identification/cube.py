@@ -30,7 +30,7 @@ from scipy.stats import qmc
 from hybridctl import simulate
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, progress, record_table, table
 from hybridctl.checks import Array, number
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import ConstraintViolatedError, InputError, SimulationError
@@ -343,24 +343,19 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         for name, one in (("all", summary), *((half["name"], half) for half in summary["halves"]))
     ]
     others = ", ".join(f"{e:.4f}" for e in summary["point_errors"])
-    judged = [
-        (
-            row["name"],
-            f"{row['log_likelihood']:.1f}",
-            f"{row['gain']:.1f} ± {row['gain_error']:.1f}",
-            str(row["rejected"]),
-            f"{1e3 * row['position']:.1f}",
-            f"{np.degrees(row['turn']):.1f}",
-        )
-        for row in summary["held_out"]
-    ]
-    errors = ("position [mm]", "angle [deg]")
-    columns = ("parameters", "log-likelihood", "gain per toss", "poses rejected", *errors)
+    judged = {
+        "parameters": "{name}",
+        "log-likelihood": "{log_likelihood:.1f}",
+        "gain per toss": "{gain:.1f} ± {gain_error:.1f}",
+        "poses rejected": "{rejected}",
+        "position [mm]": "{position:.1f}",
+        "angle [deg]": "{turn:.1f}",
+    }
     return [
         table("Most likely parameters", ("tosses", *NAMES, "misfit of the quadratic"), found),
         "±: standard error by the curvature of the likelihood, in brackets by the spread over "
         f"tosses. Error of the first row by the choice of evaluated points: {others}.",
-        table("On held-out tosses", columns, judged),
+        record_table("On held-out tosses", summary["held_out"], judged),
         "gain: over the first row. position, angle: median error of predictions from the last pose "
         "in flight.",
     ]

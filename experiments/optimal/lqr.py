@@ -38,7 +38,7 @@ from hybridctl.app.plots import (
     number_log_axis,
     save_figure,
 )
-from hybridctl.app.report import table
+from hybridctl.app.report import record_table
 from hybridctl.checks import Array
 from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
 from hybridctl.control.lqr.periodic import periodic_lqr
@@ -258,30 +258,26 @@ def checks(name: str, entry: Mapping[str, Any]) -> list[Check]:
 
 def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """Costs of the designs without saltation, and the error of the value function."""
-    rows = []
-    for name, s in summary.items():
-        for design in DESIGNS[1:]:
-            d = s[design]
-            rows.append(
-                (
-                    f"{name}, {design} jump" if design == "no" else f"{name}, {design} only",
-                    f"{d['mean_ratio']:.2f}",
-                    f"{d['median_ratio']:.2f}",
-                    f"{100.0 * d['worse']:.0f} %",
-                    str(d["lost"]),
-                )
-            )
-    title = "Simulated cost / simulated cost of the design with the saltation matrix"
-    lines: list[Table | str] = [
-        table(title, ["design", "mean", "median", "costlier starts", "runs lost"], rows)
+    designs = {"reset": "reset only", "no": "no jump"}
+    rows = [
+        {"name": f"{name}, {label}", **s[design]}
+        for name, s in summary.items()
+        for design, label in designs.items()
     ]
-    for name, s in summary.items():
-        gaps = ", ".join(f"{gap:.1e}" for gap in s["gaps"])
-        sizes = ", ".join(f"{size:g}" for size in s["sizes"])
-        lines.append(
-            f"{name}: relative error of the value function {gaps} for deviations of size {sizes}"
-        )
-    return lines
+    columns = {
+        "design": "{name}",
+        "mean": "{mean_ratio:.2f}",
+        "median": "{median_ratio:.2f}",
+        "costlier starts [%]": "{worse:.0f}",
+        "runs lost": "{lost}",
+    }
+    title = "Simulated cost / simulated cost of the design with the saltation matrix"
+    values = {"case": "{name}", "size of deviations": "{sizes:g}", "error": "{gaps:.1e}"}
+    cases = [{"name": name, **s} for name, s in summary.items()]
+    return [
+        record_table(title, rows, columns),
+        record_table("Relative error of the value function", cases, values),
+    ]
 
 
 WRONG = (("reset", "reset's Jacobian only", REFERENCE), ("no", "no jump", BASELINE))

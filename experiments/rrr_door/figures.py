@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import draw_contacts
-from hybridctl.experiments.rrr_door.reference import FINAL_TIME, foot_motion, slide_motion
+from hybridctl.experiments.rrr_door.reference import foot_motion, slide_motion
 from hybridctl.robots.rrr_door import DoorParameters
 
 from hybridctl.app.page.motion import Mover, Scene, write_motion
@@ -72,19 +72,9 @@ def draw_task_space(parameters: DoorParameters, runs: DoorRuns, folder: RunFolde
         _derivative_panel(name, unit, post[0], values, event, before=False)
         for name, unit, values in (("s along door", "m", slide), ("door angle", "rad", door))
     ]
-    force = Panel(
-        "contact force [N]",
-        [
-            Line(times, forces[:, i], f"corner {i + 1}", color, "-" if i == 0 else "--")
-            for times, forces in _forces(runs.plant, runs.reference.nominal, (event, FINAL_TIME))
-            for i, color in enumerate((REFERENCE, TRACKING))
-            if forces.any()
-        ],
-        zero=True,
-    )
     series(
         folder / "figures/reference_task_space.png",
-        [list(row) for row in zip(left, [*right, force], strict=True)],
+        [[left[0], right[0]], [left[1], right[1]], [left[2]]],
         title="Reference: the foot (x, y, theta) before the impact, and what it does at the door",
     )
 
@@ -243,18 +233,6 @@ def _run_lines(
         )
         for arc, times in run.sampled(PERIOD)
     ]
-
-
-def _forces(
-    plant: HybridSystem, run: HybridTrajectory, span: tuple[float, float]
-) -> list[tuple[Array, Array]]:
-    """Times in a span and contact forces (n, 2), per arc."""
-    found = []
-    for _, times, outputs in replace(run, system=plant).sampled_outputs(2.5e-4):
-        near = (times >= span[0]) & (times <= span[1])
-        if near.any():
-            found.append((times[near], outputs["normal_force"][near]))
-    return found
 
 
 def _bands(run: HybridTrajectory) -> list[Band]:

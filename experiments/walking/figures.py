@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hybridctl.experiments.walking.walk import Walk
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
     BASELINE,
+    CURVES,
     REFERENCE,
     TRACKING,
     Line,
@@ -78,29 +80,19 @@ def draw_gait(path: Path, gait: Gait) -> None:
 
 def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -> None:
     """The error after each touchdown, and the slope of the largest multiplier."""
-    figure = canvas(7.0, 4.2)
-    axes = figure.subplots()
-    for k, each in enumerate(walks):
-        if each.run is None or not each.steps:
-            continue
-        errors = each.errors(gait)[:15]
-        axes.semilogy(np.arange(1, len(errors) + 1), errors, "o-", ms=3, label=f"start {k + 1}")
-    steps = np.arange(2, 8)
-    axes.semilogy(
-        steps,
-        0.02 * modulus ** (steps - 2.0),
-        "--",
-        color="black",
-        lw=1.0,
-        label=f"largest multiplier, {modulus:.2f}",
-    )
-    axes.set_xlabel("step")
-    axes.set_ylabel("error after touchdown [rad, rad/s, m, m/s]")
+    lines = [
+        Line(np.arange(1.0, len(errors) + 1.0), errors, f"start {k + 1}", color, "o-")
+        for (k, each), color in zip(enumerate(walks), cycle(CURVES), strict=False)
+        if each.run is not None and each.steps
+        for errors in [each.errors(gait)[:15]]
+    ]
+    steps = np.arange(2.0, 8.0)
+    label = f"largest multiplier, {modulus:.2f}"
+    lines.append(Line(steps, 0.02 * modulus ** (steps - 2.0), label, "black", "--", 1.0))
+    panel = Panel("error after touchdown [rad, rad/s, m, m/s]", lines, log=True)
     starts = "a random start" if len(walks) == 1 else "random starts"
-    axes.set_title(f"Walking at {gait.speed:g} m/s from {starts}, reference spreading")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    save_figure(figure, path)
+    title = f"Walking at {gait.speed:g} m/s from {starts}, reference spreading"
+    series(path, [[panel]], title=title, xlabel="step")
 
 
 _PAIRS: tuple[tuple[Name | None, Name], ...] = (

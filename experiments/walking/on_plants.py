@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, progress, record_table
 from hybridctl.checks import Array
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
@@ -261,21 +261,12 @@ def name(row: dict[str, Any]) -> str:
 
 def walk_table(records: list[dict[str, Any]]) -> Table:
     """The table of steps of all walks."""
-    columns = [
-        "feedback on, jumps, contact",
-        "steps from each start",
-        "processor share",
-        "time [ms]: median, 99 %, longest",
-    ]
-    rows = [
-        (
-            name(r),
-            " ".join(str(n) for n in r["steps"]),
-            f"{r['processor_share']:.2f}",
-            ", ".join(f"{value:.2g}" for value in r["sample_ms"].values()),
-        )
-        for r in records
-    ]
-    return table(
-        "Steps on MuJoCo before a fall, and time of a sample by the controller", columns, rows
-    )
+    rows = [{"name": name(r), **r} for r in records]
+    columns = {
+        "feedback on, jumps, contact": "{name}",
+        "steps from each start": "{steps}",
+        "processor share": "{processor_share:.2f}",
+        "ms: median, 99 %, longest": "{sample_ms:.2g}",
+    }
+    title = "Steps on MuJoCo before a fall, and time of a sample by the controller"
+    return record_table(title, rows, columns)

@@ -13,7 +13,7 @@ from hybridctl.experiments.walking.limits import KINDS, Name, limit
 from rich.table import Table
 
 from hybridctl.app.plots import REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.app.report import table
+from hybridctl.app.report import record_table
 
 WAYS: tuple[Name, ...] = ("push forward", "push back", "up", "down")
 
@@ -48,19 +48,15 @@ def record(
 
 def share_table(records: Sequence[dict[str, Any]]) -> Table:
     """Cost and survival by share."""
-    rows = [
-        (
-            f"{r['share']:g}{', ready' * r['ready']}",
-            f"{r['cost']:.0f}",
-            f"{r['largest_multiplier']:.1f}",
-            f"{r['norm_of_map']:.0f}",
-            *(f"{size:.3g}" for size in r["limits"].values()),
-        )
-        for r in records
-    ]
-    ways = [f"{KINDS[way].title} [{KINDS[way].unit}]" for way in WAYS]
-    columns = ["share", "cost", "multiplier", "norm of the step's map", *ways]
-    return table("Gaits by the share of friction that they may use", columns, rows)
+    rows = [{**r, "name": f"{r['share']:g}{', ready' * r['ready']}"} for r in records]
+    columns = {
+        "share": "{name}",
+        "cost": "{cost:.0f}",
+        "multiplier": "{largest_multiplier:.1f}",
+        "norm of the step's map": "{norm_of_map:.0f}",
+        **{f"{KINDS[w].title} [{KINDS[w].unit}]": f"{{limits[{w}]:.3g}}" for w in WAYS},
+    }
+    return record_table("Gaits by the share of friction that they may use", rows, columns)
 
 
 def draw_shares(path: Path, records: Sequence[dict[str, Any]]) -> None:

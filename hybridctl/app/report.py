@@ -246,7 +246,7 @@ def record_table(
     """A table with a row for each record, whose cells are formats of its entries.
 
     columns: a format by header, such as "{mean:.2f} ± {error:.2f}". Numbers are in SI units; where
-    a header ends with [mm], [mrad], [ms], [deg] or [%] they are converted. Entries of a list or of a
+    a header ends with [mm], [mrad], [ms], [deg] or [%] they are converted. Entries of a list or a
     mapping stand side by side, a flag is yes or no, zero has no sign, and what is None or missing
     is a dash.
     """
