@@ -157,7 +157,6 @@ def touched(step: FilterState) -> bool:
 
 
 DIMENSION = 6
-BURST = 0.05  # m: a claimed deviation as large as the cube says nothing any more
 ROW = "toss,phase,nis,log_likelihood,x_mm,y_mm,z_mm,rx_mrad,ry_mrad,rz_mrad,claimed_mm"
 
 
@@ -178,14 +177,13 @@ def record(case: CubeCase, scores: Sequence[Score]) -> dict[str, Any]:
     }
     if not done:
         return head
-    columns = ("nis", "accepted", "near", "claimed", "touches", "recorded")
-    nis, accepted, near, claimed, touches, recorded = (
+    columns = ("nis", "accepted", "touches", "recorded")
+    nis, accepted, touches, recorded = (
         np.concatenate([getattr(s, name) for s in done]) for name in columns
     )
     accepted = accepted.astype(bool)
     likelihoods = [s.log_likelihood.mean() for s in done]
     per_toss = np.array([s.nis[s.accepted].mean() for s in done if s.accepted.any()])
-    hit = near & accepted
     return {
         **head,
         "steps": len(nis),
@@ -193,11 +191,7 @@ def record(case: CubeCase, scores: Sequence[Score]) -> dict[str, Any]:
         "reopened": sum(s.reopened for s in done),
         "mean_nis": float(nis[accepted].mean()),
         "nis_error": _error(per_toss),
-        "mean_nis_after_impacts": float(nis[hit].mean()) if hit.any() else None,
-        "nis_dim": DIMENSION,
         "median_log_likelihood_of_tosses": float(np.median(likelihoods)),
-        "bursts": int((claimed > BURST).sum()),
-        "rows_after_impacts": int(near.sum()),
         "mode_agreement": float((touches == recorded).mean()),
         "touching": float(recorded.mean()),
         "phases": by_phase(done),

@@ -114,26 +114,6 @@ class Config(Settings):
         for plant in self.plants:
             member("plant", plant, [each.name for each in PLANTS])
 
-    @property
-    def chosen(self) -> list[Setting]:
-        """The plants by which laws are judged."""
-        return [plant for plant in PLANTS if plant.name in self.plants]
-
-    @property
-    def unseen(self) -> range:
-        """The members that judge."""
-        return range(_UNSEEN, _UNSEEN + self.judged)
-
-    @property
-    def seen(self) -> range:
-        """The members that tune."""
-        return range(_SEEN, _SEEN + self.training)
-
-    @property
-    def others(self) -> range:
-        """Members that have the last word on what was tuned."""
-        return range(self.seen.stop, self.seen.stop + self.checked)
-
 
 def full(config: Config) -> Config:
     """All laws on all plants, with searches, and an ensemble that tells laws apart."""
@@ -192,18 +172,22 @@ Results = dict[str, dict[str, Statistics]]  # by plant and law
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Tune all laws on mixed plants, and judge them on each."""
+    seen = range(_SEEN, _SEEN + config.training)
+    others = range(seen.stop, seen.stop + config.checked)
+    unseen = range(_UNSEEN, _UNSEEN + config.judged)
+    plants = [plant for plant in PLANTS if plant.name in config.plants]
     with crew(config.workers, config.dask) as hands, progress(console, 0.0, 1.0) as begin:
         runs = partial(ensemble, config, hands.others)
         laws, gains = config.laws, structure()
         search = LawSearch(
             gains,
             runs,
-            config.seen,
+            seen,
             config.peak_input,
             config.evaluations,
             _BOUNDS,
             lambda found: found.mean_error,
-            config.others,
+            others,
         )
         step = begin("searching")
         pool = [np.log(values) for values in config.starts]
@@ -213,16 +197,14 @@ def run(config: Config, console: Console) -> Findings:
                 found.append(search.searched(law, pool, _STEP / 2**k))
                 step((k + i / len(laws)) / config.rounds)
             pool += found
-        everyone = [*config.seen, *config.others]
-        chosen = {law: search.best(law, pool, everyone, _MARGIN) for law in laws}
+        chosen = {law: search.best(law, pool, [*seen, *others], _MARGIN) for law in laws}
         step = begin("judging")
         results: Results = {}
-        for k, plant in enumerate(config.chosen, start=1):
+        for k, plant in enumerate(plants, start=1):
             results[plant.name] = {
-                law: runs(law, config.unseen, plant, False)(gains.schedule(chosen[law]))
-                for law in laws
+                law: runs(law, unseen, plant, False)(gains.schedule(chosen[law])) for law in laws
             }
-            step(k / len(config.chosen))
+            step(k / len(plants))
     summary: dict[str, Any] = {
         "plants": [record(name, row) for name, row in results.items()],
         "parameters": {law: np.exp(chosen[law]) for law in laws},
