@@ -4,8 +4,7 @@ The claims: a reference like the published one, but found by optimisation, press
 hard whichever corner touches first; it closes on simulation to 1e-6. Tracked on it from perturbed
 starts, with gains tuned by the same means, budget and limit of the peak input, reference spreading
 has less mean error than tracking on the clock and of the nearest arc. Impact-invariant tracking,
-which needs no events but the time of the planned impact, comes close to it. By default the searches
-are short, on the optimal reference alone; `full` has both references, and searches that settle.
+which needs no events but the time of the planned impact, comes close to it.
 """
 
 from __future__ import annotations

@@ -4,9 +4,7 @@ The claim: on contact that takes 0.4 to 20 ms, one set of gains a law, reference
 interim mode follows the published reference with less error than without one. On contact with time
 constants of 0.5 to 10 ms it is ahead of impact-invariant tracking as well, on nearly rigid contact
 even with it. All laws are searched for by the same means on mixed plants, and judged by runs that
-were not seen there, in which torques may exceed the limit of the search. By default four laws
-take the best of four sets of gains, on two plants; `full` has all laws and plants, more sets, and
-searches from the best of them.
+were not seen there, in which torques may exceed the limit of the search.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.rrr_door import figures
 from hybridctl.experiments.rrr_door.contact import Manoeuvre, build_manoeuvre, contact_modes
-from hybridctl.experiments.rrr_door.laws import law, run_beside
+from hybridctl.experiments.rrr_door.laws import joint_gains, law, run_beside
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, Design, build
 from hybridctl.robots.rrr_door import DoorParameters, system, urdf
 from rich.console import Console
@@ -345,8 +345,9 @@ def rms_input(run: HybridTrajectory) -> float:
 
 def matrices(config: Config) -> tuple[Array, Array]:
     """The gains K (3, 8) of the settings: where a corner is open, and where both are closed."""
-    ante = _gain(config.position_gains_ante, config.velocity_gains_ante)
-    return ante, _gain(config.position_gains_post, config.velocity_gains_post)
+    c = config
+    ante = joint_gains(np.array(c.position_gains_ante), np.array(c.velocity_gains_ante))
+    return ante, joint_gains(np.array(c.position_gains_post), np.array(c.velocity_gains_post))
 
 
 def tuned(config: Config) -> GainSchedule | None:
@@ -376,9 +377,3 @@ def schedule(
     shift = {"ante": 0, "post": 1}.get(config.phantom_feedback)
     phantoms = {} if shift is None else {k: arcs[k[0] + shift] for k in reference.phantoms}
     return GainSchedule.constant(arcs, phantoms)
-
-
-def _gain(position: tuple[float, ...], velocity: tuple[float, ...]) -> Array:
-    """The gain K (3, 8): torques of the three arm joints from errors of (q1..q4, v1..v4)."""
-    idle = np.zeros((3, 1))
-    return np.hstack([np.diag(position), idle, np.diag(velocity), idle])
