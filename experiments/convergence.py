@@ -43,10 +43,7 @@ class Convergence:
 
 
 def convergence(
-    flow: Callable[[float], Rows],
-    first_order: Rows,
-    sizes: Sequence[float],
-    norm: float = np.inf,
+    flow: Callable[[float], Rows], first_order: Rows, sizes: Sequence[float], norm: float = np.inf
 ) -> Convergence:
     """The errors of a first-order map against a flow, the largest for each size.
 
@@ -54,8 +51,7 @@ def convergence(
     first_order: those that the map predicts for the size 1. norm: 2, or inf for entries.
     """
     return Convergence(
-        np.array(sizes),
-        np.array([_largest(flow(size), size, first_order, norm) for size in sizes]),
+        np.array(sizes), np.array([_largest(flow(size), size, first_order, norm) for size in sizes])
     )
 
 

@@ -24,11 +24,7 @@ from functools import partial
 from typing import Annotated
 
 import numpy as np
-from hybridctl.experiments.contacts.closed_form import (
-    Comparison,
-    KnownMotion,
-    KnownMotions,
-)
+from hybridctl.experiments.contacts.closed_form import Comparison, KnownMotion, KnownMotions
 from hybridctl.robots import block
 from rich.console import Console
 from rich.table import Table

@@ -347,11 +347,7 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {word}" for word, number in sorted(counts.items())) or "none"
 
 
-STYLES = {
-    "events": (TRACKING, "-"),
-    "stepping": (REFERENCE, "--"),
-    "recorded": (ORANGE, "-"),
-}
+STYLES = {"events": (TRACKING, "-"), "stepping": (REFERENCE, "--"), "recorded": (ORANGE, "-")}
 
 
 def draw_all(

@@ -36,11 +36,7 @@ from hybridctl.checks import Array, count, vector
 from hybridctl.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.mechanics.coulomb import (
-    CoulombProblem,
-    CoulombSolution,
-    enumerate_solutions,
-)
+from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, enumerate_solutions
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
 from hybridctl.mechanics.coulomb.solve import found_by_newton, least_of_family
 

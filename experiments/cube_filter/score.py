@@ -103,12 +103,7 @@ def filtered(
 
 
 def score(
-    case: CubeCase,
-    settings: CubeSettings,
-    number: int,
-    toss: Record,
-    tolerance: float,
-    span: float,
+    case: CubeCase, settings: CubeSettings, number: int, toss: Record, tolerance: float, span: float
 ) -> Score:
     """The score of a filter on a levelled toss, by phases of contact.
 

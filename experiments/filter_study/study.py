@@ -319,10 +319,7 @@ def printed(models: Mapping[str, Any]) -> list[Table | str]:
         )
         columns = ["filter", "runs", *(f"{t:g} s" for t in SETUPS[model].times)]
         squares = [(row["name"], row["runs"], *map(_square, row["nees"])) for row in rows]
-        parts += [
-            table(title, columns, squares),
-            record_table(f"{model}: runs", rows, RUNS),
-        ]
+        parts += [table(title, columns, squares), record_table(f"{model}: runs", rows, RUNS)]
         first = found["out_of_band_from"]
         where = "stays in its band at all noises tried"
         if first is not None:

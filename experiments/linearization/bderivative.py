@@ -178,12 +178,7 @@ def run(config: Config, console: Console) -> Findings:
         draw_balls(folder / "figures/balls.png", results)
         draw_errors(folder / "figures/errors.png", results)
 
-    return Findings(
-        summary,
-        [error_table(config, summary)],
-        checks(results, summary),
-        draw=draw,
-    )
+    return Findings(summary, [error_table(config, summary)], checks(results, summary), draw=draw)
 
 
 def error_table(config: Config, summary: Mapping[str, Any]) -> Table:

@@ -33,16 +33,7 @@ from rich.table import Table
 from hybridctl import HybridSystem, HybridTrajectory, Reset, linearize, relax, simulate, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
-from hybridctl.app.plots import (
-    BANDS,
-    CURVES,
-    REFERENCE,
-    TRACKING,
-    Band,
-    Line,
-    Panel,
-    series,
-)
+from hybridctl.app.plots import BANDS, CURVES, REFERENCE, TRACKING, Band, Line, Panel, series
 from hybridctl.app.report import RunFolder, record_table
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Edge, Outgoing
@@ -348,11 +339,7 @@ def _links(x: Array) -> list[Array]:
 
 
 def draw_locked(
-    folder: RunFolder,
-    name: str,
-    found: Relaxation,
-    locks: list[tuple[float, float]],
-    title: str,
+    folder: RunFolder, name: str, found: Relaxation, locks: list[tuple[float, float]], title: str
 ) -> None:
     """Angles and velocities; what is behind the stop in black, locks by events shaded."""
     bands = [Band(start, end, "locked, by events", BANDS[1]) for start, end in locks]

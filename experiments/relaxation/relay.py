@@ -19,11 +19,7 @@ from typing import Literal
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.convergence import (
-    Convergence,
-    convergence_panel,
-    draw_convergence,
-)
+from hybridctl.experiments.convergence import Convergence, convergence_panel, draw_convergence
 from hybridctl.robots import ball
 from rich.console import Console
 

@@ -17,11 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.convergence import (
-    Convergence,
-    convergence_panel,
-    draw_convergence,
-)
+from hybridctl.experiments.convergence import Convergence, convergence_panel, draw_convergence
 from rich.console import Console
 from rich.table import Table
 

@@ -297,11 +297,7 @@ def _searched(config: Config, speed: float) -> dict[str, Any]:
 
 
 def compared(
-    config: Config,
-    folder: RunFolder,
-    gait: Gait,
-    workers: Crew,
-    tick: Callable[[float], None],
+    config: Config, folder: RunFolder, gait: Gait, workers: Crew, tick: Callable[[float], None]
 ) -> list[Survived]:
     """What each controller survives with the weights that suit it best.
 

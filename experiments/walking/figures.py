@@ -65,10 +65,7 @@ def draw_gait(path: Path, gait: Gait) -> None:
             [
                 Panel(
                     "friction / normal",
-                    [
-                        Line(times, used, "used"),
-                        Line(times, limit, "coefficient", BASELINE, "--"),
-                    ],
+                    [Line(times, used, "used"), Line(times, limit, "coefficient", BASELINE, "--")],
                 )
             ],
             [Panel("swinging foot [m]", [Line(times, gap)], zero=True)],
