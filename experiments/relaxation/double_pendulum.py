@@ -176,23 +176,17 @@ def _held_down(times: Array, states: Array, still: Flags) -> list[Interval]:
     x = ca.SX.sym("x", 4)
     lying = ca.substitute(accelerations(x), x[2:], ca.DM.zeros(2))
     free = ca.Function("free", [x], [lying[1]])
-    found, k = [], 0
     force = -np.array(free.map(len(times))(states.T)).ravel()
     down = still & (force > 0.0)
-    while k < len(times):
-        if not down[k]:
-            k += 1
-            continue
-        end = k
-        while end + 1 < len(times) and down[end + 1]:
-            end += 1
-        if times[end] - times[k] > LONG and end + 1 < len(times):
-            a, b = force[end], force[end + 1]
+    changes = np.flatnonzero(np.diff(down, prepend=False, append=False))
+    found = []
+    for start, after in zip(changes[::2], changes[1::2], strict=True):
+        end = after - 1
+        if times[end] - times[start] > LONG and after < len(times):
+            a, b = force[end], force[after]
             share = a / (a - b) if b <= 0.0 else 0.0
-            found.append(
-                (float(times[k]), float(times[end] + share * (times[end + 1] - times[end])))
-            )
-        k = end + 1
+            release = times[end] + share * (times[after] - times[end])
+            found.append((float(times[start]), float(release)))
     return found
 
 

@@ -36,43 +36,26 @@ def draw_gait(path: Path, gait: Gait) -> None:
     """Torques, force, use of the friction cone and height of the swinging foot over a step."""
     arc = gait.step.run.arcs[0]
     times = np.linspace(arc.start, arc.end, _SAMPLES)
-    mode = gait.walker.mode(arc.mode)
+    mode, torques = gait.walker.mode(arc.mode), arc.input(times)
     points = [arc.state_and_input(t) for t in times.tolist()]
     assert mode.outputs is not None
     outputs = [mode.outputs(0.0, *point) for point in points]
-    torques = arc.input(times)
     names = ("stance hip", "stance knee", "swing hip", "swing knee")
     colors = (TRACKING, "#85a9d0", REFERENCE, "#e29a90")
+    joints = [Line(times, *look) for look in zip(torques.T, names, colors, strict=True)]
     normal = np.array([out["normal_force"][0] for out in outputs])
     friction = np.array([out["friction_force"][0] for out in outputs])
-    used = np.abs(friction).max(axis=1) / normal
+    used = Line(times, np.abs(friction).max(axis=1) / normal, "used")
+    limit = Line(times, np.full(_SAMPLES, gait.friction), "coefficient", BASELINE, "--")
     gap = np.array([gait.walker.dynamics.gaps(x[:7])[1] for x, _ in points])
-    limit = np.full(_SAMPLES, gait.friction)
-    series(
-        path,
-        [
-            [
-                Panel(
-                    "torque [N m]",
-                    [
-                        Line(times, torques[:, i], name, color)
-                        for i, (name, color) in enumerate(zip(names, colors, strict=True))
-                    ],
-                    zero=True,
-                )
-            ],
-            [Panel("normal force [N]", [Line(times, normal)])],
-            [
-                Panel(
-                    "friction / normal",
-                    [Line(times, used, "used"), Line(times, limit, "coefficient", BASELINE, "--")],
-                )
-            ],
-            [Panel("swinging foot [m]", [Line(times, gap)], zero=True)],
-        ],
-        title=f"One step at {gait.speed:g} m/s, left foot on the ground",
-        xlabel="time since touchdown [s]",
-    )
+    panels = [
+        Panel("torque [N m]", joints, zero=True),
+        Panel("normal force [N]", [Line(times, normal)]),
+        Panel("friction / normal", [used, limit]),
+        Panel("swinging foot [m]", [Line(times, gap)], zero=True),
+    ]
+    title = f"One step at {gait.speed:g} m/s, left foot on the ground"
+    series(path, [[p] for p in panels], title=title, xlabel="time since touchdown [s]")
 
 
 def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -> None:

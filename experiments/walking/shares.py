@@ -7,34 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.limits import KINDS, Name, limit
 from rich.table import Table
 
 from hybridctl.app.plots import REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.app.report import record_table
+from hybridctl.hybrid.policy import Policy
 
 WAYS: tuple[Name, ...] = ("push forward", "push back", "up", "down")
 
 
-def record(
-    gait: Gait,
-    share: float,
-    *,
-    ready: bool,
-    weights: Weights,
-    torque: float,
-    extension: float,
-    steps: int,
-) -> dict[str, Any]:
+def record(gait: Gait, policy: Policy, share: float, ready: bool, steps: int) -> dict[str, Any]:
     """A gait that may use a share of friction: cost, map of a step, and what it survives.
 
-    ready: whether the share holds where it lands early and where it lands late, too. Under tracking
-    at the phase of least value, for so many steps, from the orbit itself.
+    ready: whether the share holds where it lands early and where it lands late, too. Under the
+    policy, for so many steps, from the orbit itself.
     """
-    lqr = design(gait, weights)
-    policy = Tracks.of(gait, lqr, steps, extension).policy("value", lqr, torque)
     limits = {way: limit(gait, policy, way, gait.middle, steps) for way in WAYS}
     return {
         "share": share,
