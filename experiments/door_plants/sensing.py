@@ -94,6 +94,9 @@ class Observer:
         return self._mean[:2].ravel()
 
 
+_nominal = lru_cache(maxsize=1)(rrr_door.robot)
+
+
 def sensor(kind: Kind, seed: int, period: float) -> StateSensor:
     """The sensor of this name, for the nominal robot."""
     if kind == "true":
@@ -101,8 +104,3 @@ def sensor(kind: Kind, seed: int, period: float) -> StateSensor:
     if kind == "filter":
         return FilteredEncoders(seed, period)
     return Observer(_nominal(), seed, period)
-
-
-@lru_cache(maxsize=1)
-def _nominal() -> Robot:
-    return rrr_door.robot()
