@@ -431,9 +431,8 @@ def _edges(model: cube.CubeParameters, pose: Array) -> list[Array]:
     """The twelve edges in the world, (2, 3) each."""
     offsets = np.array([contact.offset for contact in cube.contacts(model)])
     corners = pose[:3] + Rotation.from_quat(pose[3:]).apply(offsets)
-    pairs = combinations(range(len(corners)), 2)
-    differ = {pair: np.not_equal(*(cube.SIGNS[i] for i in pair)).sum() for pair in pairs}
-    return [corners[list(pair)] for pair, axes in differ.items() if axes == 1]
+    pairs, signs = combinations(range(len(corners)), 2), np.array(cube.SIGNS)
+    return [corners[[a, b]] for a, b in pairs if (signs[a] != signs[b]).sum() == 1]
 
 
 def write_scene(model: cube.CubeParameters, run: HybridTrajectory, folder: RunFolder) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.checks import Array
@@ -75,7 +77,7 @@ def _bars(
     axes: Axes,
     law: str,
     errors: Sequence[Array],
-    places: Sequence[float] | Array,
+    places: Sequence[float] | NDArray[Any],
     *,
     upright: bool = False,
 ) -> None:
@@ -84,7 +86,12 @@ def _bars(
     means, bars = [e.mean() for e in errors], [standard_error(e) for e in errors]
     ends = (places, means, bars, None) if upright else (means, places, None, bars)
     filled = "white" if law in _OPEN else color
-    look = {"color": color, "marker": mark, "markerfacecolor": filled, "linestyle": "none"}
+    look: dict[str, Any] = {
+        "color": color,
+        "marker": mark,
+        "markerfacecolor": filled,
+        "linestyle": "none",
+    }
     axes.errorbar(*ends, **look, markersize=6, label=_NAMES.get(law, law))
 
 
