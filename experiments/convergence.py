@@ -43,10 +43,7 @@ class Convergence:
 
 
 def convergence(
-    flow: Callable[[float], Rows],
-    first_order: Rows,
-    sizes: Sequence[float],
-    norm: float = np.inf,
+    flow: Callable[[float], Rows], first_order: Rows, sizes: Sequence[float], norm: float = np.inf
 ) -> Convergence:
     """The errors of a first-order map against a flow, the largest for each size.
 
@@ -54,8 +51,7 @@ def convergence(
     first_order: those that the map predicts for the size 1. norm: 2, or inf for entries.
     """
     return Convergence(
-        np.array(sizes),
-        np.array([_largest(flow(size), size, first_order, norm) for size in sizes]),
+        np.array(sizes), np.array([_largest(flow(size), size, first_order, norm) for size in sizes])
     )
 
 
@@ -68,12 +64,18 @@ def convergence_panel(
     label: str, found: Mapping[str, Convergence], guide: Convergence, order: float
 ) -> Panel:
     """Errors by name on logarithmic axes, and a line of an order below those of the guide."""
+    return Panel(
+        label, [*curves(found), power_law(guide.sizes, 0.5 * guide.errors, order)], log=True
+    )
+
+
+def curves(found: Mapping[str, Convergence]) -> list[Line]:
+    """Errors by name over their sizes."""
     looks = zip(found.items(), (*CURVES, REFERENCE), STYLES, strict=False)
-    lines = [
+    return [
         Line(one.sizes, np.maximum(one.errors, np.finfo(np.float64).eps), name, color, style)
         for (name, one), color, style in looks
     ]
-    return Panel(label, [*lines, power_law(guide.sizes, 0.5 * guide.errors, order)], log=True)
 
 
 def draw_convergence(path: Path, panels: Sequence[Panel], title: str, xlabel: str) -> None:

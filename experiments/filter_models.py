@@ -141,8 +141,7 @@ def block_model(settings: BlockSettings) -> FilterModel:
         speeds=np.array([10.0, 10.0, 20.0]),
         states=("x", "z", "pitch", "vx", "vz", "spin"),
         scenario=lambda: Scenario(
-            np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0]),
-            np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05]),
+            np.array([0.0, 0.3, 0.2, 1.0, 0.0, 0.0]), np.array([0.01, 0.01, 0.01, 0.05, 0.05, 0.05])
         ),
         shown_names=("x [m]", "z [m]", "pitch [rad]", "vx [m/s]", "vz [m/s]", "spin [rad/s]"),
         pose=lambda x: np.array(

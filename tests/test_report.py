@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+import math
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from hybridctl.experiments.tuning import tune
 
 from hybridctl.app import plugins
 from hybridctl.app.models import find_model
-from hybridctl.app.report import RunFolder, load_configuration
+from hybridctl.app.report import RunFolder, load_configuration, record_table
 from hybridctl.errors import FileFormatError, FileWriteError, InputError
 from hybridctl.settings import typed
 
@@ -247,3 +248,29 @@ def test_what_json_cannot_hold_becomes_null(tmp_path):
     folder = RunFolder("e", tmp_path)
     folder.write_json("a.json", {"x": float("inf"), "y": (1.0, float("nan"))})
     assert json.loads((tmp_path / "a.json").read_text()) == {"x": None, "y": [1.0, None]}
+
+
+def test_cells_of_records_are_in_the_units_of_their_headers():
+    records = [
+        {"name": "one", "error": 0.0123, "turn": math.pi, "steps": [3, 4], "holds": True},
+        {"name": "two", "error": None, "limits": {"up": 0.5, "down": 2.0}, "holds": False},
+    ]
+    columns = {
+        "": "{name}",
+        "error [mm]": "{error:.1f}",
+        "turn [deg]": "{turn:.0f}",
+        "turn [rad]": "{turn:.2f}",
+        "steps": "{steps}",
+        "limits [m]": "{limits:g}",
+        "holds": "{holds}",
+    }
+    found = record_table("Both", records, columns)
+    assert [list(column.cells) for column in found.columns] == [
+        ["one", "two"],
+        ["12.3", "-"],
+        ["180", "-"],
+        ["3.14", "-"],
+        ["3, 4", "-"],
+        ["-", "0.5, 2"],
+        ["yes", "no"],
+    ]

@@ -24,11 +24,7 @@ from functools import partial
 from typing import Annotated
 
 import numpy as np
-from hybridctl.experiments.contacts.closed_form import (
-    Comparison,
-    KnownMotion,
-    KnownMotions,
-)
+from hybridctl.experiments.contacts.closed_form import Comparison, KnownMotion, KnownMotions
 from hybridctl.robots import block
 from rich.console import Console
 from rich.table import Table
@@ -36,7 +32,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene
 from hybridctl.app.plots import BASELINE, Pose, snapshots
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import RunFolder, event_record, record_table
 from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -226,19 +222,16 @@ def first(run: HybridTrajectory, guard: str) -> Event:
 
 def event_table(run: HybridTrajectory) -> Table:
     """The story of the block that lands and is lifted."""
-    rows = [
-        (
-            ", ".join(event.guards),
-            mode_text(event.mode_after),
-            f"{event.time:.6f}",
-            *(f"{impulse:.4f}" for impulse in event.impulses),
-        )
-        for event in run.events
-    ]
-    columns = ["event", "modes after", "time [s]", "left [N s]", "right [N s]"]
-    return table(
-        "A block lands, slides, stops and is lifted: events, impulses of corners", columns, rows
-    )
+    rows = [{**event_record(event), "modes": mode_text(event.mode_after)} for event in run.events]
+    columns = {
+        "event": "{guards}",
+        "modes after": "{modes}",
+        "time [s]": "{time:.6f}",
+        "left [N s]": "{impulses[0]:.4f}",
+        "right [N s]": "{impulses[1]:.4f}",
+    }
+    title = "A block lands, slides, stops and is lifted: events, impulses of corners"
+    return record_table(title, rows, columns)
 
 
 def scene(title: str, model: block.BlockParameters, run: HybridTrajectory) -> Scene:

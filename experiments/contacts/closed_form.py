@@ -13,7 +13,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings
 from hybridctl.app.page.motion import Scene, write_motion
 from hybridctl.app.plots import energy, forces, modes
-from hybridctl.app.report import RunFolder, event_record, progress, table
+from hybridctl.app.report import RunFolder, event_record, progress, record_table
 from hybridctl.checks import Array
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -92,7 +92,7 @@ class KnownMotions:
             write_motion(folder, self.scenes(runs))
             for name, motion in motions.items():
                 if motion.title is not None:
-                    draw_contacts(folder / f"figures/{name}", motion.title, runs[name])
+                    draw_contacts(folder, f"{name}_", motion.title, runs[name])
 
         return Findings(
             {name: _record(runs[name], group) for name, group in found.items()},
@@ -113,26 +113,32 @@ def _record(run: HybridTrajectory, group: Sequence[Comparison]) -> dict[str, Any
 
 def comparison_table(title: str, groups: Mapping[str, Sequence[Comparison]]) -> Table:
     """One row for each comparison of each named group."""
-    rows = [
-        (
-            f"{name}: {c.quantity}",
-            _plain(c.simulated),
-            _plain(c.closed_form),
-            f"{c.error:.1e}",
-        )
-        for name, group in groups.items()
-        for c in group
-    ]
-    return table(title, ["quantity", "simulated", "closed form", "error"], rows)
+    rows = [{"name": name, **c.record()} for name, group in groups.items() for c in group]
+    columns = {
+        "quantity": "{name}: {quantity}",
+        "simulated": "{simulated:.6f}",
+        "closed form": "{closed_form:.6f}",
+        "error": "{error:.1e}",
+    }
+    return record_table(title, rows, columns)
 
 
-def _plain(value: float) -> str:
-    """The value with six digits, and no sign for zero."""
-    return f"{round(value, 6) + 0.0:.6f}"
+def draw_contacts(
+    folder: RunFolder,
+    prefix: str,
+    title: str,
+    run: HybridTrajectory,
+    contacts: Sequence[str] | None = None,
+) -> None:
+    """Save modes, forces and energy of a run, as figures whose names begin with the prefix.
 
+    contacts: those that are drawn, all by default; of none there is the energy alone.
+    """
 
-def draw_contacts(stem: Path, title: str, run: HybridTrajectory) -> None:
-    """Save `<stem>_modes.png`, `<stem>_forces.png` and `<stem>_energy.png`."""
-    modes(run, stem.with_name(f"{stem.name}_modes.png"), title=title)
-    forces(run, stem.with_name(f"{stem.name}_forces.png"), title=title)
-    energy(run, stem.with_name(f"{stem.name}_energy.png"), title=title)
+    def path(kind: str) -> Path:
+        return folder / f"figures/{prefix}{kind}.png"
+
+    if contacts is None or contacts:
+        modes(run, path("modes"), title=title, contacts=contacts)
+        forces(run, path("forces"), title=title, contacts=contacts)
+    energy(run, path("energy"), title=title)

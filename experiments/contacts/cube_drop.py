@@ -15,6 +15,7 @@ from itertools import combinations
 from typing import Annotated, Any
 
 import numpy as np
+from hybridctl.experiments.contacts.closed_form import draw_contacts
 from hybridctl.experiments.contacts.recorded_tosses import Toss, load_toss
 from hybridctl.robots import cube
 from rich.console import Console
@@ -32,13 +33,10 @@ from hybridctl.app.plots import (
     Line,
     Panel,
     Pose,
-    energy,
-    forces,
-    modes,
     series,
     snapshots,
 )
-from hybridctl.app.report import RunFolder, event_record, progress, table
+from hybridctl.app.report import RunFolder, event_record, progress, record_table
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
@@ -47,12 +45,11 @@ from hybridctl.settings import Meta, Natural, NotNegative, Positive, Settings, U
 SUMMARY = "a cube tumbles and slides on a table, beside time stepping and recorded tosses"
 
 OPEN = ("open",) * len(cube.CORNERS)
-INSTANTS = 6  # at which poses are put side by side, start and end included
+INSTANTS = 6  # at which poses are put side by side and drawn, start and end included
 LONGEST = 60.0  # s
 STEPS = (1e-5, 1e-2)  # s, shortest and longest of time stepping
 FLAT = 1e-6  # m; a cube lies flat if its four lowest corners are nearer to the table than this
 PERIOD = 2e-3  # s, of the samples of energy, gaps and forces
-WHEN = ("mean", "final")
 ROUNDING = 1e-12  # J; an impact that loses less than minus this gains energy
 
 
@@ -102,12 +99,9 @@ class Difference:
 
     def record(self) -> dict[str, float]:
         """The mean and final difference as they stand in summary.json."""
-        return {
-            "mean_position_mm": float(self.position.mean()),
-            "mean_angle_deg": float(self.angle.mean()),
-            "final_position_mm": float(self.position[-1]),
-            "final_angle_deg": float(self.angle[-1]),
-        }
+        columns = {"position_mm": self.position, "angle_deg": self.angle}
+        means = {f"mean_{name}": float(column.mean()) for name, column in columns.items()}
+        return {**means, **{f"final_{name}": float(c[-1]) for name, c in columns.items()}}
 
 
 def quick(config: Config) -> Config:
@@ -207,7 +201,7 @@ def poses_at(run: HybridTrajectory, times: Array) -> Array:
 
 def side_by_side(times: Array, poses: Mapping[str, Array]) -> dict[str, Array]:
     """Times and poses (n, 7) of every motion at a few instants, quaternions of equal sign."""
-    chosen = np.linspace(0, len(times) - 1, INSTANTS).round().astype(int)
+    chosen = instants(times)
     result = {"times": times[chosen]}
     reference = poses["events"][chosen, 3:]
     for name, all_poses in poses.items():
@@ -217,13 +211,16 @@ def side_by_side(times: Array, poses: Mapping[str, Array]) -> dict[str, Array]:
     return result
 
 
+def instants(times: Array) -> list[int]:
+    """The rows at which poses are looked at."""
+    return [round(k) for k in np.linspace(0, len(times) - 1, INSTANTS).tolist()]
+
+
 def compare(poses: Mapping[str, Array]) -> dict[str, Difference]:
     """A comparison of every pair of motions, by name."""
-    names = list(poses)
     return {
         f"{one} - {other}": difference(poses[one], poses[other])
-        for k, one in enumerate(names)
-        for other in names[k + 1 :]
+        for one, other in combinations(poses, 2)
     }
 
 
@@ -306,17 +303,19 @@ def checks(contact: Mapping[str, float], model: cube.CubeParameters) -> list[Che
 
 def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """Poses side by side, where the cube came to rest, and what happened to its energy."""
-    units = {"mm": "position_mm", "deg": "angle_deg"}
-    rows = [
-        (name, *(f"{d[f'{when}_{unit}']:.2f}" for unit in units.values() for when in WHEN))
-        for name, d in summary["differences"].items()
-    ]
-    columns = ["motions", *(f"{when} [{unit}]" for unit in units for when in WHEN)]
+    rows = [{"name": name, **found} for name, found in summary["differences"].items()]
+    columns = {
+        "motions": "{name}",
+        "mean mm": "{mean_position_mm:.2f}",
+        "final mm": "{final_position_mm:.2f}",
+        "mean deg": "{mean_angle_deg:.2f}",
+        "final deg": "{final_angle_deg:.2f}",
+    }
     rest, modes, energy = (summary[name] for name in ("rest", "modes", "energy"))
     gaps = ", ".join(f"{1e6 * gap:.1e}" for gap in rest["lowest_four_gaps_m"])
     found: list[Table | str] = [
         pose_table(summary["poses"]),
-        table("Distances between poses: mean and final", columns, rows),
+        record_table("Distances between poses: mean and final", rows, columns),
         f"at the end the cube {'lies' if rest['flat'] else 'does not lie'} flat",
         f"gaps of the lowest four corners at the end: {gaps} um; {_counted(rest['corners'])}",
         f"{modes['events']} events through {modes['modes']} modes, corners: "
@@ -333,22 +332,14 @@ def pose_table(poses: Mapping[str, Array]) -> Table:
     """A table of every motion at the same times, one below the other."""
     motions = [name for name in poses if name != "times"]
     rows = [
-        (
-            f"{t:.3f}" if name == motions[0] else "",
-            name,
-            *(_rounded(1e3 * part, 1) for part in poses[name][k, :3]),
-            *(_rounded(part, 2) for part in poses[name][k, 3:]),
-        )
+        {"time": t, "name": name, "place": 1e3 * poses[name][k, :3], "turn": poses[name][k, 3:]}
         for k, t in enumerate(poses["times"])
         for name in motions
     ]
-    columns = ["t [s]", "motion", "x", "y", "z", "q_x", "q_y", "q_z", "q_w"]
-    return table("Poses side by side: positions in mm, quaternions", columns, rows)
-
-
-def _rounded(value: float, digits: int) -> str:
-    """The value with so many digits, and no sign for zero."""
-    return f"{round(value, digits) + 0.0:.{digits}f}"
+    columns = {"t [s]": "{time:.3f}", "motion": "{name}"}
+    columns |= {axis: f"{{place[{i}]:.1f}}" for i, axis in enumerate("xyz")}
+    columns |= {f"q_{axis}": f"{{turn[{i}]:.2f}}" for i, axis in enumerate("xyzw")}
+    return record_table("Poses side by side: positions in mm, quaternions", rows, columns)
 
 
 def _counted(counts: Mapping[str, int]) -> str:
@@ -356,12 +347,7 @@ def _counted(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {word}" for word, number in sorted(counts.items())) or "none"
 
 
-STYLES = {
-    "events": (TRACKING, "-"),
-    "stepping": (REFERENCE, "--"),
-    "recorded": (ORANGE, "-"),
-}
-SCENES = 6
+STYLES = {"events": (TRACKING, "-"), "stepping": (REFERENCE, "--"), "recorded": (ORANGE, "-")}
 
 
 def draw_all(
@@ -374,7 +360,8 @@ def draw_all(
     """Save every figure of the experiment."""
     draw_poses(times, poses, folder)
     draw_snapshots(model, times, poses, folder)
-    draw_touching(run, folder)
+    touching = sorted({i for arc in run.arcs for i in closed_contacts(arc.mode)})
+    draw_contacts(folder, "", "The cube", run, [cube.CORNERS[i] for i in touching])
     write_scene(model, run, folder)
 
 
@@ -419,14 +406,14 @@ def draw_snapshots(
     """The cube seen along y: by events, and as recorded or else by time stepping."""
     other, color = ("recorded", "orange") if "recorded" in poses else ("stepping", "red")
     shown = {"events": poses["events"], other: poses[other]}
-    edges = {name: [_edges(model, p[k]) for k in _instants(times)] for name, p in shown.items()}
     edges = {
-        name: [[e[:, [0, 2]] for e in cube] for cube in cubes] for name, cubes in edges.items()
+        name: [[edge[:, [0, 2]] for edge in _edges(model, p[k])] for k in instants(times)]
+        for name, p in shown.items()
     }
     corners = np.concatenate([line for lists in edges.values() for e in lists for line in e])
     table = np.array([[corners[:, 0].min(), 0.0], [corners[:, 0].max(), 0.0]])
     scenes = []
-    for j, k in enumerate(_instants(times)):
+    for j, k in enumerate(instants(times)):
         cubes = [
             Pose(edges[name][j], color=STYLES[name][0], alpha=alpha, width=width)
             for name, (alpha, width) in zip(shown, ((0.4, 6.0), (1.0, 1.2)), strict=True)
@@ -440,21 +427,12 @@ def draw_snapshots(
     )
 
 
-def _instants(times: Array) -> list[int]:
-    return [round(k) for k in np.linspace(0, len(times) - 1, SCENES).tolist()]
-
-
 def _edges(model: cube.CubeParameters, pose: Array) -> list[Array]:
     """The twelve edges in the world, (2, 3) each."""
     offsets = np.array([contact.offset for contact in cube.contacts(model)])
     corners = pose[:3] + Rotation.from_quat(pose[3:]).apply(offsets)
-    sides = combinations(range(len(cube.SIGNS)), 2)
-    return [corners[[a, b]] for a, b in sides if _differ(a, b) == 1]
-
-
-def _differ(a: int, b: int) -> int:
-    """The number of axes in which two corners differ."""
-    return sum(s != t for s, t in zip(cube.SIGNS[a], cube.SIGNS[b], strict=True))
+    pairs, signs = combinations(range(len(corners)), 2), np.array(cube.SIGNS)
+    return [corners[[a, b]] for a, b in pairs if (signs[a] != signs[b]).sum() == 1]
 
 
 def write_scene(model: cube.CubeParameters, run: HybridTrajectory, folder: RunFolder) -> None:
@@ -465,14 +443,3 @@ def write_scene(model: cube.CubeParameters, run: HybridTrajectory, folder: RunFo
     table = np.array([(x0, y0, 0.0), (x1, y0, 0.0), (x1, y1, 0.0), (x0, y1, 0.0), (x0, y0, 0.0)])
     mover = Mover("cube", run, lambda x: _edges(model, x[:7]), system=run.system)
     write_motion(folder, [Scene("The cube on the table", [mover], [table], ("x", "y", "z"))])
-
-
-def draw_touching(run: HybridTrajectory, folder: RunFolder) -> None:
-    """Modes and forces of the corners that touch the table at some time, and the energy."""
-    energy(run, folder / "figures/energy.png", title="The cube")
-    touching = sorted({i for arc in run.arcs for i in closed_contacts(arc.mode)})
-    if touching:
-        names = [cube.CORNERS[i] for i in touching]
-        title = "Corners of the cube"
-        modes(run, folder / "figures/modes.png", title=title, contacts=names)
-        forces(run, folder / "figures/forces.png", title=title, contacts=names)

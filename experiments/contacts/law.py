@@ -31,16 +31,12 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import ORANGE, SKY, VERMILION, canvas, save_figure
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, progress, record_table
 from hybridctl.checks import Array, count, vector
 from hybridctl.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.mechanics.coulomb import (
-    CoulombProblem,
-    CoulombSolution,
-    enumerate_solutions,
-)
+from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, enumerate_solutions
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
 from hybridctl.mechanics.coulomb.solve import found_by_newton, least_of_family
 
@@ -274,35 +270,29 @@ def distance(problem: CoulombProblem, one: CoulombSolution, other: CoulombSoluti
 LEGEND = (
     "none to family: outcome of enumeration\n"
     "difference: of iteration from enumeration, relative, where there is one solution\n"
-    "missed: cases where enumeration finds one solution and iteration none or another\n"
+    "no solution, another: cases where enumeration finds one solution, and what iteration finds\n"
     "added: cases where iteration alone finds a solution"
 )
 
 
 def tables(rows: Sequence[dict[str, Any]]) -> list[Table]:
     """All tallies, in the plane and in space."""
-    columns = ["points", "friction", "samples", *OUTCOMES, "difference", "missed", "added"]
+    columns = {"points": "{points}", "friction": "{friction:g}", "samples": "{samples}"}
+    columns |= {outcome: f"{{{outcome}_percent:.1f}}" for outcome in OUTCOMES}
+    columns |= {
+        "difference": "{largest_difference:.0e}",
+        "no solution": "{one_but_iteration_finds_none}",
+        "another": "{one_but_iteration_finds_another}",
+        "added": "{none_but_iteration_finds_one}",
+    }
     return [
-        table(
+        record_table(
             f"Solutions of Coulomb's law for an impact in {place}, % of the samples",
+            [row for row in rows if row["dimension"] == dimension],
             columns,
-            [_cells(row) for row in rows if row["dimension"] == dimension],
         )
         for dimension, place in PLACES.items()
     ]
-
-
-def _cells(row: dict[str, Any]) -> tuple[object, ...]:
-    """A row of the table."""
-    return (
-        row["points"],
-        f"{row['friction']:g}",
-        row["samples"],
-        *(f"{row[f'{outcome}_percent']:.1f}" for outcome in OUTCOMES),
-        f"{row['largest_difference']:.0e}",
-        row["one_but_iteration_finds_none"] + row["one_but_iteration_finds_another"],
-        row["none_but_iteration_finds_one"],
-    )
 
 
 def draw_figure(tallies: Sequence[Tally], folder: RunFolder) -> None:

@@ -15,12 +15,8 @@ from functools import partial
 from typing import Annotated
 
 import numpy as np
-from hybridctl.experiments.contacts.closed_form import (
-    Comparison,
-    KnownMotion,
-    KnownMotions,
-    Runs,
-)
+from hybridctl.experiments.contacts.closed_form import Comparison, KnownMotion, KnownMotions, Runs
+from hybridctl.experiments.figures import over_time
 from hybridctl.robots import ball
 from rich.console import Console
 
@@ -39,13 +35,7 @@ GRAVITY = 9.81
 WITHIN = 1e-5  # m, m/s, s: what the tolerances of a quick run leave
 BOUNCES = 1000  # of the closed form; at the largest restitution the last has 1e-22 of the speed
 
-STYLES = (
-    ("black", "--"),
-    (TRACKING, "-"),
-    (REFERENCE, "-"),
-    (ORANGE, "-"),
-    (GREEN, "-"),
-)
+STYLES = (("black", "--"), (TRACKING, "-"), (REFERENCE, "-"), (ORANGE, "-"), (GREEN, "-"))
 WIDTHS = (1.4, 4.0, 2.8, 1.4, 1.4)
 DRAWN = ("stops", "bounces")  # those that change their mode most
 
@@ -174,10 +164,7 @@ def _after_impact(tangential: float, normal: float, case: BallCase) -> float:
 def parameters(config: Config, case: BallCase) -> ball.BallParameters:
     """The model of one case."""
     return ball.BallParameters(
-        slope=config.slope,
-        gravity=GRAVITY,
-        friction=case.friction,
-        restitution=case.restitution,
+        slope=config.slope, gravity=GRAVITY, friction=case.friction, restitution=case.restitution
     )
 
 
@@ -262,10 +249,8 @@ def draw_motion(config: Config, runs: Runs, folder: RunFolder) -> None:
 
 def _lines(runs: Runs, part: slice, axis: Array, *, named: bool = False) -> list[Line]:
     """A part of the state of every run along an axis; what later lines would hide is wider."""
-    lines = []
-    both = zip(runs.items(), STYLES, WIDTHS, strict=True)
-    for (name, run), (color, style), width in both:
-        sampled = [(times, arc(times)[:, part] @ axis) for arc, times in run.sampled(5e-3)]
-        times, values = (np.concatenate(column) for column in zip(*sampled, strict=True))
-        lines.append(Line(times, values, name if named else None, color, style, width))
-    return lines
+    looks = zip(runs.items(), STYLES, WIDTHS, strict=True)
+    return [
+        over_time(run, lambda x: x[:, part] @ axis, name if named else None, color, style, width)
+        for (name, run), (color, style), width in looks
+    ]

@@ -21,6 +21,7 @@ from hybridctl.experiments.cube_filter.tosses import (
     in_contact,
     phases,
 )
+from hybridctl.experiments.figures import shares_below
 from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
 
 from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, canvas, save_figure
-from hybridctl.app.report import table
+from hybridctl.app.report import record_table
 from hybridctl.checks import Array
 from hybridctl.errors import HybridctlError
 from hybridctl.estimation.filters import STRATEGIES, first_estimate, run_filter
@@ -102,12 +103,7 @@ def filtered(
 
 
 def score(
-    case: CubeCase,
-    settings: CubeSettings,
-    number: int,
-    toss: Record,
-    tolerance: float,
-    span: float,
+    case: CubeCase, settings: CubeSettings, number: int, toss: Record, tolerance: float, span: float
 ) -> Score:
     """The score of a filter on a levelled toss, by phases of contact.
 
@@ -156,7 +152,6 @@ def touched(step: FilterState) -> bool:
 
 
 DIMENSION = 6
-BURST = 0.05  # m: a claimed deviation as large as the cube says nothing any more
 ROW = "toss,phase,nis,log_likelihood,x_mm,y_mm,z_mm,rx_mrad,ry_mrad,rz_mrad,claimed_mm"
 
 
@@ -177,14 +172,13 @@ def record(case: CubeCase, scores: Sequence[Score]) -> dict[str, Any]:
     }
     if not done:
         return head
-    columns = ("nis", "accepted", "near", "claimed", "touches", "recorded")
-    nis, accepted, near, claimed, touches, recorded = (
+    columns = ("nis", "accepted", "touches", "recorded")
+    nis, accepted, touches, recorded = (
         np.concatenate([getattr(s, name) for s in done]) for name in columns
     )
     accepted = accepted.astype(bool)
     likelihoods = [s.log_likelihood.mean() for s in done]
     per_toss = np.array([s.nis[s.accepted].mean() for s in done if s.accepted.any()])
-    hit = near & accepted
     return {
         **head,
         "steps": len(nis),
@@ -192,11 +186,7 @@ def record(case: CubeCase, scores: Sequence[Score]) -> dict[str, Any]:
         "reopened": sum(s.reopened for s in done),
         "mean_nis": float(nis[accepted].mean()),
         "nis_error": _error(per_toss),
-        "mean_nis_after_impacts": float(nis[hit].mean()) if hit.any() else None,
-        "nis_dim": DIMENSION,
         "median_log_likelihood_of_tosses": float(np.median(likelihoods)),
-        "bursts": int((claimed > BURST).sum()),
-        "rows_after_impacts": int(near.sum()),
         "mode_agreement": float((touches == recorded).mean()),
         "touching": float(recorded.mean()),
         "phases": by_phase(done),
@@ -311,32 +301,52 @@ def _per_toss(scores: Sequence[Score]) -> dict[int, float]:
 def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """What was found, and how sure that is."""
     filters, rate = summary["filters"], summary["rate"]
+    rows = [{**f, "camera": _camera(f, rate), "filter": _label(f)} for f in filters]
     title = f"Held-out {summary['data']} tosses; expected NIS {DIMENSION}"
-    values = (
-        "NIS",
-        "median",
-        "rejected",
-        "restarts",
-        "log L",
-        "of tosses",
-        "table [mm]",
-        "time [ms]",
-    )
-    columns = ("camera", "filter", *values)
-    after = ("camera", "filter", "position [mm]", "angle [mrad]", "contact", "always", "unsure")
     return [
-        table(title, columns, [_likelihoods(f, rate) for f in filters]),
+        record_table(title, rows, LIKELIHOODS),
         "NIS: mean over accepted poses; median: over all poses. restarts: how often a filter "
         "believed rejected poses or began anew. log L: mean log-likelihood per pose; of tosses: "
         "median of the tosses' means. table: standard deviation of the table's height. time: per "
         "pose. *: with the levels of the salted filter",
-        table("After impacts", after, [_predictions(f, rate) for f in filters]),
+        record_table("After impacts", rows, PREDICTIONS),
         "position, angle: rms innovation. contact: share of poses at which estimate and recording "
-        "agree on contact; always: that share for an estimate of constant contact. unsure: share "
-        "of events at rates of uncertain sign",
-        phase_table(filters[0]),
+        "agree on contact; always: that share for an estimate of constant contact. unsure: events "
+        "at rates of uncertain sign",
+        record_table(f"{filters[0]['name']}, by phase", filters[0].get("phases", ()), FITS),
         *(_gain(comparison, rate) for comparison in summary["against"]),
     ]
+
+
+LIKELIHOODS = {
+    "camera": "{camera}",
+    "filter": "{filter}",
+    "NIS": "{mean_nis:.1f} ± {nis_error:.1f}",
+    "median": "{median_nis:.1f}",
+    "rejected": "{rejected} of {steps}",
+    "restarts": "{reopened}",
+    "log L": "{log_likelihood_per_row:.2f}",
+    "of tosses": "{median_log_likelihood_of_tosses:.2f}",
+    "table [mm]": "{levels[guard_noise]:.2g}",
+    "time [ms]": "{seconds_per_step:.1f}",
+}
+PREDICTIONS = {
+    "camera": "{camera}",
+    "filter": "{filter}",
+    "position mm": "{position_rms_mm_after_impacts:.2f}",
+    "angle mrad": "{rotation_rms_mrad_after_impacts:.2f}",
+    "contact": "{mode_agreement:.2f}",
+    "always": "{touching:.2f}",
+    "unsure": "{unsure} of {events}",
+}
+FITS = {
+    "phase": "{phase}",
+    "rows": "{rows}",
+    "NIS": "{mean_nis_of_all:.1f}",
+    "median": "{median_nis:.1f}",
+    "log-likelihood": "{log_likelihood_per_row:.2f}",
+    "vertical innovation in mm": "{z_mm:+.2f}",
+}
 
 
 def _gain(c: Mapping[str, Any], rate: float) -> str:
@@ -352,52 +362,9 @@ def _camera(f: Mapping[str, Any], rate: float) -> str:
     return Camera(f["every"], f["blur"]).label(rate)
 
 
-def phase_table(found: Mapping[str, Any]) -> Table:
-    """One filter by phase: NIS, likelihood, and the mean innovation upwards."""
-    rows = [
-        (
-            p["phase"],
-            p["rows"],
-            f"{p['mean_nis_of_all']:.1f}",
-            f"{p['median_nis']:.1f}",
-            f"{p['log_likelihood_per_row']:.2f}",
-            f"{p['z_mm']:+.2f}",
-        )
-        for p in found.get("phases", ())
-    ]
-    columns = ("phase", "rows", "NIS", "median", "log-likelihood", "vertical innovation [mm]")
-    return table(f"{found['name']}, by phase", columns, rows)
-
-
-def _likelihoods(f: Mapping[str, Any], rate: float) -> tuple[str, ...]:
-    if "steps" not in f:
-        return (*_label(f, rate), *["-"] * 8)
-    error = "" if f["nis_error"] is None else f"\u00b1{f['nis_error']:.1f}"
-    return (
-        *_label(f, rate),
-        f"{f['mean_nis']:.1f}{error}",
-        f"{f['median_nis']:.1f}",
-        f"{100.0 * f['rejected'] / f['steps']:.1f} %",
-        str(f["reopened"]),
-        f"{f['log_likelihood_per_row']:.2f}",
-        f"{f['median_log_likelihood_of_tosses']:.2f}",
-        f"{1e3 * f['levels']['guard_noise']:.2g}",
-        f"{1e3 * f['seconds_per_step']:.1f}",
-    )
-
-
-def _predictions(f: Mapping[str, Any], rate: float) -> tuple[str, ...]:
-    names = ("position_rms_mm_after_impacts", "rotation_rms_mrad_after_impacts")
-    cells = [f.get(name) for name in (*names, "mode_agreement", "touching")]
-    unsure = f["unsure"] / f["events"] if f.get("events") else None
-    return (
-        *_label(f, rate), *("-" if value is None else f"{value:.2f}" for value in (*cells, unsure))
-    )  # fmt: skip
-
-
-def _label(f: Mapping[str, Any], rate: float) -> tuple[str, str]:
+def _label(f: Mapping[str, Any]) -> str:
     label = CubeCase(f["name"], f["hypotheses"]).label
-    return _camera(f, rate), label + ("*" if f["levels_of_salted"] else "")
+    return label + ("*" if f["levels_of_salted"] else "")
 
 
 COLORS = dict(zip(FILTERS, (TRACKING, REFERENCE, BASELINE, GREEN, SKY), strict=True))
@@ -413,13 +380,10 @@ def draw_shares(path: Path, scores: Mapping[CubeCase, Sequence[Score]], rate: fl
     for case, found in scores.items():
         done = [s for s in found if s.failure is None]
         if done and case.camera == first:
-            left.step(
-                *_shares(np.concatenate([s.nis for s in done])),
-                color=COLORS[case.name],
-                ls="-" if case.hypotheses == 1 else "--",
-                lw=1.5,
-                label=f"{case.label}, {len(done)} tosses",
-            )
+            nis = np.concatenate([s.nis for s in done])
+            curve = shares_below(nis, f"{case.label}, {len(done)} tosses", COLORS[case.name])
+            style = "-" if case.hypotheses == 1 else "--"
+            left.plot(curve.times, curve.values, style, color=curve.color, label=curve.label)
     grid = np.geomspace(*SPAN, 200)
     left.plot(grid, chi2.cdf(grid, DEGREES), color="black", lw=1.0, ls=":", label="consistent")
     left.set_xscale("log")
@@ -459,8 +423,3 @@ def _draw_gains(axes: Axes, scores: Mapping[CubeCase, Sequence[Score]], rate: fl
         )
     axes.set_xticks(range(len(cameras)), [c.label(rate).replace(", ", "\n") for c in cameras])
     axes.set_ylabel("log-likelihood per pose, salted minus other")
-
-
-def _shares(values: Array) -> tuple[Array, Array]:
-    """Sorted values, and the share of them up to each."""
-    return np.sort(values), np.arange(1, len(values) + 1) / len(values)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.rrr_door.laws import law
+from hybridctl.experiments.rrr_door.laws import joint_gains, law
 from hybridctl.experiments.tuning.door import Draw, Perturbations, draw
 from hybridctl.robots import rrr_door
 
@@ -96,15 +96,13 @@ class SpringGains:
     def schedule(self, parameters: Array) -> GainSchedule:
         """The gains; phantom arcs have those of before their event."""
         pairs = np.exp(parameters).reshape(2, 2).tolist()
-        before, after = (self._gain(*pair) for pair in pairs)
+        before, after = (
+            joint_gains(frequency**2 * self.masses, 2.0 * damping * frequency * self.masses)
+            for frequency, damping in pairs
+        )
         arcs = [before, *[after] * (len(self.reference.arcs) - 1)]
         phantoms = {(k, fired): arcs[k] for k, fired in self.reference.phantoms}
         return GainSchedule.constant(arcs, phantoms)
-
-    def _gain(self, frequency: float, damping: float) -> Array:
-        idle = np.zeros((3, 1))
-        spring, damper = frequency**2 * self.masses, 2.0 * damping * frequency * self.masses
-        return np.hstack([np.diag(spring), idle, np.diag(damper), idle])
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,16 +4,13 @@ The claims: a reference like the published one, but found by optimisation, press
 hard whichever corner touches first; it closes on simulation to 1e-6. Tracked on it from perturbed
 starts, with gains tuned by the same means, budget and limit of the peak input, reference spreading
 has less mean error than tracking on the clock and of the nearest arc. Impact-invariant tracking,
-which needs no events but the time of the planned impact, comes close to it. By default the searches
-are short, on the optimal reference alone; `full` has both references, and searches that settle.
+which needs no events but the time of the planned impact, comes close to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,9 +38,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, progress, record_table
 from hybridctl.checks import member
-from hybridctl.control.feasibility import EventFeasibility, feasibility
+from hybridctl.control.feasibility import feasibility
 from hybridctl.control.reference import Reference
 from hybridctl.control.tuning.ensemble import Ensemble
 from hybridctl.errors import HybridctlError
@@ -128,9 +125,7 @@ def run(config: Config, console: Console) -> Findings:
     summary: dict[str, Any] = {
         "references": {each.variant: each.record() for each in found},
         "not_found": failures,
-        "orders": {
-            name: orders_record(feasibility(*pair).events[0]) for name, pair in references.items()
-        },
+        "orders": {name: asdict(feasibility(*pair).events[0]) for name, pair in references.items()},
     }
     printed = reference_tables(summary)
     stages = {
@@ -143,30 +138,22 @@ def run(config: Config, console: Console) -> Findings:
         name: {each.name: each.record() for each in row} for name, row in results.items()
     }
 
+    differs = "difference between simulation and optimum"
+    ahead = "mean error of spreading / lesser one of conventional and nearest arc"
+
     def draw(folder: RunFolder) -> None:
         path = folder / "figures/comparison.png"
-        typical = typical_member(next(iter(results.values())))
+        spreading = next(each for each in next(iter(results.values())) if each.name == "spreading")
+        typical = int(np.argsort(spreading.statistics.errors)[config.judged // 2])
         drawn = perturbed(config.perturbations, rrr_door.DoorParameters(), config.seed, typical)
         figures.draw_comparison(path, stages, results, drawn, config.peak_input)
 
     return Findings(
         summary,
-        printed + [controller_table(name, row) for name, row in results.items()],
+        printed + [controller_table(*entry) for entry in summary["controllers"].items()],
         [
-            Check(
-                f"{each.variant}: difference between simulation and optimum",
-                each.optimum.mismatch,
-                1e-6,
-            )
-            for each in found
-        ]
-        + [
-            Check(
-                f"{name}: mean error of spreading / lesser one of conventional and nearest arc",
-                share(row),
-                1.0,
-            )
-            for name, row in results.items()
+            *(Check(f"{each.variant}: {differs}", each.optimum.mismatch, 1e-6) for each in found),
+            *(Check(f"{name}: {ahead}", share(row), 1.0) for name, row in results.items()),
         ],
         {each.variant: each.optimum.run for each in found},
         draw=draw,
@@ -177,12 +164,6 @@ def share(row: Sequence[Tuned]) -> float:
     """The mean error of spreading by the lesser one of conventional and nearest-arc tracking."""
     errors = {each.name: each.statistics.mean_error for each in row}
     return errors["spreading"] / min(errors["conventional"], errors["nearest arc"])
-
-
-def typical_member(row: Sequence[Tuned]) -> int:
-    """The judged member whose error under spreading is the median one."""
-    errors = next(each.statistics.errors for each in row if each.name == "spreading")
-    return int(np.argsort(errors)[len(errors) // 2])
 
 
 def references_found(
@@ -209,10 +190,15 @@ def compared(
     results: dict[str, list[Tuned]] = {name: [] for name in stages}
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         for name, stage in stages.items():
+
+            def ensemble(law: str, members: Sequence[int], stage: Stage = stage) -> Ensemble:
+                trial = StageTrial(stage, law, config.perturbations, config.seed)
+                return Ensemble(trial, members, workers.others)
+
             tick = begin(f"controllers on the {name} reference")
             search = LawSearch(
                 SpringGains.of(stage.plant, stage.reference),
-                partial(_ensemble, config, stage, workers.others),
+                ensemble,
                 seen,
                 config.peak_input,
                 config.evaluations,
@@ -233,64 +219,42 @@ def compared(
     return results
 
 
-def _ensemble(
-    config: Config, stage: Stage, executor: Executor | None, law: str, members: Sequence[int]
-) -> Ensemble:
-    """Members of a stage under a law."""
-    return Ensemble(StageTrial(stage, law, config.perturbations, config.seed), members, executor)
-
-
-def orders_record(event: EventFeasibility) -> dict[str, Any]:
-    """What both orders of touch leave, of a reference."""
-    return {key: value for key, value in asdict(event).items() if key != "index"}
-
-
 def reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
     """Margins of the optima, and of both orders beside the published reference."""
-    optima = [
-        (name, f"{r['margin']:.2f}", f"{1e3 * r['spread']:.0f}", f"{r['mismatch']:.1e}")
-        for name, r in summary["references"].items()
+    optima = [{"name": name, **r} for name, r in summary["references"].items()]
+    optima += [{"name": name, "why": text[:60]} for name, text in summary["not_found"].items()]
+    margins = {
+        "variant": "{name}",
+        "margin factor": "{margin:.2f}",
+        "feasible past its events [ms]": "{spread:.0f}",
+        "difference in simulation": "{mismatch:.1e}",
+        "not found": "{why}",
+    }
+    orders = [{"name": name, **r} for name, r in summary["orders"].items()]
+    touches = {
+        "reference": "{name}",
+        "least impulse [N s]": "{least_impulse:.3f}",
+        "forces between touches [N]": "{phantom_margin:.2f}",
+        "rates of gaps [m/s]": "{guard_rates:.2f}",
+    }
+    return [
+        record_table("Optima", optima, margins),
+        record_table("If one corner touches first", orders, touches),
     ]
-    optima += [(name, "none found", "", text[:60]) for name, text in summary["not_found"].items()]
-    orders = [
-        (
-            name,
-            f"{r['least_impulse']:.3f}",
-            ", ".join(f"{value:.2f}" for value in r["phantom_margin"].values()),
-            ", ".join(f"{-rate:.2f}" for rate in r["guard_rates"].values()),
-        )
-        for name, r in summary["orders"].items()
-    ]
-    margins = [
-        "variant",
-        "margin factor",
-        "feasible past its events [ms]",
-        "difference in simulation",
-    ]
-    touches = [
-        "reference",
-        "least impulse [N s]",
-        "forces between touches [N]",
-        "closing speeds [m/s]",
-    ]
-    return [table("Optima", margins, optima), table("If one corner touches first", touches, orders)]
 
 
-def controller_table(name: str, row: Sequence[Tuned]) -> Table:
+def controller_table(name: str, row: Mapping[str, Mapping[str, Any]]) -> Table:
     """The table of errors of unseen runs."""
     rows = [
-        (
-            each.name,
-            f"{each.statistics.mean_error:.4f} ± {each.standard_error:.4f}",
-            f"{each.statistics.p95_error:.4f}",
-            f"{each.statistics.peak_input:.1f}",
-            str(sum(each.statistics.failures.values())),
-        )
-        for each in row
+        {"name": law, **found, "failed": sum(found["failures"].values())}
+        for law, found in row.items()
     ]
-    columns = ["controller", "mean error", "95th percentile", "peak input [N m]", "failed"]
-    return table(
-        f"Errors of unseen runs on the {name} reference, all tuned with the same budget",
-        columns,
-        rows,
-    )
+    columns = {
+        "controller": "{name}",
+        "mean error": "{mean_error:.4f} ± {standard_error:.4f}",
+        "95th percentile": "{p95_error:.4f}",
+        "peak input [N m]": "{peak_input:.1f}",
+        "failed": "{failed}",
+    }
+    title = f"Errors of unseen runs on the {name} reference, all tuned with the same budget"
+    return record_table(title, rows, columns)

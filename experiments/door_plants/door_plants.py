@@ -4,9 +4,7 @@ The claim: on contact that takes 0.4 to 20 ms, one set of gains a law, reference
 interim mode follows the published reference with less error than without one. On contact with time
 constants of 0.5 to 10 ms it is ahead of impact-invariant tracking as well, on nearly rigid contact
 even with it. All laws are searched for by the same means on mixed plants, and judged by runs that
-were not seen there, in which torques may exceed the limit of the search. By default four laws
-take the best of four sets of gains, on two plants; `full` has all laws and plants, more sets, and
-searches from the best of them.
+were not seen there, in which torques may exceed the limit of the search.
 """
 
 from __future__ import annotations
@@ -114,26 +112,6 @@ class Config(Settings):
         for plant in self.plants:
             member("plant", plant, [each.name for each in PLANTS])
 
-    @property
-    def chosen(self) -> list[Setting]:
-        """The plants by which laws are judged."""
-        return [plant for plant in PLANTS if plant.name in self.plants]
-
-    @property
-    def unseen(self) -> range:
-        """The members that judge."""
-        return range(_UNSEEN, _UNSEEN + self.judged)
-
-    @property
-    def seen(self) -> range:
-        """The members that tune."""
-        return range(_SEEN, _SEEN + self.training)
-
-    @property
-    def others(self) -> range:
-        """Members that have the last word on what was tuned."""
-        return range(self.seen.stop, self.seen.stop + self.checked)
-
 
 def full(config: Config) -> Config:
     """All laws on all plants, with searches, and an ensemble that tells laws apart."""
@@ -192,18 +170,22 @@ Results = dict[str, dict[str, Statistics]]  # by plant and law
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Tune all laws on mixed plants, and judge them on each."""
+    seen = range(_SEEN, _SEEN + config.training)
+    others = range(seen.stop, seen.stop + config.checked)
+    unseen = range(_UNSEEN, _UNSEEN + config.judged)
+    plants = [plant for plant in PLANTS if plant.name in config.plants]
     with crew(config.workers, config.dask) as hands, progress(console, 0.0, 1.0) as begin:
         runs = partial(ensemble, config, hands.others)
         laws, gains = config.laws, structure()
         search = LawSearch(
             gains,
             runs,
-            config.seen,
+            seen,
             config.peak_input,
             config.evaluations,
             _BOUNDS,
             lambda found: found.mean_error,
-            config.others,
+            others,
         )
         step = begin("searching")
         pool = [np.log(values) for values in config.starts]
@@ -213,16 +195,14 @@ def run(config: Config, console: Console) -> Findings:
                 found.append(search.searched(law, pool, _STEP / 2**k))
                 step((k + i / len(laws)) / config.rounds)
             pool += found
-        everyone = [*config.seen, *config.others]
-        chosen = {law: search.best(law, pool, everyone, _MARGIN) for law in laws}
+        chosen = {law: search.best(law, pool, [*seen, *others], _MARGIN) for law in laws}
         step = begin("judging")
         results: Results = {}
-        for k, plant in enumerate(config.chosen, start=1):
+        for k, plant in enumerate(plants, start=1):
             results[plant.name] = {
-                law: runs(law, config.unseen, plant, False)(gains.schedule(chosen[law]))
-                for law in laws
+                law: runs(law, unseen, plant, False)(gains.schedule(chosen[law])) for law in laws
             }
-            step(k / len(config.chosen))
+            step(k / len(plants))
     summary: dict[str, Any] = {
         "plants": [record(name, row) for name, row in results.items()],
         "parameters": {law: np.exp(chosen[law]) for law in laws},
@@ -268,53 +248,39 @@ def checks(results: Results, searched: bool) -> list[Check]:
 
     On contact of 10 ms gains decide: the laws are compared there only if each has its own search.
     """
-    found: list[Check] = []
-    detected = {n: row for n, row in results.items() if "never" not in n}
-    if all("interim" in row for row in results.values()) and detected:
-        peak = max(row["interim"].peak_input for row in detected.values())
+    laws = next(iter(results.values())).keys()
+    if "interim" not in laws:
+        return []
+    detected = [row for name, row in results.items() if "never" not in name]
+    found = []
+    if detected:
+        peak = max(row["interim"].peak_input for row in detected)
         found.append(Check("interim mode: peak where touches are detected [N m]", peak, _PEAK))
-        if all("spreading" in row for row in detected.values()):
-            means = [
-                [row[law].mean_error for row in detected.values()]
-                for law in ("interim", "spreading")
-            ]
-            ratio = float(np.mean(means[0]) / np.mean(means[1]))
-            found.append(
-                Check(
-                    "interim mode: mean error / mean error of spreading without the interim mode",
-                    ratio,
-                    0.85,
-                )
-            )
-    for name, most in _AHEAD.items():
-        row = results.get(name, {})
-        compared = searched or not name.startswith("10 ms")
-        if compared and "interim" in row and "impact-invariant" in row:
-            one, other = row["interim"], row["impact-invariant"]
-            ratio = one.mean_error / other.mean_error
-            found.append(
-                Check(
-                    f"{name}: error of the interim mode / error of impact-invariant tracking",
-                    ratio,
-                    most,
-                )
-            )
-            if most < 1.0 and searched:
-                less = difference(one, other)
-                sure = less["mean"] / less["standard_error"]
-                found.append(
-                    Check(
-                        f"{name}: lead over impact-invariant tracking, in standard errors",
-                        sure,
-                        least=_SURE,
-                    )
-                )
+    if detected and "spreading" in laws:
+        one, other = (
+            float(np.mean([row[law].mean_error for row in detected]))
+            for law in ("interim", "spreading")
+        )
+        said = "mean error / mean error of spreading without the interim mode"
+        found.append(Check(f"interim mode: {said}", one / other, 0.85))
     for name, row in results.items():
-        if "interim" in row and "false touch" in name:
-            peak = row["interim"].peak_input
+        interim = row["interim"]
+        compared = searched or not name.startswith("10 ms")
+        if compared and name in _AHEAD and "impact-invariant" in laws:
+            rival, most = row["impact-invariant"], _AHEAD[name]
+            ratio = interim.mean_error / rival.mean_error
+            said = "error of the interim mode / error of impact-invariant tracking"
+            found.append(Check(f"{name}: {said}", ratio, most))
+            if most < 1.0 and searched:
+                less = difference(interim, rival)
+                sure = less["mean"] / less["standard_error"]
+                said = "lead over impact-invariant tracking, in standard errors"
+                found.append(Check(f"{name}: {said}", sure, least=_SURE))
+        if "false touch" in name:
+            peak = interim.peak_input
             found.append(Check(f"{name}: peak of the interim mode [N m]", peak, _FALSE))
-        if "interim" in row and "never" in name:
-            error = row["interim"].mean_error
+        if "never" in name:
+            error = interim.mean_error
             found.append(Check(f"{name}: error of the interim mode", error, _NEVER))
     return found
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
+from numpy.typing import NDArray
 
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
+from hybridctl.checks import Array
 from hybridctl.control.tuning.ensemble import Statistics, standard_error
 
 _MARKS = {
@@ -40,7 +43,7 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
     figure = canvas(9.4, 3.7)
     left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.1))
     for k, law in enumerate(laws):
-        left.errorbar([means[law].mean()], [k], xerr=standard_error(means[law]), **_style(law))
+        _bars(left, law, [means[law]], [k])
         left.annotate(
             f"{means[law].mean():.4f} ± {standard_error(means[law]):.4f}",
             (means[law].mean(), k),
@@ -58,9 +61,8 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
     for k, law in enumerate(laws):
         places = np.arange(len(rows)) + 0.06 * (k - 0.5 * (len(laws) - 1))
         errors = [row[law].errors for row in rows.values()]
-        centres = [e.mean() for e in errors]
-        right.plot(places, centres, color=_MARKS[law][0], lw=0.8, alpha=0.5)
-        right.errorbar(places, centres, [standard_error(e) for e in errors], **_style(law))
+        right.plot(places, [e.mean() for e in errors], color=_MARKS[law][0], lw=0.8, alpha=0.5)
+        _bars(right, law, errors, places, upright=True)
     right.set_xticks(range(len(rows)), list(rows))
     right.set_ylim(bottom=0.0)
     right.set_xlabel("time constant of the contact")
@@ -71,17 +73,26 @@ def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> N
     save_figure(figure, path)
 
 
-def _style(law: str) -> dict[str, Any]:
-    """How a law is drawn in every figure."""
+def _bars(
+    axes: Axes,
+    law: str,
+    errors: Sequence[Array],
+    places: Sequence[float] | NDArray[Any],
+    *,
+    upright: bool = False,
+) -> None:
+    """Draw means of errors at places, with their standard errors, as a law is drawn everywhere."""
     color, mark = _MARKS[law]
+    means, bars = [e.mean() for e in errors], [standard_error(e) for e in errors]
+    ends = (places, means, bars, None) if upright else (means, places, None, bars)
     filled = "white" if law in _OPEN else color
-    return {
+    look: dict[str, Any] = {
         "color": color,
         "marker": mark,
         "markerfacecolor": filled,
-        "markersize": 6,
         "linestyle": "none",
     }
+    axes.errorbar(*ends, **look, markersize=6, label=_NAMES.get(law, law))
 
 
 def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
@@ -95,19 +106,14 @@ def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> 
     for k, law in enumerate(laws):
         found = [row[law] for row in results.values()]
         errors = [each.errors for each in found]
-        color, _ = _MARKS[law]
         heights = rows + _APART * (0.5 * (len(laws) - 1) - k)
         for height, mean in zip(heights, [e.mean() for e in errors], strict=True):
             if mean > right:
                 label = f"{mean:.2f} $\\rightarrow$"
-                axes.text(0.99 * right, height, label, ha="right", va="center", color=color)
-        axes.errorbar(
-            [e.mean() for e in errors],
-            heights,
-            xerr=[standard_error(e) for e in errors],
-            label=_NAMES.get(law, law),
-            **_style(law),
-        )
+                axes.text(
+                    0.99 * right, height, label, ha="right", va="center", color=_MARKS[law][0]
+                )
+        _bars(axes, law, errors, heights)
     axes.set_yticks(rows, list(results))
     axes.set_xlim(0.0, right)
     axes.set_xlabel("mean error after the impact [rad, rad/s], one set of gains a law")

@@ -23,7 +23,6 @@ from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tuning.structure import WindowedGains
 from hybridctl.hybrid.policy import Policy
-from hybridctl.hybrid.system import HybridSystem
 
 LAWS = ("conventional", "nearest arc", "spreading", "impact-invariant", "interim")
 ARM = (0, 1, 2)  # the velocities that are fed back
@@ -32,10 +31,7 @@ _MS = 1e-3
 _BLEND = 3e-3  # s
 
 
-@lru_cache(maxsize=1)
-def scene() -> tuple[HybridSystem, Reference]:
-    """The rigid model and the published reference."""
-    return published()
+scene = lru_cache(maxsize=1)(published)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ the rest for a disturbance, with more noise for a while after a touch that is kn
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Literal, TypeAlias
 
 import numpy as np
 from hybridctl.robots import rrr_door
@@ -28,24 +28,9 @@ _HIT = 0.08  # rad/s, by which velocity may change in a sample after a touch
 _AFTER = 0.025  # s, for how long
 
 
-class StateSensor(Protocol):
-    """Measured states from sample after sample."""
-
-    def __call__(self, state: Array, u: Array, since_touch: float) -> Array:
-        """The state (8,) as it is known, where the torques (3,) have been u since the last sample.
-
-        since_touch: since the last touch that is known, s; infinite before the first.
-        """
-        ...
-
-
-@dataclass
-class TrueState:
-    """The state itself."""
-
-    def __call__(self, state: Array, u: Array, since_touch: float) -> Array:
-        """The state."""
-        return state
+# The state (8,) as it is known, by the true one, the torques (3,) since the last sample, and the
+# time since the last touch that is known, s, infinite before the first.
+StateSensor: TypeAlias = Callable[[Array, Array, float], Array]
 
 
 class Encoders:
@@ -109,15 +94,13 @@ class Observer:
         return self._mean[:2].ravel()
 
 
+_nominal = lru_cache(maxsize=1)(rrr_door.robot)
+
+
 def sensor(kind: Kind, seed: int, period: float) -> StateSensor:
     """The sensor of this name, for the nominal robot."""
     if kind == "true":
-        return TrueState()
+        return lambda state, u, since_touch: state
     if kind == "filter":
         return FilteredEncoders(seed, period)
     return Observer(_nominal(), seed, period)
-
-
-@lru_cache(maxsize=1)
-def _nominal() -> Robot:
-    return rrr_door.robot()

@@ -30,7 +30,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.models import find_model
 from hybridctl.app.plots import CURVES, Line, Panel, series
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, progress, record_table, table
 from hybridctl.checks import member
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import HybridctlError
@@ -311,19 +311,15 @@ def printed(models: Mapping[str, Any]) -> list[Table | str]:
     """NEES per degree of freedom at each time, for each filter; then over the noise."""
     parts: list[Table | str] = []
     for model, found in models.items():
-        names = [
-            *found["filters"],
-            *(f"salted, noise times {v['scale']:g}" for v in found["sweep"]),
-        ]
-        both = list(zip(names, [*found["filters"].values(), *found["sweep"]], strict=True))
+        rows = [{"name": name, **values} for name, values in found["filters"].items()]
+        rows += [{**v, "name": f"salted, noise times {v['scale']:g}"} for v in found["sweep"]]
         title = (
             f"{model}: NEES per degree of freedom (* outside the 99 % band; in brackets: runs in a "
             "wrong mode)"
         )
         columns = ["filter", "runs", *(f"{t:g} s" for t in SETUPS[model].times)]
-        parts.append(table(title, columns, [_squares(*row) for row in both]))
-        columns = ["filter", "diverged", "failed", "indefinite", "mode agreement", "ms per step"]
-        parts.append(table(f"{model}: runs", columns, [_runs(*row) for row in both]))
+        squares = [(row["name"], row["runs"], *map(_square, row["nees"])) for row in rows]
+        parts += [table(title, columns, squares), record_table(f"{model}: runs", rows, RUNS)]
         first = found["out_of_band_from"]
         where = "stays in its band at all noises tried"
         if first is not None:
@@ -332,25 +328,20 @@ def printed(models: Mapping[str, Any]) -> list[Table | str]:
     return parts
 
 
-def _squares(name: str, values: dict[str, Any]) -> tuple[str, ...]:
-    cells = []
-    for row in values["nees"]:
-        square = row["nees_per_degree"]
-        digits = f"{square:.3g}" if square < 1e3 else f"{square:.0f}"
-        cells.append(f"{digits}{'' if row['inside'] else '*'} ({row['other_mode']})")
-    return name, str(values["runs"]), *cells
+RUNS = {
+    "filter": "{name}",
+    "diverged": "{diverged}",
+    "failed": "{failed}",
+    "indefinite": "{indefinite}",
+    "mode agreement [%]": "{mode_agreement:.1f}",
+    "per step [ms]": "{seconds_per_step:.2f}",
+}
 
 
-def _runs(name: str, values: dict[str, Any]) -> tuple[str, ...]:
-    step, agreement = values["seconds_per_step"], values["mode_agreement"]
-    return (
-        name,
-        str(values["diverged"]),
-        str(values["failed"]),
-        str(values["indefinite"]),
-        "-" if agreement is None else f"{100.0 * agreement:.1f} %",
-        "-" if step is None else f"{1e3 * step:.2f}",
-    )
+def _square(row: Mapping[str, Any]) -> str:
+    square = row["nees_per_degree"]
+    digits = f"{square:.3g}" if square < 1e3 else f"{square:.0f}"
+    return f"{digits}{'' if row['inside'] else '*'} ({row['other_mode']})"
 
 
 @cache

@@ -30,7 +30,7 @@ from scipy.stats import qmc
 from hybridctl import simulate
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, progress, record_table, table
 from hybridctl.checks import Array, number
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import ConstraintViolatedError, InputError, SimulationError
@@ -343,24 +343,19 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         for name, one in (("all", summary), *((half["name"], half) for half in summary["halves"]))
     ]
     others = ", ".join(f"{e:.4f}" for e in summary["point_errors"])
-    judged = [
-        (
-            row["name"],
-            f"{row['log_likelihood']:.1f}",
-            f"{row['gain']:.1f} ± {row['gain_error']:.1f}",
-            str(row["rejected"]),
-            f"{1e3 * row['position']:.1f}",
-            f"{np.degrees(row['turn']):.1f}",
-        )
-        for row in summary["held_out"]
-    ]
-    errors = ("position [mm]", "angle [deg]")
-    columns = ("parameters", "log-likelihood", "gain per toss", "poses rejected", *errors)
+    judged = {
+        "parameters": "{name}",
+        "log-likelihood": "{log_likelihood:.1f}",
+        "gain per toss": "{gain:.1f} ± {gain_error:.1f}",
+        "poses rejected": "{rejected}",
+        "position [mm]": "{position:.1f}",
+        "angle [deg]": "{turn:.1f}",
+    }
     return [
         table("Most likely parameters", ("tosses", *NAMES, "misfit of the quadratic"), found),
         "±: standard error by the curvature of the likelihood, in brackets by the spread over "
         f"tosses. Error of the first row by the choice of evaluated points: {others}.",
-        table("On held-out tosses", columns, judged),
+        record_table("On held-out tosses", summary["held_out"], judged),
         "gain: over the first row. position, angle: median error of predictions from the last pose "
         "in flight.",
     ]
@@ -377,26 +372,24 @@ def draw_profiles(folder: Path, surface: LikelihoodQuadratic, top: Top) -> None:
     folder.mkdir(exist_ok=True)
     n = surface.values.shape[1]
     even, odd = surface.top(list(range(0, n, 2))), surface.top(list(range(1, n, 2)))
-    figure = canvas(10.0, 3.4)
-    rests = surface.rests.sum(axis=1)
-    for k, (axes, name) in enumerate(zip(figure.subplots(1, 3, sharey=True), NAMES, strict=True)):
+    tops = {"all tosses": top, "even ones": even, "odd ones": odd}
+    figure, rests = canvas(10.0, 3.4), surface.rests.sum(axis=1)
+    panels = figure.subplots(1, 3, sharey=True)
+    for k, (axes, name) in enumerate(zip(panels, NAMES, strict=True)):
         unit, label = _UNITS[name]
-        low, high = surface.points[:, k].min(), surface.points[:, k].max()
-        at = np.linspace(low, high, 200)
-        for one, color, what in (
-            (top, TRACKING, "all tosses"),
-            (even, REFERENCE, "even ones"),
-            (odd, BASELINE, "odd ones"),
-        ):
-            fall = -0.5 * ((at - one.values[k]) / one.standard_errors[k]) ** 2
-            axes.plot(unit * at, fall, color=color, lw=1.6, label=what if k == 0 else None)
         x = surface.points[:, k]
-        own = -0.5 * ((x - top.values[k]) / top.standard_errors[k]) ** 2
-        axes.plot(unit * x, own + rests, ".", color="black", label="evaluated" if k == 0 else None)
+        at = np.linspace(x.min(), x.max(), 200)
+        for (what, one), color in zip(tops.items(), (TRACKING, REFERENCE, BASELINE), strict=True):
+            axes.plot(unit * at, _fall(one, k, at), color=color, lw=1.6, label=what)
+        axes.plot(unit * x, _fall(top, k, x) + rests, ".", color="black", label="evaluated")
         axes.set_xlabel(f"{name}{label}")
         axes.grid(alpha=0.3)
-        if k == 0:
-            axes.set_ylabel("log-likelihood below its top")
-            axes.legend(fontsize=8)
+    panels[0].set_ylabel("log-likelihood below its top")
+    panels[0].legend(fontsize=8)
     figure.suptitle("Profiles of the log-likelihood of the tosses")
     save_figure(figure, folder / "profiles.png")
+
+
+def _fall(top: Top, k: int, at: Array) -> Array:
+    """The profile of the log-likelihood over parameter k, below its top."""
+    return np.asarray(-0.5 * ((at - top.values[k]) / top.standard_errors[k]) ** 2)

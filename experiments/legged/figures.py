@@ -29,20 +29,12 @@ from hybridctl.estimation.result import FilterResult
 if TYPE_CHECKING:
     from hybridctl.experiments.legged.score import BaseOutcome
 
-COLORS = {
-    "filter": TRACKING,
-    "smoother": GREEN,
-    "odometry": ORANGE,
-    "no mode switches": BASELINE,
-}
+COLORS = {"filter": TRACKING, "smoother": GREEN, "odometry": ORANGE, "no mode switches": BASELINE}
 SHOWN = ("filter", "smoother", "odometry")
 
 
 def draw(
-    folder: Path,
-    truth: MotionCapture,
-    outcomes: Sequence[BaseOutcome],
-    result: FilterResult,
+    folder: Path, truth: MotionCapture, outcomes: Sequence[BaseOutcome], result: FilterResult
 ) -> None:
     """All figures, into a folder."""
     folder.mkdir(exist_ok=True)

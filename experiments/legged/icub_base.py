@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import progress, table
+from hybridctl.app.report import progress, record_table
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, StartDeviations
@@ -253,66 +253,48 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         f"Root over {summary['duration']:.1f} s: errors [mm, deg], touchdowns {touched['left']} + "
         f"{touched['right']}"
     )
-    ways = ("", "RMS", "walking", "final", "roll", "pitch", "yaw", "NEES", "L + R", "ms")
-    levels = ("", "forces", "gyroscope", "accelerometer", "foot", "turning", "pose")
     parts: list[Table | str] = [
-        table(title, ways, [_row(f) for f in summary["filters"]]),
-        "RMS: of the position; walking: that while the robot walks; final: at the last row. roll, "
-        "pitch, yaw: RMS. NEES: of the position, 3 expected. L + R: touchdowns. ms: per sample.",
-        table("Settings", levels, [_level(f) for f in summary["levels"]]),
-        "forces: thresholds of contact [N]; gyroscope to pose: noise of the sensors, of feet "
-        "[mm/s], of their turning [rad/s], and of their measured pose [mm].",
+        record_table(title, summary["filters"], ERRORS),
+        "error, walking: RMS of the position, and while the robot walks; final: at the last row. "
+        "roll, pitch, yaw: RMS. NEES: of the position, 3 expected. L, R: touchdowns. time: per "
+        "sample.",
+        record_table("Settings", summary["levels"], LEVELS),
+        "forces: thresholds of contact in N; gyroscope to pose: noise of the sensors, of feet in "
+        "m/s, of their turning in rad/s, and of their measured pose.",
     ]
     if "robustness" in summary:
-        damages = (
-            "",
-            "RMS [mm]",
-            "yaw [deg]",
-            "roll [deg]",
-            "pitch [deg]",
-            "NEES",
-            "within",
-            "flags",
-        )
         parts += [
-            table("Damaged recordings", damages, [_robust(f) for f in summary["robustness"]]),
+            record_table("Damaged recordings", summary["robustness"], DAMAGES),
             "within: share of rows whose position and yaw are inside the filter's 99.9 % region.",
         ]
     return parts
 
 
-def _row(f: Mapping[str, Any]) -> tuple[str, ...]:
-    seconds = f["seconds_per_sample"]
-    return (
-        f["name"],
-        f"{1e3 * f['position_rmse']:.1f}",
-        f"{1e3 * f['position_rmse_walk']:.1f}",
-        f"{1e3 * f['final_position_error']:.1f}",
-        *(f"{np.degrees(f[f'{name}_rmse']):.2f}" for name in ("roll", "pitch", "yaw")),
-        "-" if f["mean_nees"] is None else f"{f['mean_nees']:.2f}",
-        "-" if "touchdowns" not in f else "{left} + {right}".format(**f["touchdowns"]),
-        "-" if seconds is None else f"{1e3 * seconds:.2f}",
-    )
-
-
-def _level(f: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        f["name"],
-        f"{f['touch_force']:.0f}/{f['lift_force']:.0f}",
-        f"{f['gyroscope']:.1e}",
-        f"{f['accelerometer']:.1e}",
-        f"{1e3 * f['foot']:.1f}",
-        f"{f['foot_turn']:.3f}",
-        f"{1e3 * f['measured']:.1f}",
-    )
-
-
-def _robust(f: Mapping[str, Any]) -> tuple[str, ...]:
-    return (
-        f["name"],
-        f"{1e3 * f['position_rmse']:.1f}",
-        *(f"{np.degrees(f[f'{name}_rmse']):.2f}" for name in ("yaw", "roll", "pitch")),
-        f"{f['mean_nees']:.2f}",
-        f"{100.0 * f['within']:.0f} %",
-        "; ".join(f["flags"]) or "none",
-    )
+ANGLE_ERRORS = {f"{name} [deg]": f"{{{name}_rmse:.2f}}" for name in ("roll", "pitch", "yaw")}
+ERRORS = {
+    "": "{name}",
+    "error [mm]": "{position_rmse:.1f}",
+    "walking [mm]": "{position_rmse_walk:.1f}",
+    "final [mm]": "{final_position_error:.1f}",
+    **ANGLE_ERRORS,
+    "NEES": "{mean_nees:.2f}",
+    "L, R": "{touchdowns}",
+    "time [ms]": "{seconds_per_sample:.2f}",
+}
+LEVELS = {
+    "": "{name}",
+    "forces": "{touch_force:.0f}/{lift_force:.0f}",
+    "gyroscope": "{gyroscope:.1e}",
+    "accelerometer": "{accelerometer:.1e}",
+    "foot": "{foot:.1e}",
+    "turning": "{foot_turn:.3f}",
+    "pose [mm]": "{measured:.1f}",
+}
+DAMAGES = {
+    "": "{name}",
+    "error [mm]": "{position_rmse:.1f}",
+    **ANGLE_ERRORS,
+    "NEES": "{mean_nees:.2f}",
+    "within [%]": "{within:.0f}",
+    "flags": "{flags}",
+}

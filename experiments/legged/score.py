@@ -31,20 +31,17 @@ def odometry(
     bearing = np.argmax(loads, axis=1)
     inner, offset = kinematics.base  # inertial frame in the root
     turn, place = matrix(orientation), np.array(position, dtype=np.float64)
-    held_turn = held_place = None
+    held_foot = turn, place
     turns, places, last = [], [], -1
     for row, k in zip(angles.values, bearing, strict=True):
         seen = dict(zip(feet, kinematics(row, feet), strict=True))
         own = {f: (inner @ s.rotation, offset + inner @ s.position) for f, s in seen.items()}
         if k != last:
-            if last >= 0 and held_turn is not None and held_place is not None:
-                turn, place = _root(held_turn, held_place, *own[feet[last]])
+            if last >= 0:
+                turn, place = _root(*held_foot, *own[feet[last]])
             c, s = own[feet[k]]
-            held_turn, held_place = turn @ c, place + turn @ s
-            last = k
-        assert held_turn is not None
-        assert held_place is not None
-        turn, place = _root(held_turn, held_place, *own[feet[k]])
+            held_foot, last = (turn @ c, place + turn @ s), k
+        turn, place = _root(*held_foot, *own[feet[k]])
         turns.append(quaternion(turn))
         places.append(place)
     return Track(angles.times, np.array(places), euler(np.array(turns)), None)

@@ -33,11 +33,12 @@ from hybridctl.experiments.convergence import (
     draw_convergence,
 )
 from rich.console import Console
+from rich.table import Table
 
 from hybridctl import HybridSystem, simulate_batch, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, plane
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import RunFolder, record_table
 from hybridctl.checks import Array, array, number
 from hybridctl.errors import InputError
 from hybridctl.sensitivity.bderivative import BDerivative
@@ -172,29 +173,21 @@ def run(config: Config, console: Console) -> Findings:
     """Simulate a ball and differences of every field."""
     results = studied(instances(config), partial(study, config), console)
     summary = {name: record(config, result) for name, result in results.items()}
-    rows = [
-        (
-            name,
-            s["orders"],
-            s["maps"],
-            "yes" if s["linear"] else "no",
-            *(f"{error:.1e}" for error in (s["ball_error"], *s["errors"])),
-        )
-        for name, s in summary.items()
-    ]
-    columns = ["field", "orders", "maps", "linear", f"ball {config.radius:g} m"]
-    columns += [f"step {step:g} m" for step in config.steps]
 
     def draw(folder: RunFolder) -> None:
         draw_balls(folder / "figures/balls.png", results)
         draw_errors(folder / "figures/errors.png", results)
 
-    return Findings(
-        summary,
-        [table("B-derivative: largest error against the flow [m/m]", columns, rows)],
-        checks(results, summary),
-        draw=draw,
-    )
+    return Findings(summary, [error_table(config, summary)], checks(results, summary), draw=draw)
+
+
+def error_table(config: Config, summary: Mapping[str, Any]) -> Table:
+    """What maps there are, and their errors against the flow."""
+    columns = {"field": "{name}", "orders": "{orders}", "maps": "{maps}", "linear": "{linear}"}
+    columns[f"ball {config.radius:g} m"] = "{ball_error:.1e}"
+    columns |= {f"step {s:g} m": f"{{errors[{k}]:.1e}}" for k, s in enumerate(config.steps)}
+    rows = [{"name": name, **s} for name, s in summary.items()]
+    return record_table("B-derivative: largest error against the flow [m/m]", rows, columns)
 
 
 def checks(results: Mapping[str, InstanceResult], summary: Mapping[str, Any]) -> list[Check]:

@@ -32,14 +32,9 @@ from hybridctl.experiments.linearization.saltation_figures import draw_all
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import (
-    HybridTrajectory,
-    linearize,
-    simulate,
-    simulate_batch,
-)
+from hybridctl import HybridTrajectory, linearize, simulate, simulate_batch
 from hybridctl.app.experiment import Check, Findings, experiment, studied
-from hybridctl.app.report import Tick, table
+from hybridctl.app.report import Tick, record_table
 from hybridctl.checks import Array
 from hybridctl.errors import EventLimitError, InputError
 from hybridctl.hybrid.trajectory import Event
@@ -137,7 +132,9 @@ class ExampleResult:
             "reset_jacobian": self.maps.reset,
             "deviations": [
                 {"deviation": deviation, "saltation_error": right, "reset_jacobian_error": wrong}
-                for deviation, right, wrong in rows(self.errors)
+                for deviation, right, wrong in zip(
+                    self.errors[0].sizes, *(found.errors for found in self.errors), strict=True
+                )
             ],
             "covariances": [
                 {
@@ -250,13 +247,6 @@ def sweep(
     return right, wrong
 
 
-def rows(errors: tuple[Convergence, Convergence]) -> list[tuple[float, float, float]]:
-    """Lengths of deviations with the errors of both maps."""
-    right, wrong = errors
-    columns = right.sizes, right.errors, wrong.errors
-    return [(float(a), float(b), float(c)) for a, b, c in zip(*columns, strict=True)]
-
-
 def ensemble(
     example: Example, config: Config, maps: Maps, scale: float, sample: Array
 ) -> SampledCovariance:
@@ -315,9 +305,10 @@ def run(config: Config, console: Console) -> Findings:
         return study(example, config, next(streams), tick)
 
     results = studied(examples(config), drawn, console)
+    summary = {name: result.record() for name, result in results.items()}
     return Findings(
-        {name: result.record() for name, result in results.items()},
-        tables(results),
+        summary,
+        tables(summary),
         [check for name, result in results.items() for check in checks(name, result)],
         {name: result.maps.run for name, result in results.items()},
         draw=lambda folder: draw_all(results, folder),
@@ -338,41 +329,29 @@ def checks(name: str, result: ExampleResult) -> list[Check]:
     ]
 
 
-def tables(results: Mapping[str, ExampleResult]) -> list[Table]:
+def tables(summary: Mapping[str, Any]) -> list[Table]:
     """Errors of predicted deviations, and of predicted covariances."""
-    deviations = [
-        (name, f"{length:g}", f"{right:.1e}", f"{wrong:.1e}")
-        for name, result in results.items()
-        for length, right, wrong in rows(result.errors)
-    ]
-    covariances = [
-        (
-            name,
-            f"{e.scale:g}",
-            f"{e.error(e.right):.1e}",
-            f"{e.error(e.wrong):.1e}",
-            *(f"{1e3 * result.normal_deviation(p):.3f}" for p in (e.sampled, e.right, e.wrong)),
-        )
-        for name, result in results.items()
-        for e in result.ensembles
-    ]
+    deviations, covariances = (
+        [{"example": name, **row} for name, entry in summary.items() for row in entry[what]]
+        for what in ("deviations", "covariances")
+    )
+    errors = {"saltation": "{saltation_error:.1e}", "Jacobian": "{reset_jacobian_error:.1e}"}
     return [
-        table(
+        record_table(
             "Largest error of a predicted deviation at the end [m, m/s]",
-            ["example", "deviation [spreads]", "saltation matrix", "reset's Jacobian"],
             deviations,
+            {"example": "{example}", "deviation [spreads]": "{deviation:g}", **errors},
         ),
-        table(
-            "Covariance at the end: relative error, and deviation normal to the surface [mm]",
-            [
-                "example",
-                "spread",
-                "saltation error",
-                "Jacobian error",
-                "sampled",
-                "by saltation",
-                "by Jacobian",
-            ],
+        record_table(
+            "Covariance at the end: relative error, and deviation normal to the surface",
             covariances,
+            {
+                "example": "{example}",
+                "spread": "{scale:g}",
+                **errors,
+                "sampled [mm]": "{normal_deviation_sampled:.3f}",
+                "saltation [mm]": "{normal_deviation_saltation:.3f}",
+                "Jacobian [mm]": "{normal_deviation_reset_jacobian:.3f}",
+            },
         ),
     ]

@@ -17,6 +17,8 @@ from hybridctl.hybrid.trajectory import Event
 from hybridctl.settings import Count, Meta, Natural, Positive, Settings
 
 GRAVITY = 9.81
+FLOW_AFTER, FLOW_NORMAL = (0.5, 1.2), (1.0, 0.4)  # behind the line, and of the line
+FLOW_DURATION = 0.4  # s
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +43,8 @@ class Config(Settings):
     """The examples and how they are tested; SI units, angles in rad.
 
     slope, height (above the slope, along its normal), velocity (horizontal, vertical; at the
-    start), restitution (of the ball that bounces), duration: of the ball. flow_before,
-    flow_after, flow_normal (of the line through the origin at which they change),
-    flow_duration: of the constant flow, which reaches the origin at half time.
+    start), restitution (of the ball that bounces), duration: of the ball. flow_before: of the
+    constant flow, which reaches the origin at half time.
     position_spread, velocity_spread: standard deviations at the start.
     deviations: lengths at which predictions are tested, in `directions` random directions, in
     units of the spread. samples, scales: size of the ensembles, and factors on their spread.
@@ -56,9 +57,6 @@ class Config(Settings):
     restitution: Annotated[float, Meta(gt=0.0, le=1.0)] = 0.6
     duration: Positive = 0.55
     flow_before: tuple[float, float] = (1.0, 0.3)
-    flow_after: tuple[float, float] = (0.5, 1.2)
-    flow_normal: tuple[float, float] = (1.0, 0.4)
-    flow_duration: Positive = 0.4
     position_spread: Positive = 0.03
     velocity_spread: Positive = 0.1
     deviations: tuple[Positive, ...] = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003)
@@ -76,12 +74,11 @@ class Config(Settings):
             falling = getattr(self, name)
             if not falling or (np.diff(falling) >= 0.0).any():
                 raise InputError(f"{name} must fall, got {falling}")
-        for name in ("flow_before", "flow_after"):
-            if np.dot(getattr(self, name), self.flow_normal) <= 0.0:
-                raise InputError(
-                    f"{name} must cross the line in the direction of flow_normal "
-                    f"{self.flow_normal}, got {getattr(self, name)}"
-                )
+        if np.dot(self.flow_before, FLOW_NORMAL) <= 0.0:
+            raise InputError(
+                f"flow_before must cross the line in the direction of {FLOW_NORMAL}, got "
+                f"{self.flow_before}"
+            )
 
 
 def examples(config: Config) -> dict[str, Example]:
@@ -92,8 +89,8 @@ def examples(config: Config) -> dict[str, Example]:
 
 def constant_flow(config: Config) -> Example:
     """Two constant flows that meet at a line through the origin, [Salt] Fig. 5, 6."""
-    before, after = np.array(config.flow_before), np.array(config.flow_after)
-    normal = np.array(config.flow_normal) / np.linalg.norm(config.flow_normal)
+    before, after = np.array(config.flow_before), np.array(FLOW_AFTER)
+    normal = np.array(FLOW_NORMAL) / np.linalg.norm(FLOW_NORMAL)
     x = ca.SX.sym("x", 2)
     system = symbolic.hybrid_system(
         [
@@ -106,8 +103,8 @@ def constant_flow(config: Config) -> Example:
     return Example(
         system,
         "I",
-        -0.5 * config.flow_duration * before,
-        config.flow_duration,
+        -0.5 * FLOW_DURATION * before,
+        FLOW_DURATION,
         np.full(2, config.position_spread),
         normal,
         lambda event: matrix,

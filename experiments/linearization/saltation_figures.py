@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hybridctl.experiments.convergence import convergence_panel, draw_convergence
 
-from hybridctl.app.plots import (
-    BASELINE,
-    REFERENCE,
-    TRACKING,
-    Line,
-    Panel,
-    plane,
-)
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, plane
 from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory

@@ -26,7 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.convergence import Convergence, convergence
+from hybridctl.experiments.convergence import (
+    Convergence,
+    convergence,
+    convergence_panel,
+    curves,
+    draw_convergence,
+)
 from hybridctl.experiments.linearization.validate_cases import ValidationCase
 from rich.console import Console
 from rich.table import Table
@@ -34,18 +40,8 @@ from rich.table import Table
 from hybridctl import HybridTrajectory, simulate
 from hybridctl.app import plugins
 from hybridctl.app.experiment import Check, Findings, experiment, studied
-from hybridctl.app.plots import (
-    GREEN,
-    ORANGE,
-    REFERENCE,
-    TRACKING,
-    Line,
-    Panel,
-    power_law,
-    prediction,
-    series,
-)
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.plots import Panel, prediction
+from hybridctl.app.report import RunFolder, record_table
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid import DisturbedPolicy
@@ -346,41 +342,30 @@ def _farthest(slopes: list[float]) -> float:
 
 def printed(validated: str, summary: Mapping[str, Any]) -> list[Table | str]:
     """Slopes and errors of all cases."""
-    rows = []
-    for name, r in summary["cases"].items():
-        events = ", ".join(f"{e['time']:.3f}" + "*" * (len(e["guards"]) > 1) for e in r["events"])
-        rows.append(
-            (
-                name,
-                events,
-                ", ".join(f"{slope:.3f}" for slope in r["slopes"]),
-                f"{r['best_derivative_error']:.1e}",
-                f"{r['reset_only_error']:.1e}",
-                ", ".join(f"{size:.2g}" for size in r["radii"]),
-                ", ".join(f"{size:.2g}" for size in r["order_changes"]),
-            )
-        )
+    rows = [
+        {
+            "name": name,
+            "times": [f"{e['time']:.3f}" + "*" * (len(e["guards"]) > 1) for e in r["events"]],
+            **r,
+        }
+        for name, r in summary["cases"].items()
+    ]
+    columns = {
+        "case": "{name}",
+        "events [s]": "{times}",
+        "slopes of the remainder": "{slopes:.3f}",
+        "derivative error": "{best_derivative_error:.1e}",
+        "error, resets only": "{reset_only_error:.1e}",
+        "size of 10 % error": "{radii:.2g}",
+        "size where the order changes": "{order_changes:.2g}",
+    }
+    title = f"First-order validation of {validated} (* simultaneous guards)"
     return [
-        table(
-            f"First-order validation of {validated} (* simultaneous guards)",
-            [
-                "case",
-                "events [s]",
-                "slopes of the remainder",
-                "derivative error",
-                "error, resets only",
-                "size of 10 % error",
-                "size where the order changes",
-            ],
-            rows,
-        ),
+        record_table(title, rows, columns),
         f"slope farthest from 2: {summary['worst_slope']:.4f}; relative errors of the final "
         f"state's derivative: {summary['best_derivative_error']:.1e} with saltation, "
         f"{summary['reset_only_error']:.1e} with the resets' Jacobians only",
     ]
-
-
-MARKS = ((TRACKING, "o"), (REFERENCE, "s"), (GREEN, "^"), (ORANGE, "d"))
 
 
 def draw_all(
@@ -396,26 +381,20 @@ def draw_all(
 def draw(
     path: Path, experiment: str, config: Config, results: Mapping[str, ValidationResult]
 ) -> None:
-    """Remainders, and derivative errors with and without saltation (dotted)."""
+    """Largest remainders, and derivative errors with and without saltation."""
     sizes, steps = np.array(config.sizes), np.array(config.steps)
-    left, right = [], []
-    for (name, result), (color, mark) in zip(results.items(), MARKS, strict=False):
-        for k, remainders in enumerate(result.remainders):
-            label = None if k else name
-            left.append(Line(sizes, remainders.errors, label, color, f"{mark}-", 1.0))
-        right.append(Line(steps, result.derivative_errors, name, color, f"{mark}-"))
-        right.append(Line(steps, result.reset_errors, None, color, f"{mark}:"))
-    least = min(found.errors[0] for result in results.values() for found in result.remainders)
-    left.append(power_law(sizes, np.array([0.3 * least]), 2.0))
-    series(
-        path,
-        [
-            [
-                Panel("largest |x - alpha - epsilon z|", left, log=True),
-                Panel("error of the final state's derivative", right, log=True),
-            ]
-        ],
-        title=f"First-order validation: {experiment}; dotted: Jacobians of the resets only",
-        xlabel="epsilon, and step of the difference",
-        xlog=True,
-    )
+    remainders = {
+        name: Convergence(sizes, np.max([one.errors for one in result.remainders], axis=0))
+        for name, result in results.items()
+    }
+    errors = {name: Convergence(steps, r.derivative_errors) for name, r in results.items()}
+    alone = {name: Convergence(steps, r.reset_errors) for name, r in results.items()}
+    lowest = min(remainders.values(), key=lambda found: found.errors[0])
+    derivative = "error of the final state's derivative"
+    panels = [
+        convergence_panel("largest |x - alpha - epsilon z|", remainders, lowest, 2.0),
+        Panel(derivative, curves(errors), log=True),
+        Panel(f"{derivative},\nJacobians of the resets only", curves(alone), log=True),
+    ]
+    title, along = f"First-order validation: {experiment}", "epsilon, and step of the difference"
+    draw_convergence(path, panels, title, along)

@@ -21,6 +21,7 @@ from typing import Annotated, Any
 
 import casadi as ca
 import numpy as np
+from hybridctl.experiments.figures import over_time
 from hybridctl.experiments.optimal.lqr import with_jumps
 from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import block, rrr_door
@@ -29,7 +30,7 @@ from rich.console import Console
 from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, linearize, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import RunFolder, record_table
 from hybridctl.checks import Array, counted
 from hybridctl.control import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion
@@ -86,8 +87,18 @@ def run(config: Config, console: Console) -> Findings:
         hit, missed = push(config, config.iterations), push(config, 0)
     found = {**balls, "block": slid, "door": hit}
     summary = {name: record(motion) for name, motion in found.items()}
-    rows = [row(name, entry) for name, entry in summary.items()]
-    columns = ("motion", "events", "cost", "iterations", "converged")
+    rows = [
+        {"name": name, "before": len(s["first_events"]), "after": len(s["events"]), **s}
+        | {"iterations": len(s["iterations"])}
+        for name, s in summary.items()
+    ]
+    columns = {
+        "motion": "{name}",
+        "events": "{before} -> {after}",
+        "cost": "{first_cost:.4g} -> {cost:.6g}",
+        "iterations": "{iterations}",
+        "converged": "{converged}",
+    }
 
     def draw(folder: RunFolder) -> None:
         draw_balls(balls, folder)
@@ -98,7 +109,7 @@ def run(config: Config, console: Console) -> Findings:
 
     return Findings(
         summary,
-        [table("Iterative LQR through events, first guess -> last iterate", columns, rows)],
+        [record_table("Iterative LQR through events, first guess -> last iterate", rows, columns)],
         checks(summary),
         {name: found[name].trajectory for name in ("block", "door")},
         draw=draw,
@@ -113,17 +124,9 @@ def checks(summary: Mapping[str, Any]) -> list[Check]:
     return [
         *(Check(f"{t}: hovering does not bounce", bounces[f"{t}, hovers"], 0) for t in TARGETS),
         *(Check(f"{t}: falling bounces once", bounces[f"{t}, falls"], 1, 1) for t in TARGETS),
-        Check(
-            "cost for the far target: reset's Jacobian alone / saltation",
-            wrong,
-            least=2.0,
-        ),
+        Check("cost for the far target: reset's Jacobian alone / saltation", wrong, least=2.0),
         *(
-            Check(
-                f"{n}: cost / cost of the first guess",
-                cost[n] / summary[n]["first_cost"],
-                0.1,
-            )
+            Check(f"{n}: cost / cost of the first guess", cost[n] / summary[n]["first_cost"], 0.1)
             for n in ("block", "door")
         ),
     ]
@@ -248,17 +251,6 @@ def record(motion: OptimalMotion) -> dict[str, Any]:
     }
 
 
-def row(name: str, entry: Mapping[str, Any]) -> tuple[str, ...]:
-    """One line of the table."""
-    return (
-        name,
-        f"{len(entry['first_events'])} -> {len(entry['events'])}",
-        f"{entry['first_cost']:.4g} -> {entry['cost']:.6g}",
-        f"{len(entry['iterations'])}",
-        "yes" if entry["converged"] else "no",
-    )
-
-
 def draw_balls(balls: Mapping[str, OptimalMotion], folder: RunFolder) -> None:
     """The optimal flights, and how the searches for them converge."""
     shown = {name: m for name, m in balls.items() if name.count(",") == 1}
@@ -299,9 +291,7 @@ def draw_states(
 
 def _line(motion: OptimalMotion, i: int, name: str | None, color: int) -> Line:
     """A component of the state over time."""
-    sampled = [(times, arc(times)[:, i]) for arc, times in motion.trajectory.sampled(5e-3)]
-    times, values = (np.concatenate(column) for column in zip(*sampled, strict=True))
-    return Line(times, values, name, COLORS[color])
+    return over_time(motion.trajectory, lambda x: x[:, i], name, COLORS[color])
 
 
 def _input(motion: OptimalMotion, i: int, name: str | None, color: int) -> Line:

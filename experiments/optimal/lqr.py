@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.convergence import Convergence
+from hybridctl.experiments.convergence import Convergence, convergence_panel, draw_convergence
 from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import block, paddle, rrr_door
 from numpy.polynomial.legendre import leggauss
@@ -29,16 +29,8 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, studied
-from hybridctl.app.plots import (
-    BASELINE,
-    GREEN,
-    REFERENCE,
-    TRACKING,
-    canvas,
-    number_log_axis,
-    save_figure,
-)
-from hybridctl.app.report import table
+from hybridctl.app.plots import BASELINE, REFERENCE, canvas, save_figure
+from hybridctl.app.report import RunFolder, record_table
 from hybridctl.checks import Array
 from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
 from hybridctl.control.lqr.periodic import periodic_lqr
@@ -112,11 +104,16 @@ def run(config: Config, console: Console) -> Findings:
     cases = {name: build(config.tolerance) for name, build in CASES.items()}
     results = studied(cases, partial(study, config), console)
     summary = {name: record(config, result) for name, result in results.items()}
+
+    def draw(folder: RunFolder) -> None:
+        draw_costs(folder / "figures/costs.png", results)
+        draw_values(folder / "figures/value.png", config, results)
+
     return Findings(
         summary,
-        printed(summary),
+        [cost_table(summary)],
         [check for name, entry in summary.items() for check in checks(name, entry)],
-        draw=lambda folder: draw(folder / "figures/costs.png", config, results),
+        draw=draw,
     )
 
 
@@ -242,84 +239,64 @@ def checks(name: str, entry: Mapping[str, Any]) -> list[Check]:
     """What saltation is worth in a case, and that its value function is right to second order."""
     ratio = min(entry[design]["mean_ratio"] for design in DESIGNS[1:])
     order = Convergence(entry["sizes"], entry["gaps"]).order
+    worth = "mean cost of the best design without saltation / with saltation"
+    shrinks = "order of the value function's error in the size of the deviation"
     return [
-        Check(
-            f"{name}: mean cost of the best design without saltation / with saltation",
-            ratio,
-            least=1.0,
-        ),
-        Check(
-            f"{name}: order of the value function's error in the size of the deviation",
-            order,
-            least=0.5,
-        ),
+        Check(f"{name}: {worth}", ratio, least=1.0),
+        Check(f"{name}: {shrinks}", order, least=0.5),
     ]
 
 
-def printed(summary: Mapping[str, Any]) -> list[Table | str]:
-    """Costs of the designs without saltation, and the error of the value function."""
-    rows = []
-    for name, s in summary.items():
-        for design in DESIGNS[1:]:
-            d = s[design]
-            rows.append(
-                (
-                    f"{name}, {design} jump" if design == "no" else f"{name}, {design} only",
-                    f"{d['mean_ratio']:.2f}",
-                    f"{d['median_ratio']:.2f}",
-                    f"{100.0 * d['worse']:.0f} %",
-                    str(d["lost"]),
-                )
-            )
+def cost_table(summary: Mapping[str, Any]) -> Table:
+    """Costs of the designs without saltation."""
+    designs = {"reset": "reset only", "no": "no jump"}
+    rows = [
+        {"name": f"{name}, {label}", **s[design]}
+        for name, s in summary.items()
+        for design, label in designs.items()
+    ]
+    columns = {
+        "design": "{name}",
+        "mean": "{mean_ratio:.2f}",
+        "median": "{median_ratio:.2f}",
+        "costlier starts [%]": "{worse:.0f}",
+        "runs lost": "{lost}",
+    }
     title = "Simulated cost / simulated cost of the design with the saltation matrix"
-    lines: list[Table | str] = [
-        table(title, ["design", "mean", "median", "costlier starts", "runs lost"], rows)
-    ]
-    for name, s in summary.items():
-        gaps = ", ".join(f"{gap:.1e}" for gap in s["gaps"])
-        sizes = ", ".join(f"{size:g}" for size in s["sizes"])
-        lines.append(
-            f"{name}: relative error of the value function {gaps} for deviations of size {sizes}"
-        )
-    return lines
+    return record_table(title, rows, columns)
 
 
 WRONG = (("reset", "reset's Jacobian only", REFERENCE), ("no", "no jump", BASELINE))
-COLORS = (TRACKING, REFERENCE, GREEN)
 
 
-def draw(path: Path, config: Config, results: Mapping[str, DesignCosts]) -> None:
-    """Ratios of costs of all starts on the left, value function against simulation on the right."""
-    figure = canvas(10.5, 4.6)
-    left, right = figure.subplots(1, 2)
+def draw_costs(path: Path, results: Mapping[str, DesignCosts]) -> None:
+    """Ratios of the costs of all starts, sorted."""
+    figure = canvas(5.4, 4.6)
+    axes = figure.subplots()
     for column, result in enumerate(results.values()):
         for side, (design, label, color) in zip((-0.15, 0.15), WRONG, strict=True):
             ratios = result.ratios(design)
             ratios = np.sort(ratios[np.isfinite(ratios)])
             places = column + side + np.linspace(-0.1, 0.1, len(ratios))
-            left.plot(places, ratios, "o", color=color, ms=4, label=label if column == 0 else None)
-    left.axhline(1.0, color="black", lw=0.8)
-    left.set_yscale("log")
-    left.set_xticks(range(len(results)), list(results))
-    left.set_ylabel("simulated cost / cost with saltation")
-    left.set_title("Each start, sorted", fontsize=10)
-    for (name, result), color in zip(results.items(), COLORS, strict=True):
-        right.loglog(config.sizes, result.gaps, "o-", color=color, ms=4, label=name)
-    sizes = np.array(config.sizes)
-    middle = float(np.exp(np.mean([np.log(r.gaps) for r in results.values()])))
-    guide = middle * sizes / np.exp(np.log(sizes).mean())
-    right.loglog(sizes, guide, "--", color="black", lw=1.0, label="slope 1")
-    right.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    right.minorticks_off()
-    number_log_axis(right.yaxis)
-    right.set_xlabel("size of the deviation")
-    right.set_ylabel("|simulated cost / value function - 1|")
-    right.set_title("Value function", fontsize=10)
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.legend(fontsize=8)
-    figure.suptitle("Hybrid LQR with and without the saltation matrix")
+            axes.plot(places, ratios, "o", color=color, ms=4, label=label if column == 0 else None)
+    axes.axhline(1.0, color="black", lw=0.8)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(results)), list(results))
+    axes.set_ylabel("simulated cost / cost with saltation")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=8)
+    figure.suptitle("Hybrid LQR without the saltation matrix, each start")
     save_figure(figure, path)
+
+
+def draw_values(path: Path, config: Config, results: Mapping[str, DesignCosts]) -> None:
+    """The value function against simulation, over the size of the deviation."""
+    sizes = np.array(config.sizes)
+    gaps = {name: Convergence(sizes, result.gaps) for name, result in results.items()}
+    lowest = min(gaps.values(), key=lambda found: found.errors[0])
+    panel = convergence_panel("|simulated cost / value function - 1|", gaps, lowest, 1.0)
+    title = "Value functions against simulation"
+    draw_convergence(path, [panel], title, "size of the deviation")
 
 
 PERIODS = 4

@@ -33,19 +33,8 @@ from rich.table import Table
 from hybridctl import HybridSystem, HybridTrajectory, Reset, linearize, relax, simulate, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
-from hybridctl.app.plots import (
-    BANDS,
-    CURVES,
-    REFERENCE,
-    TRACKING,
-    Band,
-    Line,
-    Panel,
-    Pose,
-    series,
-    snapshots,
-)
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.plots import BANDS, CURVES, REFERENCE, TRACKING, Band, Line, Panel, series
+from hybridctl.app.report import RunFolder, record_table
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Edge, Outgoing
 from hybridctl.hybrid.relaxation.relax import FREE, Relaxed
@@ -187,23 +176,17 @@ def _held_down(times: Array, states: Array, still: Flags) -> list[Interval]:
     x = ca.SX.sym("x", 4)
     lying = ca.substitute(accelerations(x), x[2:], ca.DM.zeros(2))
     free = ca.Function("free", [x], [lying[1]])
-    found, k = [], 0
     force = -np.array(free.map(len(times))(states.T)).ravel()
     down = still & (force > 0.0)
-    while k < len(times):
-        if not down[k]:
-            k += 1
-            continue
-        end = k
-        while end + 1 < len(times) and down[end + 1]:
-            end += 1
-        if times[end] - times[k] > LONG and end + 1 < len(times):
-            a, b = force[end], force[end + 1]
+    changes = np.flatnonzero(np.diff(down, prepend=False, append=False))
+    found = []
+    for start, after in zip(changes[::2], changes[1::2], strict=True):
+        end = after - 1
+        if times[end] - times[start] > LONG and after < len(times):
+            a, b = force[end], force[after]
             share = a / (a - b) if b <= 0.0 else 0.0
-            found.append(
-                (float(times[k]), float(times[end] + share * (times[end + 1] - times[end])))
-            )
-        k = end + 1
+            release = times[end] + share * (times[after] - times[end])
+            found.append((float(times[start]), float(release)))
     return found
 
 
@@ -246,14 +229,6 @@ class _Printed(HybridSystem):
             scales=way.guards.scales[:2] if way.guards.scales is not None else None,
         )
         return replace(way, guards=guards)
-
-
-def reference(config: Config) -> Relaxation:
-    """The nominal motion of the variations, which ends on the stop, c = 0."""
-    relaxed, epsilon = relax(pendulum(0.0), config.variation_epsilon), config.variation_epsilon
-    span = (0.0, config.variation_duration)
-    run = simulate(relaxed, "free", at_rest(config.variation_start), span)
-    return sampled(relaxed, run, CALM * np.sqrt(epsilon))
 
 
 def variations(config: Config) -> Convergence:
@@ -311,10 +286,13 @@ def run(config: Config, console: Console) -> Findings:
         for c, (_, locks, relaxed) in cases.items():
             name = "plastic" if c == 0.0 else "elastic"
             draw_locked(folder, name, relaxed, locks, f"c = {c:g}")
-        draw_reference(folder, at_rest(config.start), reference(config))
-        draw_variations(folder, remainders)
+        label, title = "largest entry [rad, rad/s]", "Variation through the strip, as entered"
+        panel = convergence_panel(label, {"remainder": remainders}, remainders, 2.0)
+        along = "perturbation of theta_2 [deg]"
+        draw_convergence(folder / "figures/variations.png", [panel], title, along)
         draw_printed(folder, plastic[0], printed)
-        write_pendulum(folder, {f"restitution {c:g}": exact for c, (exact, *_) in cases.items()})
+        movers = {c: Mover("links", exact, _links) for c, (exact, *_) in cases.items()}
+        write_motion(folder, [Scene(f"restitution {c:g}", [m]) for c, m in movers.items()])
 
     return Findings(
         summary,
@@ -333,26 +311,17 @@ def run(config: Config, console: Console) -> Findings:
 def locked_table(pairs: Sequence[tuple[float, Interval, Interval]]) -> Table:
     """Restitution, and when the link was locked, by events and relaxed."""
     rows = [
-        (
-            f"{c:g}",
-            f"{wanted[0]:.4f} to {wanted[1]:.4f}",
-            f"{found[0]:.4f} to {found[1]:.4f}",
-            f"{found[0] - wanted[0]:.1e}",
-            f"{found[1] - wanted[1]:.1e}",
-        )
+        {"c": c, "wanted": wanted, "found": found, "late": np.subtract(found, wanted)}
         for c, wanted, found in pairs
     ]
-    return table(
-        "Times when the link is locked [s]",
-        ["restitution", "by events", "relaxed", "difference at lock", "difference at release"],
-        rows,
-    )
-
-
-def write_pendulum(folder: RunFolder, runs: Mapping[str, HybridTrajectory]) -> None:
-    """The motion of double pendulums with links of 1 m, each a scene, for the page."""
-    scenes = [Scene(title, [Mover("links", run, _links)]) for title, run in runs.items()]
-    write_motion(folder, scenes)
+    columns = {
+        "restitution": "{c:g}",
+        "by events": "{wanted[0]:.4f} to {wanted[1]:.4f}",
+        "relaxed": "{found[0]:.4f} to {found[1]:.4f}",
+        "difference at lock": "{late[0]:.1e}",
+        "difference at release": "{late[1]:.1e}",
+    }
+    return record_table("Times when the link is locked [s]", rows, columns)
 
 
 def _links(x: Array) -> list[Array]:
@@ -364,11 +333,7 @@ def _links(x: Array) -> list[Array]:
 
 
 def draw_locked(
-    folder: RunFolder,
-    name: str,
-    found: Relaxation,
-    locks: list[tuple[float, float]],
-    title: str,
+    folder: RunFolder, name: str, found: Relaxation, locks: list[tuple[float, float]], title: str
 ) -> None:
     """Angles and velocities; what is behind the stop in black, locks by events shaded."""
     bands = [Band(start, end, "locked, by events", BANDS[1]) for start, end in locks]
@@ -391,30 +356,6 @@ def _of_links(found: Relaxation, entries: tuple[int, int]) -> list[Line]:
             Line(found.times, behind, None, "black", width=2.4),
         ]
     return lines
-
-
-def draw_reference(folder: RunFolder, pose: Array, found: Relaxation) -> None:
-    """The pendulum in a pose (4,), and the angles of the reference of the variations."""
-    ((pivot, elbow, tip),) = _links(pose)
-    stop = elbow + 0.45 * (elbow - pivot)
-    bodies = [
-        Pose([np.array([pivot, elbow])]),
-        Pose([np.array([elbow, tip])], color=REFERENCE),
-        Pose([np.array([elbow, stop])], color="black"),
-    ]
-    scene = "blue link 1, red link 2, black the stop on link 1", bodies
-    snapshots(folder / "figures/start.png", [scene], title="The start", columns=1)
-    panel = Panel("angle [deg]", _of_links(found, (0, 2)))
-    title = "Reference of the variations; black: in the strip"
-    series(folder / "figures/reference.png", [[panel]], title=title)
-
-
-def draw_variations(folder: RunFolder, found: Convergence) -> None:
-    """Remainders of the first-order variation over the size of the perturbation."""
-    panel = convergence_panel("largest entry [rad, rad/s]", {"remainder": found}, found, 2.0)
-    title = "Variation through the strip, in the chart of the mode entered"
-    along = "perturbation of theta_2 [deg]"
-    draw_convergence(folder / "figures/variations.png", [panel], title, along)
 
 
 def draw_printed(

@@ -19,18 +19,14 @@ from typing import Literal
 
 import casadi as ca
 import numpy as np
-from hybridctl.experiments.convergence import (
-    Convergence,
-    convergence_panel,
-    draw_convergence,
-)
+from hybridctl.experiments.convergence import Convergence, convergence_panel, draw_convergence
 from hybridctl.robots import ball
 from rich.console import Console
 
 from hybridctl import HybridSystem, HybridTrajectory, relax, simulate, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BANDS, REFERENCE, Band, Line, Panel, series
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import RunFolder, record_table
 from hybridctl.checks import Array
 from hybridctl.hybrid import filippov
 from hybridctl.hybrid.relaxation.sliding import SLIDING
@@ -162,11 +158,15 @@ def run(config: Config, console: Console) -> Findings:
         "errors": errors,
     }
     rows = [
-        (name, len(studies[name].phases), f"{e[0]:.1e}", f"{e[-1]:.1e}", f"{orders[name]:.3f}")
-        for name, e in errors.items()
+        {"name": name, "phases": len(found.phases), "errors": errors[name], "order": orders[name]}
+        for name, found in studies.items()
     ]
-    ends = [f"error at {width:.0e}" for width in (config.widths[0], config.widths[-1])]
-    columns = ["system", "phases", *ends, "order"]
+    columns = {
+        "system": "{name}",
+        "phases": "{phases}",
+        "error by width": "{errors:.1e}",
+        "order": "{order:.3f}",
+    }
 
     def draw(folder: RunFolder) -> None:
         for name, found in studies.items():
@@ -177,7 +177,7 @@ def run(config: Config, console: Console) -> Findings:
 
     return Findings(
         summary,
-        [table("Relaxed runs against Filippov's solution", columns, rows)],
+        [record_table("Relaxed runs against Filippov's solution", rows, columns)],
         [
             *(Check(f"{name}: order of the error", o, 1.1, 0.9) for name, o in orders.items()),
             Check(

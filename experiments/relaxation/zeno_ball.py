@@ -17,11 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from hybridctl.experiments.convergence import (
-    Convergence,
-    convergence_panel,
-    draw_convergence,
-)
+from hybridctl.experiments.convergence import Convergence, convergence_panel, draw_convergence
 from rich.console import Console
 from rich.table import Table
 
@@ -39,7 +35,7 @@ from hybridctl import (
 )
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import REFERENCE, Line, Panel, series
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import RunFolder, record_table, table
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.hybrid.relaxation.discrete import (
@@ -239,18 +235,29 @@ def run(config: Config, console: Console) -> Findings:
 def tables(config: Config, summary: Mapping[str, Any]) -> list[Table]:
     """Times of the last bounce, orders of the errors, and how soon the ball lifts off."""
     c = config.restitution
-    times = [
-        (f"{r:g}", f"{a:.9f}", f"{b:.9f}", f"{abs(a - b):.1e}") for r, a, b in summary["stop_times"]
-    ]
     orders = {f"Euler, c = {c:g}": summary["error_slope"], **summary["other_slopes"]}
     orders[f"relaxed flow, in epsilon, c = {c:g}"] = summary["flow_slope"]
-    rows = [(name, f"{order:.2f}") for name, order in orders.items()]
-    lifts = [(f"restitution {r}", f"{delay:.1e}") for r, delay in summary["lift_off"].items()]
-    columns = ["restitution", "events", "closed form", "difference"]
+    times = [
+        {"c": c, "found": a, "exact": b, "off": abs(a - b)} for c, a, b in summary["stop_times"]
+    ]
+    bounce = {
+        "restitution": "{c:g}",
+        "events": "{found:.9f}",
+        "closed form": "{exact:.9f}",
+        "difference": "{off:.1e}",
+    }
     return [
-        table("Last bounce [s]", columns, times),
-        table("Order of the error after the last bounce", ["scheme", "order"], rows),
-        table("Delay of the lift-off", ["ball", "delay [s]"], lifts),
+        record_table("Last bounce [s]", times, bounce),
+        table(
+            "Order of the error after the last bounce",
+            ["scheme", "order"],
+            [(name, f"{order:.2f}") for name, order in orders.items()],
+        ),
+        table(
+            "Delay of the lift-off",
+            ["restitution", "delay [s]"],
+            [(r, f"{delay:.1e}") for r, delay in summary["lift_off"].items()],
+        ),
     ]
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import (
-    IMPACT_TIME,
     OPEN,
     Design,
     approach_motion,
@@ -27,7 +26,7 @@ from hybridctl.experiments.rrr_door.reference import (
 )
 from hybridctl.robots.rrr_door import DoorParameters, contacts, robot
 
-from hybridctl.checks import Array, number
+from hybridctl.checks import Array
 from hybridctl.control.reference import Feedforward, Phase, Reference
 from hybridctl.errors import InfeasibleReferenceError
 from hybridctl.hybrid.mode import ModeKey
@@ -35,11 +34,10 @@ from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact_states import SLIPS
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.settings import Settings
 
 
 @dataclass(frozen=True)
-class Manoeuvre(Settings):
+class Manoeuvre:
     """What the foot does on the door: s in m along it, door angles in rad, times in s.
 
     Without a release it stops at `stop_time` at `stop_slide`, sticks, and moves the door to
@@ -60,12 +58,6 @@ class Manoeuvre(Settings):
     retreat: float = 0.12
     final_time: float = 2.2
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("stop_time", "release_time"):
-            number(name, getattr(self, name), above=IMPACT_TIME)
-            number("final_time", self.final_time, above=getattr(self, name))
-
 
 @dataclass(frozen=True)
 class ManoeuvrePlan:
@@ -74,8 +66,8 @@ class ManoeuvrePlan:
     dynamics: ContactDynamics
     parameters: DoorParameters
     design: Design
-    manoeuvre: Manoeuvre
     release: bool
+    manoeuvre: Manoeuvre = Manoeuvre()
 
     def __call__(self, history: History) -> Feedforward:
         """The torques of the arc that begins with this history."""
@@ -156,7 +148,6 @@ def build_manoeuvre(
     system: HybridSystem,
     parameters: DoorParameters,
     design: Design,
-    manoeuvre: Manoeuvre,
     *,
     release: bool,
     phantom: Phase,
@@ -169,6 +160,6 @@ def build_manoeuvre(
     Raises `InfeasibleReferenceError` where it does not go from event to event as planned.
     """
     dynamics = ContactDynamics(robot(parameters), contacts(parameters))
-    plan = ManoeuvrePlan(dynamics, parameters, design, manoeuvre, release)
-    end = manoeuvre.final_time
+    plan = ManoeuvrePlan(dynamics, parameters, design, release)
+    end = plan.manoeuvre.final_time
     return planned(system, parameters, design, plan, end, phantom, (rtol, atol), progress)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import draw_contacts
-from hybridctl.experiments.rrr_door.reference import FINAL_TIME, foot_motion, slide_motion
+from hybridctl.experiments.rrr_door.reference import foot_motion, slide_motion
 from hybridctl.robots.rrr_door import DoorParameters
+from numpy.typing import NDArray
 
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
@@ -45,46 +46,31 @@ def draw_all(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> N
     draw_inputs(runs, folder)
     for name, run in (("reference", runs.reference.nominal), ("tracking", runs.tracking)):
         known = replace(run, system=runs.plant)
-        draw_contacts(folder / f"figures/{name}", f"Arm and door, {name}", known)
+        draw_contacts(folder, f"{name}_", f"Arm and door, {name}", known)
     draw_errors(runs, folder)
     draw_snapshots(parameters, runs, folder)
-    write_scene(parameters, runs.plant, runs.reference.nominal, runs.tracking, folder)
+    write_scene(parameters, runs, folder)
 
 
 def draw_task_space(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
     """Foot in the world before the event, along the door after it (Fig. 5.4)."""
     ante, post = (_motions(runs.plant, arc) for arc in runs.reference.arcs)
-    foot = [foot_motion(parameters, *motion) for motion in ante[1]]
+    z = np.array([foot_motion(parameters, *motion) for motion in ante[1]])
     angle = np.array([[part[:3].sum() for part in motion] for motion in ante[1]])
-    z = np.array(foot)
     slide = np.array([slide_motion(parameters, *motion) for motion in post[1]])
     door = np.array([[part[3] for part in motion] for motion in post[1]])
     event = runs.reference.events[0].time
-    left = [
-        _derivative_panel(name, unit, ante[0], values, event, before=True)
-        for name, unit, values in (
-            ("x", "m", z.real),
-            ("y", "m", z.imag),
-            ("theta", "rad", angle),
-        )
+    before, after = (ante[0], ante[0] <= event), (post[0], post[0] >= event)
+    panels = [
+        [_derivative_panel("x", "m", *before, z.real)],
+        [_derivative_panel("y", "m", *before, z.imag)],
+        [_derivative_panel("theta", "rad", *before, angle)],
     ]
-    right = [
-        _derivative_panel(name, unit, post[0], values, event, before=False)
-        for name, unit, values in (("s along door", "m", slide), ("door angle", "rad", door))
-    ]
-    force = Panel(
-        "contact force [N]",
-        [
-            Line(times, forces[:, i], f"corner {i + 1}", color, "-" if i == 0 else "--")
-            for times, forces in _forces(runs.plant, runs.reference.nominal, (event, FINAL_TIME))
-            for i, color in enumerate((REFERENCE, TRACKING))
-            if forces.any()
-        ],
-        zero=True,
-    )
+    panels[0].append(_derivative_panel("s along door", "m", *after, slide))
+    panels[1].append(_derivative_panel("door angle", "rad", *after, door))
     series(
         folder / "figures/reference_task_space.png",
-        [list(row) for row in zip(left, [*right, force], strict=True)],
+        panels,
         title="Reference: the foot (x, y, theta) before the impact, and what it does at the door",
     )
 
@@ -100,10 +86,9 @@ def _motions(plant: HybridSystem, arc: Arc) -> tuple[Array, list[tuple[Array, Ar
 
 
 def _derivative_panel(
-    name: str, unit: str, times: Array, values: Array, event: float, *, before: bool
+    name: str, unit: str, times: Array, inside: NDArray[np.bool_], values: Array
 ) -> Panel:
     """A coordinate with its velocity and acceleration (n, 3); the extension is dashed."""
-    inside = times <= event if before else times >= event
     kinds = (
         (f"value [{unit}]", REFERENCE),
         (f"velocity [{unit}/s]", TRACKING),
@@ -118,17 +103,13 @@ def _derivative_panel(
 
 def draw_states(runs: DoorRuns, folder: RunFolder) -> None:
     """Joint positions and velocities, with the extended arcs dashed (Fig. 5.6)."""
+
+    def panel(label: str, column: int) -> Panel:
+        followed = _run_lines(runs.tracking, column, "states", label="tracking")
+        return Panel(label, [*_reference_lines(runs.reference, column, "states"), *followed])
+
     panels = [
-        [
-            Panel(
-                label,
-                [
-                    *_reference_lines(runs.reference, column, "states"),
-                    *_run_lines(runs.tracking, column, "states", label="tracking"),
-                ],
-            )
-            for column, label in ((i, f"{name} [rad]"), (i + 4, f"{name} rate [rad/s]"))
-        ]
+        [panel(f"{name} [rad]", i), panel(f"{name} rate [rad/s]", i + 4)]
         for i, name in enumerate(NAMES)
     ]
     title = "States: reference with its extensions (dashed), and tracking"
@@ -176,21 +157,15 @@ def draw_snapshots(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder
     )
 
 
-def write_scene(
-    parameters: DoorParameters,
-    plant: HybridSystem,
-    reference: HybridTrajectory,
-    tracking: HybridTrajectory,
-    folder: RunFolder,
-) -> None:
+def write_scene(parameters: DoorParameters, runs: DoorRuns, folder: RunFolder) -> None:
     """Write the motion of reference and tracking, for the page."""
 
     def shape(x: Array) -> list[Array]:
         return outline(parameters, x[:4])
 
     movers = [
-        Mover("reference", reference, shape, REFERENCE),
-        Mover("tracking", tracking, shape, TRACKING, plant),
+        Mover("reference", runs.reference.nominal, shape, REFERENCE),
+        Mover("tracking", runs.tracking, shape, TRACKING, runs.plant),
     ]
     write_motion(folder, [Scene("Arm and door, seen from above", movers)])
 
@@ -243,18 +218,6 @@ def _run_lines(
         )
         for arc, times in run.sampled(PERIOD)
     ]
-
-
-def _forces(
-    plant: HybridSystem, run: HybridTrajectory, span: tuple[float, float]
-) -> list[tuple[Array, Array]]:
-    """Times in a span and contact forces (n, 2), per arc."""
-    found = []
-    for _, times, outputs in replace(run, system=plant).sampled_outputs(2.5e-4):
-        near = (times >= span[0]) & (times <= span[1])
-        if near.any():
-            found.append((times[near], outputs["normal_force"][near]))
-    return found
 
 
 def _bands(run: HybridTrajectory) -> list[Band]:

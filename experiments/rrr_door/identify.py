@@ -35,34 +35,22 @@ PUBLISHED_IMPULSES = (1.2572, 0.3410)
 PUBLISHED_TOUCHES = (1.0389, 1.0488)
 PUBLISHED_MICRO_IMPULSES = (1.2273, 0.5247, 0.4442)
 
-BOUNDS: dict[str, tuple[float, float]] = {
-    "upper_arm_length": (0.35, 0.50),
-    "forearm_length": (0.40, 0.58),
-    "foot_length": (0.06, 0.16),
-    "upper_arm_mass": (3.0, 8.0),
-    "forearm_mass": (2.0, 5.0),
-    "foot_mass": (1.0, 4.0),
-    "foot_inertia": (0.004, 0.030),
-    "foot_center_behind": (0.02, 0.12),
-    "corner_1_offset": (0.04, 0.15),
-    "foot_width": (0.15, 0.30),
-    "hinge_left": (0.05, 0.35),
-    "hinge_damping": (4.0, 20.0),
+FREE = {  # least value, where the search begins, greatest value
+    "upper_arm_length": (0.35, 0.4277, 0.50),
+    "forearm_length": (0.40, 0.5141, 0.58),
+    "foot_length": (0.06, 0.1021, 0.16),
+    "upper_arm_mass": (3.0, 6.273, 8.0),
+    "forearm_mass": (2.0, 3.735, 5.0),
+    "foot_mass": (1.0, 1.860, 4.0),
+    "foot_inertia": (0.004, 0.0062, 0.030),
+    "foot_center_behind": (0.02, 0.1113, 0.12),
+    "corner_1_offset": (0.04, 0.0551, 0.15),
+    "foot_width": (0.15, 0.2365, 0.30),
+    "hinge_left": (0.05, 0.121, 0.35),
+    "hinge_damping": (4.0, 7.312, 20.0),
 }
-START: dict[str, float] = {
-    "upper_arm_length": 0.4277,
-    "forearm_length": 0.5141,
-    "foot_length": 0.1021,
-    "upper_arm_mass": 6.273,
-    "forearm_mass": 3.735,
-    "foot_mass": 1.860,
-    "foot_inertia": 0.0062,
-    "foot_center_behind": 0.1113,
-    "corner_1_offset": 0.0551,
-    "foot_width": 0.2365,
-    "hinge_left": 0.121,
-    "hinge_damping": 7.312,
-}
+BOUNDS = {name: (low, high) for name, (low, _, high) in FREE.items()}
+START = {name: start for name, (_, start, _) in FREE.items()}
 MARGIN = 1.0  # N, wanted between any contact force and zero
 
 

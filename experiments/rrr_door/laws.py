@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 from hybridctl.experiments.rrr_door.reference import OPEN
 
 from hybridctl.checks import Array
@@ -70,3 +71,9 @@ def run_beside(
         system, OPEN, start, span, policy, method=method, rtol=rtol, atol=atol,
         max_events=max_events, on_zeno="rest", progress=progress,
     )  # fmt: skip
+
+
+def joint_gains(springs: Array, dampers: Array) -> Array:
+    """The gain K (3, 8): torques of the arm from errors of its joints, springs and dampers (3,)."""
+    idle = np.zeros((3, 1))
+    return np.hstack([np.diag(springs), idle, np.diag(dampers), idle])

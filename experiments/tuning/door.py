@@ -79,6 +79,9 @@ def draw(p: Perturbations, nominal: DoorParameters, seed: int, member: int) -> D
     return Draw(replace(nominal, **values), start, p.input_bias * bias, p.delay * rng.random())
 
 
+_plant = lru_cache(maxsize=512)(system)  # built once in each process, for all candidates
+
+
 @dataclass(frozen=True)
 class DoorTrial:
     """Member after member of the door experiment, tracked from a perturbed start.
@@ -108,10 +111,3 @@ def _scene(door: rrr_door.Config) -> tuple[DoorParameters, Reference]:
     """The scene, built once in each process."""
     parameters, _, reference = rrr_door.scene(door)
     return parameters, reference
-
-
-@lru_cache(maxsize=512)
-def _plant(parameters: DoorParameters) -> HybridSystem:
-    """The plant, built once in each process, for all candidates that meet this member."""
-    plant: HybridSystem = system(parameters)
-    return plant

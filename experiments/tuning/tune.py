@@ -15,22 +15,22 @@ minus the arc of its event count (see `tuning.ensemble.outcome`), whatever error
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+from hybridctl.experiments.figures import shares_below
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.contact import contact_modes
 from hybridctl.experiments.tuning.door import DoorTrial, Perturbations
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
-from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, number_log_axis, save_figure
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
+from hybridctl.app.report import RunFolder, progress, record_table
 from hybridctl.checks import Array, number
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
@@ -205,16 +205,8 @@ def findings(study: Study, found: Tuning, results: Mapping[str, Statistics]) -> 
         summary,
         printed(summary),
         [
-            Check(
-                "mean error after tuning / before",
-                after.mean_error / before.mean_error,
-                0.9,
-            ),
-            Check(
-                "peak input after tuning / before",
-                after.peak_input / before.peak_input,
-                1.0,
-            ),
+            Check("mean error after tuning / before", after.mean_error / before.mean_error, 0.9),
+            Check("peak input after tuning / before", after.peak_input / before.peak_input, 1.0),
         ],
         draw=draw,
     )
@@ -326,23 +318,28 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         "after": "tuned gains, spreading",
         "conventional": "hand-set gains, conventional error",
     }
-    rows = []
-    for name, label in labels.items():
-        r = summary[name]
-        failed = sum(r["failures"].values())
-        shown = [r["mean_error"], r["p95_error"], r["peak_input"]]
-        rows.append((label, *(f"{value:.4f}" for value in shown), str(failed)))
-    title = f"Post-impact error (rad, rad/s) and input (N m) of {summary['members']} perturbed runs"
-    parts: list[Table | str] = [
-        table(title, ["", "mean", "95th percentile", "peak input", "failed"], rows),
+    runs = [
+        {"name": label, **summary[name], "failed": sum(summary[name]["failures"].values())}
+        for name, label in labels.items()
     ]
-    rows = [
-        (f"{name}, arc {k}", *(" ".join(f"{x:.4g}" for x in gain[kind]) for kind in gain))
+    columns = {
+        "": "{name}",
+        "mean": "{mean_error:.4f}",
+        "95th percentile": "{p95_error:.4f}",
+        "peak input": "{peak_input:.4f}",
+        "failed": "{failed}",
+    }
+    gains = [
+        {"name": f"{name}, arc {k}", **gain}
         for name, arcs in summary["gains"].items()
         for k, gain in enumerate(arcs)
     ]
-    parts.append(table("Gains", ["", "position [N m/rad]", "velocity [N m s/rad]"], rows))
-    return parts
+    title = f"Post-impact error (rad, rad/s) and input (N m) of {summary['members']} perturbed runs"
+    units = {"position [N m/rad]": "{position:.4g}", "velocity [N m s/rad]": "{velocity:.4g}"}
+    return [
+        record_table(title, runs, columns),
+        record_table("Gains", gains, {"": "{name}", **units}),
+    ]
 
 
 COLORS = {"before": REFERENCE, "after": TRACKING, "conventional": BASELINE}
@@ -350,47 +347,25 @@ COLORS = {"before": REFERENCE, "after": TRACKING, "conventional": BASELINE}
 
 def draw_trade_off(path: Path, summary: Mapping[str, Any]) -> None:
     """All candidates by peak input and mean error, and what the unseen runs say of the chosen."""
-    figure = canvas(6.4, 4.6)
-    axes = figure.subplots()
-    for kind, marker in (("start", "s"), ("prediction", "o"), ("search", ".")):
+    lines = []
+    for kind, style in (("start", "s"), ("prediction", "o-"), ("search", ".")):
         points = [c for c in summary["candidates"] if c["origin"].startswith(kind)]
         if points:
-            x, y = ([c[name] for c in points] for name in ("peak_input", "mean_error"))
-            style = "-" if kind == "prediction" else ""
-            axes.plot(x, y, marker + style, color="black", ms=5, lw=0.8, alpha=0.6, label=kind)
-    for name in ("before", "after"):
-        result = summary[name]
-        axes.plot(
-            result["peak_input"], result["mean_error"], "*", color=COLORS[name], ms=13, label=name
-        )
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    number_log_axis(axes.xaxis)
-    number_log_axis(axes.yaxis)
-    axes.set_xlabel("peak input [N m]")
-    axes.set_ylabel("mean post-impact error [rad, rad/s]")
-    axes.set_title("Candidates on the runs of the search; stars on unseen runs", fontsize=10)
-    _save(figure, axes, path)
+            lines.append(_place(points, kind, "black", style))
+    lines += [_place([summary[name]], name, COLORS[name], "*") for name in ("before", "after")]
+    panel = Panel("mean post-impact error [rad, rad/s]", lines, log=True)
+    title = "Candidates on the runs of the search; stars on unseen runs"
+    series(path, [[panel]], title=title, xlabel="peak input [N m]", xlog=True)
+
+
+def _place(points: Sequence[Mapping[str, Any]], label: str, color: str, style: str) -> Line:
+    peaks, errors = (np.array([p[key] for p in points]) for key in ("peak_input", "mean_error"))
+    return Line(peaks, errors, label, color, style)
 
 
 def draw_distribution(path: Path, results: Mapping[str, Statistics]) -> None:
     """The share of runs with an error up to each value."""
-    figure = canvas(6.4, 4.6)
-    axes = figure.subplots()
-    for name, result in results.items():
-        errors = np.sort(result.errors)
-        share = np.arange(1, len(errors) + 1) / len(errors)
-        axes.step(errors, share, where="post", color=COLORS[name], lw=1.6, label=name)
-    axes.axhline(0.95, color="black", lw=0.6, ls=":")
-    axes.set_xscale("log")
-    number_log_axis(axes.xaxis)
-    axes.set_xlabel("post-impact error [rad, rad/s]")
-    axes.set_ylabel("share of runs")
-    axes.set_title("Errors of perturbed runs; one that failed counts as 10", fontsize=10)
-    _save(figure, axes, path)
-
-
-def _save(figure: Figure, axes: Any, path: Path) -> None:
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    save_figure(figure, path)
+    lines = [shares_below(found.errors, n, COLORS[n]) for n, found in results.items()]
+    title, along = "Errors of perturbed runs; one that failed counts as 10", "post-impact error"
+    panel = Panel("share of runs", lines)
+    series(path, [[panel]], title=title, xlabel=f"{along} [rad, rad/s]", xlog=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from hybridctl.experiments.walking import figures, shares, tables
@@ -281,15 +281,11 @@ def searched(
 
 
 def _traded(config: Config) -> dict[str, Any]:
-    return shares.record(
-        found_gait(config, config.speed),
-        config.share,
-        ready=config.early > 0.0 or config.late > 0.0,
-        weights=Weights(*config.weights),
-        torque=config.torque,
-        extension=config.extension,
-        steps=config.share_steps,
-    )
+    gait = found_gait(config, config.speed)
+    lqr = design(gait, Weights(*config.weights))
+    tracks = Tracks.of(gait, lqr, config.share_steps, config.extension)
+    policy, ready = tracks.policy("value", lqr, config.torque), config.early + config.late > 0.0
+    return shares.record(gait, policy, config.share, ready, config.share_steps)
 
 
 def _searched(config: Config, speed: float) -> dict[str, Any]:
@@ -297,11 +293,7 @@ def _searched(config: Config, speed: float) -> dict[str, Any]:
 
 
 def compared(
-    config: Config,
-    folder: RunFolder,
-    gait: Gait,
-    workers: Crew,
-    tick: Callable[[float], None],
+    config: Config, folder: RunFolder, gait: Gait, workers: Crew, tick: Callable[[float], None]
 ) -> list[Survived]:
     """What each controller survives with the weights that suit it best.
 
@@ -356,16 +348,6 @@ def _limits(config: Config, trial: tuple[Contest, Chosen, Name]) -> tuple[float,
     return contest.limits(chosen, kind, starts)
 
 
-class OnEstimates(NamedTuple):
-    """A walk on estimates: under reference spreading, or where `sensing` is None a pushed one.
-
-    The predictive controller takes the push, on the salted filter's estimates.
-    """
-
-    sensing: Sensing | None
-    seed: int
-
-
 def on_estimates(
     config: Config, gait: Gait, workers: Crew, tick: Callable[[float], None]
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -382,7 +364,7 @@ def on_estimates(
         for driven in config.driven
     ]
     seeds = range(config.seed, config.seed + config.filtered)
-    rows = [[OnEstimates(sensing, seed) for seed in seeds] for sensing in (None, *sensings)]
+    rows = [[(sensing, seed) for seed in seeds] for sensing in (None, *sensings)]
     walk_of = partial(_walk_on_estimates, config, tracks, lqr)
     trials = [trial for row in rows for trial in row]
     found = dict(zip(trials, in_order(workers, walk_of, trials, tick), strict=True))
@@ -400,9 +382,13 @@ def on_estimates(
 
 
 def _walk_on_estimates(
-    config: Config, tracks: Tracks, lqr: PeriodicLqr, trial: OnEstimates
+    config: Config, tracks: Tracks, lqr: PeriodicLqr, trial: tuple[Sensing | None, int]
 ) -> tuple[int, float, str]:
-    """The steps of a walk, the error of its estimates, and the reason of a fall."""
+    """The steps of a walk, the error of its estimates, and the reason of a fall.
+
+    trial: sensors and a seed; without sensors the predictive controller takes a push, on the salted
+    filter's estimates.
+    """
     sensing, seed = trial
     if sensing is None:
         found = _pushed(config, tracks.gait, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hybridctl.experiments.walking.walk import Walk
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import (
     BASELINE,
+    CURVES,
     REFERENCE,
     TRACKING,
     Line,
@@ -34,73 +36,43 @@ def draw_gait(path: Path, gait: Gait) -> None:
     """Torques, force, use of the friction cone and height of the swinging foot over a step."""
     arc = gait.step.run.arcs[0]
     times = np.linspace(arc.start, arc.end, _SAMPLES)
-    mode = gait.walker.mode(arc.mode)
+    mode, torques = gait.walker.mode(arc.mode), arc.input(times)
     points = [arc.state_and_input(t) for t in times.tolist()]
     assert mode.outputs is not None
     outputs = [mode.outputs(0.0, *point) for point in points]
-    torques = arc.input(times)
     names = ("stance hip", "stance knee", "swing hip", "swing knee")
     colors = (TRACKING, "#85a9d0", REFERENCE, "#e29a90")
+    joints = [Line(times, *look) for look in zip(torques.T, names, colors, strict=True)]
     normal = np.array([out["normal_force"][0] for out in outputs])
     friction = np.array([out["friction_force"][0] for out in outputs])
-    used = np.abs(friction).max(axis=1) / normal
+    used = Line(times, np.abs(friction).max(axis=1) / normal, "used")
+    limit = Line(times, np.full(_SAMPLES, gait.friction), "coefficient", BASELINE, "--")
     gap = np.array([gait.walker.dynamics.gaps(x[:7])[1] for x, _ in points])
-    limit = np.full(_SAMPLES, gait.friction)
-    series(
-        path,
-        [
-            [
-                Panel(
-                    "torque [N m]",
-                    [
-                        Line(times, torques[:, i], name, color)
-                        for i, (name, color) in enumerate(zip(names, colors, strict=True))
-                    ],
-                    zero=True,
-                )
-            ],
-            [Panel("normal force [N]", [Line(times, normal)])],
-            [
-                Panel(
-                    "friction / normal",
-                    [
-                        Line(times, used, "used"),
-                        Line(times, limit, "coefficient", BASELINE, "--"),
-                    ],
-                )
-            ],
-            [Panel("swinging foot [m]", [Line(times, gap)], zero=True)],
-        ],
-        title=f"One step at {gait.speed:g} m/s, left foot on the ground",
-        xlabel="time since touchdown [s]",
-    )
+    panels = [
+        Panel("torque [N m]", joints, zero=True),
+        Panel("normal force [N]", [Line(times, normal)]),
+        Panel("friction / normal", [used, limit]),
+        Panel("swinging foot [m]", [Line(times, gap)], zero=True),
+    ]
+    title = f"One step at {gait.speed:g} m/s, left foot on the ground"
+    series(path, [[p] for p in panels], title=title, xlabel="time since touchdown [s]")
 
 
 def draw_errors(path: Path, gait: Gait, walks: Sequence[Walk], modulus: float) -> None:
     """The error after each touchdown, and the slope of the largest multiplier."""
-    figure = canvas(7.0, 4.2)
-    axes = figure.subplots()
-    for k, each in enumerate(walks):
-        if each.run is None or not each.steps:
-            continue
-        errors = each.errors(gait)[:15]
-        axes.semilogy(np.arange(1, len(errors) + 1), errors, "o-", ms=3, label=f"start {k + 1}")
-    steps = np.arange(2, 8)
-    axes.semilogy(
-        steps,
-        0.02 * modulus ** (steps - 2.0),
-        "--",
-        color="black",
-        lw=1.0,
-        label=f"largest multiplier, {modulus:.2f}",
-    )
-    axes.set_xlabel("step")
-    axes.set_ylabel("error after touchdown [rad, rad/s, m, m/s]")
+    lines = [
+        Line(np.arange(1.0, len(errors) + 1.0), errors, f"start {k + 1}", color, "o-")
+        for (k, each), color in zip(enumerate(walks), cycle(CURVES), strict=False)
+        if each.run is not None and each.steps
+        for errors in [each.errors(gait)[:15]]
+    ]
+    steps = np.arange(2.0, 8.0)
+    label = f"largest multiplier, {modulus:.2f}"
+    lines.append(Line(steps, 0.02 * modulus ** (steps - 2.0), label, "black", "--", 1.0))
+    panel = Panel("error after touchdown [rad, rad/s, m, m/s]", lines, log=True)
     starts = "a random start" if len(walks) == 1 else "random starts"
-    axes.set_title(f"Walking at {gait.speed:g} m/s from {starts}, reference spreading")
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8)
-    save_figure(figure, path)
+    title = f"Walking at {gait.speed:g} m/s from {starts}, reference spreading"
+    series(path, [[panel]], title=title, xlabel="step")
 
 
 _PAIRS: tuple[tuple[Name | None, Name], ...] = (

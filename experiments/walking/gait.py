@@ -33,6 +33,9 @@ STEP = (0.3, 1.2)  # how long a step may take, s
 POINTS = 5  # of collocation: with 4 the slow gait, whose errors grow by 77, closes to 5e-8 only
 
 
+_walker = lru_cache(maxsize=64)(five_link.system)
+
+
 @dataclass(frozen=True, eq=False)
 class Gait:
     """A step of the left leg that closes up to the exchange of the legs.
@@ -54,7 +57,7 @@ class Gait:
 
         torso, tilt: see `five_link.robot`.
         """
-        return _walker_with(self.friction, self.terms, step, torso, tilt)
+        return _walker(self.friction, step=step, torso=torso, tilt=tilt, terms=self.terms)
 
     @cached_property
     def symmetry(self) -> Symmetry:
@@ -115,13 +118,6 @@ class Gait:
     def multipliers(self) -> FloquetMultipliers:
         """The multipliers of that map."""
         return self.map.floquet_multipliers(symmetry=self.symmetry)
-
-
-@lru_cache(maxsize=64)
-def _walker_with(
-    friction: float, terms: TermsChoice, step: float, torso: float, tilt: float
-) -> ContactSystem:
-    return five_link.system(friction, step=step, torso=torso, tilt=tilt, terms=terms)
 
 
 def task(

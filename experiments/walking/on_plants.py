@@ -4,8 +4,7 @@ The claim: feedback and filter that were designed for impacts without duration w
 time constants of 1 and 10 ms, if they know the saltation matrix. The same controller with gains
 from the Jacobian of the reset, and the same filter with that Jacobian, are put beside them. States
 come at 1 kHz with flags of contact, or encoders and an inertial sensor at 250 Hz go through a
-filter that knows of touchdowns by these alone. By default two starts and few steps; `full` has
-eight, and twenty steps.
+filter that knows of touchdowns by these alone.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, progress, record_table
 from hybridctl.checks import Array
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
@@ -237,6 +236,7 @@ def run(config: Config, console: Console) -> Findings:
 def record(constant: float, known: Known, jumps: str, walks: list[Walked]) -> dict[str, Any]:
     """All walks of a controller on a contact, as they stand in summary.json."""
     costs = np.concatenate([walk.costs for walk in walks])
+    taken = np.quantile(costs if costs.size else np.zeros(1), (0.5, 0.99, 1.0))
     return {
         "time_constant": constant,
         "known": known,
@@ -244,14 +244,8 @@ def record(constant: float, known: Known, jumps: str, walks: list[Walked]) -> di
         "steps": [walk.steps for walk in walks],
         "ends": [walk.reason for walk in walks],
         "processor_share": float(costs.sum() / max(sum(walk.duration for walk in walks), SAMPLE)),
-        "sample_ms": dict(zip(("median", "99 %", "longest"), _quantiles(costs), strict=True)),
+        "sample_ms": dict(zip(("median", "99 %", "longest"), 1e3 * taken, strict=True)),
     }
-
-
-def _quantiles(costs: Array) -> list[float]:
-    """Quantiles of the processor time of samples, ms; of none they are zero."""
-    taken = np.quantile(costs if costs.size else np.zeros(1), (0.5, 0.99, 1.0))
-    return [1e3 * float(value) for value in taken]
 
 
 def name(row: dict[str, Any]) -> str:
@@ -261,21 +255,12 @@ def name(row: dict[str, Any]) -> str:
 
 def walk_table(records: list[dict[str, Any]]) -> Table:
     """The table of steps of all walks."""
-    columns = [
-        "feedback on, jumps, contact",
-        "steps from each start",
-        "processor share",
-        "time [ms]: median, 99 %, longest",
-    ]
-    rows = [
-        (
-            name(r),
-            " ".join(str(n) for n in r["steps"]),
-            f"{r['processor_share']:.2f}",
-            ", ".join(f"{value:.2g}" for value in r["sample_ms"].values()),
-        )
-        for r in records
-    ]
-    return table(
-        "Steps on MuJoCo before a fall, and time of a sample by the controller", columns, rows
-    )
+    rows = [{"name": name(r), **r} for r in records]
+    columns = {
+        "feedback on, jumps, contact": "{name}",
+        "steps from each start": "{steps}",
+        "processor share": "{processor_share:.2f}",
+        "ms: median, 99 %, longest": "{sample_ms:.2g}",
+    }
+    title = "Steps on MuJoCo before a fall, and time of a sample by the controller"
+    return record_table(title, rows, columns)

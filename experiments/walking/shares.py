@@ -7,34 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.limits import KINDS, Name, limit
 from rich.table import Table
 
 from hybridctl.app.plots import REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.app.report import table
+from hybridctl.app.report import record_table
+from hybridctl.hybrid.policy import Policy
 
 WAYS: tuple[Name, ...] = ("push forward", "push back", "up", "down")
 
 
-def record(
-    gait: Gait,
-    share: float,
-    *,
-    ready: bool,
-    weights: Weights,
-    torque: float,
-    extension: float,
-    steps: int,
-) -> dict[str, Any]:
+def record(gait: Gait, policy: Policy, share: float, ready: bool, steps: int) -> dict[str, Any]:
     """A gait that may use a share of friction: cost, map of a step, and what it survives.
 
-    ready: whether the share holds where it lands early and where it lands late, too. Under tracking
-    at the phase of least value, for so many steps, from the orbit itself.
+    ready: whether the share holds where it lands early and where it lands late, too. Under the
+    policy, for so many steps, from the orbit itself.
     """
-    lqr = design(gait, weights)
-    policy = Tracks.of(gait, lqr, steps, extension).policy("value", lqr, torque)
     limits = {way: limit(gait, policy, way, gait.middle, steps) for way in WAYS}
     return {
         "share": share,
@@ -48,19 +37,15 @@ def record(
 
 def share_table(records: Sequence[dict[str, Any]]) -> Table:
     """Cost and survival by share."""
-    rows = [
-        (
-            f"{r['share']:g}{', ready' * r['ready']}",
-            f"{r['cost']:.0f}",
-            f"{r['largest_multiplier']:.1f}",
-            f"{r['norm_of_map']:.0f}",
-            *(f"{size:.3g}" for size in r["limits"].values()),
-        )
-        for r in records
-    ]
-    ways = [f"{KINDS[way].title} [{KINDS[way].unit}]" for way in WAYS]
-    columns = ["share", "cost", "multiplier", "norm of the step's map", *ways]
-    return table("Gaits by the share of friction that they may use", columns, rows)
+    rows = [{**r, "name": f"{r['share']:g}{', ready' * r['ready']}"} for r in records]
+    columns = {
+        "share": "{name}",
+        "cost": "{cost:.0f}",
+        "multiplier": "{largest_multiplier:.1f}",
+        "norm of the step's map": "{norm_of_map:.0f}",
+        **{f"{KINDS[w].title} [{KINDS[w].unit}]": f"{{limits[{w}]:.3g}}" for w in WAYS},
+    }
+    return record_table("Gaits by the share of friction that they may use", rows, columns)
 
 
 def draw_shares(path: Path, records: Sequence[dict[str, Any]]) -> None:

@@ -11,7 +11,7 @@ from hybridctl.experiments.walking.limits import KINDS, Name, Survived
 from hybridctl.experiments.walking.walk import Walk
 from rich.table import Table
 
-from hybridctl.app.report import table
+from hybridctl.app.report import record_table, table
 from hybridctl.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.sensitivity.orbits import FloquetMultipliers
@@ -55,18 +55,14 @@ def walk_record(gait: Gait, lqr: PeriodicLqr, blind: PeriodicLqr) -> dict[str, A
 
 def gait_table(records: Sequence[Mapping[str, Any]]) -> Table:
     """The table of gaits by speed."""
-    rows = [
-        (
-            f"{r['speed']:g}",
-            f"{r['step_duration']:.4f}",
-            f"{r['closing']:.1e}",
-            f"{r['iterations']} ({r['seconds']:.1f} s)",
-            f"{r['largest_multiplier']:.1f}",
-        )
-        for r in records
-    ]
-    columns = ["speed [m/s]", "step [s]", "closing error", "iterations", "largest multiplier"]
-    return table("Gaits of least squared torque, under their feedforward", columns, rows)
+    columns = {
+        "speed [m/s]": "{speed:g}",
+        "step [s]": "{step_duration:.4f}",
+        "closing error": "{closing:.1e}",
+        "iterations": "{iterations} ({seconds:.1f} s)",
+        "largest multiplier": "{largest_multiplier:.1f}",
+    }
+    return record_table("Gaits of least squared torque, under their feedforward", records, columns)
 
 
 def multiplier_table(record: Mapping[str, Any]) -> Table:
@@ -122,16 +118,13 @@ def _limit(found: Survived, kind: Name) -> str:
 
 def estimate_table(records: Sequence[Mapping[str, Any]], steps: int) -> Table:
     """The table of walks on estimates: steps, and errors of the estimates."""
-    rows = [
-        (
-            f"{r['level']:g}",
-            f"{r['driven']:g}",
-            r["filter"],
-            ", ".join(map(str, r["steps_walked"])),
-            f"{np.median(r['errors']):.3f}",
-        )
-        for r in records
-    ]
-    columns = ["sensor noise", "process noise", "filter", "steps", "median error"]
+    rows = [{**r, "error": np.median(r["errors"])} for r in records]
+    columns = {
+        "sensor noise": "{level:g}",
+        "process noise": "{driven:g}",
+        "filter": "{filter}",
+        "steps": "{steps_walked}",
+        "median error": "{error:.3f}",
+    }
     title = f"Walks of {steps} steps on estimates (sensor noise 1: encoders 1 mrad, "
-    return table(title + "inclination 2 mrad, its rate 10 mrad/s)", columns, rows)
+    return record_table(title + "inclination 2 mrad, its rate 10 mrad/s)", rows, columns)

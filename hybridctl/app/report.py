@@ -10,11 +10,12 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from string import Formatter
 from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -239,6 +240,53 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     for row in rows:
         result.add_row(*(escape(printable(str(cell))) for cell in row))
     return result
+
+
+_PER_UNIT = {"mm": 1e3, "mrad": 1e3, "ms": 1e3, "%": 100.0, "deg": float(np.degrees(1.0))}
+
+
+def record_table(
+    title: str, records: Iterable[Mapping[str, Any]], columns: Mapping[str, str]
+) -> Table:
+    """A table with a row for each record, whose cells are formats of its entries.
+
+    columns: a format by header, such as "{mean:.2f} ± {error:.2f}". Numbers are in SI units; where
+    a header ends with [mm], [mrad], [ms], [deg] or [%] they are converted. Entries of a list or a
+    mapping stand side by side, a flag is yes or no, zero has no sign, and what is None or missing
+    is a dash.
+    """
+    cells = [_Cells(header) for header in columns]
+    rows = [
+        [cell.vformat(form, (), record) for cell, form in zip(cells, columns.values(), strict=True)]
+        for record in records
+    ]
+    return table(title, list(columns), rows)
+
+
+class _Cells(Formatter):
+    """The formats of a column, which converts numbers to the unit of its header."""
+
+    def __init__(self, header: str) -> None:
+        unit = header.rpartition("[")[2].removesuffix("]")
+        self._factor = _PER_UNIT.get(unit, 1.0) if header.endswith("]") else 1.0
+
+    def get_field(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            return super().get_field(name, args, kwargs)
+        except (KeyError, TypeError):
+            return None, name
+
+    def format_field(self, value: Any, spec: str) -> str:
+        if value is None:
+            return "-"
+        if isinstance(value, bool | np.bool_):
+            return "yes" if value else "no"
+        if isinstance(value, Mapping):
+            value = list(value.values())
+        if isinstance(value, list | tuple | np.ndarray):
+            return ", ".join(self.format_field(entry, spec) for entry in value)
+        text = format(self._factor * value if isinstance(value, float) else value, spec)
+        return text.lstrip("-") if not text.strip("-0.") else text
 
 
 def say(console: Console, line: str) -> None:

@@ -164,6 +164,7 @@ def series(
         visible[-1].tick_params(labelbottom=True)
     if xlog:
         cells[0][0].set_xscale("log")
+        number_log_axis(cells[0][0].xaxis)
     if span is not None:
         cells[0][0].set_xlim(span)
     figure.suptitle(readable(title))
