@@ -19,6 +19,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.model import Model, guard_rates
+from hybridctl.estimation.noise import EXACT_GUARDS
 from hybridctl.estimation.predict import StatePrediction, after_event
 from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
@@ -74,7 +75,7 @@ class ContactSignal:
 
 def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
     """The estimate given g = 0, to the variance of the guard's own noise."""
-    variance = 0.0 if model.guard_noise is None else model.guard_noise.of(guard)
+    variance = model.guard_noise.of(guard)
     if variance == 0.0:
         return condition(model, e, guard, law)
     row = model.system.outgoing(e.mode).guards.names.index(guard)
@@ -104,6 +105,6 @@ def fired(
     except SimulationError as error:
         return StatePrediction(before, notes=(f"the contact signal was not followed: {error}",))
     strategy: Strategy = "no_jump" if model.strategy == "no_jump" else "reset_jacobian"
-    timed = replace(model, guard_noise=None, strategy=strategy)
+    timed = replace(model, guard_noise=EXACT_GUARDS, strategy=strategy)
     start = np.eye(len(e.covariance)) if e is before else None
     return after_event(timed, StatePrediction(e, transition=start), event, e.covariance)

@@ -10,6 +10,7 @@ are by `dot`, which takes a third of the time of `@` where matrices have a few r
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -54,36 +55,6 @@ class Innovation(NamedTuple):
         return len(self.residual)
 
 
-def correct(
-    measurement: AnyMeasurement,
-    mode: ModeModel,
-    estimate: Estimate,
-    value: Array,
-    u: Array,
-) -> tuple[Estimate, Innovation] | None:
-    """The estimate after a measured value (m,), and the innovation; None where it is missing.
-
-    Components that are NaN are left out; a point of a manifold of which any is NaN is missing.
-    Raises `InputError` for a value, a Jacobian or a covariance of the wrong size.
-    """
-    found = compared(measurement, mode, estimate, value, u)
-    if found is None:
-        return None
-    r, h, noise = found
-    p = estimate.covariance
-    spread = h.dot(p)
-    innovation, factor = judged(measurement, estimate, r, spread.dot(h.T) + noise)
-    if not innovation.accepted:
-        return estimate, innovation
-    gain = solved(factor, spread).T
-    left = gain.dot(-h)
-    left.reshape(-1)[:: len(p) + 1] += 1.0
-    p = left.dot(p).dot(left.T) + gain.dot(noise).dot(gain.T)
-    x, p = corrected(mode, estimate.mean, p, gain.dot(r))
-    after = Estimate(estimate.mode, estimate.time, x, nearest_semidefinite(p), estimate.since)
-    return after, innovation
-
-
 def compared(
     measurement: AnyMeasurement,
     mode: ModeModel,
@@ -103,6 +74,41 @@ def compared(
     if given is True:
         return LinearizedResidual(r, h, measurement.covariance)
     return LinearizedResidual(r[given], h[given], measurement.covariance[np.ix_(given, given)])
+
+
+Compared = Callable[[AnyMeasurement, ModeModel, Estimate, Array, Array], LinearizedResidual | None]
+
+
+def correct(
+    measurement: AnyMeasurement,
+    mode: ModeModel,
+    estimate: Estimate,
+    value: Array,
+    u: Array,
+    compare: Compared = compared,
+) -> tuple[Estimate, Innovation] | None:
+    """The estimate after a measured value (m,), and the innovation; None where it is missing.
+
+    compare: how a value is compared with the estimate. Components that are NaN are left out; a
+    point of a manifold of which any is NaN is missing.
+    Raises `InputError` for a value, a Jacobian or a covariance of the wrong size.
+    """
+    found = compare(measurement, mode, estimate, value, u)
+    if found is None:
+        return None
+    r, h, noise = found
+    p = estimate.covariance
+    spread = h.dot(p)
+    innovation, factor = judged(measurement, estimate, r, spread.dot(h.T) + noise)
+    if not innovation.accepted:
+        return estimate, innovation
+    gain = solved(factor, spread).T
+    left = gain.dot(-h)
+    left.reshape(-1)[:: len(p) + 1] += 1.0
+    p = left.dot(p).dot(left.T) + gain.dot(noise).dot(gain.T)
+    x, p = corrected(mode, estimate.mean, p, gain.dot(r))
+    after = Estimate(estimate.mode, estimate.time, x, nearest_semidefinite(p), estimate.since)
+    return after, innovation
 
 
 def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | Literal[True] | None:

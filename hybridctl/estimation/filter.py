@@ -29,7 +29,7 @@ from hybridctl.estimation.measurement import AnyMeasurement, flow_tolerance
 from hybridctl.estimation.mixture import mixed
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.monitor import monitored
-from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
+from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, as_noise
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import ChannelRow, Record, Series
 from hybridctl.estimation.result import FilterResult, over_record
@@ -96,7 +96,7 @@ class SaltedKalmanFilter:
             instance("system", system, HybridSystem),
             as_noise("process_noise", process_noise),
             reset_noise,
-            None if guard_noise is None else GuardNoise(guard_noise),
+            EXACT_GUARDS if guard_noise is None else GuardNoise(guard_noise),
             member("strategy", strategy, STRATEGIES),
             number("rewind", rewind, at_least=0.0),
             fine if rtol is None else number("rtol", rtol, above=0.0),
@@ -249,9 +249,8 @@ def check_guards(model: Model, signals: Sequence[ContactSignal]) -> None:
     known = model.system.guard_names
     if known is None:
         return
-    if model.guard_noise is not None:
-        for name in model.guard_noise.named:
-            member("guard_noise of", name, known)
+    for name in model.guard_noise.named:
+        member("guard_noise of", name, known)
     for signal in signals:
         for what, guard in (("closes", signal.closes), ("opens", signal.opens)):
             if guard is not None:

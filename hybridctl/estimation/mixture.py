@@ -116,7 +116,7 @@ def own_part(model: Model, h: Hypothesis, law: InputLaw) -> Estimate:
     g, slopes = point.guards, point.guard_jacobian.state
     step, p = np.zeros(mode.space.ndx), e.covariance
     for k in rows:
-        noise = 0.0 if model.guard_noise is None else model.guard_noise.of(names[k])
+        noise = model.guard_noise.of(names[k])
         spread = p @ slopes[k]
         s = float(np.sqrt(max(float(slopes[k] @ spread) + noise, 0.0)))
         if s > 0.0:

@@ -20,7 +20,7 @@ from hybridctl.errors import (
 )
 from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.jumps import Strategy
-from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
+from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.jump import executed
 from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
@@ -62,7 +62,7 @@ class Model:
     system: HybridSystem
     process_noise: Noise | None
     reset_noise: Noise | EventNoise | None = None
-    guard_noise: GuardNoise | None = None
+    guard_noise: GuardNoise = EXACT_GUARDS
     strategy: Strategy = "saltation"
     rewind: float = 0.05
     rtol: float = 1e-9

@@ -60,6 +60,12 @@ class StatePrediction(NamedTuple):
             whole = matrix @ self.transition
         return self._replace(estimate=estimate, transition=whole)
 
+    def then(self, later: StatePrediction) -> StatePrediction:
+        """This prediction and a later one, which goes on from it."""
+        events, notes = (*self.events, *later.events), (*self.notes, *later.notes)
+        whole = self.onward(later.estimate, later.transition)
+        return whole._replace(events=events, notes=notes)
+
 
 def predict(
     model: Model, estimate: Estimate, end: float, law: InputLaw, *, halve: bool = True
@@ -297,7 +303,7 @@ def extend(model: Model, now: StatePrediction, end: float, law: InputLaw) -> Sta
         return now
     found = step_along(model, e, end, law)
     if found is not None:
-        return now.onward(found.estimate, found.transition)
+        return now.then(found)
     try:
         arc = model.extended(e.mode, e.mean, e.time, end, law)
     except SimulationError as error:

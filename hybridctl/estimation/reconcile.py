@@ -141,7 +141,7 @@ def _back(quiet: Model, after: StatePrediction, time: float, law: InputLaw) -> S
     e = after.estimate
     found = step_along(quiet, e, time, law)
     if found is not None:
-        return after.onward(found.estimate, found.transition)
+        return after.then(found)
     mode, arc = quiet.backwards(e.mode, e.mean, e.time, e.time - time, law)
     return after.onward(*along(quiet, mode, arc, e, time))
 
@@ -260,8 +260,7 @@ def _again(
     found = predict(few, back.estimate, time, law, halve=False)
     if found.kept or len(back.events) + len(found.events) == events:
         return None
-    past, notes = (*back.events, *found.events), (*back.notes, *found.notes)
-    return back.onward(found.estimate, found.transition)._replace(events=past, notes=notes)
+    return back.then(found)
 
 
 def _cut_or_fire(

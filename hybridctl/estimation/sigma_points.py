@@ -20,6 +20,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
 from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.model import Model, from_estimate
+from hybridctl.estimation.noise import EXACT_GUARDS
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -60,7 +61,7 @@ def silent(model: Model) -> Model:
         model,
         process_noise=None,
         reset_noise=None,
-        guard_noise=None,
+        guard_noise=EXACT_GUARDS,
         strategy="reset_jacobian",
     )
 
