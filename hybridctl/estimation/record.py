@@ -76,10 +76,7 @@ class Record:
 
     def input(self, t: float) -> Array | None:
         """The input (nu,) held at time t, None without inputs."""
-        if self.inputs is None:
-            return None
-        k = max(int(self.inputs.times.searchsorted(t, "right")) - 1, 0)
-        return np.asarray(self.inputs.values[k])
+        return None if self.inputs is None else self.inputs.held(t)
 
     def input_changes(self, start: float, end: float) -> Array:
         """The stamps of the input strictly between two times."""

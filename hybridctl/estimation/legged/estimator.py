@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array, array, flag, instance, member, number, vector
 from hybridctl.errors import InputError
@@ -406,9 +407,5 @@ def _upright(inertial: Array, force: Array, heading: float) -> Array:
     """
     up = inertial @ force
     roll, pitch = np.arctan2(up[1], up[2]), np.arctan2(-up[0], np.hypot(up[1], up[2]))
-    half = 0.5 * np.array([roll, pitch, heading])
-    (sr, sp, sy), (cr, cp, cy) = np.sin(half), np.cos(half)
-    root = np.array([0.0, 0.0, sy, cy])
-    root = product(root, np.array([0.0, sp, 0.0, cp]))
-    root = product(root, np.array([sr, 0.0, 0.0, cr]))
-    return product(root, quaternion(inertial))
+    root = Rotation.from_euler("ZYX", [heading, pitch, roll]).as_matrix()
+    return quaternion(root @ inertial)

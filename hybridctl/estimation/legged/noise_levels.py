@@ -21,7 +21,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import LegKinematics
-from hybridctl.estimation.legged.readings import Readings, held, stood, stretches
+from hybridctl.estimation.legged.readings import Readings, stood, stretches
 from hybridctl.estimation.legged.rotation import quaternion, vector
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.likelihood import NoiseFit, fit_noise
@@ -58,7 +58,7 @@ def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> 
     begun = angles.times[0] + (stood(angles) if told is None else told)
     moved = turned = spent = 0.0
     for pair in combinations(timed.loads, 2):
-        loads = [held(timed.loads[foot], angles.times)[:, 0] for foot in pair]
+        loads = [timed.loads[foot].held(angles.times)[:, 0] for foot in pair]
         both = np.logical_and(*(estimator.contact.states(load) for load in loads))
         for first, last in stretches(both):
             if last > first and angles.times[first] > begun:

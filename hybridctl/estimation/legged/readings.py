@@ -221,7 +221,7 @@ class Readings:
         gaps = np.append(np.where(steps > _GAP * np.median(steps), steps, 0.0), 0.0)
         means = inertial.values.copy()
         means[:-1] = 0.5 * (inertial.values[:-1] + inertial.values[1:])
-        return Series(times, np.hstack([means, gaps[:, None], held(angles, times)]))
+        return Series(times, np.hstack([means, gaps[:, None], angles.held(times)]))
 
 
 def step_time(contact: Hysteresis, loads: Iterable[Series]) -> float | None:
@@ -264,12 +264,6 @@ def uniform_stamps(times: Array) -> Array:
     numbers = np.concatenate([[0.0], np.cumsum(skipped)])
     slope, start = np.polyfit(numbers, times - times[0], 1)
     return np.asarray(times[0] + start + slope * numbers)
-
-
-def held(series: Series, times: Array) -> Array:
-    """The last values (n, m) at or before these times, or the first ones."""
-    rows = np.maximum(series.times.searchsorted(times, "right") - 1, 0)
-    return series.values[rows]
 
 
 def stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
