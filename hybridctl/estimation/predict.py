@@ -21,12 +21,11 @@ from hybridctl.errors import EventLimitError, SimulationError, SystemDefinitionE
 from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, constrained, corrected, nearest_semidefinite
 from hybridctl.estimation.jumps import jumped, to_rest
-from hybridctl.estimation.model import Model, from_estimate, guard_rates, in_pace, sees_input
+from hybridctl.estimation.model import Model, guard_rates, in_pace, sees_input
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import StepAhead, WholeStep
-from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.variation import coefficients_at
@@ -193,23 +192,13 @@ def _onward(model: Model, now: StatePrediction, end: float, law: InputLaw) -> St
     """One simulation: without the guards that the mean is outside of, as long as it is."""
     e = now.estimate
     outside, until = _outside(model, e, end, law)
+    system = model.without(e.mode, outside) if outside else model.system
+    patient = replace(model, max_events=1) if outside else model
     try:
-        with from_estimate():
-            run = simulate(
-                model.without(e.mode, outside) if outside else model.system,
-                e.mode,
-                e.mean,
-                (e.time, until),
-                law,
-                rtol=model.rtol,
-                atol=model.atol,
-                max_events=1 if outside else model.max_events,
-                on_zeno="rest",
-                on_jam="raise",
-                zeno_horizon=model.zeno_horizon,
-                first_step=until - e.time,
-                terminal=lambda event: model.late(),
-            )
+        run = patient.run(
+            system, e.mode, e.mean, (e.time, until), law,
+            first_step=until - e.time, terminal=lambda event: model.late(),
+        )  # fmt: skip
     except EventLimitError as error:
         if not outside:
             raise

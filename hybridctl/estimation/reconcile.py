@@ -32,12 +32,11 @@ from hybridctl.estimation.estimate import (
     nearest_semidefinite,
     truncated,
 )
-from hybridctl.estimation.model import Model, from_estimate, guard_rates, sees_input
+from hybridctl.estimation.model import Model, guard_rates, sees_input
 from hybridctl.estimation.predict import StatePrediction, after_event, along, predict, step_along
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Point
-from hybridctl.hybrid.simulate import simulate
 
 _ROUNDS = 4
 _FEW = 8  # events in the time by which one is overdue
@@ -115,17 +114,8 @@ def ahead(model: Model, now: StatePrediction, guard: str, law: InputLaw) -> Stat
     quiet = model.quiet
     others = [name for name in model.system.outgoing(e.mode).guards.names if name != guard]
     try:
-        with from_estimate():
-            run = simulate(
-                model.without(e.mode, others),
-                e.mode,
-                e.mean,
-                (e.time, e.time + model.rewind),
-                law,
-                rtol=model.rtol,
-                atol=model.atol,
-                terminal=lambda event: True,
-            )
+        system, span = model.without(e.mode, others), (e.time, e.time + model.rewind)
+        run = model.run(system, e.mode, e.mean, span, law, terminal=lambda event: True)
         if not run.events:
             return None
         arc, event = run.arcs[0], run.events[0]
