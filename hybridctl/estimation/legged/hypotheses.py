@@ -41,7 +41,7 @@ from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
 from hybridctl.estimation.mixture import moments
-from hybridctl.estimation.record import ChannelRow, Record, Series
+from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis, Input
 from hybridctl.hybrid.mode import ModeKey
@@ -151,10 +151,9 @@ class ContactHypotheses:
         Estimates are those of the most likely mode, without the feet that swing. sure: whether all
         feet are known to stand at first; otherwise all hypotheses are as likely.
         """
-        start = self.start(initial, sure=sure)
-        return over_record(
-            record, start, list(record.channels), self.step, lambda state: state.filter, None
-        )
+        start, steps = self.start(initial, sure=sure), (self.predict, self.update)
+        shown = lambda state: state.filter  # noqa: E731
+        return over_record(record, start, list(record.channels), *steps, shown, None)
 
     def start(self, initial: Estimate, *, sure: bool = True) -> HypothesesState:
         """The state in which a run from an estimate begins; see `run`."""
@@ -166,12 +165,14 @@ class ContactHypotheses:
 
     def predict(self, state: HypothesesState, time: float, input: Input = None) -> HypothesesState:
         """The state at a later time. input: see `SaltedKalmanFilter.predict`."""
+        if not time > state.time:
+            return state
         now = self.filter.rules.start(state.estimate)
         e = self.filter.predict(now, time, input).estimate
         return self._showing(state._replace(estimate=e))
 
     def update(
-        self, state: HypothesesState, channel: str, value: Array, input: Array
+        self, state: HypothesesState, channel: str, value: Array, input: Array | None
     ) -> HypothesesState:
         """The state after a value (m,) of a channel, measured at the time of the state.
 
@@ -180,21 +181,13 @@ class ContactHypotheses:
         if channel != ANGLES:
             state = state._replace(evidence={**state.evidence, channel: value})
         elif np.isfinite(value).all():
+            assert input is not None
             weights = self._weighed(state, value, input)
             e, innovation = self._corrected(state, weights, value, input)
             forces = {name: v for name, v in state.evidence.items() if name in self._forces}
             after = state._replace(estimate=e, weights=weights, weighed=e.time, evidence=forces)
             return self._showing(after, channel, state.estimate, innovation)
         return self._showing(state, channel)
-
-    def step(self, state: HypothesesState, record: Record, sample: ChannelRow) -> HypothesesState:
-        """The state after a sample of a record, over changes of the input: one step of `run`."""
-        for t in (*record.input_changes(state.time, sample.time).tolist(), sample.time):
-            if t > state.time:
-                state = self.predict(state, t, record.input(state.time))
-        u = record.input(sample.time)
-        assert u is not None
-        return self.update(state, sample.channel, sample.value, u)
 
     def after(self, weights: Array, h: float) -> Array:
         """Weights (m,) of the hypotheses h s later."""
