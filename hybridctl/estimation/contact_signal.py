@@ -20,7 +20,7 @@ from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement
 from hybridctl.estimation.model import Model, guard_rates
 from hybridctl.estimation.noise import EXACT_GUARDS
-from hybridctl.estimation.predict import StatePrediction, after_event
+from hybridctl.estimation.predict import StatePrediction, fired
 from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
@@ -62,14 +62,14 @@ class ContactSignal:
         )
         if value[0] >= self.on and closes is not None:
             if closes not in ways.guards.names:
-                return fired(model, estimate, estimate, closes, law)
+                return _followed(model, estimate, estimate, closes, law)
             e = _measured(model, estimate, closes, law)
             if guard_rates(model.at(e, law))[ways.guards.names.index(closes)] < 0.0:
-                return fired(model, estimate, e, closes, law)
+                return _followed(model, estimate, e, closes, law)
             note = f"{self.channel!r} is on, but {closes!r} recedes"
             return StatePrediction(estimate, notes=(note,))
         if value[0] <= self.off and opens is not None:
-            return fired(model, estimate, estimate, opens, law)
+            return _followed(model, estimate, estimate, opens, law)
         return StatePrediction(estimate)
 
 
@@ -93,18 +93,17 @@ def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
     return found[0]
 
 
-def fired(
+def _followed(
     model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw
 ) -> StatePrediction:
     """The estimate after the event of a guard at e, at its time; `before` where there is none.
 
     Its transition is that of the event, where e is the estimate before.
     """
-    try:
-        event = model.fire(e.mode, (guard,), e.time, e.mean, law)
-    except SimulationError as error:
-        return StatePrediction(before, notes=(f"the contact signal was not followed: {error}",))
     strategy: Strategy = "no_jump" if model.strategy == "no_jump" else "reset_jacobian"
     timed = replace(model, guard_noise=EXACT_GUARDS, strategy=strategy)
-    start = np.eye(len(e.covariance)) if e is before else None
-    return after_event(timed, StatePrediction(e, transition=start), event, e.covariance)
+    start = StatePrediction(e, transition=np.eye(len(e.covariance)) if e is before else None)
+    try:
+        return fired(timed, start, (guard,), e.mean, law)
+    except SimulationError as error:
+        return StatePrediction(before, notes=(f"the contact signal was not followed: {error}",))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,12 +68,10 @@ def compared(
     given = present(measurement, value)
     if given is None:
         return None
+    rows, noise = given
     predicted = observed(measurement, mode, estimate.time, estimate.mean, u)
     r = residual(measurement, predicted, value)
-    h = _jacobian(measurement, mode, estimate, u)
-    if given is True:
-        return LinearizedResidual(r, h, measurement.covariance)
-    return LinearizedResidual(r[given], h[given], measurement.covariance[np.ix_(given, given)])
+    return LinearizedResidual(r[rows], _jacobian(measurement, mode, estimate, u)[rows], noise)
 
 
 Compared = Callable[[AnyMeasurement, ModeModel, Estimate, Array, Array], LinearizedResidual | None]
@@ -111,12 +109,16 @@ def correct(
     return after, innovation
 
 
-def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | Literal[True] | None:
-    """Flags (k,) of the residual's components that were measured; True for all, None for none."""
+def present(
+    measurement: Measurement, value: Array
+) -> tuple[NDArray[np.bool_] | slice, Array] | None:
+    """The residual's components that were measured, and their noise; None where there are none."""
     if all_finite(value):
-        return True
+        return _ALL, measurement.covariance
     given = np.isfinite(value)
-    return given if measurement.residual is None and given.any() else None
+    if measurement.residual is not None or not given.any():
+        return None
+    return given, measurement.covariance[np.ix_(given, given)]
 
 
 def observed(measurement: Measurement, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
@@ -186,6 +188,7 @@ def solved(factor: Array, b: Array) -> Array:
     return np.asarray(dpotrs(factor, b, lower=1)[0])
 
 
+_ALL = slice(None)
 _LOG_TURN = math.log(2.0 * math.pi)
 
 

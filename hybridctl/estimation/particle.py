@@ -307,9 +307,8 @@ class ParticleFilter:
         there = present(measurement, value)
         if there is None:
             return now, None
-        rows = np.ones(measurement.dimension, dtype=bool) if there is True else there
+        rows, noise = there
         residuals = self._residuals(now, measurement, value, u)[:, rows]
-        noise = measurement.covariance[np.ix_(rows, rows)]
         weights = now.weights
         r = weights @ residuals
         spread = residuals - r

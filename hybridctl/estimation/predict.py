@@ -11,6 +11,7 @@ positive (see `step`), that step is the simulation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -265,7 +266,7 @@ def _bounded(model: Model, now: StatePrediction, end: float, law: InputLaw) -> S
     if not fallen:
         return held
     try:
-        after = after_event(model, held, model.fire(e.mode, fallen, end, x, law), p)
+        after = fired(model, held, fallen, x, law)
     except (SimulationError, SystemDefinitionError):
         return held
     return held if _fallen(model, after.estimate, law) else after
@@ -342,17 +343,25 @@ def _follow(
             return now
         event = run.events[k]
         past = now._replace(befores=(*now.befores, now._replace(befores=())))
-        now = after_event(model, past, event, now.estimate.covariance)
+        now = after_event(model, past, event)
         moved = not np.array_equal(now.estimate.mean, event.state_after)
         if once or moved or model.late():
             return now
     return now
 
 
-def after_event(model: Model, now: StatePrediction, event: Event, p: Array) -> StatePrediction:
-    """The estimate just after an event, with covariance p (ndx, ndx) just before it."""
+def fired(
+    model: Model, now: StatePrediction, guards: Sequence[str], x: Array, law: InputLaw
+) -> StatePrediction:
+    """The estimate just after the event of these guards at a state x (nx,), see `Model.fire`."""
+    event = model.fire(now.estimate.mode, guards, now.estimate.time, x, law)
+    return after_event(model, now, event)
+
+
+def after_event(model: Model, now: StatePrediction, event: Event) -> StatePrediction:
+    """The estimate just after an event, from that just before it."""
     noise = model.reset_noise, model.guard_noise
-    jump = jumped(model.system, event, p, model.strategy, *noise)
+    jump = jumped(model.system, event, now.estimate.covariance, model.strategy, *noise)
     mean, covariance = event.state_after, jump.covariance
     if jump.shift.any():
         mode = model.system.mode(event.mode_after)

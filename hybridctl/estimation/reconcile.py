@@ -33,7 +33,14 @@ from hybridctl.estimation.estimate import (
     truncated,
 )
 from hybridctl.estimation.model import Model, guard_rates, sees_input
-from hybridctl.estimation.predict import StatePrediction, after_event, along, predict, step_along
+from hybridctl.estimation.predict import (
+    StatePrediction,
+    after_event,
+    along,
+    fired,
+    predict,
+    step_along,
+)
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Point
@@ -120,8 +127,7 @@ def ahead(model: Model, now: StatePrediction, guard: str, law: InputLaw) -> Stat
             return None
         arc, event = run.arcs[0], run.events[0]
         there = now.onward(*along(quiet, model.system.mode(e.mode), arc, e, event.time))
-        after = after_event(quiet, there, event, there.estimate.covariance)
-        return _back(quiet, after, e.time, law)
+        return _back(quiet, after_event(quiet, there, event), e.time, law)
     except SimulationError:
         return None
 
@@ -230,12 +236,10 @@ def _fired(
     model: Model, now: StatePrediction, guard: str, mean: Array, law: InputLaw
 ) -> StatePrediction | None:
     """The estimate after the event of a guard at `mean`; None if there is no mode after it."""
-    e = now.estimate
     try:
-        event = model.fire(e.mode, (guard,), e.time, mean, law)
+        return fired(model, now, (guard,), mean, law)
     except SimulationError:
         return None
-    return after_event(model, now, event, e.covariance)
 
 
 def _again(
@@ -260,9 +264,7 @@ def _cut_or_fire(
     spread = e.covariance @ gradient
     s = float(np.sqrt(max(float(gradient @ spread), 0.0)))
     if s <= _HELD * abs(g):
-        name = model.system.outgoing(e.mode).guards.names[row]
-        event = model.fire(e.mode, (name,), e.time, e.mean, law)
-        return after_event(model, now, event, e.covariance)
+        return fired(model, now, (model.system.outgoing(e.mode).guards.names[row],), e.mean, law)
     shift, shrink = truncated(g / s)
     p = nearest_semidefinite(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
     x, p = corrected(model.system.mode(e.mode), e.mean, p, shift / s * spread)

@@ -105,7 +105,7 @@ def compared_points(
     if given is None:
         return None
     t, ways = estimate.time, sigma_points(estimate.covariance)
-    rows = np.ones(measurement.dimension, dtype=bool) if given is True else given
+    rows, noise = given
     base = observed(measurement, mode, t, estimate.mean, u)
     r = residual(measurement, base, value)[rows]
     seen, weight = np.zeros((len(ways), len(r))), 1.0 / max(len(ways), 1)
@@ -115,8 +115,7 @@ def compared_points(
     seen = seen - shift
     h = np.linalg.lstsq(ways, seen, rcond=None)[0].T
     left = seen - ways @ h.T
-    noise = measurement.covariance[np.ix_(rows, rows)] + weight * left.T @ left
-    return LinearizedResidual(r - shift, h, noise)
+    return LinearizedResidual(r - shift, h, noise + weight * left.T @ left)
 
 
 class UnscentedFilter(SaltedKalmanFilter):
