@@ -29,8 +29,8 @@ from hybridctl.errors import SimulationError
 from hybridctl.estimation.estimate import (
     Estimate,
     corrected,
+    cut_off,
     nearest_semidefinite,
-    truncated,
 )
 from hybridctl.estimation.model import Model, guard_rates, sees_input
 from hybridctl.estimation.predict import (
@@ -261,11 +261,9 @@ def _cut_or_fire(
     model: Model, now: StatePrediction, row: int, g: float, gradient: Array, law: InputLaw
 ) -> StatePrediction:
     e = now.estimate
-    spread = e.covariance @ gradient
-    s = float(np.sqrt(max(float(gradient @ spread), 0.0)))
+    s = float(np.sqrt(max(float(gradient @ e.covariance @ gradient), 0.0)))
     if s <= _HELD * abs(g):
         return fired(model, now, (model.system.outgoing(e.mode).guards.names[row],), e.mean, law)
-    shift, shrink = truncated(g / s)
-    p = nearest_semidefinite(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
-    x, p = corrected(model.system.mode(e.mode), e.mean, p, shift / s * spread)
+    step, p = cut_off(e.covariance, gradient, g, s)
+    x, p = corrected(model.system.mode(e.mode), e.mean, nearest_semidefinite(p), step)
     return now._replace(estimate=replace(e, mean=x, covariance=p))

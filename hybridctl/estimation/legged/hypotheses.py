@@ -21,7 +21,7 @@ merged by their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -40,7 +40,7 @@ from hybridctl.estimation.legged.readings import Hysteresis, signal_name
 from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
-from hybridctl.estimation.mixture import moments
+from hybridctl.estimation.mixture import combined
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis, Input
@@ -245,18 +245,12 @@ class ContactHypotheses:
             p = e.covariance + np.diag(h * self.swings[k])
             now = self.filter.rules.start(replace(e, covariance=p))
             found.append(self.filter.update(now, ANGLES, angles, u))
-        merged = self._merged([one.estimate for one in found], weights[chosen])
-        return merged, found[0].innovation
-
-    def _merged(self, estimates: Sequence[Estimate], weights: Array) -> Estimate:
-        """One estimate with the moments of several."""
-        first = estimates[0]
-        if len(estimates) == 1:
-            return first
-        means, covariances = zip(*((one.mean, one.covariance) for one in estimates), strict=True)
-        space, shares = self.base.space(first.mode), weights / weights.sum()
-        mean, p = moments(space, np.array(means), shares, covariances)
-        return replace(first, mean=mean, covariance=p)
+        first, shares = found[0], weights[chosen] / weights[chosen].sum()
+        if len(found) == 1:
+            return first.estimate, first.innovation
+        merged = combined(self.filter.model.system, [one.estimate for one in found], shares)
+        e = replace(first.estimate, mean=merged.mean, covariance=merged.covariance)
+        return e, first.innovation
 
     def _showing(
         self,

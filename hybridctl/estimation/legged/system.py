@@ -179,14 +179,19 @@ class LeggedBase:
             variances = np.concatenate([self.noise.core(gap), variances[BASE_TANGENT:]])
         return np.diag(variances)
 
-    def pose_noise(self, seen: FootKinematics, flat: bool) -> Array:
-        """Covariance (3, 3) or (6, 6) of the pose of a foot by its angles and of itself.
+    def pose_noise(self, seen: Sequence[FootKinematics], sizes: Sequence[int]) -> Array:
+        """Covariance of the poses of feet by their angles and of themselves.
 
-        In the axes of the inertial frame.
+        In the axes of the inertial frame; a foot has size 6, or 3 where it does not turn.
         """
-        size = 6 if flat else 3
-        by = self.noise.encoder * seen.twist[:size]
-        return np.asarray(by @ by.T + np.diag(self.pose_variances[:size]))
+        rows = [
+            (foot.twist[:n], self.pose_variances[:n]) for foot, n in zip(seen, sizes, strict=True)
+        ]
+        twists, variances = map(np.concatenate, zip(*rows, strict=True))
+        by = self.noise.encoder * twists
+        noise = by @ by.T
+        noise.reshape(-1)[:: len(noise) + 1] += variances
+        return np.asarray(noise)
 
     @cached_property
     def pose_variances(self) -> Array:
@@ -305,7 +310,7 @@ class Touch:
         after = base.space(self.after)
         delta, phi = self._place().dx, self._place().turn_dx
         rows = np.arange(after.ndx)[delta]
-        noise = base.pose_noise(seen, phi is not None)
+        noise = base.pose_noise([seen], [3 if phi is None else 6])
         if phi is not None:
             rows = np.append(rows, np.arange(after.ndx)[phi])
             noise[3:] = seen.rotation.T @ noise[3:]
