@@ -17,7 +17,7 @@ from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.jumps import Strategy
-from hybridctl.estimation.measurement import Measurement
+from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual
 from hybridctl.estimation.model import Model, guard_rates
 from hybridctl.estimation.noise import EXACT_GUARDS
 from hybridctl.estimation.predict import StatePrediction, fired
@@ -80,15 +80,13 @@ def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
         return condition(model, e, guard, law)
     row = model.system.outgoing(e.mode).guards.names.index(guard)
 
-    def value(mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-        return mode.guards(t, x, u)[[row]]
+    def compare(mode: ModeModel, t: float, x: Array, u: Array, z: Array) -> LinearizedResidual:
+        point = mode.calc(t, x, u)
+        slope, noise = point.guard_jacobian.state[[row]], np.array([[variance]])
+        return LinearizedResidual(-point.guards[[row]], slope, noise)
 
-    def jacobian(mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-        return mode.guard_jacobian(t, x, u).state[[row]]
-
-    zero = Measurement(guard, value, jacobian, np.array([[variance]]))
-    mode = model.system.mode(e.mode)
-    found = correct(zero, mode, e, np.zeros(1), law(e.time, e.mean))
+    mode, u = model.system.mode(e.mode), law(e.time, e.mean)
+    found = correct(ImplicitMeasurement(guard, compare), mode, e, np.zeros(1), u)
     assert found is not None
     return found[0]
 
