@@ -84,6 +84,12 @@ class Series:
         """The rows in order of time; rows of equal time keep their order."""
         return self.rows(np.argsort(self.times, kind="stable")) if self.disorder else self
 
+    @property
+    def complete(self) -> Series:
+        """The rows without missing values, in order of time."""
+        ordered = self.sorted()
+        return ordered.rows(np.isfinite(ordered.values).all(axis=1))
+
     def held(self, times: ArrayLike) -> Array:
         """The last values (..., m) at or before these times (...), or the first; rows in order."""
         return self.values[np.maximum(self.times.searchsorted(times, "right") - 1, 0)]

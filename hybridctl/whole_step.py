@@ -242,10 +242,10 @@ class _StepInputs(NamedTuple):
         name: str,
         motion: Function,
         results: Sequence[Expression],
-        more: Sequence[Expression] = (),
+        more: Sequence[Expression],
     ) -> Function:
-        """The results as a function of (t, h, rtol, atol), x, u, and more symbols."""
-        symbols = [self.scalars, self.x, self.u, *more, *self.numbers]
+        """The results as a function of (t, h, rtol, atol), x, and more symbols, such as u."""
+        symbols = [self.scalars, self.x, *more, *self.numbers]
         made = ca.Function(name, symbols, [ca.densify(r) for r in results])
         return _inlined(made) if motion.n_instructions() < _INLINED else made
 
@@ -260,7 +260,7 @@ def whole_step(motion: Function) -> Function:
     """
     start = _StepInputs.of(motion)
     sound, error, states, _, *guards = _stepped(motion, start, lambda i, x: start.u)
-    return start.function("step", motion, [sound, error, states, *guards])
+    return start.function("step", motion, [sound, error, states, *guards], [start.u])
 
 
 def fed_step(motion: Function) -> Function:
@@ -278,10 +278,9 @@ def fed_step(motion: Function) -> Function:
         u = offsets[:, i] - ca.mtimes(gains[:, nu * i : nu * (i + 1)].T, x)
         return ca.fmin(ca.fmax(u, least), most)
 
-    symbols = [start.scalars, start.x, offsets, gains, least, most, *start.numbers]
-    results = [ca.densify(result) for result in _stepped(motion, start, law)]
-    made = ca.Function("fed", symbols, results)
-    return _inlined(made) if motion.n_instructions() < _INLINED else made
+    return start.function(
+        "fed", motion, _stepped(motion, start, law), (offsets, gains, least, most)
+    )
 
 
 def _stepped(
@@ -349,7 +348,8 @@ def varied_step(
         errors.append(_error(start, scale, [rate[:, part] for rate in rates]))
     results = [ca.mmin(ca.vertcat(*sound)), end[:, 0], ca.mtimes(back, end[:, 1 : 1 + ndx])]
     if not noisy:
-        return start.function("varied", varied, [results[0], ca.fmax(*errors), *results[1:]])
+        results.insert(1, ca.fmax(*errors))
+        return start.function("varied", varied, results, [u])
     gathered = end[:, 1 + ndx :]
     deviations = ca.sqrt(ca.fabs(ca.diag(gathered)))
     # what is held gathers no more than rounding: deviations below atol count as atol
@@ -358,7 +358,7 @@ def varied_step(
     *_, bounds = _stepped(motion, start, lambda i, x: u)
     results += [back @ gathered @ back.T, bounds]
     results.insert(1, ca.mmax(ca.vertcat(*errors)))
-    return start.function("noisy", varied, results, (of_state, of_input, compliance))
+    return start.function("noisy", varied, results, (u, of_state, of_input, compliance))
 
 
 def _flat(n: int) -> Function:

@@ -282,11 +282,11 @@ def motion_name(foot: str) -> str:
 def foot_motion(kinematics: LegKinematics, angles: Series, span: float) -> dict[str, Series]:
     """Mean velocities (n, 3) in m/s of feet seen from the inertial frame, each over `span` s.
 
-    angles: in order. Rows before that time, and those where angles are missing, are left out; after
+    Rows before that time, and those where angles are missing, are left out; after
     a longer gap the velocity is that over the gap.
     """
-    known = np.isfinite(angles.values).all(axis=1)
-    times, values = angles.times[known], angles.values[known]
+    known = angles.complete
+    times, values = known.times, known.values
     feet = list(kinematics.feet)
     seen = [[foot.position for foot in kinematics(row, feet)] for row in values]
     places = np.array(seen).reshape(-1, len(feet), 3)

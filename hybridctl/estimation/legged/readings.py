@@ -106,15 +106,8 @@ class Readings:
         for name, load in self.loads.items():
             if instance(f"load of {name!r}", load, Series).values.shape[1] != 1:
                 raise InputError(f"load of {name!r} must have one column")
-        if len(self._whole(self.inertial).times) < 2:
+        if len(self.inertial.complete.times) < 2:
             raise InputError("inertial must have two rows without missing values at least")
-
-    @staticmethod
-    def _whole(series: Series) -> Series:
-        """The rows without missing values, in order."""
-        ordered = series.sorted()
-        rows = np.isfinite(ordered.values).all(axis=1)
-        return Series(ordered.times[rows], ordered.values[rows])
 
     @property
     def disorder(self) -> int:
@@ -125,7 +118,7 @@ class Readings:
     @property
     def gaps(self) -> Array:
         """Gaps (k, 2) of the inertial samples, begin and end in s."""
-        times = self._whole(self.inertial).times
+        times = self.inertial.complete.times
         steps = np.diff(times)
         late = np.flatnonzero(steps > _GAP * np.median(steps))
         return np.column_stack([times[late], times[late + 1]])
@@ -215,7 +208,7 @@ class Readings:
 
     def _inputs(self) -> Series:
         """Rows of the input, see `system`."""
-        inertial, angles = self._whole(self.inertial), self._whole(self.angles)
+        inertial, angles = self.inertial.complete, self.angles.complete
         times = inertial.times
         steps = np.diff(times)
         gaps = np.append(np.where(steps > _GAP * np.median(steps), steps, 0.0), 0.0)
