@@ -88,7 +88,7 @@ class Series:
     def complete(self) -> Series:
         """The rows without missing values, in order of time."""
         ordered = self.sorted()
-        return ordered.rows(np.isfinite(ordered.values).all(axis=1))
+        return ordered.rows(np.asarray(np.isfinite(ordered.values).all(axis=1)))
 
     def held(self, times: ArrayLike) -> Array:
         """The last values (..., m) at or before these times (...), or the first; rows in order."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,6 @@ from scipy.stats import chi2
 from hybridctl.checks import Array, array, count, number, vector
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.likelihood_quadratic import maximise
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult
@@ -30,7 +29,15 @@ from hybridctl.estimation.result import FilterResult
 _STEP = 1.0  # of a logarithm: the first steps of a search
 
 
-MakeFilter = Callable[[Array], SaltedKalmanFilter]
+class FilterRuns(Protocol):
+    """What the likelihood needs of a filter."""
+
+    def run(self, record: Record, initial: Estimate) -> FilterResult:
+        """Filter a record."""
+        ...
+
+
+MakeFilter = Callable[[Array], FilterRuns]
 
 
 class RecordScore(NamedTuple):

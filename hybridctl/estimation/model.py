@@ -197,9 +197,11 @@ class Model:
         Where its mean is off what its mode holds, or outside of it, there is no way on: the error
         of the start becomes a `SimulationError`.
         """
-        more = {"first_step": first_step, "progress": progress, "terminal": terminal}
         try:
-            return simulate(system, key, x, span, law, **self.settings, **more)
+            return simulate(
+                system, key, x, span, law,
+                first_step=first_step, progress=progress, terminal=terminal, **self.settings,
+            )  # fmt: skip
         except (ConstraintViolatedError, GuardViolatedError) as error:
             raise SimulationError(str(error)) from error
 
