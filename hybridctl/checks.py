@@ -118,8 +118,13 @@ def semidefinite(
     if a.shape[0] != a.shape[1]:
         raise InputError(f"{name} must be square, got shape {a.shape}")
     largest = float(np.abs(a).max(initial=0.0))
-    if np.abs(a - a.T).max(initial=0.0) > _SYMMETRIC * largest:
-        raise InputError(f"{name} must be symmetric, got {quoted(a.tolist())}")
+    off = np.abs(a - a.T)
+    if off.max(initial=0.0) > _SYMMETRIC * largest:
+        i, j = np.unravel_index(int(off.argmax()), off.shape)
+        raise InputError(
+            f"{name} must be symmetric, entries [{i}, {j}] and [{j}, {i}] are {a[i, j]:.9g} and "
+            f"{a[j, i]:.9g}"
+        )
     least = float(np.linalg.eigvalsh(a).min(initial=np.inf))
     if definite and not least > 0.0:
         raise InputError(f"{name} must be positive definite, its least eigenvalue is {least:.3g}")

@@ -73,6 +73,11 @@ class Compiled(threading.local):
         evaluate()
         return results
 
+    def mapped(self) -> MappedFunction:
+        """The same function at many points."""
+        function, shapes, numbers = self._made
+        return MappedFunction(function if numbers is None else held(function, numbers), shapes)
+
 
 class MappedFunction(threading.local):
     """A CasADi function of columns at many points, on memory of its own in each thread.

@@ -93,10 +93,10 @@ class StepSizeError(IntegrationError):
     """The steps of the integrator have become too short to advance the time."""
 
 
-class EventLimitError(SimulationError):
-    """A run had more events than `max_events` allows.
+class UnfinishedRunError(SimulationError):
+    """A run that had to be ended before its time.
 
-    `trajectory` is what was simulated, up to the first event that is not allowed any more.
+    `trajectory` is what was simulated, up to the last step or event that is allowed.
     """
 
     def __init__(self, message: str = "", *, trajectory: Any = None) -> None:
@@ -104,29 +104,24 @@ class EventLimitError(SimulationError):
         self.trajectory = trajectory
 
 
-class StepLimitError(SimulationError):
-    """A run took more steps than `max_steps` allows.
-
-    `trajectory` is what was simulated, up to the last step.
-    """
-
-    def __init__(self, message: str, *, trajectory: Any = None) -> None:
-        super().__init__(message)
-        self.trajectory = trajectory
+class EventLimitError(UnfinishedRunError):
+    """A run had more events than `max_events` allows."""
 
 
-class ZenoError(SimulationError):
+class StepLimitError(UnfinishedRunError):
+    """A run took more steps than `max_steps` allows."""
+
+
+class ZenoError(UnfinishedRunError):
     """Events accumulate: the dwell time between them has shrunk below `min_dwell`.
 
-    Or there are more than `max_events`, of which the last ten came within `zeno_horizon`.
-
-    `trajectory` is what was simulated, up to the last of these events. `steady`: whether intervals
-    shrink by one ratio; otherwise they only crowd.
+    Or there are more than `max_events`, of which the last ten came within `zeno_horizon`. `steady`:
+    whether intervals shrink by one ratio; otherwise they only crowd.
     """
 
     def __init__(self, message: str = "", *, trajectory: Any = None, steady: bool = False) -> None:
-        super().__init__(message)
-        self.trajectory, self.steady = trajectory, steady
+        super().__init__(message, trajectory=trajectory)
+        self.steady = steady
 
 
 class IntersectionError(SimulationError):

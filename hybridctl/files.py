@@ -72,7 +72,14 @@ def saved_arrays(path: str | os.PathLike[str], what: str, version: int) -> Itera
     there: it is no saved `what`.
     """
     try:
-        with _opened(path) as data:
+        if not Path(path).is_file():
+            os.stat(path)  # says why there is none
+            raise FileFormatError(f"{path} is no regular file")
+        with zipfile.ZipFile(path) as archive:
+            size = sum(info.file_size for info in archive.infolist())
+        if size > MOST_BYTES:
+            raise FileFormatError(f"{path} would unpack to {size} bytes, the limit is {MOST_BYTES}")
+        with np.load(path, allow_pickle=False) as data:
             header = json.loads(str(data["header"]))
             if header["format"] != version:
                 raise FileFormatError(
@@ -81,24 +88,10 @@ def saved_arrays(path: str | os.PathLike[str], what: str, version: int) -> Itera
             yield header, data
     except InputError:
         raise
-    except _GARBLED as error:
-        raise FileFormatError(f"{path} is not a saved {what}: {error}") from error
-
-
-@contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    try:
-        if not Path(path).is_file():
-            os.stat(path)
-            raise FileFormatError(f"{path} is no regular file")
-        with zipfile.ZipFile(path) as archive:
-            size = sum(info.file_size for info in archive.infolist())
-        if size > MOST_BYTES:
-            raise FileFormatError(f"{path} would unpack to {size} bytes, the limit is {MOST_BYTES}")
-        with np.load(path, allow_pickle=False) as data:
-            yield data
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read: {error}") from error
+    except _GARBLED as error:
+        raise FileFormatError(f"{path} is not a saved {what}: {error}") from error
 
 
 @contextmanager

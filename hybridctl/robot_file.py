@@ -69,6 +69,7 @@ from hybridctl.settings import Meta, NotNegative, Positive, UnitInterval, typed
 T = TypeVar("T")
 Point = tuple[float, float, float]
 Height = float | str
+SURFACES = ("plane", "planes", "sphere", "terrain")  # of which a contact takes one
 
 
 class PlaneEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -253,28 +254,18 @@ class RobotFile:
         names = (
             [name] if entry.planes is None else [f"{name} {k + 1}" for k in range(len(surfaces))]
         )
+        given = msgspec.structs.asdict(entry)
+        rest = {name: value for name, value in given.items() if name not in SURFACES}
         return [
-            Contact(
-                each,
-                entry.frame,
-                surface,
-                entry.body,
-                entry.offset,
-                entry.restitution,
-                entry.friction,
-                entry.static_friction,
-                entry.restitution_threshold,
-                entry.radius,
-                entry.tangential_restitution,
-            )
+            Contact(name=each, surface=surface, **rest)
             for each, surface in zip(names, surfaces, strict=True)
         ]
 
     def _surfaces(self, name: str) -> list[Surface]:
-        entry, kinds = self.contacts[name], ("plane", "planes", "sphere", "terrain")
-        given = [kind for kind in kinds if getattr(entry, kind) is not None]
+        entry = self.contacts[name]
+        given = [kind for kind in SURFACES if getattr(entry, kind) is not None]
         if len(given) > 1:
-            raise InputError(f"contacts.{name} takes one of {', '.join(kinds)}, got {given}")
+            raise InputError(f"contacts.{name} takes one of {', '.join(SURFACES)}, got {given}")
         if entry.sphere is not None:
             ball = entry.sphere
             return [Sphere(np.array(ball.center), ball.radius, ball.inside)]

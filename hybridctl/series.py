@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.checks import Array, Indices, array, floats, member, quoted
 from hybridctl.errors import InputError
@@ -83,6 +83,16 @@ class Series:
     def sorted(self) -> Series:
         """The rows in order of time; rows of equal time keep their order."""
         return self.rows(np.argsort(self.times, kind="stable")) if self.disorder else self
+
+    @property
+    def complete(self) -> Series:
+        """The rows without missing values, in order of time."""
+        ordered = self.sorted()
+        return ordered.rows(np.asarray(np.isfinite(ordered.values).all(axis=1)))
+
+    def held(self, times: ArrayLike) -> Array:
+        """The last values (..., m) at or before these times (...), or the first; rows in order."""
+        return self.values[np.maximum(self.times.searchsorted(times, "right") - 1, 0)]
 
     def rows(self, chosen: Indices | NDArray[np.bool_]) -> Series:
         """The series of some rows, by their numbers or by a mask."""

@@ -110,10 +110,10 @@ def orbit_derivatives(
     """
     if not orbit.return_map.is_linear:
         raise InputError("orbit must have no kinks: `bound_derivatives` serves those")
-    names, period = _period(modes, transitions, parameters, orbit, input, rtol, atol)
+    period = _period(modes, transitions, parameters, orbit, input, rtol, atol)
     multipliers = orbit.multipliers.others
     return OrbitDerivatives(
-        names,
+        tuple(parameters),
         period.start,
         period.duration,
         period.monodromy,
@@ -122,16 +122,8 @@ def orbit_derivatives(
         np.array(
             [eigenvalue_derivatives(period.monodromy, period.transition, k) for k in multipliers],
             dtype=np.complex128,
-        ).reshape(len(multipliers), len(names)),
+        ).reshape(len(multipliers), len(parameters)),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class OrbitBounds:
-    """How the bounds of an orbit's growth change with the parameters `names`; see `growth`."""
-
-    names: tuple[str, ...]
-    growth: GrowthDerivatives
 
 
 def bound_derivatives(
@@ -143,7 +135,7 @@ def bound_derivatives(
     input: Callable[[float], ArrayLike] | None = None,
     rtol: float = 1e-10,
     atol: float = 1e-10,
-) -> OrbitBounds:
+) -> GrowthDerivatives:
     """How the bounds of `stability` change with parameters that keep simultaneous guards together.
 
     Arguments are those of `orbit_derivatives`. Each piece of the return map is that of one order,
@@ -153,15 +145,15 @@ def bound_derivatives(
     one piece, and what `orbit_derivatives` and `growth_derivatives` raise.
     """
     parts, ways = list(modes), list(transitions)
-    found, names = stability(orbit), tuple(parameters)
+    found = stability(orbit)
     periods = [
-        _period(parts, chosen, parameters, orbit, input, rtol, atol)[1]
+        _period(parts, chosen, parameters, orbit, input, rtol, atol)
         for chosen in _orders(ways, orbit)
     ]
     starts = np.array([np.vstack([p.start, p.duration]) for p in periods])
     apart = np.abs(starts - starts[0]).max(axis=(0, 1))
     if apart.max() > _TOGETHER * (1.0 + np.abs(starts).max()):
-        name = names[int(apart.argmax())]
+        name = list(parameters)[int(apart.argmax())]
         raise InputError(f"parameter {name!r} parts guards that fire together on the orbit")
     basis, flow = found.basis, _flow(orbit)
     changes = []
@@ -175,7 +167,7 @@ def bound_derivatives(
             left = flow @ period.monodromy @ basis / (flow @ flow)
             change -= turn[:, :, None] * left
         changes.append(change)
-    return OrbitBounds(names, growth_derivatives(found, changes))
+    return growth_derivatives(found, changes)
 
 
 def _flow(orbit: PeriodicOrbit) -> Array | None:
@@ -242,8 +234,8 @@ def _period(
     input: Callable[[float], ArrayLike] | None,
     rtol: float,
     atol: float,
-) -> tuple[tuple[str, ...], _Period]:
-    """The parameters' names, and how the period of an orbit changes with them."""
+) -> _Period:
+    """How the period of an orbit changes with the parameters."""
     system, by = parametric_system(*variational(list(modes), list(transitions)), parameters)
     start, n = orbit.state, len(orbit.state)
     law = None if input is None else (lambda t, x: np.asarray(input(t), dtype=np.float64))
@@ -270,7 +262,7 @@ def _period(
     shaped = change.T.reshape(count, n, n).transpose(0, 2, 1)  # columns of Phi one by one
     transition = np.stack([carried(symmetry, part) for part in shaped])
     start_change = np.asarray(found[:n], dtype=np.float64)
-    return by.names, _Period(start_change, found[n] * autonomous, matrix, transition)
+    return _Period(start_change, found[n] * autonomous, matrix, transition)
 
 
 def _again(

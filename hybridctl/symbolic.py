@@ -39,7 +39,7 @@ from hybridctl.hybrid.system import HybridSystem, listed_parts
 from hybridctl.sensitivity.augmentation import SystemParameters
 from hybridctl.sensitivity.held_inputs import inputs_as_parameters
 from hybridctl.spaces import VectorSpace
-from hybridctl.whole_jump import CompiledJump, compiled_jump
+from hybridctl.whole_jump import CompiledJump
 from hybridctl.whole_step import CompiledMode, expanded, made
 
 Expression: TypeAlias = Any
@@ -345,9 +345,9 @@ class ExpressionMode(CompiledMode):
 
     def leaves_by(self, i: int, reset: ResetModel, expression: Function) -> None:
         """Compile the jump of guard i by a reset, whose map is this function of (t, x, u)."""
-        jump = None if self._motion is None else compiled_jump(self._motion, i, expression)
-        if jump is not None:
-            self._jumps[i, reset] = jump
+        scalars = expanded(expression)
+        if self._motion is not None and scalars is not None:
+            self._jumps[i, reset] = CompiledJump(self._motion, i, scalars)
 
     def jump_of(self, i: int, reset: ResetModel) -> CompiledJump | None:
         """The jump of guard i by a reset, if this mode knows it."""

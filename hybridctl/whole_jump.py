@@ -26,7 +26,7 @@ class CompiledJump:
     """The jump of guard i of a mode by a reset.
 
     before: what the mode does, a Function (t, x, u) -> (rate (nx,), guards (n,), sound) of SX in a
-    vector space. reset: a Function (t, x, u) -> x+ (nx+,).
+    vector space. reset: a Function (t, x, u) -> x+ (nx+,) of SX.
     """
 
     def __init__(self, before: Function, i: int, reset: Function) -> None:
@@ -78,12 +78,3 @@ class CompiledJump:
             r[:, of_input],
             r @ rates,
         )
-
-
-def compiled_jump(before: Function, i: int, reset: Function) -> CompiledJump | None:
-    """The `CompiledJump` of a guard; None for functions of MX that have no expansion to SX."""
-    try:
-        before, reset = (function.expand() for function in (before, reset))
-    except RuntimeError:  # CasADi's, for what has no SX
-        return None
-    return CompiledJump(before, i, reset)

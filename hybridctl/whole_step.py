@@ -28,7 +28,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.compiled import Compiled, MappedFunction, held
+from hybridctl.compiled import Compiled, MappedFunction
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.model import (
@@ -41,7 +41,7 @@ from hybridctl.hybrid.model import (
     StepTransition,
     WholeStep,
 )
-from hybridctl.hybrid.series import DEGREE, FRACTIONS, TO_SERIES
+from hybridctl.hybrid.series import FRACTIONS, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
 from hybridctl.whole_jump import CompiledJump
 
@@ -54,16 +54,18 @@ _INPUTS: Array = np.array([0.0, *DOP853_TABLEAU.nodes, *FRACTIONS])  # where a l
 _UNLIMITED: Array = np.array([[-np.inf], [np.inf]])
 _LARGEST = 3000  # instructions of field and guards of a step that is made unasked
 _INLINED = 200  # instructions of a function: copies of a smaller one cost less than calls of it
+_MATRICES = {"step": (2, 3), "fed": (2, 3, 4), "varied": (3,), "noisy": (3, 4)}  # of the results
 _LEAST = 1e-300  # keeps the error of a step that is exact from being 0 / 0
 
 
-def expanded(motion: Function) -> Function | None:
-    """A motion as scalars, None for one that is too large to make whole steps of unasked.
+def expanded(function: Function) -> Function | None:
+    """A function as scalars.
 
-    motion: as in `whole_step`, but it may be of MX if all of it can be expanded to SX.
+    None for one of MX of which not all can be expanded to SX, and for one that is too large to
+    make whole steps or jumps of unasked.
     """
     try:
-        scalars = motion.expand()
+        scalars = function.expand()
     except RuntimeError:  # CasADi's, for what has no SX
         return None
     return scalars if scalars.n_instructions() <= _LARGEST else None
@@ -109,40 +111,30 @@ class CompiledMode(ModeModel):
         """The function (t, x, u) -> rate (nx,), guards (n,), whether they are sound."""
         return self.make("motion")
 
+    def _compiled(self, name: str) -> Compiled:
+        """A function of `make`: some of its results are matrices, the others columns."""
+        made = self.make(name)
+        shapes: list[tuple[int, ...]] = [
+            made.size_out(i)[::-1] if i in _MATRICES[name] else (made.numel_out(i),)
+            for i in range(made.n_out())
+        ]
+        return Compiled(made, shapes, self.numbers)
+
     @cached_property
     def _step(self) -> Compiled:
-        return Compiled(*self._step_made, self.numbers)
+        return self._compiled("step")
 
     @cached_property
     def _fed(self) -> Compiled:
-        made = self.make("fed")
-        nx, nu, n = made.size1_out(2), made.size1_out(3), made.size1_out(4)
-        kinds = [(DEGREE + 1, size) for size in (nx, nu, n)]
-        return Compiled(made, [(1,), (1,), *kinds, (n,)], self.numbers)
+        return self._compiled("fed")
 
     @cached_property
     def _varied(self) -> Compiled:
-        return Compiled(*self._varied_made, self.numbers)
-
-    @cached_property
-    def _step_made(self) -> tuple[Function, list[tuple[int, ...]]]:
-        """The function, and the shapes of its results."""
-        made = self.make("step")
-        nx, n = made.size1_out(2), made.size1_out(3)
-        return made, [(1,), (1,), (DEGREE + 1, nx), (DEGREE + 1, n), (n,)]
-
-    @cached_property
-    def _varied_made(self) -> tuple[Function, list[tuple[int, ...]]]:
-        """The function, and the shapes of its results."""
-        made = self.make("varied")
-        return made, [(1,), (1,), (made.size1_out(2),), made.size_out(3)]
+        return self._compiled("varied")
 
     @cached_property
     def _noisy(self) -> Compiled:
-        made = self.make("noisy")
-        square, n = made.size_out(3), made.size1_out(5)
-        shapes = [(1,), (1,), (made.size1_out(2),), square, square, (n,)]
-        return Compiled(made, shapes, self.numbers)
+        return self._compiled("noisy")
 
     def many_jumps(self, i: int, reset: ResetModel) -> Many | None:
         """The jump of guard i by a reset that this mode is compiled with, from many points."""
@@ -155,13 +147,8 @@ class CompiledMode(ModeModel):
         if not self.compiled:
             return None
         rate = _part(self.motion, "rate", 0)
-        step, varied = (
-            MappedFunction(made if self.numbers is None else held(made, self.numbers), shapes)
-            for made, shapes in (self._step_made, self._varied_made)
-        )
-        return ManySteps(
-            MappedFunction(rate, [(rate.numel_out(0),)]), step, partial(_matrices, varied)
-        )
+        rates = MappedFunction(rate, [(rate.numel_out(0),)])
+        return ManySteps(rates, self._step.mapped(), partial(_matrices, self._varied.mapped()))
 
     def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
         """The step under a held input, or in a vector space a feedback; None where not sound."""
@@ -250,10 +237,10 @@ class _StepInputs(NamedTuple):
         name: str,
         motion: Function,
         results: Sequence[Expression],
-        more: Sequence[Expression] = (),
+        more: Sequence[Expression],
     ) -> Function:
-        """The results as a function of (t, h, rtol, atol), x, u, and more symbols."""
-        symbols = [self.scalars, self.x, self.u, *more, *self.numbers]
+        """The results as a function of (t, h, rtol, atol), x, and more symbols, such as u."""
+        symbols = [self.scalars, self.x, *more, *self.numbers]
         made = ca.Function(name, symbols, [ca.densify(r) for r in results])
         return _inlined(made) if motion.n_instructions() < _INLINED else made
 
@@ -268,7 +255,7 @@ def whole_step(motion: Function) -> Function:
     """
     start = _StepInputs.of(motion)
     sound, error, states, _, *guards = _stepped(motion, start, lambda i, x: start.u)
-    return start.function("step", motion, [sound, error, states, *guards])
+    return start.function("step", motion, [sound, error, states, *guards], [start.u])
 
 
 def fed_step(motion: Function) -> Function:
@@ -286,10 +273,9 @@ def fed_step(motion: Function) -> Function:
         u = offsets[:, i] - ca.mtimes(gains[:, nu * i : nu * (i + 1)].T, x)
         return ca.fmin(ca.fmax(u, least), most)
 
-    symbols = [start.scalars, start.x, offsets, gains, least, most, *start.numbers]
-    results = [ca.densify(result) for result in _stepped(motion, start, law)]
-    made = ca.Function("fed", symbols, results)
-    return _inlined(made) if motion.n_instructions() < _INLINED else made
+    return start.function(
+        "fed", motion, _stepped(motion, start, law), (offsets, gains, least, most)
+    )
 
 
 def _stepped(
@@ -350,7 +336,8 @@ def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Func
         errors.append(_error(start, scale, [rate[:, part] for rate in rates]))
     results = [ca.mmin(ca.vertcat(*sound)), end[:, 0], ca.mtimes(back, end[:, 1 : 1 + ndx])]
     if not noisy:
-        return start.function("varied", varied, [results[0], ca.fmax(*errors), *results[1:]])
+        results.insert(1, ca.fmax(*errors))
+        return start.function("varied", varied, results, [u])
     gathered = end[:, 1 + ndx :]
     deviations = ca.sqrt(ca.fabs(ca.diag(gathered)))
     # what is held gathers no more than rounding: deviations below atol count as atol
@@ -359,7 +346,7 @@ def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Func
     *_, bounds = _stepped(motion, start, lambda i, x: u)
     results += [back @ gathered @ back.T, bounds]
     results.insert(1, ca.mmax(ca.vertcat(*errors)))
-    return start.function("noisy", varied, results, (of_state, of_input))
+    return start.function("noisy", varied, results, (u, of_state, of_input))
 
 
 def _flat(n: int) -> Function:

@@ -66,6 +66,7 @@ HOME = {
     "mujoco": {"interop/mujoco.py"},
     "pinocchio": {
         "app/viewer/bodies.py",
+        "estimation/legged/rotation.py",
         "mechanics/multibody/robot.py",
         "mechanics/multibody/sweeps.py",
         "mechanics/multibody/urdf.py",

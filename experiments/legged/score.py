@@ -13,7 +13,7 @@ from hybridctl.checks import Array
 from hybridctl.estimation import Estimate, Record
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.readings import Readings, held
+from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.legged.rotation import matrix, quaternion
 from hybridctl.estimation.result import FilterResult
 
@@ -27,7 +27,7 @@ def odometry(
     """
     timed, kinematics = estimator.readings(readings), estimator.base.kinematics
     feet, angles = list(timed.loads), timed.angles
-    loads = np.hstack([held(timed.loads[foot], angles.times) for foot in feet])
+    loads = np.hstack([timed.loads[foot].held(angles.times) for foot in feet])
     bearing = np.argmax(loads, axis=1)
     inner, offset = kinematics.base  # inertial frame in the root
     turn, place = matrix(orientation), np.array(position, dtype=np.float64)

@@ -14,10 +14,11 @@ from hybridctl.checks import Array
 from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.events import NEWTON
-from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, Integrator, first_length
+from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, first_length
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.many import ManySteps
 from hybridctl.hybrid.model import FREE_PACE, ModeModel, StepAhead
+from hybridctl.hybrid.run import Run
 from hybridctl.hybrid.step import Step, put_back
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
@@ -29,25 +30,21 @@ _STALLED = 64.0  # spacings of numbers at t: as near to a root as the rounding o
 
 @dataclass(frozen=True)
 class HeldMode:
-    """A mode under a held input u (nu,), as a flight sees it; many: its steps.
+    """A mode under a held input u (nu,), as a flight of a run sees it; many: its steps.
 
-    tolerances (n,) of its guards; window: of simultaneous ones, s. rtol, atol: of the transition
-    matrices, None where none are asked for.
+    tolerance_of_matrices: rtol and atol of transition matrices, None where none are asked for.
     """
 
     mode: ModeModel
     many: ManySteps
+    run: Run
     input: Array
-    integrator: Integrator
-    tolerances: Array
-    window: float
-    t_end: float
     tolerance_of_matrices: tuple[float, float] | None
 
     @property
     def rtol(self) -> float:
         """The relative tolerance of the steps."""
-        return float(max(self.integrator.rtol, LEAST_RTOL))
+        return float(max(self.run.integrator.rtol, LEAST_RTOL))
 
     def inputs(self, m: int) -> Array:
         """The input for m members, (m, nu)."""
@@ -59,7 +56,7 @@ class HeldMode:
 
     def taken(self, t: Array, h: Array, x: Array) -> list[Array]:
         """Steps of lengths h (m,) from (t, x): the results of `ManySteps.step`."""
-        scalars = _scalars(t, h, self.rtol, self.integrator.atol)
+        scalars = _scalars(t, h, self.rtol, self.run.integrator.atol)
         return self.many.step(scalars, x, self.inputs(len(t)))
 
 
@@ -77,7 +74,9 @@ class Flight:
         m, ndx = len(t), ground.mode.space.ndx
         self._ground, self._begin = ground, t
         self._t, self._x = t.copy(), x.copy()
-        self._watch = Watch(m, ground.tolerances, ground.window)
+        run = ground.run
+        tolerances = run.guard_tolerance * ground.mode.guard_set.sizes
+        self._watch = Watch(m, tolerances, run.event_window)
         self.odd, self.guard = np.zeros(m, dtype=bool), np.full(m, -1)
         self.end, self.start, self.steps = t.copy(), t.copy(), np.zeros(m, dtype=int)
         self.states = np.empty((m, 8, x.shape[1]))
@@ -85,9 +84,8 @@ class Flight:
         self.matrix = None
         if ground.tolerance_of_matrices is not None:
             self.matrix = np.tile(np.eye(ndx), (m, 1, 1))
-        self._longest = np.full(m, ground.integrator.max_step)
-        tolerances = ground.rtol, ground.integrator.atol
-        ahead = ground.t_end, tolerances, _EXPONENT
+        self._longest = np.full(m, run.integrator.max_step)
+        ahead = run.t_end, (ground.rtol, run.integrator.atol), _EXPONENT
         first = first_length(ground.rate, ground.rate(t, x), t, x, *ahead)
         self.length = np.where(np.isnan(lengths), first, lengths)
         self._paced(np.arange(m))
@@ -104,7 +102,7 @@ class Flight:
 
     def _round(self, on: Rows) -> Rows:
         """Attempt one step for every member that is still on its arc; returns who remains on it."""
-        t, t_end = self._t[on], self._ground.t_end
+        t, t_end = self._t[on], self._ground.run.t_end
         ahead = t + self._h[on]
         last = ahead >= t_end
         ahead = np.where(last, t_end, ahead)
@@ -235,7 +233,7 @@ class Flight:
         ground = self._ground
         if ground.mode.held is None or ground.mode.project is None:
             return
-        tolerances = ground.rtol, ground.integrator.atol
+        tolerances = ground.rtol, ground.run.integrator.atol
         for k in rows.tolist():
             try:
                 x = put_back(ground.mode, float(self._t[k]), self._x[k], *tolerances)
@@ -253,7 +251,7 @@ class Flight:
         for k in rows.tolist():
             x = mode.space.normalize(self._x[k])
             pace = mode.pace(float(self._t[k]), x, ground.input)
-            self._longest[k] = min(ground.integrator.max_step, pace.longest_step)
+            self._longest[k] = min(ground.run.integrator.max_step, pace.longest_step)
             self.odd[k] |= pace.relaxation < min(self.length[k], self._longest[k])
 
 

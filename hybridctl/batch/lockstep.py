@@ -9,6 +9,8 @@ it shows what is wrong.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -40,18 +42,17 @@ from hybridctl.sensitivity.simultaneous import jump_derivative
 from hybridctl.sensitivity.variation import arc_transition
 
 
-class Ends:
-    """What became of n members, each None where it has not come to the end.
+class MemberEnd(NamedTuple):
+    """Where a member of a batch ended, as far as it got, and its events.
 
-    modes, states (nx,), matrices (ndx, ndx0; None where none are asked for, or there is none), and
-    their events.
+    matrix (ndx, ndx0): None where it is not asked for, or there is none. error: why it failed.
     """
 
-    def __init__(self, n: int) -> None:
-        self.modes: list[ModeKey | None] = [None] * n
-        self.states: list[Array | None] = [None] * n
-        self.matrices: list[Array | None] = [None] * n
-        self.events: list[list[BriefEvent]] = [[] for _ in range(n)]
+    mode: ModeKey | None = None
+    state: Array | None = None
+    matrix: Array | None = None
+    events: Sequence[BriefEvent] = ()
+    error: HybridctlError | None = None
 
 
 class _Wave(NamedTuple):
@@ -100,8 +101,8 @@ class Lockstep:
 
     run: the settings of each, with a policy whose laws are held inputs that do not depend on the
     state. modes, states: of the members at time `start`, s. matrices: rtol and atol of transition
-    matrices, None where none are asked for. Afterwards ends: of members that got there. given_up:
-    members for which something raises.
+    matrices, None where none are asked for. Afterwards ends: of the members that got there; the
+    others are those for which something raises.
     """
 
     def __init__(
@@ -114,15 +115,13 @@ class Lockstep:
     ) -> None:
         self._run, self._start, self._tolerances = run, start, matrices
         n = len(modes)
-        self.ends = Ends(n)
-        self._events = self.ends.events
+        self.ends: dict[int, MemberEnd] = {}
+        self._events: list[list[BriefEvent]] = [[] for _ in range(n)]
         self._steps, self._fired = np.zeros(n, dtype=int), np.zeros(n, dtype=int)
         self._recent = np.full((n, INSTANT_EVENTS - 1), -np.inf)  # times of the last events
         self._lengths: dict[ModeKey, Array] = {}
-        self._grounds: dict[ModeKey, HeldMode | None] = {}
-        self._jumps: dict[tuple[ModeKey, int], _MappedJump | None] = {}
+        self._ground, self._jump_of = cache(self._new_ground), cache(self._new_jump)
         self._waiting: dict[tuple[ModeKey, int], list[_Wave]] = {}
-        self.given_up: list[int] = []
         for key in dict.fromkeys(modes):
             rows = np.array([i for i in range(n) if modes[i] == key])
             x, t = np.array([states[i] for i in rows.tolist()]), np.full(len(rows), start)
@@ -138,12 +137,11 @@ class Lockstep:
         self._waiting.setdefault((key, width), []).append(wave)
 
     def _holding(self, key: ModeKey, wave: _Wave) -> _Wave:
-        """The members that begin on what their mode holds; the others are given up."""
+        """The members that begin on what their mode holds."""
         held = self._run.system.mode(key).held
         if held is None:
             return wave
         good = np.array([_begins(held, key, x) for x in wave.states], dtype=bool)
-        self.given_up += wave.rows[~good].tolist()
         return wave.part(np.flatnonzero(good))
 
     def _flow(self, key: ModeKey, wave: _Wave) -> None:
@@ -187,13 +185,12 @@ class Lockstep:
         if space.nx != space.ndx:
             states = np.array([space.normalize(x) for x in states]).reshape(states.shape)
         for k, i in enumerate(wave.rows.tolist()):
-            self.ends.modes[i], self.ends.states[i] = key, states[k]
-            if wave.matrices is not None:
-                self.ends.matrices[i] = wave.matrices[k]
+            matrix = None if wave.matrices is None else wave.matrices[k]
+            self.ends[i] = MemberEnd(key, states[k], matrix, self._events[i])
 
     def _jump(self, key: ModeKey, guard: int, wave: _Wave) -> Flags:
         """Take members through an event that is an expression; returns for whom it was one."""
-        jump, run = self._mapped(key, guard), self._run
+        jump, run = self._jump_of(key, guard), self._run
         if jump is None:
             return np.zeros(len(wave.rows), dtype=bool)
         crowded = wave.times - self._recent[wave.rows, 0] <= run.at_once
@@ -223,9 +220,9 @@ class Lockstep:
 
     def _alone(self, key: ModeKey, wave: _Wave) -> None:
         """Simulate the next arc of every member of a wave by itself."""
-        for k, i in enumerate(wave.rows.tolist()):
+        for k in range(len(wave.rows)):
             one = wave.part(np.array([k]))
-            try:
+            with suppress(HybridctlError):
                 arc, crossing = self._arc(key, one)
                 if self._tolerances is not None and one.matrices is not None:
                     mode = self._run.system.mode(key)
@@ -235,8 +232,6 @@ class Lockstep:
                     self._arrive(key, one._replace(states=arc(arc.end)[None]))
                 else:
                     self._cross(one, arc, crossing)
-            except HybridctlError:
-                self.given_up.append(i)
 
     def _arc(self, key: ModeKey, one: _Wave) -> tuple[Arc, Crossing | None]:
         """The arc of one member, and what ends it before the span ends."""
@@ -257,10 +252,8 @@ class Lockstep:
 
     def _cross_alone(self, key: ModeKey, guard: int, one: _Wave, arc: Arc) -> None:
         name = self._run.system.outgoing(key).guards.names[guard]
-        try:
+        with suppress(HybridctlError):
             self._cross(one, arc, Crossing(arc.end, (name,)))
-        except HybridctlError:
-            self.given_up.append(int(one.rows[0]))
 
     def _cross(self, one: _Wave, arc: Arc, crossing: Crossing) -> None:
         """Take one member through the event at the end of an arc."""
@@ -286,34 +279,16 @@ class Lockstep:
         law = input_law(self._run.policy, History(key, self._start, nothing), mode.nu)
         return law(self._start, nothing)
 
-    def _ground(self, key: ModeKey) -> HeldMode | None:
-        """The mode as a flight sees it, None where its members do not fly together."""
-        if key not in self._grounds:
-            try:
-                self._grounds[key] = self._new_ground(key)
-            except HybridctlError:  # of an input that does not fit
-                self._grounds[key] = None
-        return self._grounds[key]
-
     def _new_ground(self, key: ModeKey) -> HeldMode | None:
-        run, mode = self._run, self._run.system.mode(key)
+        """The mode as a flight sees it, None where its members do not fly together."""
+        mode = self._run.system.mode(key)
         if mode.many is None:
             return None
-        return HeldMode(
-            mode,
-            mode.many,
-            self._input(key),
-            run.integrator,
-            run.guard_tolerance * mode.guard_set.sizes,
-            run.event_window,
-            run.t_end,
-            self._tolerances,
-        )
-
-    def _mapped(self, key: ModeKey, guard: int) -> _MappedJump | None:
-        if (key, guard) not in self._jumps:
-            self._jumps[key, guard] = self._new_jump(key, guard)
-        return self._jumps[key, guard]
+        try:
+            u = self._input(key)
+        except HybridctlError:  # an input that does not fit
+            return None
+        return HeldMode(mode, mode.many, self._run, u, self._tolerances)
 
     def _new_jump(self, key: ModeKey, guard: int) -> _MappedJump | None:
         """The jump of a guard, None where it is not an expression between modes that fly."""
@@ -333,11 +308,10 @@ class Lockstep:
 
 def _begins(held: Held, key: ModeKey, x: Array) -> bool:
     """Whether an arc of a mode that holds this can begin at the state x."""
-    try:
+    with suppress(HybridctlError):
         held.check("x0", key, x)
-    except HybridctlError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _size(wave: _Wave) -> int:

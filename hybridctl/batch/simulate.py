@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.batch.lockstep import Ends, Lockstep
+from hybridctl.batch.lockstep import Lockstep, MemberEnd
 from hybridctl.checks import Array, array, flag, instance, interval, sequence, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -115,11 +115,13 @@ def simulate_batch(
     begun = [system.mode(key) for key in dict.fromkeys(modes)]
     if not (together and any(mode.many is not None for mode in begun)):
         apply = map if executor is None else executor.map
-        found = enumerate(apply(alone, modes, states))
-        return _gathered(Ends(len(modes)), found, begun, sensitivities)
+        return _gathered(list(apply(alone, modes, states)), begun, sensitivities)
     lockstep = Lockstep(run, modes, states, start, (rtol, atol) if sensitivities else None)
-    others = ((i, alone(modes[i], states[i])) for i in lockstep.given_up)
-    return _gathered(lockstep.ends, others, begun, sensitivities)
+    ends = [
+        lockstep.ends.get(i) or alone(key, x)
+        for i, (key, x) in enumerate(zip(modes, states, strict=True))
+    ]
+    return _gathered(ends, begun, sensitivities)
 
 
 def _starts(
@@ -143,16 +145,6 @@ def _starts(
     return modes, states
 
 
-class _Alone(NamedTuple):
-    """A member that was simulated by itself, as far as that went; error: why no farther."""
-
-    mode: ModeKey | None
-    state: Array | None
-    matrix: Array | None
-    events: list[BriefEvent]
-    error: HybridctlError | None
-
-
 def _alone(
     system: HybridSystem,
     t_span: tuple[float, float],
@@ -161,12 +153,12 @@ def _alone(
     sensitivities: bool,
     mode: ModeKey,
     x0: Array,
-) -> _Alone:
+) -> MemberEnd:
     """The simulation of one member by itself."""
     try:
         run = simulate(system, mode, x0, t_span, policy, **settings)
     except HybridctlError as error:
-        return _Alone(None, None, None, [], error)
+        return MemberEnd(error=error)
     matrix, failure = None, None
     if sensitivities:
         try:
@@ -175,29 +167,21 @@ def _alone(
         except HybridctlError as error:
             failure = error
     events = [BriefEvent.of(event) for event in run.events]
-    return _Alone(run.final_mode, run.final_state, matrix, events, failure)
+    return MemberEnd(run.final_mode, run.final_state, matrix, events, failure)
 
 
-def _gathered(
-    ends: Ends,
-    others: Iterable[tuple[int, _Alone]],
-    modes: Sequence[ModeModel],
-    sensitivities: bool,
-) -> Batch:
-    """The batch of results: of members that ran together, and of `others`, which ran alone."""
-    errors = {}
-    for i, one in others:
-        ends.modes[i], ends.states[i], ends.matrices[i], ends.events[i], error = one
-        if error is not None:
-            error.args = (f"member {i}: {error}", *error.args[1:])
-            errors[i] = error
+def _gathered(ends: Sequence[MemberEnd], modes: Sequence[ModeModel], sensitivities: bool) -> Batch:
+    """The batch of all members, which began in these modes."""
+    errors = {i: end.error for i, end in enumerate(ends) if end.error is not None}
+    for i, error in errors.items():
+        error.args = (f"member {i}: {error}", *error.args[1:])
     nx = max((mode.space.nx for mode in modes), default=0)
     ndx = max((mode.space.ndx for mode in modes), default=0)
     return Batch(
-        _padded(ends.states, (nx,)),
-        tuple(ends.modes),
-        _padded(ends.matrices, (ndx, ndx)) if sensitivities else None,
-        tuple(map(tuple, ends.events)),
+        _padded([end.state for end in ends], (nx,)),
+        tuple(end.mode for end in ends),
+        _padded([end.matrix for end in ends], (ndx, ndx)) if sensitivities else None,
+        tuple(tuple(end.events) for end in ends),
         errors,
     )
 

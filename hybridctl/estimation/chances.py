@@ -39,10 +39,8 @@ def contrary(chance: float) -> float:
 def _variances(model: Model, point: Point, covariance: Array) -> Array:
     """Variances (n,) of the guards at the mean of an estimate."""
     d = point.guard_jacobian.state
-    variances: Array = ((d @ covariance) * d).sum(axis=1)
-    if model.guard_noise is not None:
-        variances += [model.guard_noise.of(name) for name in point.mode.guard_names]
-    return variances
+    offsets = model.guard_noise.of_all(point.mode.guard_names)
+    return np.asarray(((d @ covariance) * d).sum(axis=1) + offsets)
 
 
 def _rows(point: Point, guards: Sequence[str]) -> list[int]:
@@ -131,8 +129,7 @@ def overtaking(
         if names[k] not in fired and rates[first] < 0.0:
             row = d[k] / rates[k] - d[first] / rates[first]
             variance = float(row @ e.covariance @ row)
-            if model.guard_noise is not None:
-                variance += sum(model.guard_noise.of(names[i]) / rates[i] ** 2 for i in (k, first))
+            variance += sum(model.guard_noise.of(names[i]) / rates[i] ** 2 for i in (k, first))
             chance = float(log_ndtr(g[k] / rates[k] / np.sqrt(max(variance, _TINY))))
             found.append((names[k], chance))
     return found

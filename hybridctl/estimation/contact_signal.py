@@ -17,9 +17,10 @@ from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.jumps import Strategy
-from hybridctl.estimation.measurement import Measurement
+from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual
 from hybridctl.estimation.model import Model, guard_rates
-from hybridctl.estimation.predict import StatePrediction, after_event
+from hybridctl.estimation.noise import EXACT_GUARDS
+from hybridctl.estimation.predict import StatePrediction, fired
 from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
@@ -61,49 +62,46 @@ class ContactSignal:
         )
         if value[0] >= self.on and closes is not None:
             if closes not in ways.guards.names:
-                return fired(model, estimate, estimate, closes, law)
+                return _followed(model, estimate, estimate, closes, law)
             e = _measured(model, estimate, closes, law)
             if guard_rates(model.at(e, law))[ways.guards.names.index(closes)] < 0.0:
-                return fired(model, estimate, e, closes, law)
+                return _followed(model, estimate, e, closes, law)
             note = f"{self.channel!r} is on, but {closes!r} recedes"
             return StatePrediction(estimate, notes=(note,))
         if value[0] <= self.off and opens is not None:
-            return fired(model, estimate, estimate, opens, law)
+            return _followed(model, estimate, estimate, opens, law)
         return StatePrediction(estimate)
 
 
 def _measured(model: Model, e: Estimate, guard: str, law: InputLaw) -> Estimate:
     """The estimate given g = 0, to the variance of the guard's own noise."""
-    variance = 0.0 if model.guard_noise is None else model.guard_noise.of(guard)
+    variance = model.guard_noise.of(guard)
     if variance == 0.0:
         return condition(model, e, guard, law)
     row = model.system.outgoing(e.mode).guards.names.index(guard)
 
-    def value(mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-        return mode.guards(t, x, u)[[row]]
+    def compare(mode: ModeModel, t: float, x: Array, u: Array, z: Array) -> LinearizedResidual:
+        point = mode.calc(t, x, u)
+        slope, noise = point.guard_jacobian.state[[row]], np.array([[variance]])
+        return LinearizedResidual(-point.guards[[row]], slope, noise)
 
-    def jacobian(mode: ModeModel, t: float, x: Array, u: Array) -> Array:
-        return mode.guard_jacobian(t, x, u).state[[row]]
-
-    zero = Measurement(guard, value, jacobian, np.array([[variance]]))
-    mode = model.system.mode(e.mode)
-    found = correct(zero, mode, e, np.zeros(1), law(e.time, e.mean))
+    mode, u = model.system.mode(e.mode), law(e.time, e.mean)
+    found = correct(ImplicitMeasurement(guard, compare), mode, e, np.zeros(1), u)
     assert found is not None
     return found[0]
 
 
-def fired(
+def _followed(
     model: Model, before: Estimate, e: Estimate, guard: str, law: InputLaw
 ) -> StatePrediction:
     """The estimate after the event of a guard at e, at its time; `before` where there is none.
 
     Its transition is that of the event, where e is the estimate before.
     """
+    strategy: Strategy = "no_jump" if model.strategy == "no_jump" else "reset_jacobian"
+    timed = replace(model, guard_noise=EXACT_GUARDS, strategy=strategy)
+    start = StatePrediction(e, transition=np.eye(len(e.covariance)) if e is before else None)
     try:
-        event = model.fire(e.mode, (guard,), e.time, e.mean, law)
+        return fired(timed, start, (guard,), e.mean, law)
     except SimulationError as error:
         return StatePrediction(before, notes=(f"the contact signal was not followed: {error}",))
-    strategy: Strategy = "no_jump" if model.strategy == "no_jump" else "reset_jacobian"
-    timed = replace(model, guard_noise=None, strategy=strategy)
-    start = np.eye(len(e.covariance)) if e is before else None
-    return after_event(timed, StatePrediction(e, transition=start), event, e.covariance)

@@ -10,8 +10,9 @@ are by `dot`, which takes a third of the time of `@` where matrices have a few r
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,19 +55,43 @@ class Innovation(NamedTuple):
         return len(self.residual)
 
 
+def compared(
+    measurement: AnyMeasurement,
+    mode: ModeModel,
+    estimate: Estimate,
+    value: Array,
+    u: Array,
+) -> LinearizedResidual | None:
+    """The residual of the measured components of a value (m,), linearised; None without any."""
+    if isinstance(measurement, ImplicitMeasurement):
+        return measurement.compare(mode, estimate.time, estimate.mean, u, value)
+    given = present(measurement, value)
+    if given is None:
+        return None
+    rows, noise = given
+    predicted = observed(measurement, mode, estimate.time, estimate.mean, u)
+    r = residual(measurement, predicted, value)
+    return LinearizedResidual(r[rows], _jacobian(measurement, mode, estimate, u)[rows], noise)
+
+
+Compared = Callable[[AnyMeasurement, ModeModel, Estimate, Array, Array], LinearizedResidual | None]
+
+
 def correct(
     measurement: AnyMeasurement,
     mode: ModeModel,
     estimate: Estimate,
     value: Array,
     u: Array,
+    compare: Compared = compared,
 ) -> tuple[Estimate, Innovation] | None:
     """The estimate after a measured value (m,), and the innovation; None where it is missing.
 
-    Components that are NaN are left out; a point of a manifold of which any is NaN is missing.
+    compare: how a value is compared with the estimate. Components that are NaN are left out; a
+    point of a manifold of which any is NaN is missing.
     Raises `InputError` for a value, a Jacobian or a covariance of the wrong size.
     """
-    found = compared(measurement, mode, estimate, value, u)
+    found = compare(measurement, mode, estimate, value, u)
     if found is None:
         return None
     r, h, noise = found
@@ -84,33 +109,16 @@ def correct(
     return after, innovation
 
 
-def compared(
-    measurement: AnyMeasurement,
-    mode: ModeModel,
-    estimate: Estimate,
-    value: Array,
-    u: Array,
-) -> LinearizedResidual | None:
-    """The residual of the measured components of a value (m,), linearised; None without any."""
-    if isinstance(measurement, ImplicitMeasurement):
-        return measurement.compare(mode, estimate.time, estimate.mean, u, value)
-    given = present(measurement, value)
-    if given is None:
-        return None
-    predicted = observed(measurement, mode, estimate.time, estimate.mean, u)
-    r = residual(measurement, predicted, value)
-    h = _jacobian(measurement, mode, estimate, u)
-    if given is True:
-        return LinearizedResidual(r, h, measurement.covariance)
-    return LinearizedResidual(r[given], h[given], measurement.covariance[np.ix_(given, given)])
-
-
-def present(measurement: Measurement, value: Array) -> NDArray[np.bool_] | Literal[True] | None:
-    """Flags (k,) of the residual's components that were measured; True for all, None for none."""
+def present(
+    measurement: Measurement, value: Array
+) -> tuple[NDArray[np.bool_] | slice, Array] | None:
+    """The residual's components that were measured, and their noise; None where there are none."""
     if all_finite(value):
-        return True
+        return _ALL, measurement.covariance
     given = np.isfinite(value)
-    return given if measurement.residual is None and given.any() else None
+    if measurement.residual is not None or not given.any():
+        return None
+    return given, measurement.covariance[np.ix_(given, given)]
 
 
 def observed(measurement: Measurement, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
@@ -180,6 +188,7 @@ def solved(factor: Array, b: Array) -> Array:
     return np.asarray(dpotrs(factor, b, lower=1)[0])
 
 
+_ALL = slice(None)
 _LOG_TURN = math.log(2.0 * math.pi)
 
 

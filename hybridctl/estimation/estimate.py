@@ -139,6 +139,16 @@ def nearest_semidefinite(p: Array) -> Array:
     return np.asarray(0.5 * (clipped + clipped.T))
 
 
+def cut_off(p: Array, gradient: Array, g: float, s: float) -> tuple[Array, Array]:
+    """The step of the mean, and the covariance, of what is left where a guard is not negative.
+
+    p (ndx, ndx): the covariance; g: the guard's value at the mean, gradient (ndx,), s: its
+    deviation. The distribution is taken as if it were normal in the direction of the guard.
+    """
+    spread, (shift, shrink) = p @ gradient, truncated(g / s)
+    return shift / s * spread, p - (1.0 - shrink) * np.outer(spread, spread) / s**2
+
+
 def truncated(mean: float) -> tuple[float, float]:
     """The shift of the mean, and the variance, of N(mean, 1) cut off below zero."""
     ratio = float(np.exp(-0.5 * mean**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(mean)))

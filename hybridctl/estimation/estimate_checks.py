@@ -7,15 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridctl.checks import Array, array, instance, number, vector
-from hybridctl.errors import GuardViolatedError, InputError
+from hybridctl.checks import Array, instance, number, semidefinite, vector
+from hybridctl.errors import GuardViolatedError
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.model import Model, guard_rates, sees_input
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.system import HybridSystem
 
 _FARTHEST = 4.0  # deviations, of a surface from where it is taken to be
-_PRODUCTS = 100.0  # times n eps: what rounding of some dozen products of matrices (n, n) leaves
 
 
 def fitting(system: HybridSystem, estimate: Estimate) -> Estimate:
@@ -27,7 +26,8 @@ def fitting(system: HybridSystem, estimate: Estimate) -> Estimate:
     mode = system.mode(instance("estimate", estimate, Estimate).mode)
     mean = vector("mean", estimate.mean, mode.space.nx)
     mode.space.check("mean", mean)
-    p = _covariance(mode, estimate.covariance)
+    p = nearest_semidefinite(semidefinite("covariance", estimate.covariance, mode.space.ndx))
+    p.setflags(write=False)
     return replace(estimate, time=number("time", estimate.time), mean=mean, covariance=p)
 
 
@@ -55,10 +55,8 @@ def admitted(model: Model, estimate: Estimate) -> Estimate:
 def _check_guards(model: Model, mode: ModeModel, t: float, x: Array) -> None:
     key, rewind, u = mode.key, model.rewind, np.zeros(mode.nu)
     guards = model.system.outgoing(key).guards
-    g, allowed = guards.checked(key, t, x, u), model.tolerances(key)
-    if model.guard_noise is not None:
-        variances = np.array([model.guard_noise.of(name) for name in guards.names])
-        allowed = allowed + _FARTHEST * np.sqrt(variances)
+    g, offsets = guards.checked(key, t, x, u), model.guard_noise.of_all(guards.names)
+    allowed = model.tolerances(key) + _FARTHEST * np.sqrt(offsets)
     out = g < -allowed
     if out.any() and guards.jacobian is not None:
         point = mode.calc(t, x, u)
@@ -70,25 +68,3 @@ def _check_guards(model: Model, mode: ModeModel, t: float, x: Array) -> None:
             f"{guards.names[i]!r} is {g[i]:.6g} and must not be negative, unless it rises above "
             f"zero within {rewind:g} s"
         )
-
-
-def _covariance(mode: ModeModel, given: Array) -> Array:
-    """A covariance, with what rounding has left of asymmetry and below zero taken off."""
-    n = mode.space.ndx
-    p = array("covariance", given, (n, n))
-    rounding = _PRODUCTS * n * float(np.finfo(np.float64).eps) * float(np.abs(p).max(initial=0.0))
-    off = np.abs(p - p.T)
-    if off.max(initial=0.0) > rounding:
-        i, j = np.unravel_index(int(off.argmax()), off.shape)
-        raise InputError(
-            f"covariance must be symmetric, entries [{i}, {j}] and [{j}, {i}] are {p[i, j]:.9g} "
-            f"and {p[j, i]:.9g}"
-        )
-    least = float(np.linalg.eigvalsh(0.5 * (p + p.T)).min(initial=0.0))
-    if least < -rounding:
-        raise InputError(
-            f"covariance must be positive semidefinite, its least eigenvalue is {least:.3g}"
-        )
-    clean = nearest_semidefinite(p)
-    clean.setflags(write=False)
-    return clean

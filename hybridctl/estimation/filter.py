@@ -29,9 +29,9 @@ from hybridctl.estimation.measurement import AnyMeasurement, flow_tolerance
 from hybridctl.estimation.mixture import mixed
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.monitor import monitored
-from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, as_noise
+from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, as_noise
 from hybridctl.estimation.predict import predict
-from hybridctl.estimation.record import ChannelRow, Record, Series
+from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import Beginning, FilterState, Input, InputPiece
 from hybridctl.hybrid.mode import ModeKey
@@ -96,7 +96,7 @@ class SaltedKalmanFilter:
             instance("system", system, HybridSystem),
             as_noise("process_noise", process_noise),
             reset_noise,
-            None if guard_noise is None else GuardNoise(guard_noise),
+            EXACT_GUARDS if guard_noise is None else GuardNoise(guard_noise),
             member("strategy", strategy, STRATEGIES),
             number("rewind", rewind, at_least=0.0),
             fine if rtol is None else number("rtol", rtol, above=0.0),
@@ -157,15 +157,6 @@ class SaltedKalmanFilter:
         (measured,) = Series(np.array([state.time]), np.atleast_1d(value)[None]).values
         return self._updated(state, channel, measured, input)
 
-    def step(self, state: FilterState, record: Record, sample: ChannelRow) -> FilterState:
-        """The state after a sample of a record, over changes of the input: one step of `run`."""
-        if record.inputs is not None:
-            for t in record.input_changes(state.time, sample.time).tolist():
-                state = self._predicted(state, t, record.input(state.time))
-        if sample.time > state.time:
-            state = self._predicted(state, sample.time, record.input(state.time))
-        return self._updated(state, sample.channel, sample.value, record.input(sample.time))
-
     def run(
         self,
         record: Record,
@@ -180,8 +171,8 @@ class SaltedKalmanFilter:
         Raises `InputError` for a channel that has no measurement, and what `start` raises.
         """
         channels = [*self.measurements, *self.signals]
-        start = self.start(initial)
-        return over_record(record, start, channels, self.step, lambda state: state, progress)
+        start, steps = self.start(initial), (self._predicted, self._updated)
+        return over_record(record, start, channels, *steps, lambda state: state, progress)
 
     def hurried(self, late: Callable[[], bool]) -> SaltedKalmanFilter:
         """The same filter, which follows no further events of a prediction when it is late.
@@ -198,6 +189,8 @@ class SaltedKalmanFilter:
         return given if isinstance(given, FilterState) else self.start(given)
 
     def _predicted(self, state: FilterState, end: float, given: Input) -> FilterState:
+        if end == state.time:
+            return state
         before = state.hypotheses if state.channel is None else begun(state.hypotheses)
         law = self.model.law(before[0].estimate.mode, given)
         after = predicted(self.rules, before, end, law)
@@ -249,9 +242,8 @@ def check_guards(model: Model, signals: Sequence[ContactSignal]) -> None:
     known = model.system.guard_names
     if known is None:
         return
-    if model.guard_noise is not None:
-        for name in model.guard_noise.named:
-            member("guard_noise of", name, known)
+    for name in model.guard_noise.named:
+        member("guard_noise of", name, known)
     for signal in signals:
         for what, guard in (("closes", signal.closes), ("opens", signal.opens)):
             if guard is not None:

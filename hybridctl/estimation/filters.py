@@ -44,7 +44,7 @@ def make_filter(
         model.process_noise,
         model.measurements(settings.gate),
         model.reset_noise,
-        model.guard_noise or None,
+        model.guard_noise,
         signals=tuple(model.signals.values()),
         rewind=settings.rewind,
         patience=settings.patience,
@@ -71,7 +71,7 @@ def kalman(
         model.process_noise,
         model.measurements(settings.gate if gated else None),
         model.reset_noise,
-        model.guard_noise or None,
+        model.guard_noise,
         signals=tuple(model.signals.values()),
         strategy=strategy,
         rewind=settings.rewind,
@@ -130,15 +130,13 @@ def first_estimate(
         begin = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
         return replace(model.start, time=begin), record
     sensor = model.sensors[0]
-    series = record.channels[sensor.name].sorted()
-    complete = np.flatnonzero(np.isfinite(series.values).all(axis=1))[: settings.warm_up]
-    times = series.times[complete]
-    if len(complete) < settings.warm_up or not times[0] < times[-1]:
+    times = record.channels[sensor.name].complete.times[: settings.warm_up]
+    if len(times) < settings.warm_up or not times[0] < times[-1]:
         raise InputError(
             f"the first estimate needs {settings.warm_up} complete rows of {sensor.name!r} at "
-            f"different times, and there are {len(complete)}; `warm_up` may be as small as 2"
+            f"different times, and there are {len(times)}; `warm_up` may be as small as 2"
         )
-    start = _prior(model, record, (float(times[0]), float(times[-1])))
+    start = _prior(model, record, float(times[0]), float(times[-1]))
     loose = kalman(model, replace(settings, hypotheses=1), gated=False)
 
     def inside(e: Estimate) -> Estimate:
@@ -150,14 +148,15 @@ def first_estimate(
     return inside(last), record.between(times[-1], np.inf)
 
 
-def _prior(model: FilterModel, record: Record, times: tuple[float, float]) -> Estimate:
+def _prior(model: FilterModel, record: Record, begin: float, end: float) -> Estimate:
+    """The estimate at `begin` by the configurations at two times."""
     robot = model.robot
     assert robot is not None
     assert model.speeds is not None
-    (q, own), (last, _) = (_configuration(model, record, t) for t in times)
-    v = robot.difference(q, last) / (times[1] - times[0])
+    (q, own), (last, _) = (_configuration(model, record, t) for t in (begin, end))
+    v = robot.difference(q, last) / (end - begin)
     p = block_diag(own, np.diag(model.speeds**2))
-    return Estimate(model.open, times[0], np.concatenate([q, v]), p)
+    return Estimate(model.open, begin, np.concatenate([q, v]), p)
 
 
 def _configuration(model: FilterModel, record: Record, time: float) -> tuple[Array, Array]:
@@ -165,10 +164,9 @@ def _configuration(model: FilterModel, record: Record, time: float) -> tuple[Arr
     robot, rows = model.robot, dict[str, Array]()
     assert robot is not None
     for sensor in model.sensors:
-        series = record.channels[sensor.name].sorted()
-        whole = np.flatnonzero(np.isfinite(series.values).all(axis=1))
-        if len(whole):
-            rows[sensor.name] = series.values[whole[np.abs(series.times[whole] - time).argmin()]]
+        series = record.channels[sensor.name].complete
+        if len(series):
+            rows[sensor.name] = series.values[np.abs(series.times - time).argmin()]
     q = robot.neutral()
     for _ in range(_NEWTON):
         seen = model.seen_configuration(q, rows)

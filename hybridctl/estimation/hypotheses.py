@@ -267,8 +267,7 @@ def _waited(
     if weight < LEAST:
         return [waiting]
     way = reconcile(model, passed.estimate, law)
-    there = passed.onward(way.estimate, way.transition)._replace(events=way.events, notes=way.notes)
-    fired = _gone(h, there)._replace(log_weight=weight, side=0.0, pending=())
+    fired = _gone(h, passed.then(way))._replace(log_weight=weight, side=0.0, pending=())
     return [waiting, fired] if way.events else [waiting]
 
 
@@ -280,10 +279,7 @@ def _overtaken(
     if first is None:
         return None
     then = rules.moments.predict(rules.model.impatient, first.estimate, end, law)
-    if then.kept:
-        return None
-    events, notes = (*first.events, *then.events), (*first.notes, *then.notes)
-    return first.onward(then.estimate, then.transition)._replace(events=events, notes=notes)
+    return None if then.kept else first.then(then)
 
 
 class _Ahead(NamedTuple):

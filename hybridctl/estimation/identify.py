@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -138,7 +138,7 @@ class Problem:
     records: tuple[Record, ...]
     settings: FilterSettings
     executor: Executor | None = None
-    known: dict[tuple[float, ...], LikelihoodPoint] | None = None
+    known: dict[tuple[float, ...], LikelihoodPoint] = field(default_factory=dict)
     told: Callable[[LikelihoodPoint], None] | None = None
 
     def __post_init__(self) -> None:
@@ -150,12 +150,9 @@ class Problem:
         if not self.records:
             raise InputError("records must have at least one, got none")
         object.__setattr__(self, "bounds", limits)
-        if self.known is None:
-            object.__setattr__(self, "known", {})
 
     def evaluate(self, values: Array) -> LikelihoodPoint:
         """All records at parameters (np,)."""
-        assert self.known is not None
         key = tuple(values.tolist())
         if key not in self.known:
             one = partial(_scores, self.make, values, self.settings)
@@ -233,7 +230,8 @@ def identify(
     )
     best, judged = problem.evaluate(found.top.values), None
     if len(sequence("held_out", held_out)):
-        judged = _of(problem, held_out).evaluate(best.values)
+        others = replace(problem, records=tuple(held_out), known={}, told=None)
+        judged = others.evaluate(best.values)
     parameters, correlation = _parameters(problem, found), found.top.correlation
     return Identification(parameters, best, correlation, found.evaluations, found.converged, judged)
 
@@ -255,12 +253,6 @@ def _parameters(problem: Problem, found: Maximum) -> tuple[Parameter, ...]:
         Parameter(name, float(v), _known(e), _known(r), bool(b))
         for name, v, e, r, b in zip(problem.names, *columns, strict=True)
     )
-
-
-def _of(problem: Problem, records: Sequence[Record]) -> Problem:
-    """The same identification problem, with other records."""
-    given = problem.make, problem.names, problem.bounds, tuple(records), problem.settings
-    return Problem(*given, problem.executor)
 
 
 def _known(value: float) -> float | None:

@@ -89,10 +89,10 @@ def band(values: Iterable[float], degrees: Iterable[int], *, level: float = 0.99
     return Consistency(float(found.mean()), n, total, float(low), float(high), level)
 
 
-def nis_band(results: Sequence[FilterResult], *, level: float = 0.99) -> Consistency:
+def nis_band(results: Sequence[FilterResult]) -> Consistency:
     """NIS of all accepted values of one or more runs, each of the likeliest hypothesis."""
     taken = [i for result in results for i in result.innovations if i.accepted]
-    return band([i.nis for i in taken], [i.dimension for i in taken], level=level)
+    return band([i.nis for i in taken], [i.dimension for i in taken])
 
 
 def event_time_errors(

@@ -28,7 +28,7 @@ from hybridctl.errors import (
     SystemDefinitionError,
 )
 from hybridctl.estimation.estimate import truncated
-from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
+from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.hybrid.jump import ends, executed
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.model import Point
@@ -69,7 +69,7 @@ def jumped(
     p: Array,
     strategy: Strategy,
     reset_noise: Noise | EventNoise | None = None,
-    guard_noise: GuardNoise | None = None,
+    guard_noise: GuardNoise = EXACT_GUARDS,
 ) -> Jumped:
     """Covariance p (ndx, ndx) before an event, taken through it, with the noise of the event.
 
@@ -79,34 +79,34 @@ def jumped(
     have the event, unless it leads them elsewhere; where infinitely many events end their guards
     are taken to be zero. `note` says so.
     """
-    if strategy == "saltation":
-        result = _salted(system, event, p, guard_noise)
+    offsets = guard_noise.of_all(event.guards)
+    if strategy != "saltation":
+        result = _linear(_baseline(system, event, p, strategy), p)
+        if offsets.any() and event.accumulation is None:
+            noise = _salted(system, event, p, np.zeros_like(p), offsets)
+            covariance = result.covariance + noise.covariance
+            result = result._replace(covariance=covariance, note=noise.note)
+    elif event.accumulation is not None:
+        result = _rested(system, event, p)
     else:
-        result = _baseline(system, event, p, strategy, guard_noise)
+        result = _salted(system, event, p, p, offsets)
     added = reset_covariance(system, reset_noise, event)
     if added is not None:
         result = result._replace(covariance=result.covariance + added)
     return result
 
 
-def _baseline(
-    system: HybridSystem, event: Event, p: Array, strategy: Strategy, noise: GuardNoise | None
-) -> Jumped:
+def _baseline(system: HybridSystem, event: Event, p: Array, strategy: Strategy) -> Array:
+    """The matrix (ndx+, ndx) that stands in for the saltation matrix."""
     matrix = reset_jacobian(system, event)
-    if strategy == "no_jump":
-        if len(matrix) != len(p):
-            raise InputError(
-                f"without a jump matrix the dimension must stay, but the event at t = "
-                f"{event.time:.9g} s takes it from {len(p)} to {len(matrix)}"
-            )
-        matrix = np.eye(len(p))
-    result = _linear(matrix, p)
-    variances = _variances(noise, event)
-    if not variances.any() or event.accumulation is not None:
-        return result
-    event, slowed, note = _steep(system, event, p)
-    added = _first_order(system, event, np.zeros_like(p), variances, slowed).covariance
-    return result._replace(covariance=result.covariance + added, note=note)
+    if strategy == "reset_jacobian":
+        return matrix
+    if len(matrix) != len(p):
+        raise InputError(
+            f"without a jump matrix the dimension must stay, but the event at t = "
+            f"{event.time:.9g} s takes it from {len(p)} to {len(matrix)}"
+        )
+    return np.eye(len(p))
 
 
 def reset_jacobian(system: HybridSystem, event: Event) -> Array:
@@ -185,43 +185,26 @@ def to_rest(
     return np.asarray(np.eye(len(slope)) - ways @ rows)
 
 
-def _salted(system: HybridSystem, event: Event, p: Array, noise: GuardNoise | None) -> Jumped:
-    if event.accumulation is not None:
-        return _rested(system, event, p)
-    event, slowed, note = _steep(system, event, p)
-    found = _first_order(system, event, p, _variances(noise, event), slowed)
-    return found if note is None else found._replace(note=note)
-
-
-def _steep(system: HybridSystem, event: Event, p: Array) -> tuple[Event, float, str | None]:
-    """The event with guard rates of certain sign, see `_falling`, and a note if they were not."""
-    rates = _rates(system, event)
-    vague = _vague(rates, p)
-    if vague is None:
-        return event, 1.0, None
-    note = f"the rate of {vague!r} is {UNSURE}"
-    falling, slowed = _falling(system, event, p, *rates[vague])
-    return (event if falling is None else falling), slowed, note
-
-
-def _variances(noise: GuardNoise | None, event: Event) -> Array:
-    """The variances (n,) of the offsets of the guards that fire."""
-    return np.array([0.0 if noise is None else noise.of(guard) for guard in event.guards])
-
-
-def _first_order(
-    system: HybridSystem, event: Event, p: Array, variances: Array, slowed: float
+def _salted(
+    system: HybridSystem, event: Event, p: Array, carried: Array, variances: Array
 ) -> Jumped:
     """The jump by `_through`, or by the reset's Jacobian where there is no first order.
 
-    slowed: by how much less than at its rate the time of an event changes with the deviation.
+    p (ndx, ndx): by which the rates of guards are certain of their sign, or not: see `_falling`.
+    carried: of p, what is taken through the event.
     """
+    rates = _rates(system, event)
+    vague, slowed = _vague(rates, p), 1.0
+    if vague is not None:
+        falling, slowed = _falling(system, event, p, *rates[vague])
+        event = event if falling is None else falling
     try:
-        return _through(system, event, p, variances, slowed)
+        found = _through(system, event, carried, variances, slowed)
     except SystemDefinitionError:
         raise
     except (SimulationError, InputError) as error:
-        return _linear(reset_jacobian(system, event), p, f"no first order: {error}")
+        found = _linear(reset_jacobian(system, event), carried, f"no first order: {error}")
+    return found if vague is None else found._replace(note=f"the rate of {vague!r} is {UNSURE}")
 
 
 def _through(
@@ -229,7 +212,8 @@ def _through(
 ) -> Jumped:
     """The jump by the saltation matrix G and k k^T s / gdot^2, or by a piecewise-linear map.
 
-    k is what the field gains at the event, s the variance of the guard's offset. Offsets of guards
+    k is what the field gains at the event, s the variance of the guard's offset. slowed: by how
+    much less than at its rate the time of the event changes with the deviation. Offsets of guards
     that fire together, or at the border of a reset, stand beside the state. How far the tolerances
     of a step leave a derivative uncertain is no matter beside the covariance.
     """

@@ -134,22 +134,21 @@ class LikelihoodQuadratic:
         z: Array = found.x
         return z, np.flatnonzero((z > low) & (z < high))
 
-    def point_errors(self, records: Sequence[int] | None = None) -> Array:
+    def point_errors(self) -> Array:
         """How much the top (np,) would differ with other points: the jackknife over points."""
         m = len(self.points)
         tops = []
         for k in range(m):
             rest = np.arange(m) != k
-            tops.append(_quadratics(self.points[rest], self.values[rest]).top(records).values)
+            tops.append(_quadratics(self.points[rest], self.values[rest]).top().values)
         spread = np.array(tops) - np.mean(tops, axis=0)
         return np.asarray(np.sqrt((m - 1) / m * (spread**2).sum(axis=0)))
 
-    def __call__(self, point: ArrayLike, records: Sequence[int] | None = None) -> float:
-        """The sum of the quadratics of some records at parameters (np,)."""
-        chosen = slice(None) if records is None else np.asarray(records)
+    def __call__(self, point: ArrayLike) -> float:
+        """The sum of the quadratics at parameters (np,)."""
         z = (array("point", point, (len(self.center),)) - self.center) / self.scale
         each = self.constants + self.gradients @ z - 0.5 * (self.curvatures @ z) @ z
-        return float(each[chosen].sum())
+        return float(each.sum())
 
 
 def fitted(

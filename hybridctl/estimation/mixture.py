@@ -28,9 +28,9 @@ from hybridctl.estimation.estimate import (
     Estimate,
     Mixture,
     corrected,
+    cut_off,
     nearest_semidefinite,
     right_jacobian,
-    truncated,
 )
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.reconcile import risen
@@ -116,12 +116,10 @@ def own_part(model: Model, h: Hypothesis, law: InputLaw) -> Estimate:
     g, slopes = point.guards, point.guard_jacobian.state
     step, p = np.zeros(mode.space.ndx), e.covariance
     for k in rows:
-        noise = 0.0 if model.guard_noise is None else model.guard_noise.of(names[k])
-        spread = p @ slopes[k]
-        s = float(np.sqrt(max(float(slopes[k] @ spread) + noise, 0.0)))
+        noise = model.guard_noise.of(names[k])
+        s = float(np.sqrt(max(float(slopes[k] @ p @ slopes[k]) + noise, 0.0)))
         if s > 0.0:
-            shift, shrink = truncated((g[k] + float(slopes[k] @ step)) / s)
-            step = step + shift / s * spread
-            p = p - (1.0 - shrink) * np.outer(spread, spread) / s**2
+            further, p = cut_off(p, slopes[k], float(g[k] + slopes[k] @ step), s)
+            step = step + further
     x, p = corrected(mode, e.mean, nearest_semidefinite(p), step)
     return Estimate(e.mode, e.time, x, p, e.since)

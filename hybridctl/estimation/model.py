@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from hybridctl.errors import (
 )
 from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.jumps import Strategy
-from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise
+from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.jump import executed
 from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
@@ -38,7 +38,7 @@ from hybridctl.hybrid.model import (
 )
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
-from hybridctl.hybrid.trajectory import Event
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 GUARD_TOLERANCE = 1e-8  # of its scale: how far below zero a guard may be, as in `simulate`
 _FEW = 4  # events of a hypothesis between two values
@@ -62,7 +62,7 @@ class Model:
     system: HybridSystem
     process_noise: Noise | None
     reset_noise: Noise | EventNoise | None = None
-    guard_noise: GuardNoise | None = None
+    guard_noise: GuardNoise = EXACT_GUARDS
     strategy: Strategy = "saltation"
     rewind: float = 0.05
     rtol: float = 1e-9
@@ -105,11 +105,8 @@ class Model:
         system = HybridSystem(
             lambda key: mode, lambda key: Outgoing(mode.guard_set, lambda fired: stay)
         )
-        with from_estimate():
-            run = simulate(
-                system, key, x, (start, end), law, rtol=self.rtol, atol=self.atol,
-                progress=_limit(key), terminal=lambda event: True,
-            )  # fmt: skip
+        span, limit = (start, end), _limit(key)
+        run = self.run(system, key, x, span, law, progress=limit, terminal=lambda event: True)
         return run.final_state
 
     def staying(self, key: ModeKey, beside: Sequence[str]) -> ModeModel:
@@ -172,27 +169,47 @@ class Model:
         """The system whose modes have no guards."""
         return MappedSystem(self.system, lambda key: WithoutGuards([]))
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of simulations, alone or in a batch."""
+        return {
+            "rtol": self.rtol,
+            "atol": self.atol,
+            "max_events": self.max_events,
+            "on_zeno": "rest",
+            "on_jam": "raise",
+            "zeno_horizon": self.zeno_horizon,
+        }
+
+    def run(
+        self,
+        system: HybridSystem,
+        key: ModeKey,
+        x: Array,
+        span: tuple[float, float],
+        law: InputLaw,
+        *,
+        first_step: float | None = None,
+        progress: Callable[[float], None] | None = None,
+        terminal: Callable[[Event], bool] | None = None,
+    ) -> HybridTrajectory:
+        """A simulation that starts from an estimate, which may have run away.
+
+        Where its mean is off what its mode holds, or outside of it, there is no way on: the error
+        of the start becomes a `SimulationError`.
+        """
+        try:
+            return simulate(
+                system, key, x, span, law,
+                first_step=first_step, progress=progress, terminal=terminal, **self.settings,
+            )  # fmt: skip
+        except (ConstraintViolatedError, GuardViolatedError) as error:
+            raise SimulationError(str(error)) from error
+
     def _flow(
         self, system: HybridSystem, key: ModeKey, x: Array, span: tuple[float, float], law: InputLaw
     ) -> Arc:
-        with from_estimate():
-            run = simulate(
-                system, key, x, span, law, rtol=self.rtol, atol=self.atol, progress=_limit(key)
-            )
-        return run.arcs[0]
-
-
-@contextmanager
-def from_estimate() -> Iterator[None]:
-    """The context of a simulation that starts from an estimate, which may have run away.
-
-    Where its mean is off what its mode holds, or outside of it, there is no way on: the error of
-    the start becomes a `SimulationError`.
-    """
-    try:
-        yield
-    except (ConstraintViolatedError, GuardViolatedError) as error:
-        raise SimulationError(str(error)) from error
+        return self.run(system, key, x, span, law, progress=_limit(key)).arcs[0]
 
 
 def in_pace(mode: ModeModel, ahead: StepAhead, u: Array) -> bool:

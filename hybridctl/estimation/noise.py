@@ -22,7 +22,7 @@ holds; the mean stays on the mode's constraints. With zero, contacts have no var
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -162,7 +162,7 @@ class GuardNoise:
     One number for all guards, or by the name of the guard; those left out have none.
     """
 
-    variance: float | Mapping[str, float]
+    variance: float | Mapping[str, float] = 0.0
 
     def __post_init__(self) -> None:
         given = self.variance
@@ -179,3 +179,10 @@ class GuardNoise:
         if isinstance(self.variance, Mapping):
             return float(self.variance.get(guard, 0.0))
         return float(self.variance)
+
+    def of_all(self, guards: Sequence[str]) -> Array:
+        """The variances (n,) of some guards."""
+        return np.array([self.of(guard) for guard in guards])
+
+
+EXACT_GUARDS = GuardNoise()

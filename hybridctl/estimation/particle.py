@@ -34,7 +34,7 @@ from hybridctl.estimation.mixture import mode_shares, moments, of_most_probable
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.predict import predict
-from hybridctl.estimation.record import ChannelRow, Record
+from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.sigma_points import carried_together, center, integrated, silent
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, InputPiece
@@ -114,6 +114,11 @@ class ParticleState(NamedTuple):
     particles: ParticleSet
     counted: tuple[BriefEvent, ...] = ()
     draws: int = 0
+
+    @property
+    def time(self) -> float:
+        """The time of the particles, s."""
+        return self.particles.time
 
 
 class ParticleFilter:
@@ -218,13 +223,6 @@ class ParticleFilter:
             return self._begun(kept._replace(several=None), kept.estimate, state.draws + 1)
         return ParticleState(kept, now, (*counted[:n], *new), state.draws + 1)
 
-    def step(self, state: ParticleState, record: Record, sample: ChannelRow) -> ParticleState:
-        """The state after a sample of a record, over changes of the input: one step of `run`."""
-        times = record.input_changes(state.particles.time, sample.time).tolist()
-        for t in (*times, sample.time):
-            state = self.predict(state, t, record.input(state.particles.time))
-        return self.update(state, sample.channel, sample.value, record.input(sample.time))
-
     def run(
         self,
         record: Record,
@@ -237,7 +235,8 @@ class ParticleFilter:
         The same seed gives the same result.
         """
         start, channels = self.start(initial), [*self.measurements, *self.signals]
-        return over_record(record, start, channels, self.step, lambda state: state.filter, progress)
+        steps = self.predict, self.update
+        return over_record(record, start, channels, *steps, lambda state: state.filter, progress)
 
     def _random(self, draws: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, draws))
@@ -308,9 +307,8 @@ class ParticleFilter:
         there = present(measurement, value)
         if there is None:
             return now, None
-        rows = np.ones(measurement.dimension, dtype=bool) if there is True else there
+        rows, noise = there
         residuals = self._residuals(now, measurement, value, u)[:, rows]
-        noise = measurement.covariance[np.ix_(rows, rows)]
         weights = now.weights
         r = weights @ residuals
         spread = residuals - r

@@ -11,6 +11,7 @@ positive (see `step`), that step is the simulation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,12 +22,11 @@ from hybridctl.errors import EventLimitError, SimulationError, SystemDefinitionE
 from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, constrained, corrected, nearest_semidefinite
 from hybridctl.estimation.jumps import jumped, to_rest
-from hybridctl.estimation.model import Model, from_estimate, guard_rates, in_pace, sees_input
+from hybridctl.estimation.model import Model, guard_rates, in_pace, sees_input
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import StepAhead, WholeStep
-from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.variation import coefficients_at
@@ -59,6 +59,12 @@ class StatePrediction(NamedTuple):
         if matrix is not None and self.transition is not None:
             whole = matrix @ self.transition
         return self._replace(estimate=estimate, transition=whole)
+
+    def then(self, later: StatePrediction) -> StatePrediction:
+        """This prediction and a later one, which goes on from it."""
+        events, notes = (*self.events, *later.events), (*self.notes, *later.notes)
+        whole = self.onward(later.estimate, later.transition)
+        return whole._replace(events=events, notes=notes)
 
 
 def predict(
@@ -187,23 +193,13 @@ def _onward(model: Model, now: StatePrediction, end: float, law: InputLaw) -> St
     """One simulation: without the guards that the mean is outside of, as long as it is."""
     e = now.estimate
     outside, until = _outside(model, e, end, law)
+    system = model.without(e.mode, outside) if outside else model.system
+    patient = replace(model, max_events=1) if outside else model
     try:
-        with from_estimate():
-            run = simulate(
-                model.without(e.mode, outside) if outside else model.system,
-                e.mode,
-                e.mean,
-                (e.time, until),
-                law,
-                rtol=model.rtol,
-                atol=model.atol,
-                max_events=1 if outside else model.max_events,
-                on_zeno="rest",
-                on_jam="raise",
-                zeno_horizon=model.zeno_horizon,
-                first_step=until - e.time,
-                terminal=lambda event: model.late(),
-            )
+        run = patient.run(
+            system, e.mode, e.mean, (e.time, until), law,
+            first_step=until - e.time, terminal=lambda event: model.late(),
+        )  # fmt: skip
     except EventLimitError as error:
         if not outside:
             raise
@@ -270,7 +266,7 @@ def _bounded(model: Model, now: StatePrediction, end: float, law: InputLaw) -> S
     if not fallen:
         return held
     try:
-        after = after_event(model, held, model.fire(e.mode, fallen, end, x, law), p)
+        after = fired(model, held, fallen, x, law)
     except (SimulationError, SystemDefinitionError):
         return held
     return held if _fallen(model, after.estimate, law) else after
@@ -297,7 +293,7 @@ def extend(model: Model, now: StatePrediction, end: float, law: InputLaw) -> Sta
         return now
     found = step_along(model, e, end, law)
     if found is not None:
-        return now.onward(found.estimate, found.transition)
+        return now.then(found)
     try:
         arc = model.extended(e.mode, e.mean, e.time, end, law)
     except SimulationError as error:
@@ -347,17 +343,25 @@ def _follow(
             return now
         event = run.events[k]
         past = now._replace(befores=(*now.befores, now._replace(befores=())))
-        now = after_event(model, past, event, now.estimate.covariance)
+        now = after_event(model, past, event)
         moved = not np.array_equal(now.estimate.mean, event.state_after)
         if once or moved or model.late():
             return now
     return now
 
 
-def after_event(model: Model, now: StatePrediction, event: Event, p: Array) -> StatePrediction:
-    """The estimate just after an event, with covariance p (ndx, ndx) just before it."""
+def fired(
+    model: Model, now: StatePrediction, guards: Sequence[str], x: Array, law: InputLaw
+) -> StatePrediction:
+    """The estimate just after the event of these guards at a state x (nx,), see `Model.fire`."""
+    event = model.fire(now.estimate.mode, guards, now.estimate.time, x, law)
+    return after_event(model, now, event)
+
+
+def after_event(model: Model, now: StatePrediction, event: Event) -> StatePrediction:
+    """The estimate just after an event, from that just before it."""
     noise = model.reset_noise, model.guard_noise
-    jump = jumped(model.system, event, p, model.strategy, *noise)
+    jump = jumped(model.system, event, now.estimate.covariance, model.strategy, *noise)
     mean, covariance = event.state_after, jump.covariance
     if jump.shift.any():
         mode = model.system.mode(event.mode_after)

@@ -29,15 +29,21 @@ from hybridctl.errors import SimulationError
 from hybridctl.estimation.estimate import (
     Estimate,
     corrected,
+    cut_off,
     nearest_semidefinite,
-    truncated,
 )
-from hybridctl.estimation.model import Model, from_estimate, guard_rates, sees_input
-from hybridctl.estimation.predict import StatePrediction, after_event, along, predict, step_along
+from hybridctl.estimation.model import Model, guard_rates, sees_input
+from hybridctl.estimation.predict import (
+    StatePrediction,
+    after_event,
+    along,
+    fired,
+    predict,
+    step_along,
+)
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Point
-from hybridctl.hybrid.simulate import simulate
 
 _ROUNDS = 4
 _FEW = 8  # events in the time by which one is overdue
@@ -115,23 +121,13 @@ def ahead(model: Model, now: StatePrediction, guard: str, law: InputLaw) -> Stat
     quiet = model.quiet
     others = [name for name in model.system.outgoing(e.mode).guards.names if name != guard]
     try:
-        with from_estimate():
-            run = simulate(
-                model.without(e.mode, others),
-                e.mode,
-                e.mean,
-                (e.time, e.time + model.rewind),
-                law,
-                rtol=model.rtol,
-                atol=model.atol,
-                terminal=lambda event: True,
-            )
+        system, span = model.without(e.mode, others), (e.time, e.time + model.rewind)
+        run = model.run(system, e.mode, e.mean, span, law, terminal=lambda event: True)
         if not run.events:
             return None
         arc, event = run.arcs[0], run.events[0]
         there = now.onward(*along(quiet, model.system.mode(e.mode), arc, e, event.time))
-        after = after_event(quiet, there, event, there.estimate.covariance)
-        return _back(quiet, after, e.time, law)
+        return _back(quiet, after_event(quiet, there, event), e.time, law)
     except SimulationError:
         return None
 
@@ -141,7 +137,7 @@ def _back(quiet: Model, after: StatePrediction, time: float, law: InputLaw) -> S
     e = after.estimate
     found = step_along(quiet, e, time, law)
     if found is not None:
-        return after.onward(found.estimate, found.transition)
+        return after.then(found)
     mode, arc = quiet.backwards(e.mode, e.mean, e.time, e.time - time, law)
     return after.onward(*along(quiet, mode, arc, e, time))
 
@@ -240,12 +236,10 @@ def _fired(
     model: Model, now: StatePrediction, guard: str, mean: Array, law: InputLaw
 ) -> StatePrediction | None:
     """The estimate after the event of a guard at `mean`; None if there is no mode after it."""
-    e = now.estimate
     try:
-        event = model.fire(e.mode, (guard,), e.time, mean, law)
+        return fired(model, now, (guard,), mean, law)
     except SimulationError:
         return None
-    return after_event(model, now, event, e.covariance)
 
 
 def _again(
@@ -260,21 +254,16 @@ def _again(
     found = predict(few, back.estimate, time, law, halve=False)
     if found.kept or len(back.events) + len(found.events) == events:
         return None
-    past, notes = (*back.events, *found.events), (*back.notes, *found.notes)
-    return back.onward(found.estimate, found.transition)._replace(events=past, notes=notes)
+    return back.then(found)
 
 
 def _cut_or_fire(
     model: Model, now: StatePrediction, row: int, g: float, gradient: Array, law: InputLaw
 ) -> StatePrediction:
     e = now.estimate
-    spread = e.covariance @ gradient
-    s = float(np.sqrt(max(float(gradient @ spread), 0.0)))
+    s = float(np.sqrt(max(float(gradient @ e.covariance @ gradient), 0.0)))
     if s <= _HELD * abs(g):
-        name = model.system.outgoing(e.mode).guards.names[row]
-        event = model.fire(e.mode, (name,), e.time, e.mean, law)
-        return after_event(model, now, event, e.covariance)
-    shift, shrink = truncated(g / s)
-    p = nearest_semidefinite(e.covariance - (1.0 - shrink) * np.outer(spread, spread) / s**2)
-    x, p = corrected(model.system.mode(e.mode), e.mean, p, shift / s * spread)
+        return fired(model, now, (model.system.outgoing(e.mode).guards.names[row],), e.mean, law)
+    step, p = cut_off(e.covariance, gradient, g, s)
+    x, p = corrected(model.system.mode(e.mode), e.mean, nearest_semidefinite(p), step)
     return now._replace(estimate=replace(e, mean=x, covariance=p))

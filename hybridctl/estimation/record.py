@@ -76,15 +76,12 @@ class Record:
 
     def input(self, t: float) -> Array | None:
         """The input (nu,) held at time t, None without inputs."""
-        if self.inputs is None:
-            return None
-        k = max(int(self.inputs.times.searchsorted(t, "right")) - 1, 0)
-        return np.asarray(self.inputs.values[k])
+        return None if self.inputs is None else self.inputs.held(t)
 
-    def input_changes(self, start: float, end: float) -> Array:
+    def input_changes(self, start: float, end: float) -> list[float]:
         """The stamps of the input strictly between two times."""
         if self.inputs is None:
-            return np.zeros(0)
+            return []
         times = self.inputs.times
         first, last = times.searchsorted(start, "right"), times.searchsorted(end, "left")
-        return np.unique(times[first:last]) if first < last else np.zeros(0)
+        return np.unique(times[first:last]).tolist() if first < last else []

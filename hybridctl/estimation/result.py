@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -21,7 +21,19 @@ from hybridctl.estimation.state import FilterState, Hypothesis
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event
 
-Kept = TypeVar("Kept")
+
+class Timed(Protocol):
+    """A state of a filter."""
+
+    @property
+    def time(self) -> float:
+        """Its time, s."""
+        ...
+
+
+Kept = TypeVar("Kept", bound=Timed)
+Predict = Callable[[Kept, float, Array | None], Kept]
+Update = Callable[[Kept, str, Array, Array | None], Kept]
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,30 +177,40 @@ class FilterResult:
         }
 
 
+def over_sample(
+    state: Kept, record: Record, sample: ChannelRow, predict: Predict[Kept], update: Update[Kept]
+) -> Kept:
+    """The state of a filter after a sample of a record, over changes of the input."""
+    for t in (*record.input_changes(state.time, sample.time), sample.time):
+        state = predict(state, t, record.input(state.time))
+    return update(state, sample.channel, sample.value, record.input(sample.time))
+
+
 def over_record(
     record: Record,
     start: Kept,
     channels: Collection[str],
-    advance: Callable[[Kept, Record, ChannelRow], Kept],
+    predict: Predict[Kept],
+    update: Update[Kept],
     shown: Callable[[Kept], FilterState],
     progress: Callable[[float], None] | None,
 ) -> FilterResult:
     """Take the rows of a record from the time of a state on, one after the other.
 
-    advance: the step of a filter from one of its states to the next. shown: what a state says.
-    Raises `InputError` for a channel of the record that is none of `channels`.
+    shown: what a state of the filter says. Raises `InputError` for a channel of the record that is
+    none of `channels`.
     """
     for name in instance("record", record, Record).channels:
         member("channel", name, channels)
     begun, states, skipped = time.perf_counter(), list[FilterState](), 0
-    state, first = start, shown(start)
+    state = start
     for sample in record.samples():
-        if sample.time < first.time:
+        if sample.time < start.time:
             skipped += 1
             continue
-        state = advance(state, record, sample)
+        state = over_sample(state, record, sample, predict, update)
         states.append(shown(state))
         if progress is not None:
             progress(sample.time)
-    seconds = time.perf_counter() - begun
-    return FilterResult(first.estimate, tuple(states), skipped, record.disorder, seconds)
+    seconds, first = time.perf_counter() - begun, shown(start).estimate
+    return FilterResult(first, tuple(states), skipped, record.disorder, seconds)

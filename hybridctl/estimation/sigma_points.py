@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,14 +19,14 @@ from hybridctl.batch.simulate import simulate_batch
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
 from hybridctl.estimation.estimate import Estimate, constrained
-from hybridctl.estimation.model import Model, from_estimate
+from hybridctl.estimation.model import Model
+from hybridctl.estimation.noise import EXACT_GUARDS
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.run import BriefEvent
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import Event
 from hybridctl.spaces import Space
 
 _ROUNDS = 20
@@ -60,7 +60,7 @@ def silent(model: Model) -> Model:
         model,
         process_noise=None,
         reset_noise=None,
-        guard_noise=None,
+        guard_noise=EXACT_GUARDS,
         strategy="reset_jacobian",
     )
 
@@ -76,7 +76,7 @@ def carried(
     guards = model.system.mode(mode).guards(start, x, law(start, x))
     if (guards >= -model.tolerances(mode)).all():
         try:
-            run = _simulated(model, mode, x, start, end, law)
+            run = model.run(model.system, mode, x, (start, end), law)
             return CarriedState(run.final_mode, run.final_state, _brief(run.guard_events))
         except SimulationError:
             pass
@@ -97,9 +97,7 @@ def carried_together(
 ) -> list[CarriedState]:
     """Many states from one time to another under a held input, each as by `carried`."""
     together = np.array(states) if len({len(x) for x in states}) == 1 else states
-    batch = simulate_batch(
-        model.system, list(modes), together, (start, end), law, **_settings(model)
-    )
+    batch = simulate_batch(model.system, list(modes), together, (start, end), law, **model.settings)
     sizes = {mode: model.system.mode(mode).space.nx for mode in {*batch.modes} - {None}}
     return [
         carried(model, modes[k], states[k], start, end, law)
@@ -181,7 +179,8 @@ def _early(
 def _late(
     model: Model, path: CarriedState, kind: EventPattern, end: float, law: InputLaw
 ) -> Array | None:
-    run = _simulated(model, path.mode, path.state, end, end + model.rewind, law)
+    span = end, end + model.rewind
+    run = model.run(model.system, path.mode, path.state, span, law)
     events: Sequence[Event | BriefEvent] = path.events
     for event in run.guard_events:
         events = (*events, event)
@@ -192,24 +191,6 @@ def _late(
             _, arc = model.backwards(kind.mode, event.state_after, event.time, back, law)
             return arc(back)
     return None
-
-
-def _simulated(
-    model: Model, mode: ModeKey, x: Array, start: float, end: float, law: InputLaw
-) -> HybridTrajectory:
-    with from_estimate():
-        return simulate(model.system, mode, x, (start, end), law, **_settings(model))
-
-
-def _settings(model: Model) -> dict[str, Any]:
-    return {
-        "rtol": model.rtol,
-        "atol": model.atol,
-        "max_events": model.max_events,
-        "on_zeno": "rest",
-        "on_jam": "raise",
-        "zeno_horizon": model.zeno_horizon,
-    }
 
 
 def _brief(events: Iterable[Event]) -> tuple[BriefEvent, ...]:

@@ -19,7 +19,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.record import Record, Series
-from hybridctl.hybrid.arc import Arc, joined
+from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import ContinuedPolicy, DisturbedPolicy, Policy, SampledPolicy
 from hybridctl.hybrid.simulate import simulate
@@ -29,7 +29,6 @@ from hybridctl.mechanics.multibody.robot import Robot
 _TOLERANCE = 1e-8  # of the truth, unless told
 _OUTLIER = 50.0  # standard deviations of the sensor
 _DRAWS = 20
-_AHEAD = 4  # periods that are simulated at a time
 _ROUNDING = 1e-9  # of a period
 _ON_SURFACE = 1e-9  # of a guard's size
 
@@ -182,32 +181,21 @@ def _with_reset_noise(
     tolerance: float,
     rng: np.random.Generator,
 ) -> HybridTrajectory:
-    """A few periods at a time: on to an event, whose state after it gets its noise, or to the end.
-
-    The stops lie in the middle between samples, where inputs do not change.
-    """
+    """A run that stops at each event, whose state after it gets its noise, and goes on."""
     arcs: list[Arc] = []
     events: list[Event] = []
-    mode, x, t = model.open, start, float(times[0])
-    held: tuple[float, Array] | None = None
-    stops = [*(0.5 * (times[_AHEAD::_AHEAD] + times[_AHEAD - 1 : -1 : _AHEAD])).tolist(), times[-1]]
-    for stop in stops:
-        while True:
-            on = None if policy is None else ContinuedPolicy(policy, tuple(events), held)
-            run = _simulated(model, mode, x, (t, float(stop)), on, tolerance)
-            noisy = next((e for e in run.events if e.guards and t < e.time < stop), None)
-            last = len(run.events) if noisy is None else noisy.index
-            goes_on = bool(arcs) and len(arcs) > len(events)
-            first = joined(0, [arcs.pop(), run.arcs[0]]) if goes_on else run.arcs[0]
-            arcs += [first, *run.arcs[1 : last + 1]]
-            events += run.events[:last]
-            if noisy is None:
-                mode, x, t = run.final_mode, run.final_state, float(stop)
-                held = t, arcs[-1].left_limit()[1]
-                break
+    mode, x, t, end = model.open, start, float(times[0]), float(times[-1])
+    stopped = True
+    while stopped:
+        on = None if policy is None else ContinuedPolicy(policy, tuple(events))
+        run = _simulated(model, mode, x, (t, end), on, tolerance, stops=True)
+        stopped = run.end < end
+        arcs += run.arcs[: len(run.arcs) - stopped]
+        events += run.events
+        if stopped:
+            noisy = events.pop()
             mode, x, t = noisy.mode_after, _perturbed(model, noisy, rng), noisy.time
             events.append(replace(noisy, state_after=x))
-            held = None
     return HybridTrajectory(
         tuple(replace(arc, index=k) for k, arc in enumerate(arcs)),
         tuple(replace(event, index=k) for k, event in enumerate(events)),
@@ -221,7 +209,9 @@ def _simulated(
     span: tuple[float, float],
     policy: Policy | None,
     tolerance: float,
+    stops: bool = False,
 ) -> HybridTrajectory:
+    """A run of the truth; stops: whether it ends at the first event of guards within its span."""
     return simulate(
         model.system,
         mode,
@@ -232,6 +222,7 @@ def _simulated(
         atol=tolerance,
         on_zeno="rest",
         zeno_horizon=1e-3,
+        terminal=lambda event: stops and span[0] < event.time < span[1],
     )
 
 

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.estimation.correct import Innovation, judged, observed, present, residual, solved
+from hybridctl.estimation.correct import correct, observed, present, residual
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.hypotheses import MomentRule
-from hybridctl.estimation.measurement import AnyMeasurement, explicit
+from hybridctl.estimation.measurement import AnyMeasurement, LinearizedResidual, explicit
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import StatePrediction, predict
 from hybridctl.estimation.sigma_points import (
@@ -92,33 +93,29 @@ def _combined(model: Model, middle: StatePrediction, images: Array, ways: Array)
     return middle._replace(estimate=replace(e, mean=mean, covariance=covariance), transition=matrix)
 
 
-def correct_points(
+def compared_points(
     measurement: AnyMeasurement, mode: ModeModel, estimate: Estimate, value: Array, u: Array
-) -> tuple[Estimate, Innovation] | None:
-    """The moments of the sigma points after a measured value (m,); None where it is missing."""
+) -> LinearizedResidual | None:
+    """The residual of a value (m,) by regression on the sigma points; None where it is missing.
+
+    What the regression leaves of the values at the points counts as noise.
+    """
     measurement = explicit(measurement)
     given = present(measurement, value)
     if given is None:
         return None
     t, ways = estimate.time, sigma_points(estimate.covariance)
+    rows, noise = given
     base = observed(measurement, mode, t, estimate.mean, u)
-    rows = np.ones(measurement.dimension, dtype=bool) if given is True else given
     r = residual(measurement, base, value)[rows]
-    noise = measurement.covariance[np.ix_(rows, rows)]
-    seen = np.zeros((len(ways), len(r)))
+    seen, weight = np.zeros((len(ways), len(r))), 1.0 / max(len(ways), 1)
     for row, x in zip(seen, integrated(mode, estimate.mean, ways), strict=True):
         row[:] = residual(measurement, base, observed(measurement, mode, t, x, u))[rows]
-    weight = 1.0 / max(len(ways), 1)
     shift = weight * seen.sum(axis=0)
     seen = seen - shift
-    innovation, factor = judged(measurement, estimate, r - shift, weight * seen.T @ seen + noise)
-    if not innovation.accepted:
-        return estimate, innovation
-    gain = solved(factor, weight * seen.T @ ways).T
-    left = ways - seen @ gain.T
-    p = weight * left.T @ left + gain @ noise @ gain.T
-    x, p = corrected(mode, estimate.mean, p, gain @ innovation.residual)
-    return replace(estimate, mean=x, covariance=nearest_semidefinite(p)), innovation
+    h = np.linalg.lstsq(ways, seen, rcond=None)[0].T
+    left = seen - ways @ h.T
+    return LinearizedResidual(r - shift, h, noise + weight * left.T @ left)
 
 
 class UnscentedFilter(SaltedKalmanFilter):
@@ -131,7 +128,7 @@ class UnscentedFilter(SaltedKalmanFilter):
     are the same.
     """
 
-    moments = MomentRule(predict_points, correct_points)
+    moments = MomentRule(predict_points, partial(correct, compare=compared_points))
 
 
 def sigma_points(p: Array) -> Array:

@@ -164,20 +164,13 @@ class SampledPolicy:
 
 @dataclass(frozen=True, eq=False)
 class ContinuedPolicy:
-    """A policy in a run that goes on from others, whose events it remembers.
-
-    past: those events. held: the time in s at which the run begins and the input (nu,) that goes on
-    there until the policy wants to be asked again, as between two samples; None where it is asked.
-    """
+    """A policy in a run that goes on from others, whose events it remembers: `past`."""
 
     policy: Policy
     past: tuple[Event, ...]
-    held: tuple[float, Array] | None = None
 
     def law(self, history: History) -> InputLaw:
         """The law after all events."""
-        if self.held is not None and history.time == self.held[0]:
-            return HeldInput(self.held[1])
         return self.policy.law(self._whole(history))
 
     def next_change(self, history: History) -> float:

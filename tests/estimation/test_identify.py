@@ -77,10 +77,10 @@ def test_the_truth_of_a_hundred_cases_is_found_within_two_errors():
 
 def test_threads_give_the_same(case):
     problem, found = case
-    more = replace(problem, records=problem.records * 2, known=None)
+    more = replace(problem, records=problem.records * 2, known={})
     one = more.evaluate(found.values)
     with ThreadPoolExecutor(2) as pool:
-        other = replace(more, executor=pool, known=None).evaluate(found.values)
+        other = replace(more, executor=pool, known={}).evaluate(found.values)
     assert one.log_likelihood == other.log_likelihood == 2.0 * found.best.log_likelihood
     np.testing.assert_array_equal(one.log_likelihoods, other.log_likelihoods)
 
@@ -99,7 +99,7 @@ def test_held_out_records_judge(case):
     problem, found = case
     other = records(problem.make, [7])
     judged = identify(problem, found.values, held_out=other).held_out
-    wrong = replace(problem, records=other, known=None).evaluate(TRUTH * [0.9, 1.0])
+    wrong = replace(problem, records=other, known={}).evaluate(TRUTH * [0.9, 1.0])
     assert judged.log_likelihood > wrong.log_likelihood
 
 

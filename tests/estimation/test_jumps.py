@@ -20,7 +20,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import _rates, _vague, jumped, to_rest
 from hybridctl.estimation.measurement import base_pose, configuration, encoders, linear
-from hybridctl.estimation.noise import EventNoise, GuardNoise, Noise, reset_covariance
+from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.estimation.record import Record, Series
 from hybridctl.sensitivity.gains import jump_gains
 from hybridctl.sensitivity.moments import normal_points
@@ -277,7 +277,9 @@ def test_noise_of_a_guard_counts_where_its_rate_is_less_certain_than_its_sign(ra
     system, x = bouncing_ball(e), np.array([0.0, rate])
     event = hc.simulate(system, "air", np.array([1e-9, -0.5]), (0.0, 0.01)).events[0]
     event = replace(event, state_before=x, state_after=np.array([0.0, -e * rate]))
-    without, once = (jumped(system, event, p, strategy, None, g) for g in (None, GuardNoise(s)))
+    without, once = (
+        jumped(system, event, p, strategy, None, g) for g in (EXACT_GUARDS, GuardNoise(s))
+    )
     added = once.covariance - without.covariance
     assert added[0, 0] == pytest.approx((1.0 + e) ** 2 * s, rel=1e-9)
     own = e**2 * p[0, 0] if strategy == "saltation" else p[0, 0]
@@ -384,7 +386,7 @@ def test_noise_of_a_guard_goes_by_those_who_fall_also_where_their_event_is_anoth
     fall = truncnorm(-np.inf, speed / s, -speed, s).mean()
     spread = np.diag([0.0, 1e-12, 0.0, s**2])
     without, once = (
-        jumped(system, event, spread, strategy, None, g) for g in (None, GuardNoise(w**2))
+        jumped(system, event, spread, strategy, None, g) for g in (EXACT_GUARDS, GuardNoise(w**2))
     )
     added = once.covariance - without.covariance
     assert np.sqrt(added[1, 1]) == pytest.approx(w * speed / abs(fall), rel=1e-6)
@@ -453,7 +455,7 @@ def test_corners_that_land_level_and_whose_order_matters_are_one_impact(offsets)
     event = hc.simulate(system, ("open", "open"), x0, (0.0, 0.04), rtol=1e-12, atol=1e-12).events[0]
     root = 1e-3 * np.random.default_rng(5).normal(size=(6, 6))
     p = root @ root.T
-    noise = GuardNoise({name: offsets for name in event.guards}) if offsets else None
+    noise = GuardNoise({name: offsets for name in event.guards} if offsets else 0.0)
     found = jumped(system, event, p, "saltation", guard_noise=noise)
     assert "one impact" in found.note
     whole = block_diag(p, offsets * np.eye(2)) if offsets else p

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array, array, flag, instance, member, number, vector
+from hybridctl.checks import Array, array, instance, member, number, vector
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, Mixture, nearest_semidefinite
@@ -79,7 +80,7 @@ _SETTLE = 0.2, 0.05  # of the time of a step, and s at most: how long feet give 
 
 
 @dataclass(frozen=True)
-class BaseSettings:
+class BaseSettings(Settings):
     """What a legged base's filter is made of.
 
     inertial: the frame of the inertial sensor. feet: frames that touch the ground. touch_force,
@@ -105,23 +106,17 @@ class BaseSettings:
     evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
-    settle: float | None = None
+    settle: NotNegative | None = None
     uniform_clock: bool = True
-    standing: float | None = None
+    standing: NotNegative | None = None
     gate: float | None = None
     noise: BaseNoise = field(default_factory=BaseNoise)
     start: StartDeviations | None = None
     gravity: tuple[float, float, float] = (0.0, 0.0, -9.81)
 
     def __post_init__(self) -> None:
-        flag("uniform_clock", self.uniform_clock)
-        for name in ("settle", "standing"):
-            if getattr(self, name) is not None:
-                number(name, getattr(self, name), at_least=0.0)
+        super().__post_init__()
         self.contact(1.0)
-        instance("noise", self.noise, BaseNoise)
-        if self.start is not None:
-            instance("start", self.start, StartDeviations)
         if self.evidence is not None and self.ground is not None:
             raise InputError("ground is compared at touchdowns by thresholds: leave out evidence")
         down = vector("gravity", self.gravity, 3)
@@ -406,9 +401,5 @@ def _upright(inertial: Array, force: Array, heading: float) -> Array:
     """
     up = inertial @ force
     roll, pitch = np.arctan2(up[1], up[2]), np.arctan2(-up[0], np.hypot(up[1], up[2]))
-    half = 0.5 * np.array([roll, pitch, heading])
-    (sr, sp, sy), (cr, cp, cy) = np.sin(half), np.cos(half)
-    root = np.array([0.0, 0.0, sy, cy])
-    root = product(root, np.array([0.0, sp, 0.0, cp]))
-    root = product(root, np.array([sr, 0.0, 0.0, cr]))
-    return product(root, quaternion(inertial))
+    root = Rotation.from_euler("ZYX", [heading, pitch, roll]).as_matrix()
+    return quaternion(root @ inertial)

@@ -21,7 +21,7 @@ merged by their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -40,8 +40,8 @@ from hybridctl.estimation.legged.readings import Hysteresis, signal_name
 from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
-from hybridctl.estimation.mixture import moments
-from hybridctl.estimation.record import ChannelRow, Record, Series
+from hybridctl.estimation.mixture import combined
+from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis, Input
 from hybridctl.hybrid.mode import ModeKey
@@ -151,10 +151,9 @@ class ContactHypotheses:
         Estimates are those of the most likely mode, without the feet that swing. sure: whether all
         feet are known to stand at first; otherwise all hypotheses are as likely.
         """
-        start = self.start(initial, sure=sure)
-        return over_record(
-            record, start, list(record.channels), self.step, lambda state: state.filter, None
-        )
+        start, steps = self.start(initial, sure=sure), (self.predict, self.update)
+        shown = lambda state: state.filter  # noqa: E731
+        return over_record(record, start, list(record.channels), *steps, shown, None)
 
     def start(self, initial: Estimate, *, sure: bool = True) -> HypothesesState:
         """The state in which a run from an estimate begins; see `run`."""
@@ -166,12 +165,14 @@ class ContactHypotheses:
 
     def predict(self, state: HypothesesState, time: float, input: Input = None) -> HypothesesState:
         """The state at a later time. input: see `SaltedKalmanFilter.predict`."""
+        if not time > state.time:
+            return state
         now = self.filter.rules.start(state.estimate)
         e = self.filter.predict(now, time, input).estimate
         return self._showing(state._replace(estimate=e))
 
     def update(
-        self, state: HypothesesState, channel: str, value: Array, input: Array
+        self, state: HypothesesState, channel: str, value: Array, input: Array | None
     ) -> HypothesesState:
         """The state after a value (m,) of a channel, measured at the time of the state.
 
@@ -180,21 +181,13 @@ class ContactHypotheses:
         if channel != ANGLES:
             state = state._replace(evidence={**state.evidence, channel: value})
         elif np.isfinite(value).all():
+            assert input is not None
             weights = self._weighed(state, value, input)
             e, innovation = self._corrected(state, weights, value, input)
             forces = {name: v for name, v in state.evidence.items() if name in self._forces}
             after = state._replace(estimate=e, weights=weights, weighed=e.time, evidence=forces)
             return self._showing(after, channel, state.estimate, innovation)
         return self._showing(state, channel)
-
-    def step(self, state: HypothesesState, record: Record, sample: ChannelRow) -> HypothesesState:
-        """The state after a sample of a record, over changes of the input: one step of `run`."""
-        for t in (*record.input_changes(state.time, sample.time).tolist(), sample.time):
-            if t > state.time:
-                state = self.predict(state, t, record.input(state.time))
-        u = record.input(sample.time)
-        assert u is not None
-        return self.update(state, sample.channel, sample.value, u)
 
     def after(self, weights: Array, h: float) -> Array:
         """Weights (m,) of the hypotheses h s later."""
@@ -252,18 +245,12 @@ class ContactHypotheses:
             p = e.covariance + np.diag(h * self.swings[k])
             now = self.filter.rules.start(replace(e, covariance=p))
             found.append(self.filter.update(now, ANGLES, angles, u))
-        merged = self._merged([one.estimate for one in found], weights[chosen])
-        return merged, found[0].innovation
-
-    def _merged(self, estimates: Sequence[Estimate], weights: Array) -> Estimate:
-        """One estimate with the moments of several."""
-        first = estimates[0]
-        if len(estimates) == 1:
-            return first
-        means, covariances = zip(*((one.mean, one.covariance) for one in estimates), strict=True)
-        space, shares = self.base.space(first.mode), weights / weights.sum()
-        mean, p = moments(space, np.array(means), shares, covariances)
-        return replace(first, mean=mean, covariance=p)
+        first, shares = found[0], weights[chosen] / weights[chosen].sum()
+        if len(found) == 1:
+            return first.estimate, first.innovation
+        merged = combined(self.filter.model.system, [one.estimate for one in found], shares)
+        e = replace(first.estimate, mean=merged.mean, covariance=merged.covariance)
+        return e, first.innovation
 
     def _showing(
         self,
@@ -295,11 +282,11 @@ def motion_name(foot: str) -> str:
 def foot_motion(kinematics: LegKinematics, angles: Series, span: float) -> dict[str, Series]:
     """Mean velocities (n, 3) in m/s of feet seen from the inertial frame, each over `span` s.
 
-    angles: in order. Rows before that time, and those where angles are missing, are left out; after
+    Rows before that time, and those where angles are missing, are left out; after
     a longer gap the velocity is that over the gap.
     """
-    known = np.isfinite(angles.values).all(axis=1)
-    times, values = angles.times[known], angles.values[known]
+    known = angles.complete
+    times, values = known.times, known.values
     feet = list(kinematics.feet)
     seen = [[foot.position for foot in kinematics(row, feet)] for row in values]
     places = np.array(seen).reshape(-1, len(feet), 3)

@@ -53,12 +53,12 @@ def _by_angles(
     places = base.places(mode.key)
     if not places or not np.isfinite(z).all():
         return None
-    size = sum(3 if place.turn_x is None else 6 for place in places)
-    r, h = np.empty(size), np.zeros((size, mode.space.ndx))
-    back, row, twists, own = matrix(x[:4]).T, 0, [], []
-    for place, seen in zip(places, base.kinematics(z, base.standing(mode.key)), strict=True):
+    sizes = [3 if place.turn_x is None else 6 for place in places]
+    r, h = np.empty(sum(sizes)), np.zeros((sum(sizes), mode.space.ndx))
+    feet, back, row = base.kinematics(z, base.standing(mode.key)), matrix(x[:4]).T, 0
+    for place, seen, size in zip(places, feet, sizes, strict=True):
         s = back @ (x[place.x] - x[4:7])
-        at, wide = slice(row, row + 3), 3 if place.turn_x is None else 6
+        at = slice(row, row + 3)
         r[at] = seen.position - s
         h[at, ANGLE], h[at, POSITION], h[at, place.dx] = skew(s), -_EYE, _EYE
         if place.turn_x is not None:
@@ -66,13 +66,8 @@ def _by_angles(
             at = slice(row + 3, row + 6)
             r[at] = vector(quaternion(seen.rotation @ turn.T))
             h[at, ANGLE], h[at, place.turn_dx] = -_EYE, turn
-        twists.append(seen.twist[:wide])
-        own.append(base.pose_variances[:wide])
-        row += wide
-    by = base.noise.encoder * np.concatenate(twists)
-    noise = by @ by.T
-    noise.reshape(-1)[:: size + 1] += np.concatenate(own)
-    return LinearizedResidual(r, h, noise)
+        row += size
+    return LinearizedResidual(r, h, base.pose_noise(feet, sizes))
 
 
 def _by_ground(

@@ -10,24 +10,22 @@ likelihood takes what drifts slowly to be far surer than it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
 
-from hybridctl.checks import Array, member, number, sequence
+from hybridctl.checks import Array, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import LegKinematics
-from hybridctl.estimation.legged.readings import Readings, held, stood, stretches
+from hybridctl.estimation.legged.readings import Readings, stood, stretches
 from hybridctl.estimation.legged.rotation import quaternion, vector
-from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.likelihood import NoiseFit, fit_noise
 from hybridctl.mechanics.multibody.robot import Robot
-
-FREE = ("foot", "foot_turn")
 
 
 def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSettings:
@@ -58,7 +56,7 @@ def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> 
     begun = angles.times[0] + (stood(angles) if told is None else told)
     moved = turned = spent = 0.0
     for pair in combinations(timed.loads, 2):
-        loads = [held(timed.loads[foot], angles.times)[:, 0] for foot in pair]
+        loads = [timed.loads[foot].held(angles.times)[:, 0] for foot in pair]
         both = np.logical_and(*(estimator.contact.states(load) for load in loads))
         for first, last in stretches(both):
             if last > first and angles.times[first] > begun:
@@ -71,8 +69,7 @@ def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> 
                 spent += 6.0 * float(angles.times[last] - angles.times[first])
     if not spent:
         raise InputError("readings must have two feet in contact for a time while the robot walks")
-    foot, foot_turn = float(np.sqrt(moved / spent)), float(np.sqrt(turned / spent))
-    return replace(settings, noise=replace(settings.noise, foot=foot, foot_turn=foot_turn))
+    return _of_feet(settings, np.sqrt([moved / spent, turned / spent]))
 
 
 def _between(
@@ -89,44 +86,30 @@ def noise_of_innovations(
     robot: Robot,
     readings: Sequence[Readings],
     *,
-    free: Sequence[str] = FREE,
     max_evaluations: int = 200,
-    progress: Callable[[Array, float], None] | None = None,
 ) -> tuple[BaseSettings, NoiseFit]:
-    """Settings with the levels of some noise that make readings most likely, see `fit_noise`.
+    """Settings with the noise of feet that makes readings most likely, see `fit_noise`.
 
-    readings: of one or more walks, each from standing still. free: names of the levels in
-    `BaseNoise`. progress: called with the levels and their log-likelihood.
+    readings: of one or more walks, each from standing still.
     """
-    names = sequence("free", free)
-    for name in names:
-        member("free", name, BaseNoise.__dataclass_fields__)
-    if not names:
-        raise InputError("free must name one level at least")
     told = settings.noise.creep(any(foot.flat for foot in settings.feet))
-    settings = replace(settings, noise=replace(settings.noise, foot=told))
-    make = _Maker(settings, robot, tuple(names))
     estimator = settings.build(robot)
-    records = [estimator.record(one) for one in readings]
-    starts = [estimator.start(one) for one in readings]
-    levels = [getattr(settings.noise, name) for name in names]
     fit = fit_noise(
-        make, records, starts, levels, max_evaluations=max_evaluations, progress=progress
+        partial(_with_feet, settings, robot),
+        [estimator.record(one) for one in readings],
+        [estimator.start(one) for one in readings],
+        [told, settings.noise.foot_turn],
+        max_evaluations=max_evaluations,
     )
-    return make.settings_of(fit.levels), fit
+    return _of_feet(settings, fit.levels), fit
 
 
-@dataclass(frozen=True, eq=False)
-class _Maker:
-    """A function that makes the filter for given noise levels."""
+def _of_feet(settings: BaseSettings, levels: Array) -> BaseSettings:
+    """Settings with the noise of feet in contact, and of their turning."""
+    foot, foot_turn = map(float, levels)
+    return replace(settings, noise=replace(settings.noise, foot=foot, foot_turn=foot_turn))
 
-    settings: BaseSettings
-    robot: Robot
-    names: tuple[str, ...]
 
-    def settings_of(self, levels: Array) -> BaseSettings:
-        chosen = dict(zip(self.names, np.asarray(levels).tolist(), strict=True))
-        return replace(self.settings, noise=replace(self.settings.noise, **chosen))
-
-    def __call__(self, levels: Array) -> SaltedKalmanFilter:
-        return self.settings_of(levels).build(self.robot).filter
+def _with_feet(settings: BaseSettings, robot: Robot, levels: Array) -> SaltedKalmanFilter:
+    """The filter with this noise of feet."""
+    return _of_feet(settings, levels).build(robot).filter

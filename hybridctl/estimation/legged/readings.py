@@ -106,15 +106,8 @@ class Readings:
         for name, load in self.loads.items():
             if instance(f"load of {name!r}", load, Series).values.shape[1] != 1:
                 raise InputError(f"load of {name!r} must have one column")
-        if len(self._whole(self.inertial).times) < 2:
+        if len(self.inertial.complete.times) < 2:
             raise InputError("inertial must have two rows without missing values at least")
-
-    @staticmethod
-    def _whole(series: Series) -> Series:
-        """The rows without missing values, in order."""
-        ordered = series.sorted()
-        rows = np.isfinite(ordered.values).all(axis=1)
-        return Series(ordered.times[rows], ordered.values[rows])
 
     @property
     def disorder(self) -> int:
@@ -125,7 +118,7 @@ class Readings:
     @property
     def gaps(self) -> Array:
         """Gaps (k, 2) of the inertial samples, begin and end in s."""
-        times = self._whole(self.inertial).times
+        times = self.inertial.complete.times
         steps = np.diff(times)
         late = np.flatnonzero(steps > _GAP * np.median(steps))
         return np.column_stack([times[late], times[late + 1]])
@@ -215,13 +208,13 @@ class Readings:
 
     def _inputs(self) -> Series:
         """Rows of the input, see `system`."""
-        inertial, angles = self._whole(self.inertial), self._whole(self.angles)
+        inertial, angles = self.inertial.complete, self.angles.complete
         times = inertial.times
         steps = np.diff(times)
         gaps = np.append(np.where(steps > _GAP * np.median(steps), steps, 0.0), 0.0)
         means = inertial.values.copy()
         means[:-1] = 0.5 * (inertial.values[:-1] + inertial.values[1:])
-        return Series(times, np.hstack([means, gaps[:, None], held(angles, times)]))
+        return Series(times, np.hstack([means, gaps[:, None], angles.held(times)]))
 
 
 def step_time(contact: Hysteresis, loads: Iterable[Series]) -> float | None:
@@ -264,12 +257,6 @@ def uniform_stamps(times: Array) -> Array:
     numbers = np.concatenate([[0.0], np.cumsum(skipped)])
     slope, start = np.polyfit(numbers, times - times[0], 1)
     return np.asarray(times[0] + start + slope * numbers)
-
-
-def held(series: Series, times: Array) -> Array:
-    """The last values (n, m) at or before these times, or the first ones."""
-    rows = np.maximum(series.times.searchsorted(times, "right") - 1, 0)
-    return series.values[rows]
 
 
 def stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:

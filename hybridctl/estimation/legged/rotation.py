@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pinocchio as pin
 
 from hybridctl.checks import Array
 
@@ -25,8 +26,7 @@ _EYE = np.eye(3)
 
 def skew(w: Array) -> Array:
     """The matrix (3, 3) of the cross product with w (3,)."""
-    x, y, z = w.tolist()
-    return np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+    return np.asarray(pin.skew(w))
 
 
 def gammas(w: Array) -> tuple[Array, Array, Array]:
@@ -43,9 +43,7 @@ def gammas(w: Array) -> tuple[Array, Array, Array]:
 
 def left_jacobian(w: Array) -> Array:
     """Gamma_1 (3, 3): exp(w + e) = exp(Gamma_1 e) exp(w), to first order in e."""
-    cross = skew(w)
-    _, a2, a3, _ = _coefficients(float(w.dot(w)))
-    return np.asarray(_EYE + a2 * cross + a3 * cross.dot(cross))
+    return np.asarray(pin.Jexp3(w).T)  # that of Pinocchio is the right one, of exp(w) exp(e)
 
 
 def _coefficients(square: float) -> tuple[float, float, float, float]:
@@ -73,30 +71,12 @@ def _summed(inverse: list[float], square: float, terms: int) -> float:
 
 def matrix(q: Array) -> Array:
     """The rotation (3, 3) of a unit quaternion (4,)."""
-    x, y, z, w = q.tolist()
-    return np.array(
-        [
-            [1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y - z * w), 2.0 * (x * z + y * w)],
-            [2.0 * (x * y + z * w), 1.0 - 2.0 * (x * x + z * z), 2.0 * (y * z - x * w)],
-            [2.0 * (x * z - y * w), 2.0 * (y * z + x * w), 1.0 - 2.0 * (x * x + y * y)],
-        ]
-    )
+    return np.asarray(pin.Quaternion(q).matrix())
 
 
 def quaternion(rotation: Array) -> Array:
-    """The unit quaternion (4,) of a rotation (3, 3), by its largest component (Shepperd)."""
-    r = rotation.tolist()
-    (a, b, c), trace = (r[0][0], r[1][1], r[2][2]), r[0][0] + r[1][1] + r[2][2]
-    if trace > max(a, b, c):
-        q = [r[2][1] - r[1][2], r[0][2] - r[2][0], r[1][0] - r[0][1], 1.0 + trace]
-    elif a >= b and a >= c:
-        q = [1.0 + a - b - c, r[0][1] + r[1][0], r[0][2] + r[2][0], r[2][1] - r[1][2]]
-    elif b >= c:
-        q = [r[0][1] + r[1][0], 1.0 - a + b - c, r[1][2] + r[2][1], r[0][2] - r[2][0]]
-    else:
-        q = [r[0][2] + r[2][0], r[1][2] + r[2][1], 1.0 - a - b + c, r[1][0] - r[0][1]]
-    size = math.sqrt(q[0] ** 2 + q[1] ** 2 + q[2] ** 2 + q[3] ** 2)
-    return np.array(q) / size
+    """The unit quaternion (4,) of a rotation (3, 3)."""
+    return np.asarray(pin.Quaternion(rotation).coeffs())
 
 
 def product(p: Array, q: Array) -> Array:
@@ -120,17 +100,9 @@ def inverse(q: Array) -> Array:
 
 def turned_by(w: Array) -> Array:
     """The unit quaternion (4,) of a rotation vector w (3,)."""
-    x, y, z = w.tolist()
-    half = 0.5 * math.sqrt(x * x + y * y + z * z)
-    scale = 0.5 * math.sin(half) / half if half > 0.0 else 0.5
-    return np.array([scale * x, scale * y, scale * z, math.cos(half)])
+    return np.asarray(pin.exp3_quat(w))
 
 
 def vector(q: Array) -> Array:
     """The rotation vector (3,) of a unit quaternion, of at most pi."""
-    x, y, z, w = q.tolist()
-    if w < 0.0:
-        x, y, z, w = -x, -y, -z, -w
-    sine = math.sqrt(x * x + y * y + z * z)
-    scale = 2.0 * math.atan2(sine, w) / sine if sine > 0.0 else 2.0
-    return np.array([scale * x, scale * y, scale * z])
+    return np.asarray(pin.log3(pin.Quaternion(q)))

@@ -46,7 +46,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices, count
+from hybridctl.checks import Array, count
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import (
     gammas,
@@ -72,15 +72,6 @@ from hybridctl.hybrid.model import (
 BASE, BASE_TANGENT = 16, 15  # coordinates and dimension of base and biases
 ANGLE, POSITION, VELOCITY = slice(0, 3), slice(3, 6), slice(6, 9)  # in the tangent space
 GYROSCOPE, ACCELEROMETER = slice(9, 12), slice(12, 15)
-# entries (row, column) of a cross product: of which coordinate, with which sign
-_CROSS = [
-    (0, 1, 2, -1.0),
-    (0, 2, 1, 1.0),
-    (1, 0, 2, 1.0),
-    (1, 2, 0, -1.0),
-    (2, 0, 1, -1.0),
-    (2, 1, 0, 1.0),
-]
 _UNIT = 1e-6  # how far from one the norm of a quaternion may be
 
 
@@ -166,27 +157,15 @@ class BaseSpace:
 
     def transport(self, dx: Array) -> Array:
         """The negative adjoint action of dx."""
-        entries, sources, signs = self._brackets
-        result = np.zeros(self.ndx**2)
-        result[entries] = signs * dx[sources]
-        return result.reshape(self.ndx, self.ndx)
-
-    @cached_property
-    def _brackets(self) -> tuple[Indices, Indices, Array]:
-        """Entries of `transport`: where in the flat matrix, of which coordinate, with which sign.
-
-        Cross products with the angles stand on the diagonal, those with vectors below the angles.
-        """
-        vectors = self.vectors[1][::3]
-        blocks = [(0, 0, 0), *((i, i, 0) for i in vectors), *((i, 0, i) for i in vectors)]
-        blocks += [(phi.start,) * 3 for _, phi in self.turns]
-        found = [
-            ((row + i) * self.ndx + column + j, source + k, sign)
-            for row, column, source in blocks
-            for i, j, k, sign in _CROSS
-        ]
-        entries, sources, signs = zip(*found, strict=True)
-        return np.array(entries), np.array(sources), -np.array(signs)
+        spin = -skew(dx[ANGLE])
+        result = np.zeros((self.ndx, self.ndx))
+        result[ANGLE, ANGLE] = spin
+        for first in self.vectors[1][::3]:
+            own = slice(first, first + 3)
+            result[own, own], result[own, ANGLE] = spin, -skew(dx[own])
+        for _, phi in self.turns:
+            result[phi, phi] = -skew(dx[phi])
+        return result
 
     def normalize(self, x: Array) -> Array:
         """The state with unit quaternions."""

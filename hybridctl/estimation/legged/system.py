@@ -29,7 +29,8 @@ from hybridctl.estimation.legged.space import (
     BaseSpace,
     Strapdown,
 )
-from hybridctl.hybrid.mode import Edge, ModeKey, Outgoing, Reset, ResetJacobian
+from hybridctl.hybrid.mode import Edge, ModeKey, Outgoing
+from hybridctl.hybrid.model import Jump, JumpPoint, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.settings import NotNegative, Positive, Settings
 
@@ -127,6 +128,10 @@ class LeggedBase:
         """The joint angles in an input."""
         return u[OTHERS:]
 
+    def mode(self, key: ModeKey) -> Strapdown:
+        """The mode of a key. Raises `UnknownNameError` for what is no mode."""
+        return self.layout(key).mode
+
     def space(self, key: ModeKey) -> BaseSpace:
         """The states of a mode. Raises `UnknownNameError` for what is no mode."""
         return self.layout(key).mode.space
@@ -179,14 +184,19 @@ class LeggedBase:
             variances = np.concatenate([self.noise.core(gap), variances[BASE_TANGENT:]])
         return np.diag(variances)
 
-    def pose_noise(self, seen: FootKinematics, flat: bool) -> Array:
-        """Covariance (3, 3) or (6, 6) of the pose of a foot by its angles and of itself.
+    def pose_noise(self, seen: Sequence[FootKinematics], sizes: Sequence[int]) -> Array:
+        """Covariance of the poses of feet by their angles and of themselves.
 
-        In the axes of the inertial frame.
+        In the axes of the inertial frame; a foot has size 6, or 3 where it does not turn.
         """
-        size = 6 if flat else 3
-        by = self.noise.encoder * seen.twist[:size]
-        return np.asarray(by @ by.T + np.diag(self.pose_variances[:size]))
+        rows = [
+            (foot.twist[:n], self.pose_variances[:n]) for foot, n in zip(seen, sizes, strict=True)
+        ]
+        twists, variances = map(np.concatenate, zip(*rows, strict=True))
+        by = self.noise.encoder * twists
+        noise = by @ by.T
+        noise.reshape(-1)[:: len(noise) + 1] += variances
+        return np.asarray(noise)
 
     @cached_property
     def pose_variances(self) -> Array:
@@ -198,7 +208,7 @@ def base_system(base: LeggedBase) -> HybridSystem:
     """The hybrid system of a base with feet; see this module."""
     instance("base", base, LeggedBase)
     names = [touches(foot) for foot in base.feet] + [lifts(foot) for foot in base.feet]
-    return HybridSystem(partial(_mode, base), partial(_outgoing, base), names)
+    return HybridSystem(base.mode, partial(_outgoing, base), names)
 
 
 def touches(foot: str) -> str:
@@ -211,18 +221,9 @@ def lifts(foot: str) -> str:
     return f"{foot} lifts"
 
 
-def with_foot(key: Sequence[str], index: int, state: str) -> tuple[str, ...]:
-    """The mode in which one foot is in another state."""
-    return (*key[:index], state, *key[index + 1 :])
-
-
-def _mode(base: LeggedBase, key: ModeKey) -> Strapdown:
-    return base.layout(key).mode
-
-
 def _outgoing(base: LeggedBase, key: ModeKey) -> Outgoing:
     """The ways out of a mode, one for each foot."""
-    return Outgoing(_mode(base, key).guard_set, partial(_edge, base, key))
+    return Outgoing(base.mode(key).guard_set, partial(_edge, base, key))
 
 
 def _edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
@@ -230,30 +231,28 @@ def _edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None
     standing = base.standing(key)
     for index, foot in enumerate(base.feet):
         if foot in standing and fired == (lifts(foot),):
-            after = with_foot(key, index, OPEN)
-            lift = Lift(base, key, after)
-            return Edge(Reset(lift.map, lift.jacobian), after)
+            after = (*key[:index], OPEN, *key[index + 1 :])
+            return Edge(Lift(base, key, after), after)
         if foot not in standing and fired == (touches(foot),):
-            after = with_foot(key, index, STICK)
-            touch = Touch(base, key, after, foot)
-            return Edge(Reset(touch.map, touch.jacobian), after)
+            after = (*key[:index], STICK, *key[index + 1 :])
+            return Edge(Touch(base, key, after, foot), after)
     return None
 
 
 @dataclass(frozen=True, eq=False)
-class Lift:
+class Lift(ResetModel):
     """The reset that drops a foot: the state of all others."""
 
     base: LeggedBase
     before: ModeKey
     after: ModeKey
 
-    def map(self, t: float, x: Array, u: Array) -> Array:
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
         """The state without the foot."""
         coordinates, _ = kept(self.base, self.before, self.after)
-        return x[coordinates]
+        return Jump(x[coordinates])
 
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """The rows of the identity that are left."""
         _, deviations = kept(self.base, self.before, self.after)
         state = np.eye(self.base.space(self.before).ndx)[deviations]
@@ -261,7 +260,7 @@ class Lift:
 
 
 @dataclass(frozen=True, eq=False)
-class Touch:
+class Touch(ResetModel):
     """The reset that starts the state of a foot."""
 
     base: LeggedBase
@@ -269,7 +268,7 @@ class Touch:
     after: ModeKey
     foot: str
 
-    def map(self, t: float, x: Array, u: Array) -> Array:
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
         """The state with the foot where the angles put it."""
         (seen,) = self.base.kinematics(self.base.angles(u), [self.foot])
         result = np.empty(self.base.space(self.after).nx)
@@ -279,12 +278,12 @@ class Touch:
         result[place.x] = x[4:7] + matrix(x[:4]) @ seen.position
         if place.turn_x is not None:
             result[place.turn_x] = product(x[:4], quaternion(seen.rotation))
-        return result
+        return Jump(result)
 
-    def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """The derivatives: delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
         base = self.base
-        (seen,) = base.kinematics(base.angles(u), [self.foot])
+        (seen,) = base.kinematics(base.angles(at.u), [self.foot])
         before, after = base.space(self.before), base.space(self.after)
         _, own = kept(base, self.after, self.before)
         state, by_input = np.zeros((after.ndx, before.ndx)), np.zeros((after.ndx, base.nu))
@@ -305,7 +304,7 @@ class Touch:
         after = base.space(self.after)
         delta, phi = self._place().dx, self._place().turn_dx
         rows = np.arange(after.ndx)[delta]
-        noise = base.pose_noise(seen, phi is not None)
+        noise = base.pose_noise([seen], [3 if phi is None else 6])
         if phi is not None:
             rows = np.append(rows, np.arange(after.ndx)[phi])
             noise[3:] = seen.rotation.T @ noise[3:]

@@ -8,7 +8,6 @@ from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.legged.readings import (
     Hysteresis,
     Readings,
-    held,
     stood,
     uniform_stamps,
 )
@@ -136,7 +135,7 @@ def test_rows_in_any_order_are_the_same_record():
 
 def test_the_last_value_is_held():
     series = Series(np.array([0.0, 1.0]), np.array([[5.0], [6.0]]))
-    np.testing.assert_array_equal(held(series, np.array([-1.0, 0.5, 1.0]))[:, 0], [5.0, 5.0, 6.0])
+    np.testing.assert_array_equal(series.held(np.array([-1.0, 0.5, 1.0]))[:, 0], [5.0, 5.0, 6.0])
 
 
 def test_what_does_not_fit_is_refused():
