@@ -37,7 +37,7 @@ from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy, as_policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, mapped_ways
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.contact_states import (
+from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
     SLIP,

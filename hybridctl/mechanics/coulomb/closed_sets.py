@@ -15,8 +15,8 @@ import clarabel
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import OPEN, SLIP, Modes
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
+from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIP, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 
 _FROM = 2  # contacts that begin to slide in space: fewer are found out sooner than excluded

@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from hybridctl.checks import Array, Indices, all_finite
-from hybridctl.mechanics.contacts.contact_states import (
+from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
     SLIP,

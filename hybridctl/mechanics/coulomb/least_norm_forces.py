@@ -27,8 +27,8 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics.contacts.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import Cone
+from hybridctl.mechanics.coulomb.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem, scaled
 from hybridctl.mechanics.coulomb.least_in_cones import (
     Active,
@@ -37,7 +37,7 @@ from hybridctl.mechanics.coulomb.least_in_cones import (
     least_in_cones,
     stationary,
 )
-from hybridctl.mechanics.terms.least_norm import LeastNorm
+from hybridctl.mechanics.linear.least_norm import LeastNorm
 
 
 class Loads(NamedTuple):

@@ -18,9 +18,9 @@ import numpy as np
 from scipy.linalg.lapack import dgelsy, dgetrf
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
-from hybridctl.mechanics.terms.kkt import divided
+from hybridctl.mechanics.linear.kkt import divided
 
 RANK = 1e-11
 _STEPS = 20

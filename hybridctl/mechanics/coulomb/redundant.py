@@ -20,8 +20,8 @@ import clarabel
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
+from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.newton import newton
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import OPEN, Modes
 from hybridctl.mechanics.coulomb.closed_sets import possible
+from hybridctl.mechanics.coulomb.contact_states import OPEN, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.load_bounds import load_bounds
 from hybridctl.mechanics.coulomb.redundant import Redundancy

@@ -19,8 +19,8 @@ from scipy.optimize import nnls
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
-from hybridctl.mechanics.contacts.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows, fixed_point
+from hybridctl.mechanics.coulomb.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.law import (
     CERTIFIED,
     CoulombProblem,

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.mechanics.contacts.contact_states import (
+from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
     SLIP_MINUS,

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import GuardViolatedError
-from hybridctl.mechanics.contacts.contact_states import OPEN, Modes
+from hybridctl.mechanics.coulomb.contact_states import OPEN, Modes
 from hybridctl.mechanics.impacts.impact import impact_of, mode_by_velocity
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.selection import select_modes

@@ -19,7 +19,7 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
     ResetModel,
 )
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, STICK, Modes
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK, Modes
 from hybridctl.mechanics.impacts.impact import ImpactResult, impact_derivatives, impact_of, settle
 from hybridctl.mechanics.impacts.stick_slip_border import clearly_held, impact_border
 from hybridctl.mechanics.impacts.stops import Breakaway, Stop

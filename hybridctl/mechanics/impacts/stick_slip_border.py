@@ -21,7 +21,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import GuardJacobian, ResetBorder, ResetJacobian
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIP, STICK, Modes
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIP, STICK, Modes
 from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.impacts.impact_pieces import ImpactPiece, impact_pieces
 from hybridctl.mechanics.modes.dynamics import ContactDynamics

@@ -18,7 +18,7 @@ from hybridctl.hybrid.model import (
     Point,
     PointProperty,
 )
-from hybridctl.mechanics.contacts.contact_states import Modes
+from hybridctl.mechanics.coulomb.contact_states import Modes
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.equations import (
     AccelerationDerivatives,

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.contacts.contact import Contact, checked_contacts
-from hybridctl.mechanics.contacts.contact_states import Modes
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
+from hybridctl.mechanics.coulomb.contact_states import Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
+from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.equations import (
     AccelerationDerivatives,
     ContactAcceleration,
@@ -48,7 +49,6 @@ from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.mechanics.terms.generated import GeneratedTerms
-from hybridctl.mechanics.terms.kkt import KKT
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
 from hybridctl.mechanics.tolerances import CONSISTENT, ON_SURFACE
 

@@ -31,13 +31,13 @@ from scipy.special import expit
 
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
-from hybridctl.mechanics.contacts.contact_states import STICK
 from hybridctl.mechanics.coulomb.cones import Cone
+from hybridctl.mechanics.coulomb.contact_states import STICK
 from hybridctl.mechanics.coulomb.law import CoulombProblem, stretches
 from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, Loads, inside_cones
+from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.phase import ContactPhase, Friction
 from hybridctl.mechanics.terms.contact_terms import TermValues
-from hybridctl.mechanics.terms.kkt import KKT
 from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from hybridctl.checks import Array, Indices
 from hybridctl.hybrid.mode import GuardJacobian
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.contact_states import (
+from hybridctl.mechanics.coulomb.contact_states import (
     OPEN,
     SLIP,
     SLIP_MINUS,

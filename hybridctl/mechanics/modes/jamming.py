@@ -30,10 +30,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.equations import Solution
 from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.terms.contact_terms import Terms
-from hybridctl.mechanics.terms.kkt import KKT
 
 
 def can_jam(phase: ContactPhase) -> bool:

@@ -14,13 +14,13 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SeveralContactSolutionsError, SeveralModesError
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb import (
     CoulombProblem,
     CoulombSolution,
     enumerate_solutions,
     solve,
 )
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.law import scaled
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
