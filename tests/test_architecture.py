@@ -36,7 +36,7 @@ MECHANICS = [
     {"tolerances"},
     {"linear", "multibody"},
     {"contacts", "coulomb"},
-    {"terms"},
+    {"constrained", "terms"},
     {"modes"},
     {"impacts"},
 ]

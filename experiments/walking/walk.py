@@ -17,8 +17,8 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import ContinuedPolicy, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.linear.kkt import KKT
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 TOLERANCE = 1e-7

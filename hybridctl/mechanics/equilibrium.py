@@ -19,8 +19,8 @@ from scipy.optimize import minimize
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.coulomb.contact_states import STICK
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.mechanics.tolerances import BALANCED
 

@@ -30,6 +30,14 @@ import numpy as np
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import JumpPoint, ModeKey, Point, PointProperty
+from hybridctl.mechanics.constrained.equations import (
+    AccelerationDerivatives,
+    Solution,
+    balanced,
+    linearised,
+)
+from hybridctl.mechanics.constrained.phase import ContactPhase
+from hybridctl.mechanics.constrained.sliding import steered_derivatives
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.impacts.impact import (
     ImpactResult,
@@ -39,14 +47,6 @@ from hybridctl.mechanics.impacts.impact import (
 )
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics
-from hybridctl.mechanics.modes.equations import (
-    AccelerationDerivatives,
-    Solution,
-    balanced,
-    linearised,
-)
-from hybridctl.mechanics.modes.phase import ContactPhase
-from hybridctl.mechanics.modes.sliding import steered_derivatives
 from hybridctl.mechanics.multibody.bodies import Body
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system

@@ -36,6 +36,7 @@ from hybridctl.hybrid.mapped import MappedMode
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy, as_policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, mapped_ways
+from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
@@ -57,7 +58,6 @@ from hybridctl.mechanics.modes.dynamics import (
 )
 from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.guards import ContactGuards
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.push import Push, Pushing, Wrench, driven, listed_wrenches

@@ -32,11 +32,11 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SeveralContactSolutionsError
+from hybridctl.mechanics.constrained.phase import ContactPhase, default_slip
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics, OnSeveral
-from hybridctl.mechanics.modes.phase import ContactPhase, default_slip
 from hybridctl.mechanics.terms.contact_terms import TermValues
 from hybridctl.mechanics.tolerances import (
     FIXED_VELOCITY,

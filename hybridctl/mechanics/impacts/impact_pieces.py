@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
+from hybridctl.mechanics.constrained.phase import default_slip
 from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
@@ -20,7 +21,6 @@ from hybridctl.mechanics.coulomb.contact_states import (
 )
 from hybridctl.mechanics.impacts.impact import ImpactDerivatives, ImpactResult, impact_derivatives
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.phase import default_slip
 from hybridctl.mechanics.tolerances import SEPARATION_SPEED, STANDSTILL
 
 

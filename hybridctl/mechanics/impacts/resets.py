@@ -19,6 +19,7 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
     ResetModel,
 )
+from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK, Modes
 from hybridctl.mechanics.impacts.impact import ImpactResult, impact_derivatives, impact_of, settle
 from hybridctl.mechanics.impacts.stick_slip_border import clearly_held, impact_border
@@ -26,7 +27,6 @@ from hybridctl.mechanics.impacts.stops import Breakaway, Stop
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.modes.jamming import response_ratio
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.terms.contact_terms import TermValues
 from hybridctl.mechanics.tolerances import (
     BRIDGED,

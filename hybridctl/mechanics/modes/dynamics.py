@@ -21,30 +21,26 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
+from hybridctl.mechanics.constrained.equations import (
+    AccelerationDerivatives,
+    ContactAcceleration,
+    ContactRows,
+    Solution,
+    balanced,
+    contradict,
+    linearised,
+    problem,
+    shared,
+)
+from hybridctl.mechanics.constrained.phase import ContactPhase
+from hybridctl.mechanics.constrained.sliding import steered_derivatives, turned_by_loads
+from hybridctl.mechanics.constrained.standstill import settled
 from hybridctl.mechanics.contacts.contact import Contact, checked_contacts
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
 from hybridctl.mechanics.coulomb.contact_states import Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.linear.kkt import KKT
-from hybridctl.mechanics.modes.equations import (
-    AccelerationDerivatives,
-    ContactAcceleration,
-    ContactRows,
-    Solution,
-    balanced,
-    closed_rows,
-    contradict,
-    linearised,
-    problem,
-    shared,
-)
-from hybridctl.mechanics.modes.phase import ContactPhase
-from hybridctl.mechanics.modes.sliding import (
-    steered_derivatives,
-    turned_by_loads,
-)
-from hybridctl.mechanics.modes.standstill import settled
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
@@ -215,7 +211,7 @@ class ContactDynamics:
         """
         values = self.terms.values(q, v, u)
         gaps = values.gaps.copy()
-        return settled(self.phase, phase, closed_rows(phase, values, self.stabilization)), gaps
+        return settled(self.phase, phase, _closed_rows(phase, values, self.stabilization)), gaps
 
     def carried(self, now: Solution) -> Solution:
         """The solution with loads shared inside the friction cones."""
@@ -238,7 +234,7 @@ class ContactDynamics:
 
     def rows(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> ContactRows:
         """Terms of the closed contacts of a phase."""
-        return closed_rows(phase, self.terms.values(q, v, u), self.stabilization)
+        return _closed_rows(phase, self.terms.values(q, v, u), self.stabilization)
 
     def solve(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> Solution:
         """The equations of a phase with at least one closed contact; see `equations.solve`."""
@@ -391,6 +387,17 @@ class ContactDynamics:
             for slide in phase.spatial:
                 change[slide.contact, : 2 * nv] -= pulls[slide.rows] @ rates_z[slide.rows]
         return change
+
+
+def _closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -> ContactRows:
+    r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
+    rates, target = phase.among_closed(values.rates), -phase.among_closed(values.drift)
+    if stabilization:
+        gaps = values.gaps[phase.places]
+        target -= 2.0 * stabilization * rates
+        target[: len(gaps)] -= stabilization**2 * gaps
+    jacobian = phase.among_closed(values.jacobian)
+    return ContactRows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
 
 
 def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:

@@ -11,6 +11,8 @@ import numpy as np
 
 from hybridctl.checks import Array, Indices
 from hybridctl.hybrid.mode import GuardJacobian
+from hybridctl.mechanics.constrained.equations import AccelerationDerivatives, ContactAcceleration
+from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.coulomb.contact_states import (
     OPEN,
@@ -22,9 +24,7 @@ from hybridctl.mechanics.coulomb.contact_states import (
     Modes,
 )
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.equations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.modes.jamming import can_jam, response_ratio, response_ratio_derivative
-from hybridctl.mechanics.modes.sliding import sliding_directions, stop_of
 from hybridctl.mechanics.tolerances import JAMMED, ON_BORDER, ON_CONE, STANDSTILL, STOPPED
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams"]

@@ -30,9 +30,9 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.mechanics.constrained.equations import Solution
+from hybridctl.mechanics.constrained.phase import ContactPhase
 from hybridctl.mechanics.linear.kkt import KKT
-from hybridctl.mechanics.modes.equations import Solution
-from hybridctl.mechanics.modes.phase import ContactPhase
 from hybridctl.mechanics.terms.contact_terms import Terms
 
 

@@ -23,11 +23,11 @@ from scipy.linalg import qr
 
 from hybridctl.checks import Array
 from hybridctl.mechanics import tolerances
+from hybridctl.mechanics.constrained import phase
+from hybridctl.mechanics.constrained.phase import ClosedRows
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
-from hybridctl.mechanics.modes import phase
-from hybridctl.mechanics.modes.phase import ClosedRows
 from hybridctl.mechanics.multibody.expressions import Bodies, Expression
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_expressions import ContactPoints, RowExpressions

@@ -31,13 +31,12 @@ from scipy.special import expit
 
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
+from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
 from hybridctl.mechanics.coulomb.cones import Cone
 from hybridctl.mechanics.coulomb.contact_states import STICK
 from hybridctl.mechanics.coulomb.law import CoulombProblem, stretches
 from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, Loads, inside_cones
 from hybridctl.mechanics.linear.kkt import KKT
-from hybridctl.mechanics.modes.phase import ContactPhase, Friction
-from hybridctl.mechanics.terms.contact_terms import TermValues
 from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 
 
@@ -134,17 +133,6 @@ class AccelerationDerivatives:
     slip_z: Array
     gaps_z: Array
     rates_z: Array
-
-
-def closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -> ContactRows:
-    r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
-    rates, target = phase.among_closed(values.rates), -phase.among_closed(values.drift)
-    if stabilization:
-        gaps = values.gaps[phase.places]
-        target -= 2.0 * stabilization * rates
-        target[: len(gaps)] -= stabilization**2 * gaps
-    jacobian = phase.among_closed(values.jacobian)
-    return ContactRows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
 
 
 def solve(

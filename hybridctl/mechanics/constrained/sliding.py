@@ -10,8 +10,7 @@ from scipy.linalg import pinv
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics.coulomb.law import CERTIFIED
-from hybridctl.mechanics.modes.equations import (
+from hybridctl.mechanics.constrained.equations import (
     ContactRows,
     Solution,
     balanced,
@@ -20,7 +19,8 @@ from hybridctl.mechanics.modes.equations import (
     shared,
     solve,
 )
-from hybridctl.mechanics.modes.phase import ContactPhase, Friction
+from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
+from hybridctl.mechanics.coulomb.law import CERTIFIED
 from hybridctl.mechanics.tolerances import CONSISTENT, RANK, SLOWER, STANDSTILL, STOPPED, TURNS
 
 _TURNED = 10  # of Newton's steps, of which three or four do

@@ -14,13 +14,17 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
+from hybridctl.mechanics.constrained.equations import ContactRows, Solution, problem, shared, solve
+from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
+from hybridctl.mechanics.constrained.sliding import (
+    change_of_steered,
+    sliding_directions,
+    turned_by_loads,
+)
 from hybridctl.mechanics.coulomb.contact_states import STICK, Modes
 from hybridctl.mechanics.coulomb.law import CERTIFIED, unit
 from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.linear.kkt import KKT
-from hybridctl.mechanics.modes.equations import ContactRows, Solution, problem, shared, solve
-from hybridctl.mechanics.modes.phase import ContactPhase, Friction
-from hybridctl.mechanics.modes.sliding import change_of_steered, sliding_directions, turned_by_loads
 from hybridctl.mechanics.tolerances import (
     ALONG,
     AT_BORDER,
