@@ -33,7 +33,6 @@ LAYERS = [
     {"__init__", "__main__"},
 ]
 MECHANICS = [
-    {"tolerances"},
     {"linear", "multibody"},
     {"contacts", "coulomb"},
     {"constrained", "terms"},

@@ -50,9 +50,10 @@ from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.multibody.bodies import Body
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.mechanics.tolerances import CONTRADICTED
 from hybridctl.sensitivity.augmentation import ParameterPoint, SystemParameters
 
+_CONTRADICTED = 1e-8
+"""Of the rates, or of 1 m/s: constraints that a parameter moves apart by more cannot follow it."""
 _OF_CONTACT = ("restitution", "tangential_restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")
 _AXES = "xyz"
@@ -278,7 +279,7 @@ def _velocity_after(
     upper -= columns.momentum(q, result.velocity_after - v)
     velocity, m_p = equations.system.solve(upper, lower)
     left = equations.select @ rows @ velocity - lower
-    if np.abs(left).max() > CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
+    if np.abs(left).max() > _CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
         raise InputError(
             "the impact has no derivative by the restitution of some redundant contacts alone: "
             "with it they would not take part together"

@@ -34,12 +34,12 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.coulomb import CoulombProblem, follow
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, Modes
+from hybridctl.mechanics.impacts.resets import PENETRATION
 from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.mechanics.tolerances import PENETRATION
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,14 @@ from scipy.special import expit
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
 from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
+from hybridctl.mechanics.constrained.tolerances import CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 from hybridctl.mechanics.coulomb.cones import Cone
 from hybridctl.mechanics.coulomb.contact_states import STICK
 from hybridctl.mechanics.coulomb.law import CoulombProblem, stretches
 from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, Loads, inside_cones
 from hybridctl.mechanics.linear.kkt import KKT
-from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
+
+_APART = 1e-6  # of the terms of C a: contacts that hold together are never apart by more
 
 
 class ContactRows(NamedTuple):
@@ -286,7 +288,7 @@ def linearised(
     return now.least.sensitivity(wanted, turned(now.least.adjoint), weights_z)
 
 
-def contradict(now: Solution, tolerance: float = APART) -> bool:
+def contradict(now: Solution, tolerance: float = _APART) -> bool:
     """Whether redundant constraints miss by more than this share of the terms in them."""
     rows, missed = now.rows, float(np.abs(now.residual).max())
     if not now.kkt.redundant or missed <= tolerance * float(np.abs(rows.target).max()):

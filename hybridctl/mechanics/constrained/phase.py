@@ -11,8 +11,8 @@ import numpy as np
 from hybridctl.checks import Array, Indices
 from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION
 from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIP, SLIPS, STICK, Modes
-from hybridctl.mechanics.tolerances import NO_DIRECTION
 
 
 @dataclass(frozen=True)

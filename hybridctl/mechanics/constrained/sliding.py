@@ -20,8 +20,16 @@ from hybridctl.mechanics.constrained.equations import (
     solve,
 )
 from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
+from hybridctl.mechanics.constrained.tolerances import CONSISTENT, STANDSTILL, STOPPED
 from hybridctl.mechanics.coulomb.law import CERTIFIED
-from hybridctl.mechanics.tolerances import CONSISTENT, RANK, SLOWER, STANDSTILL, STOPPED, TURNS
+from hybridctl.mechanics.linear.least_norm import RANK
+
+_TURNS = 1e-4
+"""Of the response to forces across a sliding velocity: less is that of a direction known to
+rounding over `STOPPED`, where other contacts leave no motion across."""
+_SLOWER = 0.1
+"""Of the speed of another contact of the same two bodies: so far below `STANDSTILL` the error of a
+step leaves a velocity its direction."""
 
 _TURNED = 10  # of Newton's steps, of which three or four do
 _STARTS = (0.0, 1.0, 0.5)  # of the way to where contacts accelerate: from there it is tried again
@@ -46,7 +54,7 @@ def sliding_directions(
         fastest[pair] = max(fastest.get(pair, 0.0), speed)
     slow = [k for k, speed in speeds.items() if speed <= STANDSTILL]
     most = [fastest[phase.pairs[k]] for k in slow]
-    told = [m > STANDSTILL and speeds[k] > SLOWER * m for k, m in zip(slow, most, strict=True)]
+    told = [m > STANDSTILL and speeds[k] > _SLOWER * m for k, m in zip(slow, most, strict=True)]
     return found, [k for k, is_told in zip(slow, told, strict=True) if not is_told]
 
 
@@ -197,7 +205,7 @@ def stop_of(now: Solution, contacts: tuple[int, ...]) -> tuple[Array, Array]:
     jacobian = turn.across.T @ now.rows.jacobian
     response = jacobian @ turn.acceleration
     alone = np.abs(jacobian @ now.kkt.by_mass(now.rows.jacobian.T @ turn.forces)).max()
-    return turn.acceleration @ pinv(response, atol=TURNS * alone, rtol=0.0), turn.across
+    return turn.acceleration @ pinv(response, atol=_TURNS * alone, rtol=0.0), turn.across
 
 
 def sliding_times(now: Solution) -> tuple[float, float]:

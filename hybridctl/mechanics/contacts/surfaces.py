@@ -22,7 +22,10 @@ import numpy as np
 from hybridctl.checks import Array, Indices, array, flag, function, number, vector
 from hybridctl.errors import InputError
 from hybridctl.mechanics.multibody.joints import skew
-from hybridctl.mechanics.tolerances import CLEARLY_TILTED, NO_MOTION
+
+_NO_MOTION = 1e-9
+"""Of the largest: motions of a contact point in directions in which it does not move."""
+_CLEARLY_TILTED = 1e-4  # rad: axes written with five digits are off by less
 
 Expression: TypeAlias = Any
 
@@ -397,7 +400,7 @@ def plane_of_motion(contact: str, moves: Array, normals: Array) -> Array | None:
     could not be told from nothing, and in the plane it would be left out.
     """
     left, sizes, _ = np.linalg.svd(moves)
-    rank = int((sizes > NO_MOTION * sizes.max(initial=NO_MOTION)).sum())
+    rank = int((sizes > _NO_MOTION * sizes.max(initial=_NO_MOTION)).sum())
     if rank == 3:
         _check_clear(contact, float(sizes[2] / sizes[0]))
         return None
@@ -405,16 +408,16 @@ def plane_of_motion(contact: str, moves: Array, normals: Array) -> Array | None:
     if rank == 1:  # along a line: the plane that holds the line and the normal
         across = np.cross(left[:, 0], normals[0])
         length = float(np.linalg.norm(across))
-        axis = across / length if length > NO_MOTION else axis
+        axis = across / length if length > _NO_MOTION else axis
     tilt = float(np.abs(normals @ axis).max())
-    if tilt > NO_MOTION:
+    if tilt > _NO_MOTION:
         _check_clear(contact, tilt)
         return None
     return np.asarray(axis * np.sign(axis[np.abs(axis).argmax()]))
 
 
 def _check_clear(contact: str, tilt: float) -> None:
-    if tilt < CLEARLY_TILTED:
+    if tilt < _CLEARLY_TILTED:
         raise InputError(
             f"contact {contact!r} must move in a plane or in space, but leaves a plane by "
             f"{tilt:.3g} rad only: give the axes of joints and the normal of the surface all their "

@@ -33,17 +33,18 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics.constrained.phase import ContactPhase, default_slip
+from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION, STANDSTILL
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics, OnSeveral
 from hybridctl.mechanics.terms.contact_terms import TermValues
-from hybridctl.mechanics.tolerances import (
-    FIXED_VELOCITY,
-    NO_DIRECTION,
-    SEPARATION_SPEED,
-    STANDSTILL,
-)
+
+SEPARATION_SPEED = 1e-9
+"""In m/s: after an impact a contact that parts faster is open; impulses count by it, too, of the
+largest or of 1 N s."""
+_FIXED_VELOCITY = 1e-8
+"""Of the impulses' effect: what indeterminate impulses may change and still fix the velocity."""
 
 
 @dataclass(frozen=True)
@@ -324,7 +325,7 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
         return False
     push = result.terms.jacobian[phase.all_rows].T @ equations.mix
     change = push @ equations.system.sharing.indeterminate()
-    return bool(np.abs(change).max() > FIXED_VELOCITY * np.abs(push).max())
+    return bool(np.abs(change).max() > _FIXED_VELOCITY * np.abs(push).max())
 
 
 def open_change(

@@ -10,6 +10,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.constrained.phase import default_slip
+from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
@@ -19,9 +20,13 @@ from hybridctl.mechanics.coulomb.contact_states import (
     STICK,
     Modes,
 )
-from hybridctl.mechanics.impacts.impact import ImpactDerivatives, ImpactResult, impact_derivatives
+from hybridctl.mechanics.impacts.impact import (
+    SEPARATION_SPEED,
+    ImpactDerivatives,
+    ImpactResult,
+    impact_derivatives,
+)
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.tolerances import SEPARATION_SPEED, STANDSTILL
 
 
 @dataclass(frozen=True)

@@ -21,22 +21,31 @@ from hybridctl.hybrid.model import (
 )
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK, Modes
-from hybridctl.mechanics.impacts.impact import ImpactResult, impact_derivatives, impact_of, settle
+from hybridctl.mechanics.impacts.impact import (
+    SEPARATION_SPEED,
+    ImpactResult,
+    impact_derivatives,
+    impact_of,
+    settle,
+)
 from hybridctl.mechanics.impacts.stick_slip_border import clearly_held, impact_border
 from hybridctl.mechanics.impacts.stops import Breakaway, Stop
-from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.dynamics import ON_SURFACE, ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.modes.jamming import response_ratio
 from hybridctl.mechanics.terms.contact_terms import TermValues
-from hybridctl.mechanics.tolerances import (
-    BRIDGED,
-    NEAR_JAM,
-    ON_SURFACE,
-    PENETRATION,
-    RESTING_SPEED,
-    SEPARATION_SPEED,
-    TOUCHING,
-)
+
+TOUCHING = 2e-8
+"""A gap of so many m is closed where others hit: above what event times, known to 1e-9 s, leave."""
+PENETRATION = 1e-6
+"""In m: time stepping does not start from a state this deep in a surface."""
+BRIDGED = 1e-7
+"""Contacts that have let go on a bridge come this deep, in m: a tenth of `PENETRATION`."""
+_RESTING_SPEED = 1e-4
+"""In m/s: an open contact on its surface that moves no faster takes part in an impact of others:
+bounces that have died out leave less."""
+NEAR_JAM = 1e-4
+"""A response this small, where the guard has fired, is a jam: with room for the event's time."""
 
 _LONGEST, _SHORTEST = 1e-4, 1e-7  # s, of a bridge
 
@@ -284,7 +293,7 @@ class _BridgeEnd(_ImpactReset):
 
 def _rests(gap: float, rate: float) -> bool:
     """Whether a contact is on its surface and hardly moves."""
-    return abs(gap) <= TOUCHING and abs(rate) <= RESTING_SPEED
+    return abs(gap) <= TOUCHING and abs(rate) <= _RESTING_SPEED
 
 
 @dataclass(frozen=True)

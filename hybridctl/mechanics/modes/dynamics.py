@@ -35,6 +35,7 @@ from hybridctl.mechanics.constrained.equations import (
 from hybridctl.mechanics.constrained.phase import ContactPhase
 from hybridctl.mechanics.constrained.sliding import steered_derivatives, turned_by_loads
 from hybridctl.mechanics.constrained.standstill import settled
+from hybridctl.mechanics.constrained.tolerances import CONSISTENT
 from hybridctl.mechanics.contacts.contact import Contact, checked_contacts
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
@@ -46,7 +47,9 @@ from hybridctl.mechanics.terms.contact_terms import TermDerivatives, Terms, Term
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.mechanics.terms.generated import GeneratedTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
-from hybridctl.mechanics.tolerances import CONSISTENT, ON_SURFACE
+
+ON_SURFACE = 1e-11
+"""Newton's method that puts closed contacts on their surfaces ends at this gap: rounding, of m."""
 
 TermsChoice = Literal["auto", "generated", "native", "pinocchio"]
 OnSeveral = Literal["raise", "dissipation"]

@@ -22,26 +22,25 @@ import numpy as np
 from scipy.linalg import qr
 
 from hybridctl.checks import Array
-from hybridctl.mechanics import tolerances
-from hybridctl.mechanics.constrained import phase
+from hybridctl.mechanics.constrained import phase, tolerances
 from hybridctl.mechanics.constrained.phase import ClosedRows
+from hybridctl.mechanics.constrained.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.linear.least_norm import RANK
 from hybridctl.mechanics.multibody.expressions import Bodies, Expression
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_expressions import ContactPoints, RowExpressions
 from hybridctl.mechanics.terms.generated import Constants, sources
-from hybridctl.mechanics.tolerances import (
-    JAMMED,
-    LEAST_COMPILED_SPEED,
-    LEAST_PIVOT,
-    LEAST_WEIGHT,
-    RANK,
-    SAMPLED_ON_SURFACE,
-    STOPPED,
-)
 
+_SAMPLED_ON_SURFACE = 1e-9
+"""Gaps, in m, of the configurations at which redundant rows are looked for."""
+_LEAST_SPEED = 2e-7
+"""In m/s: slower slides in a surface are left to the dynamics, which know other directions;
+derivatives, which grow as 1 / |v_t|, are bounded by it. Ten times `STANDSTILL`."""
+_LEAST_PIVOT = 1e-6
+"""Of compiled modes relative to the largest: divisions go wrong by rounding over this, 1e-10."""
 _TINY = 1e-300  # makes the derivative of a norm zero where the norm is
 _LOOKS, _NEWTON = 8, 30
 
@@ -111,7 +110,7 @@ class ModeEquations(NamedTuple):
     def key(self, *parts: Any) -> str:
         """A name under which to keep what is made from these, but for numbers, and from `parts`."""
         made_by = sources(tolerances.__file__, phase.__file__, __file__)
-        return self.constants.key(made_by, *self[1:], *parts)
+        return self.constants.key(made_by, RANK, *self[1:], *parts)
 
 
 def mode_field(
@@ -153,7 +152,7 @@ def field_of(equations: ModeEquations) -> ModeField:
         acceleration, forces = free + response @ m, mix @ m
         redundant = len(independent.rows) < len(part.rows)
         cones = part.cones(forces) if redundant else []
-        sound = ca.mmin(ca.vertcat(margin - LEAST_PIVOT, *part.speeds(rows), *cones))
+        sound = ca.mmin(ca.vertcat(margin - _LEAST_PIVOT, *part.speeds(rows), *cones))
     else:
         acceleration, forces, margin = free, ca.SX.zeros(c.rows, 1), ca.SX(1.0)
         sound = margin
@@ -249,7 +248,7 @@ class PhaseExpressions(ClosedRows):
     def speeds(self, rows: RowExpressions) -> list[Expression]:
         """The speeds, beyond the least, of contacts that slide in a surface."""
         spatial = [i for i in self.closed if SLIPS.get(self.modes[i]) == 0.0]
-        return [_length(rows.rates[self._tangents[i]]) - LEAST_COMPILED_SPEED for i in spatial]
+        return [_length(rows.rates[self._tangents[i]]) - _LEAST_SPEED for i in spatial]
 
     def _cone(self, i: int, forces: Expression) -> list[Expression]:
         tangents, normal = self._tangents[i], forces[i]
@@ -321,7 +320,7 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
         others.append(np.concatenate((q, v)))
         for _ in range(_NEWTON):
             gaps = members.gaps(q)[closed]
-            if np.abs(gaps).max() < SAMPLED_ON_SURFACE:
+            if np.abs(gaps).max() < _SAMPLED_ON_SURFACE:
                 found.append(np.concatenate((q, v)))
                 break
             back = np.linalg.pinv(members.jacobian(q)[closed], RANK)
