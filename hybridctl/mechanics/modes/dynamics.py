@@ -39,7 +39,7 @@ from hybridctl.mechanics.constrained.tolerances import CONSISTENT
 from hybridctl.mechanics.contacts.contact import Contact, checked_contacts
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
-from hybridctl.mechanics.coulomb.contact_states import Modes
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.multibody.robot import Robot
@@ -109,8 +109,8 @@ class ContactDynamics:
         self._rebound = np.where(normal, [contact.restitution for contact in each], tangential)
         self._slowest_rebound = np.array([contact.restitution_threshold for contact in each])
         self.terms = _chosen(member("terms", terms, get_args(TermsChoice)), robot, self.all)
-        self._in_space = all(len(tangents) == 2 for tangents in self.all.tangents)
         self._phases: dict[Modes, ContactPhase] = {}
+        self._every = self.phase((CLOSED,) * len(self.contacts))
 
     def expecting(self, modes: frozenset[Modes]) -> ContactDynamics:
         """The same dynamics, which take of several solutions of the law the one in such `modes`.
@@ -161,13 +161,7 @@ class ContactDynamics:
 
     def tangential(self, rows: Array) -> Array:
         """Values of all rows (r, ...) along the tangents of every contact (c, 2, ...)."""
-        count = len(self.contacts)
-        if self._in_space:
-            return rows[count:].reshape(count, 2, *rows.shape[1:])
-        result = np.zeros((count, 2, *rows.shape[1:]))
-        for i, tangents in enumerate(self.all.tangents):
-            result[i, : len(tangents)] = rows[tangents]
-        return result
+        return self._every.spread(rows)[1]
 
     # Restitution
 

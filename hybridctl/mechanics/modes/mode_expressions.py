@@ -29,9 +29,9 @@ from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.linear.least_norm import RANK
-from hybridctl.mechanics.multibody.expressions import Bodies, Expression
+from hybridctl.mechanics.multibody.expressions import Expression
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.terms.contact_expressions import ContactPoints, RowExpressions
+from hybridctl.mechanics.terms.contact_expressions import RowExpressions
 from hybridctl.mechanics.terms.generated import Constants, sources
 
 _SAMPLED_ON_SURFACE = 1e-9
@@ -94,7 +94,7 @@ class ModeEquations(NamedTuple):
 
         Residuals decay at `stabilization` 1/s.
         """
-        constants = Constants.of(robot, members, friction_of(contacts))
+        constants = Constants.of(robot, members, _friction_of(contacts))
         tangents = tangents_of(members)
         part = PhaseExpressions(tangents, constants.friction, modes)
         independent = _independent_rows(robot, members, part)
@@ -129,16 +129,10 @@ def field_of(equations: ModeEquations) -> ModeField:
     c, part = equations.constants, equations.part
     x, u = ca.SX.sym("x", c.nq + c.nv), ca.SX.sym("u", c.actuation.shape[1])
     q, v = x[: c.nq], x[c.nq :]
-    bodies = Bodies(c.tree, q)
-    points = ContactPoints(bodies, c.places)
-    motion = bodies.motion(v, ca.SX.zeros(c.nv, 1))
-    rows = points.rows(motion)
-    bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(c.rows, 1)))
-    drive = ca.DM(c.actuation) @ u - bias - c.resistance(q, v)
+    bodies, drive, jacobian, rows = c.terms(q, v, u)
     by_mass, _ = cholesky(bodies.mass())
     free = by_mass(drive)
     if part.closed:
-        jacobian = points.jacobian()
         target = _target(rows, len(c.places), equations.stabilization)[part.rows]
         mix = part.mix(rows.rates)
         response = by_mass(jacobian.T @ mix)
@@ -160,12 +154,6 @@ def field_of(equations: ModeEquations) -> ModeField:
     field = ca.vertcat(bodies.rate @ v, acceleration)
     guards = part.guards(rows, forces, ratio)
     return ModeField(x, u, field, bodies.rate, forces, guards, margin, sound)
-
-
-def free_input(c: Constants, q: Expression) -> Expression:
-    """The matrix (0, M^-1 S), (nq + nv, nu): what inputs do where contacts give way."""
-    by_mass, _ = cholesky(Bodies(c.tree, q).mass())
-    return ca.vertcat(ca.SX.zeros(c.nq, c.actuation.shape[1]), by_mass(ca.DM(c.actuation)))
 
 
 def mode_derivatives(mode: ModeField) -> list[Expression]:
@@ -190,7 +178,7 @@ def tangents_of(members: ContactSet) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(rows.tolist()) for rows in members.tangents)
 
 
-def friction_of(contacts: Sequence[Contact]) -> Array:
+def _friction_of(contacts: Sequence[Contact]) -> Array:
     """Kinetic and static coefficients (c, 2)."""
     pairs = [(contact.friction, contact.static_friction) for contact in contacts]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
@@ -212,6 +200,11 @@ class PhaseExpressions(ClosedRows):
             mode in SLIPS and not self._friction[i, 0].is_zero() for i, mode in enumerate(modes)
         )
         self._size = len(modes) + sum(map(len, tangents))
+
+    @staticmethod
+    def of(members: ContactSet, contacts: Sequence[Contact], modes: Modes) -> PhaseExpressions:
+        """The rows of the contacts of a set, with their own coefficients."""
+        return PhaseExpressions(tangents_of(members), _friction_of(contacts), modes)
 
     def mix(self, rates: Expression) -> Expression:
         """The matrix E (r, m) of forces along all rows by multipliers."""
@@ -334,7 +327,8 @@ def _multipliers(
     """The multipliers m of G m = wanted and the margin; of least norm where G is singular.
 
     There G = N B K with its regular block B, and least squares and least norms are divisions by
-    N^T N and K W K^T, which are no worse conditioned than the choice of the block.
+    N^T N and K W K^T, which are no worse conditioned than the choice of the block. Numbers take
+    `LeastNorm` instead, whose pivots are chosen anew at each point: expressions have no branches.
     """
     divide = gauss if part.slides.any() else cholesky
     rows, columns = independent.rows, independent.columns
