@@ -243,6 +243,17 @@ def problem(phase: ContactPhase, rows: ContactRows, friction: Friction, kkt: KKT
     )
 
 
+def impact_problem(phase: ContactPhase, kkt: KKT, free: Array, v: Array) -> CoulombProblem:
+    """The law for impulses of the closed contacts, by kinetic friction; none slides before.
+
+    kkt: of all their rows, without friction. free (r,): what their velocities are without impulses,
+    with those that restitution asks for. v (nv,): the velocity whose terms are in these.
+    """
+    size = float((np.abs(kkt.constraint) @ np.abs(v)).max())
+    friction, unknown = phase.friction.kinetic, (None,) * len(phase.closed)
+    return CoulombProblem(kkt.response, free, phase.tangents, friction, friction, unknown, size)
+
+
 def _sliding(velocity: Array) -> Array | None:
     """The direction of a sliding velocity, None at a standstill."""
     speed = float(np.linalg.norm(velocity))

@@ -32,6 +32,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SeveralContactSolutionsError
+from hybridctl.mechanics.constrained.equations import impact_problem
 from hybridctl.mechanics.constrained.phase import ContactPhase, default_slip
 from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION, STANDSTILL
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
@@ -119,22 +120,16 @@ def impact_of(
 
     plastic: whether contacts do not rebound, or which of them. on_several: that of the dynamics.
     """
-    count = len(dynamics.contacts)
-    touching = tuple(_provisional(dynamics, i) if i in at else OPEN for i in range(count))
+    count, each = len(dynamics.contacts), enumerate(dynamics.contacts)
+    touching = tuple(OPEN if i not in at else STICK if c.rough else CLOSED for i, c in each)
     phase = dynamics.phase(touching)
-    mass, rows = terms.mass, terms.jacobian[phase.all_rows]
-    k, closed = len(phase.closed), list(phase.closed)
+    mass, rows, closed = terms.mass, terms.jacobian[phase.all_rows], phase.places
     restitution = dynamics.restitution_at(terms.rates)
     if plastic:
         restitution[[plastic is True or i in plastic for i in dynamics.all.owner]] = 0.0
     rebound = -(restitution * terms.rates)[phase.all_rows]
-    free = terms.rates[phase.all_rows] - rebound
-    friction = dynamics.friction[closed]
     system = KKT(mass, rows)
-    size = float((np.abs(rows) @ np.abs(v)).max())
-    problem = CoulombProblem(
-        system.response, free, phase.tangents, friction, friction, (None,) * k, size
-    )
+    problem = impact_problem(phase, system, terms.rates[phase.all_rows] - rebound, v)
     expected = {tuple(modes[i] for i in closed) for modes in dynamics.expected}
     solution = _solution(on_several or dynamics.on_several, problem, rows @ v, expected)
     after = v + system.push @ solution.forces
@@ -225,10 +220,6 @@ def settle(
         friction_impulses=friction,
         modes=tuple(modes),
     )
-
-
-def _provisional(dynamics: ContactDynamics, i: int) -> str:
-    return STICK if dynamics.contacts[i].rough else CLOSED
 
 
 def mode_by_velocity(separation: float, slip: list[float]) -> str:
