@@ -139,7 +139,11 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
         return now
     scale, against = magnitude(now), None
     for share in _STARTS:
-        found, missed = _along_accelerations(_turned_towards(now, share, friction), friction, scale)
+        start = now
+        if share:
+            along, across = (change_of_steered(now, along) for along in (True, False))
+            start = _turned(now, share * np.arctan2(across, along), friction)
+        found, missed = _along_accelerations(start, friction, scale)
         if not found.inside:
             return found
         if missed <= CERTIFIED * scale:
@@ -165,14 +169,6 @@ def _along_accelerations(now: Solution, friction: Friction, scale: float) -> tup
         now = _turned(now, -turn.making(missed), friction)
         missed = change_of_steered(now, along=False)
     return now, float(np.abs(missed).max())
-
-
-def _turned_towards(now: Solution, share: float, friction: Friction) -> Solution:
-    """The solution with directions turned to those of accelerations by a share of the angle."""
-    if not share:
-        return now
-    along, across = (change_of_steered(now, along) for along in (True, False))
-    return _turned(now, share * np.arctan2(across, along), friction)
 
 
 def _turned(now: Solution, angles: Array, friction: Friction) -> Solution:

@@ -81,21 +81,10 @@ class ExpressedSurface(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class _Flat:
-    """Planes: one for all points, with fields (3,), or one for each of n, with fields (n, 3)."""
+class _Level:
+    """A surface without curvature."""
 
-    point: Array
-    unit_normal: Array
     curved = False
-
-    def distance(self, r: Array) -> Array:
-        """The distances n . (r - point)."""
-        return np.asarray(((r - self.point) * self.unit_normal).sum(axis=1))
-
-    def normal(self, r: Array) -> Array:
-        """The normal n."""
-        return np.broadcast_to(self.unit_normal, r.shape)
 
     def curvature(self, r: Array) -> Array:
         """The curvature, which is zero."""
@@ -104,6 +93,22 @@ class _Flat:
     def curvature_along(self, r: Array, direction: Array) -> Array:
         """The curvature, which is zero."""
         return np.zeros((len(r), 3, 3))
+
+
+@dataclass(frozen=True, eq=False)
+class _Flat(_Level):
+    """Planes: one for all points, with fields (3,), or one for each of n, with fields (n, 3)."""
+
+    point: Array
+    unit_normal: Array
+
+    def distance(self, r: Array) -> Array:
+        """The distances n . (r - point)."""
+        return np.asarray(((r - self.point) * self.unit_normal).sum(axis=1))
+
+    def normal(self, r: Array) -> Array:
+        """The normal n."""
+        return np.broadcast_to(self.unit_normal, r.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,7 +260,7 @@ class Terrain(ByValue):
 
 
 @dataclass(frozen=True, eq=False)
-class Stairs(ByValue):
+class Stairs(ByValue, _Level):
     r"""Level treads along x, z = h(x) in the frame of its body, touched from above.
 
     .. math:: \phi = z - h(x), \qquad h = z_i \text{ for } e_i \le x < e_{i+1} .
@@ -267,7 +272,6 @@ class Stairs(ByValue):
 
     edges: Any
     heights: Any
-    curved = False
 
     def __post_init__(self) -> None:
         edges = array("edges", self.edges, (None,))
@@ -289,14 +293,6 @@ class Stairs(ByValue):
     def normal(self, r: Array) -> Array:
         """The upward normals."""
         return np.broadcast_to(np.array([0.0, 0.0, 1.0]), r.shape)
-
-    def curvature(self, r: Array) -> Array:
-        """The curvature, which is zero."""
-        return np.zeros((len(r), 3, 3))
-
-    def curvature_along(self, r: Array, direction: Array) -> Array:
-        """The curvature, which is zero."""
-        return np.zeros((len(r), 3, 3))
 
 
 @lru_cache

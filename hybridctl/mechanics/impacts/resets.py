@@ -83,7 +83,7 @@ class ContactEdges:
         begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
         if begin:
             return Edge(Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)))
-        return Edge(_ReleaseReset(self.dynamics, tuple(after)))
+        return Edge(_Release(self.dynamics, tuple(after)))
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
         """Contacts whose impacts accumulate close without bouncing; in this mode some have."""
@@ -297,44 +297,7 @@ def _rests(gap: float, rate: float) -> bool:
 
 
 @dataclass(frozen=True)
-class _Jam(ResetModel):
-    """The end of sliding contacts that jam: there is nothing to go on with.
-
-    Unless the guard only seemed to fall, within a step beyond a stop, where friction has turned.
-    """
-
-    dynamics: ContactDynamics
-    modes: Modes
-
-    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        return _identity(self.dynamics, at)
-
-    def calc(self, t: float, x: Array, u: Array) -> Jump:
-        n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.modes)
-        now = self.dynamics.solve(phase, x[:n], x[n:], u)
-        places = [slide.contact for slide in phase.sliding]
-        names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
-        forces, ratio = now.forces[places], response_ratio(now)
-        if ratio > NEAR_JAM:
-            return Jump(x, self.modes, np.zeros(len(self.modes)))
-        raise JammingError(
-            f"contacts {names} jam at t = {t:.9g} s in mode {self.modes!r}: friction leaves "
-            f"{ratio:.3g} of their normal response, so that normal forces, now {forces.tolist()} "
-            f"N, grow without bounds and rigid bodies have no motion to go on with (Painleve); "
-            f"x = {x.tolist()}. Less friction or a compliant contact avoids it",
-            contacts=names,
-            forces=forces,
-            ratio=ratio,
-        )
-
-
-def _identity(dynamics: ContactDynamics, at: JumpPoint) -> ResetJacobian:
-    """Derivatives of a reset that leaves the state alone."""
-    return Reset.identity(2 * dynamics.robot.nv).calc_diff(at)
-
-
-@dataclass(frozen=True)
-class _ReleaseReset(ResetModel):
+class _Release(ResetModel):
     """Contacts open or slip without an impulse, and go on in `modes`."""
 
     dynamics: ContactDynamics
@@ -344,4 +307,29 @@ class _ReleaseReset(ResetModel):
         return Jump(x, self.modes, np.zeros(len(self.modes)))
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        return _identity(self.dynamics, at)
+        return Reset.identity(2 * self.dynamics.robot.nv).calc_diff(at)
+
+
+class _Jam(_Release):
+    """The end of sliding contacts that jam: there is nothing to go on with.
+
+    Unless the guard only seemed to fall, within a step beyond a stop, where friction has turned.
+    """
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.modes)
+        now = self.dynamics.solve(phase, x[:n], x[n:], u)
+        places = [slide.contact for slide in phase.sliding]
+        names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
+        forces, ratio = now.forces[places], response_ratio(now)
+        if ratio > NEAR_JAM:
+            return super().calc(t, x, u)
+        raise JammingError(
+            f"contacts {names} jam at t = {t:.9g} s in mode {self.modes!r}: friction leaves "
+            f"{ratio:.3g} of their normal response, so that normal forces, now {forces.tolist()} "
+            f"N, grow without bounds and rigid bodies have no motion to go on with (Painleve); "
+            f"x = {x.tolist()}. Less friction or a compliant contact avoids it",
+            contacts=names,
+            forces=forces,
+            ratio=ratio,
+        )
