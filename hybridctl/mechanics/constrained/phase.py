@@ -49,7 +49,7 @@ class ClosedRows:
     contacts are closed. `slides` (k,): which of the closed ones do.
     """
 
-    def __init__(self, tangents: Sequence[Sequence[int] | Indices], modes: Modes) -> None:
+    def __init__(self, tangents: Sequence[Indices], modes: Modes) -> None:
         self.modes = modes
         self.closed = tuple(i for i, mode in enumerate(modes) if mode != OPEN)
         self.places = list(self.closed)

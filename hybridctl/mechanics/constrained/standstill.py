@@ -22,7 +22,7 @@ from hybridctl.mechanics.constrained.sliding import (
     turned_by_loads,
 )
 from hybridctl.mechanics.coulomb.contact_states import STICK, Modes
-from hybridctl.mechanics.coulomb.law import CERTIFIED, unit
+from hybridctl.mechanics.coulomb.law import CERTIFIED
 from hybridctl.mechanics.coulomb.solve import polish
 from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.linear.least_norm import RANK
@@ -31,6 +31,7 @@ _MOVES = 1e-9  # m/s: a slow contact that slides no faster stands; a tenth of `S
 _CLEARLY_MOVES = 9e-9
 """More m/s than integration leaves of the beginning of a motion: not quite `STOPPED`."""
 _AT_BORDER = 1e-6  # of the friction limit: a slow contact nearer to it is not sure to hold
+_NO_FORCE = 1e-10  # N: friction this small has no direction
 _ALONG = 0.5  # cosine: directions of slow contacts that are nearer than this are of one motion
 
 Phases = Callable[[Modes], ContactPhase]
@@ -103,7 +104,7 @@ def _beginnings(
         return {}, True
     rows, forces = held.rows, held.forces
     guesses = [
-        unit(-forces[tangents], None) if k in starting else None
+        _direction(-forces[tangents]) if k in starting else None
         for k, tangents in enumerate(phase.tangents)
     ]
     modes = tuple(phase.modes[i] for i in phase.closed)
@@ -121,6 +122,11 @@ def _beginnings(
         guesses = [None if k in stays else guess for k, guess in enumerate(guesses)]
     found = {k: s for k, s in enumerate(guesses) if k in starting and s is not None}
     return found, solution is not None
+
+
+def _direction(w: Array) -> Array | None:
+    length = float(np.linalg.norm(w))
+    return w / length if length > _NO_FORCE else None
 
 
 def _moves(phase: ContactPhase, rows: ContactRows, k: int, along: Array) -> bool:

@@ -268,20 +268,14 @@ def _connected(problem: CoulombProblem, one: CoulombSolution, other: CoulombSolu
     plain, units = scaled(problem)
     middle = 0.5 * (one.forces + other.forces) / units.forces
     far = _BETWEEN * float(np.linalg.norm((one.forces - other.forces) / units.forces))
-    choices = [_either(one.modes[i], other.modes[i]) for i in range(len(one.modes))]
+    pairs = zip(one.modes, other.modes, strict=True)  # what leaves the surface is no way between
+    choices = [[a] if a == b else [mode for mode in (a, b) if mode != OPEN] for a, b in pairs]
     for modes in product(*choices):
         between = judged(plain, newton(plain, middle, modes))
         near = float(np.linalg.norm(between.forces - middle)) < far
         if between.residual <= CERTIFIED and near:
             return True
     return False
-
-
-def _either(one: str, other: str) -> list[str]:
-    """The states of a contact in two solutions, without those that leave the surface."""
-    if one == other:
-        return [one]
-    return [mode for mode in (one, other) if mode != OPEN]
 
 
 def several(

@@ -256,21 +256,16 @@ def impact_derivatives(
         change_q, momentum_q = d.rates[phase.all_rows], d.momentum.copy()
         before_q = dynamics.terms.impulse_derivatives(q, v, np.zeros(size)).rates[phase.all_rows]
         xi_z = np.hstack([change_q + before_q + e * before_q, e * rows])  # at fixed v+
-        velocity_z, m_z = eq.system.solve(
-            np.hstack([-momentum_q, mass]) - rows.T @ eq.turning @ xi_z, -eq.select @ xi_z
-        )
-        xi_z += rows @ velocity_z
-        if eq.system.redundant:
 
-            def turned(z: Array, bend: Array) -> tuple[Array, Array]:
-                d = dynamics.terms.impulse_derivatives(q, z, phase.scattered(bend, size))
-                by_q = d.rates[phase.all_rows]
-                bent, still = d.momentum + rows.T @ eq.turning @ by_q, np.zeros((nv, nv))
-                tilted = np.hstack([eq.mix.T @ by_q, np.zeros((len(m_z), nv))])
-                return np.hstack([bent, still]), tilted
+        def turned(z: Array, bend: Array) -> tuple[Array, Array]:
+            d = dynamics.terms.impulse_derivatives(q, z, phase.scattered(bend, size))
+            by_q = d.rates[phase.all_rows]
+            bent, still = d.momentum + rows.T @ eq.turning @ by_q, np.zeros((nv, nv))
+            tilted = eq.mix.T @ by_q
+            return np.hstack([bent, still]), np.hstack([tilted, np.zeros_like(tilted)])
 
-            dv, dm = open_change(phase, result, eq, xi_z, m_z, turned)
-            velocity_z, m_z, xi_z = velocity_z + dv, m_z + dm, xi_z + rows @ dv
+        upper = np.hstack([-momentum_q, mass])
+        velocity_z, m_z, xi_z = impact_changes(phase, result, eq, upper, xi_z, turned)
         rows_z = eq.mix @ m_z - eq.turning @ xi_z
         impulses_z[closed], friction_z[closed] = phase.spread(rows_z)
     return ImpactDerivatives(states, velocity_z, impulses_z, friction_z)
@@ -319,7 +314,29 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
     return bool(np.abs(change).max() > _FIXED_VELOCITY * np.abs(push).max())
 
 
-def open_change(
+def impact_changes(
+    phase: ContactPhase,
+    result: ImpactResult,
+    eq: Linearised,
+    upper: Array,
+    xi: Array,
+    turned: Turned,
+) -> tuple[Array, Array, Array]:
+    """Changes of velocity (nv, .), multipliers (k, .) and what the law is about, xi (r, .).
+
+    upper (nv, .): those of M (v+ - v-) at fixed velocities and impulses, on the right-hand side;
+    xi (r, .): at fixed v+. turned: see `_open_change`.
+    """
+    rows = result.terms.jacobian[phase.all_rows]
+    dv, dm = eq.system.solve(upper - rows.T @ eq.turning @ xi, -eq.select @ xi)
+    xi = xi + rows @ dv
+    if not eq.system.redundant:
+        return dv, dm, xi
+    more, further = _open_change(phase, result, eq, xi, dm, turned)
+    return dv + more, dm + further, xi + rows @ more
+
+
+def _open_change(
     phase: ContactPhase, result: ImpactResult, eq: Linearised, xi: Array, m: Array, explicit: Turned
 ) -> tuple[Array, Array]:
     """How velocity and impulses of least norm move within what the equations leave open.

@@ -48,7 +48,9 @@ def impact_border(
     """
     if not result.border:
         return None
-    pieces = [piece for piece in impact_pieces(dynamics, q, v, result) if _occurs(piece)]
+    every = impact_pieces(dynamics, q, v, result)
+    # those of more than a thin wedge: contacts that hold each other cannot slip apart
+    pieces = [p for p in every if not len(p.slack) or inside(p.slack) is not None]
     groups = _distinct(pieces)
     if len(groups) == 1:
         return None
@@ -104,14 +106,6 @@ def clearly_held(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes:
                 f"contact {dynamics.contacts[i].name!r} only just sticks after the event, by "
                 "static friction above kinetic friction: there is no derivative there"
             )
-
-
-def _occurs(piece: ImpactPiece) -> bool:
-    """Whether perturbations in more than a thin wedge have a piece.
-
-    Contacts of one body that friction holds against each other cannot slip apart.
-    """
-    return not len(piece.slack) or inside(piece.slack) is not None
 
 
 def _held_again(

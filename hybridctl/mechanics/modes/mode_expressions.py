@@ -21,7 +21,7 @@ import casadi as ca
 import numpy as np
 from scipy.linalg import qr
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, Indices
 from hybridctl.mechanics.constrained import phase, tolerances
 from hybridctl.mechanics.constrained.phase import ClosedRows
 from hybridctl.mechanics.constrained.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
@@ -77,7 +77,7 @@ class ModeEquations(NamedTuple):
     """
 
     constants: Constants
-    tangents: tuple[tuple[int, ...], ...]
+    tangents: tuple[Indices, ...]
     modes: Modes
     stabilization: float
     independent: _Independent
@@ -95,7 +95,7 @@ class ModeEquations(NamedTuple):
         Residuals decay at `stabilization` 1/s.
         """
         constants = Constants.of(robot, members, _friction_of(contacts))
-        tangents = tangents_of(members)
+        tangents = members.tangents
         part = PhaseExpressions(tangents, constants.friction, modes)
         independent = _independent_rows(robot, members, part)
         return ModeEquations(
@@ -173,11 +173,6 @@ def _target(rows: RowExpressions, count: int, s: float) -> Expression:
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
 
 
-def tangents_of(members: ContactSet) -> tuple[tuple[int, ...], ...]:
-    """The rows of the tangents of each contact."""
-    return tuple(tuple(rows.tolist()) for rows in members.tangents)
-
-
 def _friction_of(contacts: Sequence[Contact]) -> Array:
     """Kinetic and static coefficients (c, 2)."""
     pairs = [(contact.friction, contact.static_friction) for contact in contacts]
@@ -191,10 +186,10 @@ class PhaseExpressions(ClosedRows):
     """
 
     def __init__(
-        self, tangents: Sequence[Sequence[int]], friction: Array | Expression, modes: Modes
+        self, tangents: Sequence[Indices], friction: Array | Expression, modes: Modes
     ) -> None:
         super().__init__(tangents, modes)
-        self._friction, self._tangents = ca.SX(friction), [list(rows) for rows in tangents]
+        self._friction, self._tangents = ca.SX(friction), [rows.tolist() for rows in tangents]
         self.rows = self.held_rows.tolist()
         self.rubs = any(
             mode in SLIPS and not self._friction[i, 0].is_zero() for i, mode in enumerate(modes)
@@ -204,7 +199,7 @@ class PhaseExpressions(ClosedRows):
     @staticmethod
     def of(members: ContactSet, contacts: Sequence[Contact], modes: Modes) -> PhaseExpressions:
         """The rows of the contacts of a set, with their own coefficients."""
-        return PhaseExpressions(tangents_of(members), _friction_of(contacts), modes)
+        return PhaseExpressions(members.tangents, _friction_of(contacts), modes)
 
     def mix(self, rates: Expression) -> Expression:
         """The matrix E (r, m) of forces along all rows by multipliers."""
