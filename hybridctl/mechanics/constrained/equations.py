@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from scipy.special import expit
 
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
-from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
+from hybridctl.mechanics.constrained.phase import ContactPhase, Friction, load_weights
 from hybridctl.mechanics.constrained.tolerances import CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 from hybridctl.mechanics.coulomb.cones import Cone
 from hybridctl.mechanics.coulomb.contact_states import STICK
@@ -39,6 +40,7 @@ from hybridctl.mechanics.coulomb.law import CoulombProblem, stretches
 from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, Loads, inside_cones
 from hybridctl.mechanics.linear.kkt import KKT
 
+_SOFTPLUS = partial(np.logaddexp, 0.0)
 _APART = 1e-6  # of the terms of C a: contacts that hold together are never apart by more
 
 
@@ -322,15 +324,14 @@ def balanced(now: Solution, y: Array) -> tuple[Array, Array]:
 def friction_weights(phase: ContactPhase, even: Array) -> Array:
     """The weights (m,) for multipliers (m,) of the solve with equal weights.
 
-    l (1 + log(1 + e^(n / l - 1))) for a normal force n, where l is 1e-6 of the norm of all: n
-    itself if it is well above l, and l if it pulls. One where there are no normal forces at all.
+    See `load_weights`, with 1e-6 of the norm of all normal forces as the least. One where there are
+    no normal forces at all.
     """
     weights, normal = np.empty(len(even)), even[: len(phase.closed)]
     weights.fill(1.0)
     least = _least(normal)
     if least > 0.0:
-        each = least * (1.0 + np.logaddexp(0.0, normal / least - 1.0))
-        weights[len(normal) :] = each[phase.tied]
+        weights[len(normal) :] = load_weights(normal, least, _SOFTPLUS)[phase.tied]
     return weights
 
 
@@ -346,7 +347,7 @@ def weights_derivative(phase: ContactPhase, even: Array) -> Array:
         )
     x = normal / least
     slope = expit(x - 1.0)
-    by_least = 1.0 + np.logaddexp(0.0, x - 1.0) - slope * x
+    by_least = load_weights(x, 1.0, _SOFTPLUS) - slope * x
     each = np.diag(slope) + np.outer(by_least, (LEAST_WEIGHT**2 / least) * normal)
     change[count:] = each[phase.tied]
     return change

@@ -31,7 +31,7 @@ from hybridctl.mechanics.coulomb.law import (
     scaled,
 )
 from hybridctl.mechanics.coulomb.least_norm_forces import least_forces
-from hybridctl.mechanics.coulomb.newton import RANK, nearest, newton, projection
+from hybridctl.mechanics.coulomb.newton import SINGULAR, nearest, newton, projection
 from hybridctl.mechanics.coulomb.screening import candidates
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 
@@ -101,7 +101,7 @@ def _holding(plain: CoulombProblem) -> Array | None:
     """The forces -G^-1 b that let nothing move, None where contacts are redundant."""
     root, failed = dpotrf(plain.delassus)
     pivots = root.diagonal()
-    if failed or pivots.min() ** 2 <= RANK * pivots.max() ** 2:
+    if failed or pivots.min() ** 2 <= SINGULAR * pivots.max() ** 2:
         return None
     return -np.asarray(dpotrs(root, plain.free)[0])
 

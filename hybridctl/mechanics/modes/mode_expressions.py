@@ -352,10 +352,12 @@ def _friction_weights(part: PhaseExpressions, even: Expression) -> Expression:
     """The `equations.friction_weights` of multipliers of equal weights."""
     count = len(part.closed)
     normal = even[:count]
-    least = LEAST_WEIGHT * _length(normal)
-    x = normal / least - 1.0
-    load = least * (1.0 + ca.fmax(x, 0.0) + ca.log1p(ca.exp(-ca.fabs(x))))
+    load = phase.load_weights(normal, LEAST_WEIGHT * _length(normal), _softplus)
     return ca.vertcat(ca.DM.ones(count, 1), load[part.tied.tolist(), 0])
+
+
+def _softplus(x: Expression) -> Expression:
+    return ca.fmax(x, 0.0) + ca.log1p(ca.exp(-ca.fabs(x)))
 
 
 def cholesky(matrix: Expression) -> tuple[Solve, Expression]:
