@@ -37,10 +37,8 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.relaxation import relax as strips
 from hybridctl.hybrid.system import DerivedSystem, HybridSystem
 from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.mechanics.modes.mode_expressions import cholesky, tangents_of
-from hybridctl.mechanics.multibody.expressions import Bodies
+from hybridctl.mechanics.modes.mode_expressions import cholesky
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.mechanics.terms.contact_expressions import ContactPoints
 from hybridctl.mechanics.terms.generated import Constants
 from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
@@ -163,14 +161,9 @@ class _Ground:
         c = Constants.of(robot, members)
         self.x, self.u = ca.SX.sym("x", 2 * c.nq), ca.SX.sym("u", c.actuation.shape[1])
         q, self._v = self.x[: c.nq], self.x[c.nq :]
-        bodies = Bodies(c.tree, q)
-        points = ContactPoints(bodies, c.places)
-        motion = bodies.motion(self._v, ca.SX.zeros(c.nv, 1))
-        bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(c.rows, 1)))
-        self._drive = ca.DM(c.actuation) @ self.u - bias - c.resistance(q, self._v)
-        self._by_mass = cholesky(bodies.mass())[0]
-        self._jacobian, self._gaps = points.jacobian(), points.gaps()
-        self._tangents, self._contacts = tangents_of(members), contacts
+        bodies, self._drive, self._jacobian, rows = c.terms(q, self._v, self.u)
+        self._by_mass, self._gaps = cholesky(bodies.mass())[0], rows.gaps
+        self._tangents, self._contacts = members.tangents, contacts
         self._rates = self._jacobian @ self._v
         least = min(float(np.sqrt(width)), 1.0)
         delays = [2.0 * damping_ratio(max(contact.restitution, least)) for contact in contacts]
@@ -184,7 +177,7 @@ class _Ground:
         """The mode in which these contacts are in their strips."""
         forces = ca.SX.zeros(self._jacobian.shape[0], 1)
         for i in (i for i, state in enumerate(key) if state == STRIP):
-            rows = list(self._tangents[i])
+            rows = self._tangents[i].tolist()
             slip = ca.reshape(self._rates[rows], len(rows), 1)
             drag = -self._contacts[i].friction * slip / ca.sqrt(ca.sumsqr(slip) + self._slow)
             row = self._jacobian[i, :]

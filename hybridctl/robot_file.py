@@ -59,8 +59,8 @@ from hybridctl.estimation.noise import Noise
 from hybridctl.formula import formula
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.contact_states import OPEN
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Surface, Terrain
+from hybridctl.mechanics.coulomb.contact_states import OPEN
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system

@@ -32,7 +32,7 @@ from hybridctl.errors import InfeasibleReferenceError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.mechanics.contacts.contact_states import SLIPS
+from hybridctl.mechanics.coulomb.contact_states import SLIPS
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 

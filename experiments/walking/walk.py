@@ -17,9 +17,9 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import ContinuedPolicy, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.mechanics.modes.phase import contact_modes
+from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
-from hybridctl.mechanics.terms.kkt import KKT
 
 TOLERANCE = 1e-7
 _PATIENCE = 1.5  # of the time that the steps of the gait take

@@ -26,10 +26,10 @@ from hybridctl.compiled import Compiled, transposed
 from hybridctl.control.laws import input_limits
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.contacts.contact_states import STICK
+from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.coulomb.contact_states import STICK
 from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.modes.mode_expressions import mode_field
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 _INFEASIBLE = 1e-12  # of the residual of the dual problem, which is 1 where nothing is missed

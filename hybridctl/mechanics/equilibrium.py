@@ -19,10 +19,11 @@ from scipy.optimize import minimize
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.contacts.contact_states import STICK
-from hybridctl.mechanics.modes.phase import contact_modes
+from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.coulomb.contact_states import STICK
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.mechanics.tolerances import BALANCED
+
+_BALANCED = 1e-9  # of the weight, and m: what may be left of a posture's equations
 
 _ACCURACY = 1e-14
 _MOST = 500
@@ -103,7 +104,7 @@ def equilibrium(
     )
     residual = float(np.abs(search.equations(found.x)).max())
     slack = cones @ found.x[nv + nu :] - least / search.weight
-    if residual > BALANCED or (slack < -BALANCED).any():
+    if residual > _BALANCED or (slack < -_BALANCED).any():
         raise InputError(
             f"no equilibrium was found near q0 in mode {mode!r}: {residual:.3g} of the weight or m "
             f"is left of its equations ({found.message})"

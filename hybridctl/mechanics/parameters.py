@@ -30,29 +30,30 @@ import numpy as np
 from hybridctl.checks import Array, member
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import JumpPoint, ModeKey, Point, PointProperty
-from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.impacts.impact import (
-    ImpactResult,
-    open_change,
-    row_values,
-    states_linearised,
-)
-from hybridctl.mechanics.modes.contact_mode import ContactPoint
-from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics
-from hybridctl.mechanics.modes.equations import (
+from hybridctl.mechanics.constrained.equations import (
     AccelerationDerivatives,
     Solution,
     balanced,
     linearised,
 )
-from hybridctl.mechanics.modes.phase import ContactPhase
-from hybridctl.mechanics.modes.sliding import steered_derivatives
+from hybridctl.mechanics.constrained.phase import ContactPhase
+from hybridctl.mechanics.constrained.sliding import steered_derivatives
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.impacts.impact import (
+    ImpactResult,
+    impact_changes,
+    row_values,
+    states_linearised,
+)
+from hybridctl.mechanics.modes.contact_mode import ContactPoint
+from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.multibody.bodies import Body
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.mechanics.tolerances import CONTRADICTED
 from hybridctl.sensitivity.augmentation import ParameterPoint, SystemParameters
 
+_CONTRADICTED = 1e-8
+"""Of the rates, or of 1 m/s: constraints that a parameter moves apart by more cannot follow it."""
 _OF_CONTACT = ("restitution", "tangential_restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")
 _AXES = "xyz"
@@ -267,34 +268,29 @@ def _velocity_after(
     rows, impulses = result.terms.jacobian[phase.all_rows], row_values(phase, result)
     equations = states_linearised(phase, result)
     own = np.zeros((len(rows), columns.count))
-    changes = columns.friction_per_normal(phase, equations.directions)
-    for slide, change in zip(phase.sliding, changes, strict=True):
+    per_normal = columns.friction_per_normal(phase, equations.directions)
+    for slide, change in zip(phase.sliding, per_normal, strict=True):
         own[slide.rows] = change * impulses[slide.contact]
     before = result.terms.rates
     xi_p = columns.restitution * (dynamics.rebounds(before) * before)[:, None]
     xi_p = xi_p[phase.all_rows]  # at fixed v+
-    lower = -equations.select @ xi_p
-    upper = rows.T @ (own - equations.turning @ xi_p)
-    upper -= columns.momentum(q, result.velocity_after - v)
-    velocity, m_p = equations.system.solve(upper, lower)
-    left = equations.select @ rows @ velocity - lower
-    if np.abs(left).max() > CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
-        raise InputError(
-            "the impact has no derivative by the restitution of some redundant contacts alone: "
-            "with it they would not take part together"
-        )
-    if not equations.system.redundant:
-        return velocity
+    upper = rows.T @ own - columns.momentum(q, result.velocity_after - v)
 
     def turned(z: Array, bend: Array) -> tuple[Array, Array]:
         w = rows @ z
-        stiffer, tilted = np.zeros_like(own), np.zeros_like(m_p)
-        for slide, change in zip(phase.sliding, changes, strict=True):
+        stiffer, tilted = np.zeros_like(own), np.zeros((equations.mix.shape[1], columns.count))
+        for slide, change in zip(phase.sliding, per_normal, strict=True):
             k, at = slide.contact, slide.rows
             by_p = columns.friction[phase.closed[k]]
             tilted[k] = w[at] @ change - 2.0 * slide.friction * impulses[k] * by_p  # D(W^-1) m
             stiffer[at] = np.outer((equations.turning @ w)[at], by_p / slide.friction)
         return columns.momentum(q, z) + rows.T @ stiffer, tilted
 
-    xi_p = xi_p + rows @ velocity
-    return velocity + open_change(phase, result, equations, xi_p, m_p, turned)[0]
+    velocity, _, moved = impact_changes(phase, result, equations, upper, xi_p, turned)
+    left = equations.select @ moved
+    if np.abs(left).max() > _CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
+        raise InputError(
+            "the impact has no derivative by the restitution of some redundant contacts alone: "
+            "with it they would not take part together"
+        )
+    return velocity

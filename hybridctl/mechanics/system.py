@@ -36,8 +36,9 @@ from hybridctl.hybrid.mapped import MappedMode
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, mapped_ways
+from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.contact_states import (
+from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
     SLIP,
@@ -57,7 +58,6 @@ from hybridctl.mechanics.modes.dynamics import (
 )
 from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.guards import ContactGuards
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.push import Push, Pushing, Wrench, driven, listed_wrenches

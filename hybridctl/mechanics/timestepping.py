@@ -32,15 +32,16 @@ from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.mechanics.constrained.equations import impact_problem
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIPS, Modes
-from hybridctl.mechanics.coulomb import CoulombProblem, follow
+from hybridctl.mechanics.coulomb import follow
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, Modes
+from hybridctl.mechanics.impacts.resets import PENETRATION
+from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.mechanics.terms.kkt import KKT
-from hybridctl.mechanics.tolerances import PENETRATION
 
 
 @dataclass(frozen=True)
@@ -197,24 +198,20 @@ def _advance(
     phase = dynamics.phase(touching)
     if not phase.closed:
         return _Advance(robot.integrate(q, 0.5 * h * free), free, np.zeros(len(near)), touching)
-    rows, closed = terms.jacobian[phase.all_rows], list(phase.closed)
+    rows = terms.jacobian[phase.all_rows]
     system = KKT(terms.mass, rows)
     rebound = (dynamics.restitution_at(terms.rates) * terms.rates)[phase.all_rows]
-    rates, friction = rows @ free + rebound, dynamics.friction[closed]
-    size = float((np.abs(rows) @ np.abs(free)).max())
-    problem = CoulombProblem(
-        system.response, rates, phase.tangents, friction, friction, (None,) * len(closed), size
-    )
+    problem = impact_problem(phase, system, rows @ free + rebound, free)
     try:
         found = follow(problem, near[phase.all_rows])
     except NoContactSolutionError as error:
-        names = [dynamics.contacts[i].name for i in closed]
+        names = [dynamics.contacts[i].name for i in phase.closed]
         text = f"contacts {names} after t = {t:.9g} s: {error}"
         raise NoContactSolutionError(text, problem=problem) from error
     v_next, impulses = free + system.push @ found.forces, np.zeros(len(near))
     impulses[phase.all_rows] = found.forces
     modes: list[str] = list(touching)
-    for i, mode in zip(closed, found.modes, strict=True):
+    for i, mode in zip(phase.closed, found.modes, strict=True):
         modes[i] = mode
     return _Advance(robot.integrate(q, 0.5 * h * v_next), v_next, impulses, tuple(modes))
 

@@ -16,8 +16,8 @@ from scipy.spatial.transform import Rotation
 from hybridctl.app.report import RunFolder, load_configuration
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.coulomb.law import CERTIFIED
-from hybridctl.mechanics.tolerances import STANDSTILL
 
 GUARD_TOLERANCE = 1e-8  # m, of `simulate`
 RATE = 148.0

@@ -11,10 +11,10 @@ from differences import assert_derivative
 import hybridctl as hc
 from hybridctl.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+from hybridctl.mechanics.constrained import sliding, standstill
+from hybridctl.mechanics.constrained.sliding import sliding_directions
 from hybridctl.mechanics.coulomb import solve
-from hybridctl.mechanics.modes import sliding, standstill
 from hybridctl.mechanics.modes.selection import select_modes
-from hybridctl.mechanics.modes.sliding import sliding_directions
 
 LEGS = ("FL", "FR", "RL", "RR")
 

@@ -24,7 +24,7 @@ from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.mode import Bridge, Edge, Outgoing, Reset
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
-from hybridctl.mechanics.tolerances import BRIDGED
+from hybridctl.mechanics.impacts.resets import BRIDGED
 
 SPAN = (0.0, 0.1)
 LONGEST = 1e-4  # s, of a bridge

@@ -8,9 +8,9 @@ import pytest
 
 from hybridctl.mechanics import Contact, Plane, Sphere
 from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.linear.least_norm import LeastNorm
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
-from hybridctl.mechanics.terms.least_norm import LeastNorm
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
 from mechanics.random_robots import random_robot
 

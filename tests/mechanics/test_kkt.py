@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from hybridctl.mechanics.terms.kkt import KKT
-from hybridctl.mechanics.terms.least_norm import LeastNorm
-from hybridctl.mechanics.tolerances import RANK
+from hybridctl.mechanics.linear.kkt import KKT
+from hybridctl.mechanics.linear.least_norm import RANK, LeastNorm
 
 ROWS = np.array([[1.0, 0.5, 0.25], [0.0, 0.0, 0.0], [0.3, 1.0, 0.2]])
 

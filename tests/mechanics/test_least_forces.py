@@ -9,13 +9,13 @@ import pytest
 from scipy.optimize import linprog, minimize
 
 from hybridctl.errors import NoContactSolutionError
+from hybridctl.mechanics.constrained.equations import friction_weights
 from hybridctl.mechanics.coulomb import CoulombProblem
 from hybridctl.mechanics.coulomb import least_in_cones as least_in_cones_module
 from hybridctl.mechanics.coulomb.cones import Cone
 from hybridctl.mechanics.coulomb.least_in_cones import APEX, INSIDE, Allowed, least_in_cones
 from hybridctl.mechanics.coulomb.least_norm_forces import Loads, inside_cones, least_forces
-from hybridctl.mechanics.modes.equations import friction_weights
-from hybridctl.mechanics.terms.least_norm import LeastNorm
+from hybridctl.mechanics.linear.least_norm import LeastNorm
 
 MASS = np.diag([1.0, 1.0, 1.0, 0.4, 0.5, 0.6])
 # Wrenches are of order one and the equations are solved by singular values: some hundred roundings

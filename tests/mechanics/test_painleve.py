@@ -21,8 +21,9 @@ from hybridctl.errors import (
     SeveralContactSolutionsError,
 )
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
+from hybridctl.mechanics.constrained.tolerances import JAMMED
+from hybridctl.mechanics.impacts.resets import NEAR_JAM
 from hybridctl.mechanics.modes.selection import select_modes
-from hybridctl.mechanics.tolerances import JAMMED, NEAR_JAM
 
 G, X, Z = 9.81, 1.0, 1.0
 NONE = np.zeros(0)

@@ -11,7 +11,7 @@ from hybridctl.robots.bodies import free_body
 
 from hybridctl.errors import SimulationError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
-from hybridctl.mechanics.modes.equations import friction_weights
+from hybridctl.mechanics.constrained.equations import friction_weights
 from hybridctl.mechanics.parameters import parameter_derivatives
 from mechanics.models import PAIR
 from mechanics.test_parameter_derivatives import NAMES, NONE, SOME, changed_system, pair

@@ -12,7 +12,7 @@ from hybridctl.robots import ball
 
 import hybridctl as hc
 from hybridctl.mechanics import ContactDynamics, contact_system
-from hybridctl.mechanics.tolerances import STOPPED
+from hybridctl.mechanics.constrained.tolerances import STOPPED
 from mechanics.flows import differences, saltation, transition
 from mechanics.hopper import hopper
 

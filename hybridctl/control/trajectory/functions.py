@@ -12,10 +12,10 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.task import Task
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, STICK
+from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK
 from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.modes.mode_expressions import ModeField, mode_field
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import closed_contacts
 

@@ -33,8 +33,8 @@ from hybridctl.control.trajectory.functions import (
     torque_limits,
 )
 from hybridctl.control.trajectory.task import Task
+from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.impacts.impact_expressions import impact_map
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 
 _STEPS = 6  # of Runge and Kutta's method on a continuation: their error is far below its margins

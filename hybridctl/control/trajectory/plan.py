@@ -26,7 +26,7 @@ from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.mechanics.modes.phase import contact_modes
+from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.propagation import LinearStep, radau
 from hybridctl.sensitivity.variation import coefficients

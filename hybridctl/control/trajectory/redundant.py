@@ -20,7 +20,7 @@ from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import guard_names, held_at, mode_on
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Guess, boundary
-from hybridctl.mechanics.modes.phase import contact_modes
+from hybridctl.mechanics.constrained.phase import contact_modes
 
 _STEPS = 30  # of Newton's method
 _MET = 1e-9

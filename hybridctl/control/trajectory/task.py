@@ -23,11 +23,11 @@ from hybridctl.checks import (
 from hybridctl.control.reference import per_event
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.contact_states import CLOSED, STICK
 from hybridctl.mechanics.contacts.surfaces import Surface
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, STICK
 from hybridctl.mechanics.modes.dynamics import MOST_EXPRESSED
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 from hybridctl.sensitivity.symmetry import Symmetry
 from hybridctl.settings import Meta, NotNegative, Settings, UnitInterval

@@ -36,7 +36,7 @@ from hybridctl.control.trajectory.transition import (
     deviation_flow,
     deviations_after,
 )
-from hybridctl.mechanics.modes.phase import contact_modes
+from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 
 Expression = Any

@@ -24,7 +24,7 @@ from hybridctl.control.trajectory.functions import (
 )
 from hybridctl.control.trajectory.pointwise import ColumnFunction
 from hybridctl.control.trajectory.task import Task
-from hybridctl.mechanics.modes.phase import contact_modes
+from hybridctl.mechanics.constrained.phase import contact_modes
 
 
 class Deviations(NamedTuple):

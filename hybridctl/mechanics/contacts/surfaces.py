@@ -22,7 +22,10 @@ import numpy as np
 from hybridctl.checks import Array, Indices, array, flag, function, number, vector
 from hybridctl.errors import InputError
 from hybridctl.mechanics.multibody.joints import skew
-from hybridctl.mechanics.tolerances import CLEARLY_TILTED, NO_MOTION
+
+_NO_MOTION = 1e-9
+"""Of the largest: motions of a contact point in directions in which it does not move."""
+_CLEARLY_TILTED = 1e-4  # rad: axes written with five digits are off by less
 
 Expression: TypeAlias = Any
 
@@ -78,21 +81,10 @@ class ExpressedSurface(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class _Flat:
-    """Planes: one for all points, with fields (3,), or one for each of n, with fields (n, 3)."""
+class _Level:
+    """A surface without curvature."""
 
-    point: Array
-    unit_normal: Array
     curved = False
-
-    def distance(self, r: Array) -> Array:
-        """The distances n . (r - point)."""
-        return np.asarray(((r - self.point) * self.unit_normal).sum(axis=1))
-
-    def normal(self, r: Array) -> Array:
-        """The normal n."""
-        return np.broadcast_to(self.unit_normal, r.shape)
 
     def curvature(self, r: Array) -> Array:
         """The curvature, which is zero."""
@@ -101,6 +93,22 @@ class _Flat:
     def curvature_along(self, r: Array, direction: Array) -> Array:
         """The curvature, which is zero."""
         return np.zeros((len(r), 3, 3))
+
+
+@dataclass(frozen=True, eq=False)
+class _Flat(_Level):
+    """Planes: one for all points, with fields (3,), or one for each of n, with fields (n, 3)."""
+
+    point: Array
+    unit_normal: Array
+
+    def distance(self, r: Array) -> Array:
+        """The distances n . (r - point)."""
+        return np.asarray(((r - self.point) * self.unit_normal).sum(axis=1))
+
+    def normal(self, r: Array) -> Array:
+        """The normal n."""
+        return np.broadcast_to(self.unit_normal, r.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,7 +260,7 @@ class Terrain(ByValue):
 
 
 @dataclass(frozen=True, eq=False)
-class Stairs(ByValue):
+class Stairs(ByValue, _Level):
     r"""Level treads along x, z = h(x) in the frame of its body, touched from above.
 
     .. math:: \phi = z - h(x), \qquad h = z_i \text{ for } e_i \le x < e_{i+1} .
@@ -264,7 +272,6 @@ class Stairs(ByValue):
 
     edges: Any
     heights: Any
-    curved = False
 
     def __post_init__(self) -> None:
         edges = array("edges", self.edges, (None,))
@@ -286,14 +293,6 @@ class Stairs(ByValue):
     def normal(self, r: Array) -> Array:
         """The upward normals."""
         return np.broadcast_to(np.array([0.0, 0.0, 1.0]), r.shape)
-
-    def curvature(self, r: Array) -> Array:
-        """The curvature, which is zero."""
-        return np.zeros((len(r), 3, 3))
-
-    def curvature_along(self, r: Array, direction: Array) -> Array:
-        """The curvature, which is zero."""
-        return np.zeros((len(r), 3, 3))
 
 
 @lru_cache
@@ -397,7 +396,7 @@ def plane_of_motion(contact: str, moves: Array, normals: Array) -> Array | None:
     could not be told from nothing, and in the plane it would be left out.
     """
     left, sizes, _ = np.linalg.svd(moves)
-    rank = int((sizes > NO_MOTION * sizes.max(initial=NO_MOTION)).sum())
+    rank = int((sizes > _NO_MOTION * sizes.max(initial=_NO_MOTION)).sum())
     if rank == 3:
         _check_clear(contact, float(sizes[2] / sizes[0]))
         return None
@@ -405,16 +404,16 @@ def plane_of_motion(contact: str, moves: Array, normals: Array) -> Array | None:
     if rank == 1:  # along a line: the plane that holds the line and the normal
         across = np.cross(left[:, 0], normals[0])
         length = float(np.linalg.norm(across))
-        axis = across / length if length > NO_MOTION else axis
+        axis = across / length if length > _NO_MOTION else axis
     tilt = float(np.abs(normals @ axis).max())
-    if tilt > NO_MOTION:
+    if tilt > _NO_MOTION:
         _check_clear(contact, tilt)
         return None
     return np.asarray(axis * np.sign(axis[np.abs(axis).argmax()]))
 
 
 def _check_clear(contact: str, tilt: float) -> None:
-    if tilt < CLEARLY_TILTED:
+    if tilt < _CLEARLY_TILTED:
         raise InputError(
             f"contact {contact!r} must move in a plane or in space, but leaves a plane by "
             f"{tilt:.3g} rad only: give the axes of joints and the normal of the surface all their "

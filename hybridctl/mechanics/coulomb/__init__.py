@@ -1,16 +1,13 @@
 """Coulomb's law with unilateral contact, for any number of contacts in the plane and in space."""
 
 from hybridctl.mechanics.coulomb.law import CoulombProblem, CoulombSolution, Uniqueness
-from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, least_forces
 from hybridctl.mechanics.coulomb.solve import enumerate_solutions, follow, solve
 
 __all__ = [
     "CoulombProblem",
     "CoulombSolution",
-    "LeastForces",
     "Uniqueness",
     "enumerate_solutions",
     "follow",
-    "least_forces",
     "solve",
 ]

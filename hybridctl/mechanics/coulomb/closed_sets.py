@@ -14,9 +14,8 @@ from collections.abc import Sequence
 import clarabel
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import OPEN, SLIP, Modes
-from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
+from hybridctl.mechanics.coulomb.cones import ConeProgramme, cone_rows, multipliers
+from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIP, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 
 _FROM = 2  # contacts that begin to slide in space: fewer are found out sooner than excluded
@@ -39,26 +38,17 @@ def possible(problem: CoulombProblem, sets: Sequence[Modes]) -> list[Modes]:
 
 def can_be_closed(problem: CoulombProblem, closed: Sequence[int]) -> bool:
     """Whether forces in the cones of these contacts keep just them closed, to 1e-7."""
-    count, number = len(problem.static), len(problem.free)
-    unit = np.eye(number)
-    columns: list[Array] = []
-    cones: list[Cone] = []
-    for i in closed:
-        _, tangents, static, kinetic, given = problem.contacts[i]
-        place = len(columns)
-        push = unit[i].copy()
-        if given is not None:
-            push[tangents] = -kinetic * np.array(given)
-        free = tangents if given is None and static > 0.0 else []
-        columns += [push, *unit[free]]
-        cones.append(Cone(place, list(range(place + 1, len(columns))), static))
-    rates = problem.delassus[:count] @ np.array(columns).T
-    limits, kinds = cone_rows(cones, [], len(columns))
-    rows = np.concatenate((rates, -rates[list(closed)], limits))
+    count, kept = len(problem.static), list(closed)
+    states = zip(range(count), problem.sliding, strict=True)
+    modes = tuple(OPEN if i not in kept else SLIP if s is not None else STICK for i, s in states)
+    mix, cones = multipliers(problem, modes, problem.sliding)
+    size = mix.shape[1]
+    rates = problem.delassus[:count] @ mix
+    limits, kinds = cone_rows(cones, [], size)
+    rows = np.concatenate((rates, -rates[kept], limits))
     offset = np.full(len(rows), _MARGIN)
     offset[:count] += problem.free[:count]
-    offset[count : count + len(closed)] -= problem.free[list(closed)]
-    kinds = [clarabel.NonnegativeConeT(count + len(closed)), *kinds]
-    size = len(columns)
+    offset[count : count + len(kept)] -= problem.free[kept]
+    kinds = [clarabel.NonnegativeConeT(count + len(kept)), *kinds]
     found = ConeProgramme(np.eye(size), np.zeros(size), rows, offset, kinds).solve()
     return not found.infeasible

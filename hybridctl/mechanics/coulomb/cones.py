@@ -23,6 +23,7 @@ import clarabel
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.mechanics.coulomb.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 
 _TOLERANCE = 1e-11
@@ -114,6 +115,29 @@ def cone_rows(cones: Sequence[Cone], held: list[int], size: int) -> tuple[Array,
     ]
     rows = np.array([*unit[held], *half, *circular]).reshape(-1, size)
     return rows, [kind for kind in kinds if kind.dim]
+
+
+def multipliers(
+    problem: CoulombProblem, modes: Modes, directions: Sequence[Array | None]
+) -> tuple[Array, list[Cone]]:
+    """The matrix E (r, n) of forces by the multipliers of these states, and the cones of these.
+
+    Normal forces of closed contacts come first, then friction of sticking ones. Friction of those
+    that slide, in `directions`, None for others, goes with their normal forces.
+    """
+    unit, cones = np.eye(len(problem.free)), []
+    closed = [i for i, mode in enumerate(modes) if mode != OPEN]
+    columns = [unit[i].copy() for i in closed]
+    for j, i in enumerate(closed):
+        _, rows, static, kinetic, _ = problem.contacts[i]
+        numbers: list[int] = []
+        if modes[i] == STICK and static > 0.0:
+            numbers = list(range(len(columns), len(columns) + len(rows)))
+            columns += [unit[row] for row in rows]
+        elif (s := directions[i]) is not None:
+            columns[j][rows] = -kinetic * s
+        cones.append(Cone(j, numbers, static))
+    return np.array(columns).reshape(-1, len(unit)).T, cones
 
 
 def fixed_point(problem: CoulombProblem) -> Iterator[Array]:

@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from hybridctl.checks import Array, Indices, all_finite
-from hybridctl.mechanics.contacts.contact_states import (
+from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
     SLIP,
@@ -250,9 +250,3 @@ def _direction(
     along = [w - f for w, f in zip(slip, friction, strict=True)]
     length = hypot(*along)
     return np.array(along) / length if length > 0.0 else np.array([1.0, 0.0])
-
-
-def unit(w: Array, otherwise: Array | None) -> Array | None:
-    """The direction w / |w|, or `otherwise` where w is next to nothing."""
-    length = float(np.linalg.norm(w))
-    return w / length if length > 1e-10 else otherwise

@@ -141,9 +141,11 @@ def _by_programme(cones: Sequence[Cone], allowed: Allowed) -> Least | None:
     found, is_minimum = _active_set(cones, allowed, begin, size)
     if is_minimum or not start.solved:
         return found
-    if found is None or _exceeds(found.multipliers, begin, allowed):
-        return _nearly(cones, allowed, begin, size)
-    return found
+    if found is not None:
+        z = np.linalg.lstsq(null, found.multipliers - particular)[0]
+        if np.linalg.norm(z) <= (1.0 + _ROUNDING) * np.linalg.norm(begin):
+            return found
+    return _nearly(cones, allowed, begin, size)
 
 
 def _pushing(cones: Sequence[Cone], allowed: Allowed) -> tuple[Least | None, bool]:
@@ -265,12 +267,6 @@ def _nearly(cones: Sequence[Cone], allowed: Allowed, z: Array, size: float) -> L
     active = _borders_at(cones, m, size)
     borders, _ = borders_of(cones, active, m, np.zeros(0))
     return Least(m, active, np.linalg.lstsq((borders @ allowed.null).T, z)[0])
-
-
-def _exceeds(m: Array, z: Array, allowed: Allowed) -> bool:
-    """Whether multipliers m are further from those of least norm than m_0 + N z."""
-    length = np.linalg.norm(np.linalg.lstsq(allowed.null, m - allowed.particular)[0])
-    return bool(length > (1.0 + _ROUNDING) * np.linalg.norm(z))
 
 
 def _borders_at(cones: Sequence[Cone], m: Array, size: float) -> Active:

@@ -27,8 +27,8 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics.contacts.contact_states import OPEN, STICK, Modes
-from hybridctl.mechanics.coulomb.cones import Cone
+from hybridctl.mechanics.coulomb.cones import Cone, multipliers
+from hybridctl.mechanics.coulomb.contact_states import SLIPS, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem, scaled
 from hybridctl.mechanics.coulomb.least_in_cones import (
     Active,
@@ -37,7 +37,7 @@ from hybridctl.mechanics.coulomb.least_in_cones import (
     least_in_cones,
     stationary,
 )
-from hybridctl.mechanics.terms.least_norm import LeastNorm
+from hybridctl.mechanics.linear.least_norm import LeastNorm
 
 
 class Loads(NamedTuple):
@@ -121,12 +121,16 @@ def least_forces(
     Raises `NoContactSolutionError` if no forces inside the cones give these rates: then the
     contacts are not in these states.
     """
-    cones, held, mix = _layout(problem, modes, directions, rates is not None)
-    target = np.zeros(len(held)) if rates is None else rates[held]
-    target[: len(cones)] = 0.0
+    mix, cones = multipliers(problem, modes, directions)
+    own = [int(np.flatnonzero(column)[0]) for column in mix.T]
+    held, target = own, np.zeros(len(own))
+    if rates is not None:
+        sliding = [rows for i, rows, *_ in problem.contacts if modes[i] in SLIPS]
+        held = [*own, *(row for rows in sliding for row in rows)]
+        target = rates[held]
+        target[: len(cones)] = 0.0
     system = LeastNorm(problem.delassus[held] @ mix, 1.0 / ((mix**2).T @ (1.0 / weights)))
-    of_multipliers = [np.flatnonzero(column)[0] for column in mix.T]
-    loads = Loads(mix, cones, scaled(problem)[1].forces[of_multipliers])
+    loads = Loads(mix, cones, scaled(problem)[1].forces[own])
     found = inside_cones(system, system.solve(target - problem.free[held]), loads)
     if found is None:
         raise NoContactSolutionError(
@@ -148,26 +152,3 @@ def inside_cones(system: LeastNorm, least: Array, loads: Loads) -> LeastForces |
     if found is None:
         return None
     return LeastForces(units * found.multipliers, loads, system, allowed, found.active, found.kappa)
-
-
-def _layout(
-    problem: CoulombProblem, modes: Modes, directions: Sequence[Array | None], all_rows: bool
-) -> tuple[list[Cone], list[int], Array]:
-    """Cones of the multipliers, held rows, and E (r, n)."""
-    closed, unit = [i for i, mode in enumerate(modes) if mode != OPEN], np.eye(len(problem.free))
-    held, columns = list(closed), [unit[i].copy() for i in closed]
-    cones, beyond = [], []
-    for j, i in enumerate(closed):
-        _, rows, static, kinetic, _ = problem.contacts[i]
-        numbers: list[int] = []
-        direction = directions[i]
-        if modes[i] == STICK and static > 0.0:
-            numbers = list(range(len(columns), len(columns) + len(rows)))
-            columns += [unit[row] for row in rows]
-            held += rows
-        elif direction is not None:
-            columns[j][rows] = -kinetic * direction
-            beyond += rows
-        cones.append(Cone(j, numbers, static))
-    mix = np.array(columns).reshape(-1, len(problem.free)).T
-    return cones, held + beyond * all_rows, mix

@@ -18,11 +18,11 @@ import numpy as np
 from scipy.linalg.lapack import dgelsy, dgetrf
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
-from hybridctl.mechanics.terms.kkt import divided
+from hybridctl.mechanics.linear.kkt import divided
 
-RANK = 1e-11
+SINGULAR = 1e-11
 _STEPS = 20
 _EXACT, _SMALL = 1e-15, 1e-12
 
@@ -111,9 +111,9 @@ def nearest(matrix: Array, target: Array, metric: Array | None = None) -> Array:
     """
     factors, pivots, _ = dgetrf(matrix)
     diagonal = np.abs(factors.diagonal())
-    if diagonal.min(initial=1.0) > RANK * diagonal.max(initial=0.0):
+    if diagonal.min(initial=1.0) > SINGULAR * diagonal.max(initial=0.0):
         return divided(matrix, factors, pivots, target)
     n, size = len(matrix), np.ones(len(matrix)) if metric is None else metric
     chosen = np.zeros(n, dtype=np.int32)
-    _, x, _, _, failed = dgelsy(matrix / size, target, chosen, RANK, 2 * n + (n + 1) * 64)
+    _, x, _, _, failed = dgelsy(matrix / size, target, chosen, SINGULAR, 2 * n + (n + 1) * 64)
     return np.full_like(target, np.nan) if failed else np.asarray((x.T / size).T)

@@ -20,8 +20,8 @@ import clarabel
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import OPEN, SLIPS, STICK, Modes
-from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
+from hybridctl.mechanics.coulomb.cones import ConeProgramme, cone_rows, multipliers
+from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.newton import newton
 
@@ -139,7 +139,9 @@ class Redundancy:
 
     def _in_cones(self, modes: Modes, directions: Array, motions: Motions) -> Iterator[Array]:
         """Forces with these directions: of least multipliers, and those of most different rates."""
-        mix, cones = _multipliers(self._problem, modes, directions)
+        each = zip(modes, self._problem.contacts, strict=True)
+        slides = [directions[rows] if mode in SLIPS else None for mode, (_, rows, *_) in each]
+        mix, cones = multipliers(self._problem, modes, slides)
         n = mix.shape[1]
         equations = np.hstack((self._reach.T @ mix, -motions.null))
         u, values, v = np.linalg.svd(equations)
@@ -192,26 +194,6 @@ def _held(problem: CoulombProblem, modes: Modes) -> tuple[int, ...]:
     closed = [i for i, mode in enumerate(modes) if mode != OPEN]
     stuck = [row for i in closed if modes[i] == STICK for row in problem.contacts[i][1]]
     return (*closed, *stuck)
-
-
-def _multipliers(
-    problem: CoulombProblem, modes: Modes, directions: Array
-) -> tuple[Array, list[Cone]]:
-    """The matrix E (r, n) of forces by multipliers, and the cones of these."""
-    unit, cones = np.eye(len(problem.free)), []
-    closed = [i for i, mode in enumerate(modes) if mode != OPEN]
-    columns = [unit[i] for i in closed]
-    for j, i in enumerate(closed):
-        _, rows, static, kinetic, _ = problem.contacts[i]
-        numbers: list[int] = []
-        if modes[i] == STICK and static > 0.0:
-            numbers = list(range(len(columns), len(columns) + len(rows)))
-            columns += [unit[row] for row in rows]
-        elif modes[i] in SLIPS:
-            columns[j] = columns[j].copy()
-            columns[j][rows] = -kinetic * directions[rows]
-        cones.append(Cone(j, numbers, static))
-    return np.array(columns).reshape(-1, len(unit)).T, cones
 
 
 def _unit(w: Array) -> Array:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import OPEN, Modes
 from hybridctl.mechanics.coulomb.closed_sets import possible
+from hybridctl.mechanics.coulomb.contact_states import OPEN, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.load_bounds import load_bounds
 from hybridctl.mechanics.coulomb.redundant import Redundancy
@@ -25,16 +24,11 @@ from hybridctl.mechanics.coulomb.slip_directions import slip_directions, turning
 from hybridctl.mechanics.coulomb.state_sets import StateSets
 
 
-class ScreenedSolution(NamedTuple):
-    """A set of states whose solution obeys the law to about six digits, and what was found."""
+def candidates(problem: CoulombProblem) -> Iterator[tuple[Modes, Array, Array]]:
+    """All sets of states that pass, with forces and rates (r,) that obey the law to six digits.
 
-    modes: Modes
-    forces: Array
-    rates: Array
-
-
-def candidates(problem: CoulombProblem) -> Iterator[ScreenedSolution]:
-    """All sets of states that pass, those without unknown directions first."""
+    Those without unknown directions come first.
+    """
     redundancy = Redundancy(problem)
     every = list(product(*_choices(problem)))
     sets, redundant = redundancy.split(possible(problem, every))
@@ -47,7 +41,7 @@ def candidates(problem: CoulombProblem) -> Iterator[ScreenedSolution]:
             yield from _passing(StateSets(problem, [chosen[i] for i in which], directions))
     for modes in redundant:
         for forces in redundancy.forces(modes):
-            yield ScreenedSolution(modes, forces, problem.delassus @ forces + problem.free)
+            yield modes, forces, problem.delassus @ forces + problem.free
 
 
 def _choices(problem: CoulombProblem) -> list[list[str]]:
@@ -59,7 +53,7 @@ def _choices(problem: CoulombProblem) -> list[list[str]]:
     return choices
 
 
-def _passing(batch: StateSets) -> Iterator[ScreenedSolution]:
+def _passing(batch: StateSets) -> Iterator[tuple[Modes, Array, Array]]:
     obeys, forces, rates = batch.obeys()
     for index in np.flatnonzero(obeys).tolist():
-        yield ScreenedSolution(batch.sets[index], forces[index], rates[index])
+        yield batch.sets[index], forces[index], rates[index]

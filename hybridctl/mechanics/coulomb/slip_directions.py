@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import OPEN, Modes
+from hybridctl.mechanics.coulomb.contact_states import OPEN, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.state_sets import SCREEN, StateSets, solved
 

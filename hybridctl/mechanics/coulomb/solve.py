@@ -19,8 +19,8 @@ from scipy.optimize import nnls
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
-from hybridctl.mechanics.contacts.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows, fixed_point
+from hybridctl.mechanics.coulomb.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.law import (
     CERTIFIED,
     CoulombProblem,
@@ -31,7 +31,7 @@ from hybridctl.mechanics.coulomb.law import (
     scaled,
 )
 from hybridctl.mechanics.coulomb.least_norm_forces import least_forces
-from hybridctl.mechanics.coulomb.newton import RANK, nearest, newton, projection
+from hybridctl.mechanics.coulomb.newton import SINGULAR, nearest, newton, projection
 from hybridctl.mechanics.coulomb.screening import candidates
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 
@@ -101,7 +101,7 @@ def _holding(plain: CoulombProblem) -> Array | None:
     """The forces -G^-1 b that let nothing move, None where contacts are redundant."""
     root, failed = dpotrf(plain.delassus)
     pivots = root.diagonal()
-    if failed or pivots.min() ** 2 <= RANK * pivots.max() ** 2:
+    if failed or pivots.min() ** 2 <= SINGULAR * pivots.max() ** 2:
         return None
     return -np.asarray(dpotrs(root, plain.free)[0])
 
@@ -268,20 +268,14 @@ def _connected(problem: CoulombProblem, one: CoulombSolution, other: CoulombSolu
     plain, units = scaled(problem)
     middle = 0.5 * (one.forces + other.forces) / units.forces
     far = _BETWEEN * float(np.linalg.norm((one.forces - other.forces) / units.forces))
-    choices = [_either(one.modes[i], other.modes[i]) for i in range(len(one.modes))]
+    pairs = zip(one.modes, other.modes, strict=True)  # what leaves the surface is no way between
+    choices = [[a] if a == b else [mode for mode in (a, b) if mode != OPEN] for a, b in pairs]
     for modes in product(*choices):
         between = judged(plain, newton(plain, middle, modes))
         near = float(np.linalg.norm(between.forces - middle)) < far
         if between.residual <= CERTIFIED and near:
             return True
     return False
-
-
-def _either(one: str, other: str) -> list[str]:
-    """The states of a contact in two solutions, without those that leave the surface."""
-    if one == other:
-        return [one]
-    return [mode for mode in (one, other) if mode != OPEN]
 
 
 def several(

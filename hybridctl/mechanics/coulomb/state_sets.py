@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.contacts.contact_states import (
+from hybridctl.mechanics.coulomb.contact_states import (
     OPEN,
     SLIP,
     SLIP_MINUS,

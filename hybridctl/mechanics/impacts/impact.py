@@ -32,18 +32,20 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError, SeveralContactSolutionsError
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.constrained.equations import impact_problem
+from hybridctl.mechanics.constrained.phase import ContactPhase, default_slip
+from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION, STANDSTILL
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics, OnSeveral
-from hybridctl.mechanics.modes.phase import ContactPhase, default_slip
 from hybridctl.mechanics.terms.contact_terms import TermValues
-from hybridctl.mechanics.terms.kkt import KKT
-from hybridctl.mechanics.tolerances import (
-    FIXED_VELOCITY,
-    NO_DIRECTION,
-    SEPARATION_SPEED,
-    STANDSTILL,
-)
+
+SEPARATION_SPEED = 1e-9
+"""In m/s: after an impact a contact that parts faster is open; impulses count by it, too, of the
+largest or of 1 N s."""
+_FIXED_VELOCITY = 1e-8
+"""Of the impulses' effect: what indeterminate impulses may change and still fix the velocity."""
 
 
 @dataclass(frozen=True)
@@ -118,22 +120,16 @@ def impact_of(
 
     plastic: whether contacts do not rebound, or which of them. on_several: that of the dynamics.
     """
-    count = len(dynamics.contacts)
-    touching = tuple(_provisional(dynamics, i) if i in at else OPEN for i in range(count))
+    count, each = len(dynamics.contacts), enumerate(dynamics.contacts)
+    touching = tuple(OPEN if i not in at else STICK if c.rough else CLOSED for i, c in each)
     phase = dynamics.phase(touching)
-    mass, rows = terms.mass, terms.jacobian[phase.all_rows]
-    k, closed = len(phase.closed), list(phase.closed)
+    mass, rows, closed = terms.mass, terms.jacobian[phase.all_rows], phase.places
     restitution = dynamics.restitution_at(terms.rates)
     if plastic:
         restitution[[plastic is True or i in plastic for i in dynamics.all.owner]] = 0.0
     rebound = -(restitution * terms.rates)[phase.all_rows]
-    free = terms.rates[phase.all_rows] - rebound
-    friction = dynamics.friction[closed]
     system = KKT(mass, rows)
-    size = float((np.abs(rows) @ np.abs(v)).max())
-    problem = CoulombProblem(
-        system.response, free, phase.tangents, friction, friction, (None,) * k, size
-    )
+    problem = impact_problem(phase, system, terms.rates[phase.all_rows] - rebound, v)
     expected = {tuple(modes[i] for i in closed) for modes in dynamics.expected}
     solution = _solution(on_several or dynamics.on_several, problem, rows @ v, expected)
     after = v + system.push @ solution.forces
@@ -226,10 +222,6 @@ def settle(
     )
 
 
-def _provisional(dynamics: ContactDynamics, i: int) -> str:
-    return STICK if dynamics.contacts[i].rough else CLOSED
-
-
 def mode_by_velocity(separation: float, slip: list[float]) -> str:
     """The mode of a touching contact by its velocity, normal and along its tangents."""
     if separation > SEPARATION_SPEED:
@@ -264,21 +256,16 @@ def impact_derivatives(
         change_q, momentum_q = d.rates[phase.all_rows], d.momentum.copy()
         before_q = dynamics.terms.impulse_derivatives(q, v, np.zeros(size)).rates[phase.all_rows]
         xi_z = np.hstack([change_q + before_q + e * before_q, e * rows])  # at fixed v+
-        velocity_z, m_z = eq.system.solve(
-            np.hstack([-momentum_q, mass]) - rows.T @ eq.turning @ xi_z, -eq.select @ xi_z
-        )
-        xi_z += rows @ velocity_z
-        if eq.system.redundant:
 
-            def turned(z: Array, bend: Array) -> tuple[Array, Array]:
-                d = dynamics.terms.impulse_derivatives(q, z, phase.scattered(bend, size))
-                by_q = d.rates[phase.all_rows]
-                bent, still = d.momentum + rows.T @ eq.turning @ by_q, np.zeros((nv, nv))
-                tilted = np.hstack([eq.mix.T @ by_q, np.zeros((len(m_z), nv))])
-                return np.hstack([bent, still]), tilted
+        def turned(z: Array, bend: Array) -> tuple[Array, Array]:
+            d = dynamics.terms.impulse_derivatives(q, z, phase.scattered(bend, size))
+            by_q = d.rates[phase.all_rows]
+            bent, still = d.momentum + rows.T @ eq.turning @ by_q, np.zeros((nv, nv))
+            tilted = eq.mix.T @ by_q
+            return np.hstack([bent, still]), np.hstack([tilted, np.zeros_like(tilted)])
 
-            dv, dm = open_change(phase, result, eq, xi_z, m_z, turned)
-            velocity_z, m_z, xi_z = velocity_z + dv, m_z + dm, xi_z + rows @ dv
+        upper = np.hstack([-momentum_q, mass])
+        velocity_z, m_z, xi_z = impact_changes(phase, result, eq, upper, xi_z, turned)
         rows_z = eq.mix @ m_z - eq.turning @ xi_z
         impulses_z[closed], friction_z[closed] = phase.spread(rows_z)
     return ImpactDerivatives(states, velocity_z, impulses_z, friction_z)
@@ -324,10 +311,32 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
         return False
     push = result.terms.jacobian[phase.all_rows].T @ equations.mix
     change = push @ equations.system.sharing.indeterminate()
-    return bool(np.abs(change).max() > FIXED_VELOCITY * np.abs(push).max())
+    return bool(np.abs(change).max() > _FIXED_VELOCITY * np.abs(push).max())
 
 
-def open_change(
+def impact_changes(
+    phase: ContactPhase,
+    result: ImpactResult,
+    eq: Linearised,
+    upper: Array,
+    xi: Array,
+    turned: Turned,
+) -> tuple[Array, Array, Array]:
+    """Changes of velocity (nv, .), multipliers (k, .) and what the law is about, xi (r, .).
+
+    upper (nv, .): those of M (v+ - v-) at fixed velocities and impulses, on the right-hand side;
+    xi (r, .): at fixed v+. turned: see `_open_change`.
+    """
+    rows = result.terms.jacobian[phase.all_rows]
+    dv, dm = eq.system.solve(upper - rows.T @ eq.turning @ xi, -eq.select @ xi)
+    xi = xi + rows @ dv
+    if not eq.system.redundant:
+        return dv, dm, xi
+    more, further = _open_change(phase, result, eq, xi, dm, turned)
+    return dv + more, dm + further, xi + rows @ more
+
+
+def _open_change(
     phase: ContactPhase, result: ImpactResult, eq: Linearised, xi: Array, m: Array, explicit: Turned
 ) -> tuple[Array, Array]:
     """How velocity and impulses of least norm move within what the equations leave open.

@@ -16,14 +16,12 @@ from typing import NamedTuple
 import casadi as ca
 
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.contact_states import Modes
 from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.coulomb.contact_states import Modes
 from hybridctl.mechanics.modes.mode_expressions import (
     PhaseExpressions,
     cholesky,
-    friction_of,
     gauss,
-    tangents_of,
 )
 from hybridctl.mechanics.multibody.expressions import Bodies, Expression
 from hybridctl.mechanics.multibody.robot import Robot
@@ -51,7 +49,7 @@ def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> Impac
     q, v = x[: c.nq], x[c.nq :]
     bodies = Bodies(c.tree, q)
     jacobian = ContactPoints(bodies, c.places).jacobian()
-    part = PhaseExpressions(tangents_of(members), friction_of(contacts), modes)
+    part = PhaseExpressions.of(members, contacts, modes)
     mix = part.mix(jacobian @ v)
     by_mass, _ = cholesky(bodies.mass())
     push = by_mass(jacobian.T @ mix)
@@ -70,6 +68,6 @@ def held_rows(robot: Robot, contacts: Sequence[Contact], modes: Modes, x: Expres
     members = ContactSet(robot, contacts)
     c = Constants.of(robot, members)
     points = ContactPoints(Bodies(c.tree, x[: c.nq]), c.places)
-    part = PhaseExpressions(tangents_of(members), friction_of(contacts), modes)
+    part = PhaseExpressions.of(members, contacts, modes)
     rates = points.jacobian() @ x[c.nq :]
     return ca.vertcat(points.gaps()[part.places], rates[part.rows])

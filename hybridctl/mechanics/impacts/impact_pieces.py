@@ -9,7 +9,9 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.mechanics.contacts.contact_states import (
+from hybridctl.mechanics.constrained.phase import default_slip
+from hybridctl.mechanics.constrained.tolerances import STANDSTILL
+from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
     SLIP_MINUS,
@@ -18,10 +20,13 @@ from hybridctl.mechanics.contacts.contact_states import (
     STICK,
     Modes,
 )
-from hybridctl.mechanics.impacts.impact import ImpactDerivatives, ImpactResult, impact_derivatives
+from hybridctl.mechanics.impacts.impact import (
+    SEPARATION_SPEED,
+    ImpactDerivatives,
+    ImpactResult,
+    impact_derivatives,
+)
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.phase import default_slip
-from hybridctl.mechanics.tolerances import SEPARATION_SPEED, STANDSTILL
 
 
 @dataclass(frozen=True)

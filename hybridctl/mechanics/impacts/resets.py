@@ -19,24 +19,33 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
     ResetModel,
 )
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, STICK, Modes
-from hybridctl.mechanics.impacts.impact import ImpactResult, impact_derivatives, impact_of, settle
+from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK, Modes
+from hybridctl.mechanics.impacts.impact import (
+    SEPARATION_SPEED,
+    ImpactResult,
+    impact_derivatives,
+    impact_of,
+    settle,
+)
 from hybridctl.mechanics.impacts.stick_slip_border import clearly_held, impact_border
 from hybridctl.mechanics.impacts.stops import Breakaway, Stop
-from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.modes.dynamics import ON_SURFACE, ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.modes.jamming import response_ratio
-from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.terms.contact_terms import TermValues
-from hybridctl.mechanics.tolerances import (
-    BRIDGED,
-    NEAR_JAM,
-    ON_SURFACE,
-    PENETRATION,
-    RESTING_SPEED,
-    SEPARATION_SPEED,
-    TOUCHING,
-)
+
+TOUCHING = 2e-8
+"""A gap of so many m is closed where others hit: above what event times, known to 1e-9 s, leave."""
+PENETRATION = 1e-6
+"""In m: time stepping does not start from a state this deep in a surface."""
+BRIDGED = 1e-7
+"""Contacts that have let go on a bridge come this deep, in m: a tenth of `PENETRATION`."""
+_RESTING_SPEED = 1e-4
+"""In m/s: an open contact on its surface that moves no faster takes part in an impact of others:
+bounces that have died out leave less."""
+NEAR_JAM = 1e-4
+"""A response this small, where the guard has fired, is a jam: with room for the event's time."""
 
 _LONGEST, _SHORTEST = 1e-4, 1e-7  # s, of a bridge
 
@@ -74,7 +83,7 @@ class ContactEdges:
         begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
         if begin:
             return Edge(Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)))
-        return Edge(_ReleaseReset(self.dynamics, tuple(after)))
+        return Edge(_Release(self.dynamics, tuple(after)))
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
         """Contacts whose impacts accumulate close without bouncing; in this mode some have."""
@@ -284,48 +293,11 @@ class _BridgeEnd(_ImpactReset):
 
 def _rests(gap: float, rate: float) -> bool:
     """Whether a contact is on its surface and hardly moves."""
-    return abs(gap) <= TOUCHING and abs(rate) <= RESTING_SPEED
+    return abs(gap) <= TOUCHING and abs(rate) <= _RESTING_SPEED
 
 
 @dataclass(frozen=True)
-class _Jam(ResetModel):
-    """The end of sliding contacts that jam: there is nothing to go on with.
-
-    Unless the guard only seemed to fall, within a step beyond a stop, where friction has turned.
-    """
-
-    dynamics: ContactDynamics
-    modes: Modes
-
-    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        return _identity(self.dynamics, at)
-
-    def calc(self, t: float, x: Array, u: Array) -> Jump:
-        n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.modes)
-        now = self.dynamics.solve(phase, x[:n], x[n:], u)
-        places = [slide.contact for slide in phase.sliding]
-        names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
-        forces, ratio = now.forces[places], response_ratio(now)
-        if ratio > NEAR_JAM:
-            return Jump(x, self.modes, np.zeros(len(self.modes)))
-        raise JammingError(
-            f"contacts {names} jam at t = {t:.9g} s in mode {self.modes!r}: friction leaves "
-            f"{ratio:.3g} of their normal response, so that normal forces, now {forces.tolist()} "
-            f"N, grow without bounds and rigid bodies have no motion to go on with (Painleve); "
-            f"x = {x.tolist()}. Less friction or a compliant contact avoids it",
-            contacts=names,
-            forces=forces,
-            ratio=ratio,
-        )
-
-
-def _identity(dynamics: ContactDynamics, at: JumpPoint) -> ResetJacobian:
-    """Derivatives of a reset that leaves the state alone."""
-    return Reset.identity(2 * dynamics.robot.nv).calc_diff(at)
-
-
-@dataclass(frozen=True)
-class _ReleaseReset(ResetModel):
+class _Release(ResetModel):
     """Contacts open or slip without an impulse, and go on in `modes`."""
 
     dynamics: ContactDynamics
@@ -335,4 +307,29 @@ class _ReleaseReset(ResetModel):
         return Jump(x, self.modes, np.zeros(len(self.modes)))
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        return _identity(self.dynamics, at)
+        return Reset.identity(2 * self.dynamics.robot.nv).calc_diff(at)
+
+
+class _Jam(_Release):
+    """The end of sliding contacts that jam: there is nothing to go on with.
+
+    Unless the guard only seemed to fall, within a step beyond a stop, where friction has turned.
+    """
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.modes)
+        now = self.dynamics.solve(phase, x[:n], x[n:], u)
+        places = [slide.contact for slide in phase.sliding]
+        names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
+        forces, ratio = now.forces[places], response_ratio(now)
+        if ratio > NEAR_JAM:
+            return super().calc(t, x, u)
+        raise JammingError(
+            f"contacts {names} jam at t = {t:.9g} s in mode {self.modes!r}: friction leaves "
+            f"{ratio:.3g} of their normal response, so that normal forces, now {forces.tolist()} "
+            f"N, grow without bounds and rigid bodies have no motion to go on with (Painleve); "
+            f"x = {x.tolist()}. Less friction or a compliant contact avoids it",
+            contacts=names,
+            forces=forces,
+            ratio=ratio,
+        )

@@ -21,19 +21,19 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import GuardJacobian, ResetBorder, ResetJacobian
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIP, STICK, Modes
+from hybridctl.mechanics.constrained.tolerances import STANDSTILL
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIP, STICK, Modes
 from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.impacts.impact_pieces import ImpactPiece, impact_pieces
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.selection import consistent
-from hybridctl.mechanics.tolerances import (
-    AT_LIMIT,
-    DECELERATES,
-    PROBE_SPEED,
-    SAME_PIECE,
-    STANDSTILL,
-)
 from hybridctl.sensitivity.pieces import inside
+
+_PROBE_SPEED = 1e-6
+"""In m/s: at which it is looked whether a contact at the border of slip goes on slipping."""
+_AT_LIMIT = 1e-8  # of the friction limit, or of 1 N: a contact this near to it only just sticks
+_SAME_PIECE = 1e-8  # of the size of a matrix, or of 1: pieces of a derivative that agree
+_DECELERATES = 1e-9  # of the size of the accelerations: a deceleration that stops a brief slip
 
 
 def impact_border(
@@ -48,7 +48,9 @@ def impact_border(
     """
     if not result.border:
         return None
-    pieces = [piece for piece in impact_pieces(dynamics, q, v, result) if _occurs(piece)]
+    every = impact_pieces(dynamics, q, v, result)
+    # those of more than a thin wedge: contacts that hold each other cannot slip apart
+    pieces = [p for p in every if not len(p.slack) or inside(p.slack) is not None]
     groups = _distinct(pieces)
     if len(groups) == 1:
         return None
@@ -66,9 +68,9 @@ def impact_border(
     size = np.abs(change).max()
     along = slip.slack @ distance / (distance @ distance)
     apart = (
-        np.abs(slip.slack - np.outer(along, distance)).max() > SAME_PIECE * np.abs(distance).max()
+        np.abs(slip.slack - np.outer(along, distance)).max() > _SAME_PIECE * np.abs(distance).max()
     )
-    if apart or np.abs(change - np.outer(push, distance)).max() > SAME_PIECE * size:
+    if apart or np.abs(change - np.outer(push, distance)).max() > _SAME_PIECE * size:
         raise InputError(_independent(names))
     states = slip.derivatives.states
     rates = result.terms.jacobian @ result.velocity_after
@@ -99,19 +101,11 @@ def clearly_held(dynamics: ContactDynamics, q: Array, v: Array, u: Array, modes:
     now = dynamics.acceleration(q, v, u, modes)
     for i in holding:
         limit = dynamics.static_friction[i] * now.forces[i]
-        if limit - np.linalg.norm(now.friction[i]) <= AT_LIMIT * max(1.0, limit):
+        if limit - np.linalg.norm(now.friction[i]) <= _AT_LIMIT * max(1.0, limit):
             raise InputError(
                 f"contact {dynamics.contacts[i].name!r} only just sticks after the event, by "
                 "static friction above kinetic friction: there is no derivative there"
             )
-
-
-def _occurs(piece: ImpactPiece) -> bool:
-    """Whether perturbations in more than a thin wedge have a piece.
-
-    Contacts of one body that friction holds against each other cannot slip apart.
-    """
-    return not len(piece.slack) or inside(piece.slack) is not None
 
 
 def _held_again(
@@ -141,8 +135,8 @@ def _held_again(
         push = (_velocity(piece) - _velocity(stick)) @ z / float((piece.slack @ z).max())
         changed = dict(zip(border, states, strict=True))
         brief = tuple(changed.get(i, mode) for i, mode in enumerate(modes))
-        after = result.velocity_after + PROBE_SPEED * push
-        if np.abs(push).max() > SAME_PIECE and not consistent(dynamics, q, after, u, brief):
+        after = result.velocity_after + _PROBE_SPEED * push
+        if np.abs(push).max() > _SAME_PIECE and not consistent(dynamics, q, after, u, brief):
             names = ", ".join(repr(dynamics.contacts[i].name) for i in border)
             raise InputError(_others(names, brief))
     return _velocity(stick)
@@ -154,7 +148,7 @@ def _distinct(pieces: Sequence[ImpactPiece]) -> list[list[ImpactPiece]]:
     for piece in pieces:
         for group in groups:
             first, other = _velocity(group[0]), _velocity(piece)
-            if np.abs(first - other).max() <= SAME_PIECE * max(1.0, np.abs(first).max()):
+            if np.abs(first - other).max() <= _SAME_PIECE * max(1.0, np.abs(first).max()):
                 group.append(piece)
                 break
         else:
@@ -196,7 +190,7 @@ def _left(
     """What is left (nv,) of a change `push` of the velocity after the slip in `brief`."""
     v, moving = result.velocity_after, [i for i in result.border if after[i] != OPEN]
     names = ", ".join(repr(dynamics.contacts[i].name) for i in moving)
-    if not consistent(dynamics, q, v + PROBE_SPEED * push, u, brief):
+    if not consistent(dynamics, q, v + _PROBE_SPEED * push, u, brief):
         raise InputError(_others(names, brief))
     if SLIP in (brief[i] for i in moving):
         raise InputError(_unstopped(names))
@@ -208,10 +202,10 @@ def _left(
     later = dynamics.acceleration(q, v, u, after).acceleration
     slip, slowing = jacobian @ push, jacobian @ acceleration - target
     size = np.abs(jacobian) @ np.abs(acceleration) + np.abs(target)
-    if not slowing @ slip < -DECELERATES * np.abs(slip) @ size:
+    if not slowing @ slip < -_DECELERATES * np.abs(slip) @ size:
         raise InputError(_unstopped(names))
     duration = -float(slip @ slip) / float(slowing @ slip)
-    if np.abs(slip + duration * slowing).max() > SAME_PIECE * np.abs(slip).max():
+    if np.abs(slip + duration * slowing).max() > _SAME_PIECE * np.abs(slip).max():
         raise InputError(_independent(names))
     return np.asarray(push + duration * (acceleration - later))
 

@@ -12,15 +12,15 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.model import Jump, JumpPoint, ModeKey, ResetJacobian, ResetModel
-from hybridctl.mechanics.contacts.contact_states import SLIPS, STICK, Modes
+from hybridctl.mechanics.constrained.equations import Solution
+from hybridctl.mechanics.constrained.phase import ContactPhase, contact_modes
+from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of
+from hybridctl.mechanics.constrained.tolerances import STANDSTILL
+from hybridctl.mechanics.coulomb.contact_states import SLIPS, STICK, Modes
 from hybridctl.mechanics.impacts.stick_slip_border import clearly_held
+from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.equations import Solution
-from hybridctl.mechanics.modes.phase import ContactPhase, contact_modes
-from hybridctl.mechanics.modes.sliding import sliding_directions, stop_of
-from hybridctl.mechanics.terms.kkt import KKT
-from hybridctl.mechanics.tolerances import STANDSTILL
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,20 @@ from hybridctl.hybrid.model import (
     Point,
     PointProperty,
 )
-from hybridctl.mechanics.contacts.contact_states import Modes
-from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.equations import (
+from hybridctl.mechanics.constrained.equations import (
     AccelerationDerivatives,
     ContactAcceleration,
     Solution,
 )
+from hybridctl.mechanics.constrained.sliding import sliding_times
+from hybridctl.mechanics.coulomb.contact_states import Modes
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuards
 from hybridctl.mechanics.modes.selection import select_modes
-from hybridctl.mechanics.modes.sliding import sliding_times
-from hybridctl.mechanics.tolerances import OFF_MODE
 from hybridctl.spaces import Space
+
+OFF_MODE = 1e-5
+"""A state whose gaps (m) or speeds (m/s) are this far from what its mode holds is not of it."""
 
 _OF_STOP = 0.9  # of the time to a stop in a surface: the field ends there
 

@@ -21,36 +21,35 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
-from hybridctl.mechanics.contacts.contact import Contact, checked_contacts
-from hybridctl.mechanics.contacts.contact_states import Modes
-from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
-from hybridctl.mechanics.coulomb.law import CoulombProblem
-from hybridctl.mechanics.modes.equations import (
+from hybridctl.mechanics.constrained.equations import (
     AccelerationDerivatives,
     ContactAcceleration,
     ContactRows,
     Solution,
     balanced,
-    closed_rows,
     contradict,
     linearised,
     problem,
     shared,
 )
-from hybridctl.mechanics.modes.phase import ContactPhase
-from hybridctl.mechanics.modes.sliding import (
-    steered_derivatives,
-    turned_by_loads,
-)
-from hybridctl.mechanics.modes.standstill import settled
+from hybridctl.mechanics.constrained.phase import ContactPhase
+from hybridctl.mechanics.constrained.sliding import steered_derivatives, turned_by_loads
+from hybridctl.mechanics.constrained.standstill import settled
+from hybridctl.mechanics.constrained.tolerances import CONSISTENT
+from hybridctl.mechanics.contacts.contact import Contact, checked_contacts
+from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, Modes
+from hybridctl.mechanics.coulomb.law import CoulombProblem
+from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.mechanics.terms.generated import GeneratedTerms
-from hybridctl.mechanics.terms.kkt import KKT
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
-from hybridctl.mechanics.tolerances import CONSISTENT, ON_SURFACE
+
+ON_SURFACE = 1e-11
+"""Newton's method that puts closed contacts on their surfaces ends at this gap: rounding, of m."""
 
 TermsChoice = Literal["auto", "generated", "native", "pinocchio"]
 OnSeveral = Literal["raise", "dissipation"]
@@ -110,8 +109,8 @@ class ContactDynamics:
         self._rebound = np.where(normal, [contact.restitution for contact in each], tangential)
         self._slowest_rebound = np.array([contact.restitution_threshold for contact in each])
         self.terms = _chosen(member("terms", terms, get_args(TermsChoice)), robot, self.all)
-        self._in_space = all(len(tangents) == 2 for tangents in self.all.tangents)
         self._phases: dict[Modes, ContactPhase] = {}
+        self._every = self.phase((CLOSED,) * len(self.contacts))
 
     def expecting(self, modes: frozenset[Modes]) -> ContactDynamics:
         """The same dynamics, which take of several solutions of the law the one in such `modes`.
@@ -162,13 +161,7 @@ class ContactDynamics:
 
     def tangential(self, rows: Array) -> Array:
         """Values of all rows (r, ...) along the tangents of every contact (c, 2, ...)."""
-        count = len(self.contacts)
-        if self._in_space:
-            return rows[count:].reshape(count, 2, *rows.shape[1:])
-        result = np.zeros((count, 2, *rows.shape[1:]))
-        for i, tangents in enumerate(self.all.tangents):
-            result[i, : len(tangents)] = rows[tangents]
-        return result
+        return self._every.spread(rows)[1]
 
     # Restitution
 
@@ -215,7 +208,7 @@ class ContactDynamics:
         """
         values = self.terms.values(q, v, u)
         gaps = values.gaps.copy()
-        return settled(self.phase, phase, closed_rows(phase, values, self.stabilization)), gaps
+        return settled(self.phase, phase, _closed_rows(phase, values, self.stabilization)), gaps
 
     def carried(self, now: Solution) -> Solution:
         """The solution with loads shared inside the friction cones."""
@@ -238,7 +231,7 @@ class ContactDynamics:
 
     def rows(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> ContactRows:
         """Terms of the closed contacts of a phase."""
-        return closed_rows(phase, self.terms.values(q, v, u), self.stabilization)
+        return _closed_rows(phase, self.terms.values(q, v, u), self.stabilization)
 
     def solve(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> Solution:
         """The equations of a phase with at least one closed contact; see `equations.solve`."""
@@ -391,6 +384,17 @@ class ContactDynamics:
             for slide in phase.spatial:
                 change[slide.contact, : 2 * nv] -= pulls[slide.rows] @ rates_z[slide.rows]
         return change
+
+
+def _closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -> ContactRows:
+    r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
+    rates, target = phase.among_closed(values.rates), -phase.among_closed(values.drift)
+    if stabilization:
+        gaps = values.gaps[phase.places]
+        target -= 2.0 * stabilization * rates
+        target[: len(gaps)] -= stabilization**2 * gaps
+    jacobian = phase.among_closed(values.jacobian)
+    return ContactRows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
 
 
 def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:

@@ -19,6 +19,7 @@ from hybridctl import whole_step
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, held, kept, key_of, transposed
 from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, PointProperty, Slopes
+from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.modes.contact_mode import ContactMode, ContactPoint
 from hybridctl.mechanics.modes.mode_expressions import (
     ModeEquations,
@@ -29,7 +30,6 @@ from hybridctl.mechanics.modes.mode_expressions import (
 from hybridctl.mechanics.modes.selection import select_modes
 from hybridctl.mechanics.multibody.expressions import Bodies, Expression, normalized
 from hybridctl.mechanics.terms.generated import GeneratedTerms, sources
-from hybridctl.mechanics.tolerances import STANDSTILL
 from hybridctl.whole_step import CompiledMode, Function
 
 _SOURCES = (whole_step.__file__, __file__)

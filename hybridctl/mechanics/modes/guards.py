@@ -11,8 +11,11 @@ import numpy as np
 
 from hybridctl.checks import Array, Indices
 from hybridctl.hybrid.mode import GuardJacobian
+from hybridctl.mechanics.constrained.equations import AccelerationDerivatives, ContactAcceleration
+from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of
+from hybridctl.mechanics.constrained.tolerances import JAMMED, ON_CONE, STANDSTILL, STOPPED
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.contact_states import (
+from hybridctl.mechanics.coulomb.contact_states import (
     OPEN,
     SLIP,
     SLIP_MINUS,
@@ -22,10 +25,11 @@ from hybridctl.mechanics.contacts.contact_states import (
     Modes,
 )
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.equations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.modes.jamming import can_jam, response_ratio, response_ratio_derivative
-from hybridctl.mechanics.modes.sliding import sliding_directions, stop_of
-from hybridctl.mechanics.tolerances import JAMMED, ON_BORDER, ON_CONE, STANDSTILL, STOPPED
+
+_ON_BORDER = 1e-9
+"""Of the largest normal force: what the programme of redundant forces leaves of zero at a border
+that it holds."""
 
 Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
 _ALL = -1
@@ -126,7 +130,7 @@ class ContactGuards:
             values[alike.at] = self._values(kind, alike, point)
         now = point.solution
         if now is not None and now.inside:
-            near, each = ON_CONE if now.least is None else ON_BORDER, values.tolist()
+            near, each = ON_CONE if now.least is None else _ON_BORDER, values.tolist()
             limit = near * max(map(abs, point.forces.tolist()))
             for j in self._forces:
                 if abs(each[j]) <= limit:

@@ -30,10 +30,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.modes.equations import Solution
-from hybridctl.mechanics.modes.phase import ContactPhase
+from hybridctl.mechanics.constrained.equations import Solution
+from hybridctl.mechanics.constrained.phase import ContactPhase
+from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.terms.contact_terms import Terms
-from hybridctl.mechanics.terms.kkt import KKT
 
 
 def can_jam(phase: ContactPhase) -> bool:
@@ -106,16 +106,10 @@ def response_ratio_derivative(terms: Terms, q: Array, now: Solution, rates_z: Ar
     return np.asarray(0.5 * at.ratio * change)
 
 
-def _friction(now: Solution) -> tuple[Array, list[int]]:
-    """The matrix Delta (r, s), and the s contacts that slide."""
-    sliding = [slide.contact for slide in now.phase.sliding]
-    friction = now.mix[:, sliding].copy()
-    friction[sliding, range(len(sliding))] = 0.0
-    return friction, sliding
-
-
 def _response(now: Solution) -> _Response:
-    phase, (friction, sliding) = now.phase, _friction(now)
+    phase, sliding = now.phase, [slide.contact for slide in now.phase.sliding]
+    friction: Array = now.mix[:, sliding].copy()  # Delta
+    friction[sliding, range(len(sliding))] = 0.0
     constraint = now.rows.jacobian[phase.constrained]
     even = KKT(now.rows.mass, constraint, redundant=phase.redundant)
     picks = np.eye(len(constraint))[:, sliding]

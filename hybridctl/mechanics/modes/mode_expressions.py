@@ -21,27 +21,26 @@ import casadi as ca
 import numpy as np
 from scipy.linalg import qr
 
-from hybridctl.checks import Array
-from hybridctl.mechanics import tolerances
+from hybridctl.checks import Array, Indices
+from hybridctl.mechanics.constrained import phase, tolerances
+from hybridctl.mechanics.constrained.phase import ClosedRows
+from hybridctl.mechanics.constrained.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.mechanics.modes import phase
-from hybridctl.mechanics.modes.phase import ClosedRows
-from hybridctl.mechanics.multibody.expressions import Bodies, Expression
+from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.linear.least_norm import RANK
+from hybridctl.mechanics.multibody.expressions import Expression
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.mechanics.terms.contact_expressions import ContactPoints, RowExpressions
+from hybridctl.mechanics.terms.contact_expressions import RowExpressions
 from hybridctl.mechanics.terms.generated import Constants, sources
-from hybridctl.mechanics.tolerances import (
-    JAMMED,
-    LEAST_COMPILED_SPEED,
-    LEAST_PIVOT,
-    LEAST_WEIGHT,
-    RANK,
-    SAMPLED_ON_SURFACE,
-    STOPPED,
-)
 
+_SAMPLED_ON_SURFACE = 1e-9
+"""Gaps, in m, of the configurations at which redundant rows are looked for."""
+_LEAST_SPEED = 2e-7
+"""In m/s: slower slides in a surface are left to the dynamics, which know other directions;
+derivatives, which grow as 1 / |v_t|, are bounded by it. Ten times `STANDSTILL`."""
+_LEAST_PIVOT = 1e-6
+"""Of compiled modes relative to the largest: divisions go wrong by rounding over this, 1e-10."""
 _TINY = 1e-300  # makes the derivative of a norm zero where the norm is
 _LOOKS, _NEWTON = 8, 30
 
@@ -78,7 +77,7 @@ class ModeEquations(NamedTuple):
     """
 
     constants: Constants
-    tangents: tuple[tuple[int, ...], ...]
+    tangents: tuple[Indices, ...]
     modes: Modes
     stabilization: float
     independent: _Independent
@@ -95,8 +94,8 @@ class ModeEquations(NamedTuple):
 
         Residuals decay at `stabilization` 1/s.
         """
-        constants = Constants.of(robot, members, friction_of(contacts))
-        tangents = tangents_of(members)
+        constants = Constants.of(robot, members, _friction_of(contacts))
+        tangents = members.tangents
         part = PhaseExpressions(tangents, constants.friction, modes)
         independent = _independent_rows(robot, members, part)
         return ModeEquations(
@@ -111,7 +110,7 @@ class ModeEquations(NamedTuple):
     def key(self, *parts: Any) -> str:
         """A name under which to keep what is made from these, but for numbers, and from `parts`."""
         made_by = sources(tolerances.__file__, phase.__file__, __file__)
-        return self.constants.key(made_by, *self[1:], *parts)
+        return self.constants.key(made_by, RANK, *self[1:], *parts)
 
 
 def mode_field(
@@ -130,16 +129,10 @@ def field_of(equations: ModeEquations) -> ModeField:
     c, part = equations.constants, equations.part
     x, u = ca.SX.sym("x", c.nq + c.nv), ca.SX.sym("u", c.actuation.shape[1])
     q, v = x[: c.nq], x[c.nq :]
-    bodies = Bodies(c.tree, q)
-    points = ContactPoints(bodies, c.places)
-    motion = bodies.motion(v, ca.SX.zeros(c.nv, 1))
-    rows = points.rows(motion)
-    bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(c.rows, 1)))
-    drive = ca.DM(c.actuation) @ u - bias - c.resistance(q, v)
+    bodies, drive, jacobian, rows = c.terms(q, v, u)
     by_mass, _ = cholesky(bodies.mass())
     free = by_mass(drive)
     if part.closed:
-        jacobian = points.jacobian()
         target = _target(rows, len(c.places), equations.stabilization)[part.rows]
         mix = part.mix(rows.rates)
         response = by_mass(jacobian.T @ mix)
@@ -153,7 +146,7 @@ def field_of(equations: ModeEquations) -> ModeField:
         acceleration, forces = free + response @ m, mix @ m
         redundant = len(independent.rows) < len(part.rows)
         cones = part.cones(forces) if redundant else []
-        sound = ca.mmin(ca.vertcat(margin - LEAST_PIVOT, *part.speeds(rows), *cones))
+        sound = ca.mmin(ca.vertcat(margin - _LEAST_PIVOT, *part.speeds(rows), *cones))
     else:
         acceleration, forces, margin = free, ca.SX.zeros(c.rows, 1), ca.SX(1.0)
         sound = margin
@@ -180,12 +173,7 @@ def _target(rows: RowExpressions, count: int, s: float) -> Expression:
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
 
 
-def tangents_of(members: ContactSet) -> tuple[tuple[int, ...], ...]:
-    """The rows of the tangents of each contact."""
-    return tuple(tuple(rows.tolist()) for rows in members.tangents)
-
-
-def friction_of(contacts: Sequence[Contact]) -> Array:
+def _friction_of(contacts: Sequence[Contact]) -> Array:
     """Kinetic and static coefficients (c, 2)."""
     pairs = [(contact.friction, contact.static_friction) for contact in contacts]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
@@ -198,15 +186,20 @@ class PhaseExpressions(ClosedRows):
     """
 
     def __init__(
-        self, tangents: Sequence[Sequence[int]], friction: Array | Expression, modes: Modes
+        self, tangents: Sequence[Indices], friction: Array | Expression, modes: Modes
     ) -> None:
         super().__init__(tangents, modes)
-        self._friction, self._tangents = ca.SX(friction), [list(rows) for rows in tangents]
+        self._friction, self._tangents = ca.SX(friction), [rows.tolist() for rows in tangents]
         self.rows = self.held_rows.tolist()
         self.rubs = any(
             mode in SLIPS and not self._friction[i, 0].is_zero() for i, mode in enumerate(modes)
         )
         self._size = len(modes) + sum(map(len, tangents))
+
+    @staticmethod
+    def of(members: ContactSet, contacts: Sequence[Contact], modes: Modes) -> PhaseExpressions:
+        """The rows of the contacts of a set, with their own coefficients."""
+        return PhaseExpressions(members.tangents, _friction_of(contacts), modes)
 
     def mix(self, rates: Expression) -> Expression:
         """The matrix E (r, m) of forces along all rows by multipliers."""
@@ -243,7 +236,7 @@ class PhaseExpressions(ClosedRows):
     def speeds(self, rows: RowExpressions) -> list[Expression]:
         """The speeds, beyond the least, of contacts that slide in a surface."""
         spatial = [i for i in self.closed if SLIPS.get(self.modes[i]) == 0.0]
-        return [_length(rows.rates[self._tangents[i]]) - LEAST_COMPILED_SPEED for i in spatial]
+        return [_length(rows.rates[self._tangents[i]]) - _LEAST_SPEED for i in spatial]
 
     def _cone(self, i: int, forces: Expression) -> list[Expression]:
         tangents, normal = self._tangents[i], forces[i]
@@ -315,7 +308,7 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
         others.append(np.concatenate((q, v)))
         for _ in range(_NEWTON):
             gaps = members.gaps(q)[closed]
-            if np.abs(gaps).max() < SAMPLED_ON_SURFACE:
+            if np.abs(gaps).max() < _SAMPLED_ON_SURFACE:
                 found.append(np.concatenate((q, v)))
                 break
             back = np.linalg.pinv(members.jacobian(q)[closed], RANK)
@@ -329,7 +322,8 @@ def _multipliers(
     """The multipliers m of G m = wanted and the margin; of least norm where G is singular.
 
     There G = N B K with its regular block B, and least squares and least norms are divisions by
-    N^T N and K W K^T, which are no worse conditioned than the choice of the block.
+    N^T N and K W K^T, which are no worse conditioned than the choice of the block. Numbers take
+    `LeastNorm` instead, whose pivots are chosen anew at each point: expressions have no branches.
     """
     divide = gauss if part.slides.any() else cholesky
     rows, columns = independent.rows, independent.columns
@@ -358,10 +352,12 @@ def _friction_weights(part: PhaseExpressions, even: Expression) -> Expression:
     """The `equations.friction_weights` of multipliers of equal weights."""
     count = len(part.closed)
     normal = even[:count]
-    least = LEAST_WEIGHT * _length(normal)
-    x = normal / least - 1.0
-    load = least * (1.0 + ca.fmax(x, 0.0) + ca.log1p(ca.exp(-ca.fabs(x))))
+    load = phase.load_weights(normal, LEAST_WEIGHT * _length(normal), _softplus)
     return ca.vertcat(ca.DM.ones(count, 1), load[part.tied.tolist(), 0])
+
+
+def _softplus(x: Expression) -> Expression:
+    return ca.fmax(x, 0.0) + ca.log1p(ca.exp(-ca.fabs(x)))
 
 
 def cholesky(matrix: Expression) -> tuple[Solve, Expression]:

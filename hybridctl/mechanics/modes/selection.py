@@ -14,20 +14,20 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import SeveralContactSolutionsError, SeveralModesError
-from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.constrained.equations import ContactAcceleration, contradict
+from hybridctl.mechanics.constrained.phase import default_slip
+from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.coulomb import (
     CoulombProblem,
     CoulombSolution,
     enumerate_solutions,
     solve,
 )
+from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.law import scaled
 from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
 from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.mechanics.modes.equations import ContactAcceleration, contradict
-from hybridctl.mechanics.modes.phase import default_slip
-from hybridctl.mechanics.tolerances import STANDSTILL
 
 _TOLERANCE = 1e-6  # of the largest force and the robot's weight: what event times leave of zero
 

@@ -9,7 +9,9 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.multibody.joints import kind_of
-from hybridctl.mechanics.tolerances import INDEFINITE
+
+_INDEFINITE = 1e-9
+"""Of the largest principal moment of all joints: what rounding leaves of a plate's or a rod's."""
 
 
 class Frame(NamedTuple):
@@ -138,7 +140,7 @@ def check_inertias(model: Any) -> None:
             raise InputError(
                 f"the mass that joint {name!r} moves must not be negative, got {inertia.mass} kg"
             )
-        if not moments[0] >= -INDEFINITE * largest:
+        if not moments[0] >= -_INDEFINITE * largest:
             raise InputError(
                 f"the inertia that joint {name!r} moves must be positive semidefinite, but about "
                 f"its center it has the principal moments {moments.tolist()} kg m^2"

@@ -39,8 +39,9 @@ from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, 
 from hybridctl.mechanics.multibody.sweeps import Sweeps
 from hybridctl.mechanics.multibody.urdf import Root as Root
 from hybridctl.mechanics.multibody.urdf import model_of
-from hybridctl.mechanics.tolerances import UNIT_NORM
 from hybridctl.tables import html_table
+
+_UNIT_NORM = 1e-6  # how far norms of quaternions and circles may be off one: six digits of a file
 
 
 class _Scratch(threading.local):
@@ -283,7 +284,7 @@ class Robot:
         """Raise `InputError` for a quaternion or unit circle whose norm is not one."""
         for unit in self._units:
             norm = float(np.linalg.norm(q[unit]))
-            if abs(norm - 1.0) > UNIT_NORM:
+            if abs(norm - 1.0) > _UNIT_NORM:
                 raise InputError(
                     f"{name}: entries {unit.start} to {unit.stop - 1} must have norm 1 (a "
                     f"quaternion x, y, z, w or a cosine and sine), got {q[unit].tolist()} of norm "

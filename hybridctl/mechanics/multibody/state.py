@@ -29,31 +29,24 @@ class RobotStateSpace:
     def integrate(self, x: Array, dx: Array) -> Array:
         """The state (q integrate dq, v + dv)."""
         n, nv = self.robot.nq, self.robot.nv
-        if n == nv:
-            return x + dx
         return np.concatenate([self.robot.integrate(x[:n], dx[:nv]), x[n:] + dx[nv:]])
 
     def difference(self, x0: Array, x1: Array) -> Array:
         """The deviation (q1 difference q0, v1 - v0)."""
         n = self.robot.nq
-        if n == self.robot.nv:
-            return x1 - x0
         return np.concatenate([self.robot.difference(x0[:n], x1[:n]), x1[n:] - x0[n:]])
 
     def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
         """Jacobians of the configurations, and minus and plus the identity for velocities."""
         n, nv = self.robot.nq, self.robot.nv
         by_first, by_second = -np.eye(2 * nv), np.eye(2 * nv)
-        if n != nv:
-            parts = self.robot.difference_jacobians(x0[:n], x1[:n])
-            by_first[:nv, :nv], by_second[:nv, :nv] = parts
+        parts = self.robot.difference_jacobians(x0[:n], x1[:n])
+        by_first[:nv, :nv], by_second[:nv, :nv] = parts
         return by_first, by_second
 
     def rate(self, x: Array, dx: Array) -> Array:
         """Coordinate velocity for a velocity and acceleration (v, a)."""
         n, nv = self.robot.nq, self.robot.nv
-        if n == nv:
-            return dx
         return np.concatenate([self.robot.rate(x[:n], dx[:nv]), dx[nv:]])
 
     def tangent_map(self, x: Array) -> Array:
@@ -73,8 +66,6 @@ class RobotStateSpace:
     def normalize(self, x: Array) -> Array:
         """The state with unit quaternions."""
         n = self.robot.nq
-        if n == self.robot.nv:
-            return x
         return np.concatenate([self.robot.normalize(x[:n]), x[n:]])
 
     def check(self, name: str, x: Array) -> None:

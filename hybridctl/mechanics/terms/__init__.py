@@ -1,1 +1,1 @@
-"""The terms of a robot in contact, by Pinocchio or generated, and the system that they make."""
+"""The terms of a robot in contact at a point, by Pinocchio or generated."""

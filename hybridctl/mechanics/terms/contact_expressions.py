@@ -49,10 +49,10 @@ class ContactPoints:
         normals, tangents = [], []
         for point in self._points:
             velocity, acceleration = point.relative(motion)
-            bend = point.bend(velocity)
-            normals.append((_dot(point.normal, velocity), _dot(point.normal, acceleration) + bend))
+            bent = ca.dot(point.normal, acceleration) + point.bend(velocity)
+            normals.append((ca.dot(point.normal, velocity), bent))
             velocity, acceleration = point.touching(motion, velocity, acceleration)
-            tangents += [(_dot(t, velocity), _dot(t, acceleration)) for t in point.tangents]
+            tangents += [(ca.dot(t, velocity), ca.dot(t, acceleration)) for t in point.tangents]
         rates, accelerations = zip(*normals, *tangents, strict=True) if normals else ((), ())
         return RowExpressions(self.gaps(), _column(rates), _column(accelerations))
 
@@ -144,7 +144,7 @@ class _PointExpressions:
         for body in of_a ^ of_b:
             sign = 1.0 if body in of_a else -1.0
             for k, column in enumerate(columns[body], start=bodies.tree.bodies[body].v):
-                row[k] = sign * (_dot(d, column.linear) + _dot(moment, column.angular))
+                row[k] = sign * (ca.dot(d, column.linear) + ca.dot(moment, column.angular))
         return row
 
     def pushes(self, force: Expression) -> list[tuple[int, Spatial]]:
@@ -184,10 +184,6 @@ def _tangents(n: Expression, count: int, axis: Array | None) -> list[Expression]
     sign = ca.if_else(n[2] < 0.0, -1.0, 1.0)
     third = ca.vertcat(0.0, 0.0, sign)
     return [ca.DM.eye(3)[:, k] - n[k] / (1.0 + sign * n[2]) * (n + third) for k in range(count)]
-
-
-def _dot(a: Expression, b: Expression) -> Expression:
-    return ca.dot(a, b)
 
 
 def _column(entries: Sequence[Expression]) -> Expression:

@@ -31,7 +31,7 @@ from hybridctl.mechanics.multibody.expressions import Bodies, Expression
 from hybridctl.mechanics.multibody.passive import Passive
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms import contact_expressions
-from hybridctl.mechanics.terms.contact_expressions import ContactPoints
+from hybridctl.mechanics.terms.contact_expressions import ContactPoints, RowExpressions
 from hybridctl.mechanics.terms.contact_terms import (
     ImpulseDerivatives,
     TermDerivatives,
@@ -97,6 +97,15 @@ class GeneratedTerms(Terms):
     def _compiled(self, name: str, shapes: list[tuple[int, ...]]) -> Compiled:
         c = self._constants
         return Compiled(self.ready(c.made(name)), shapes, c.numbers)
+
+
+class TermExpressions(NamedTuple):
+    """The bodies, and drive S u - h (nv, 1), Jacobian (r, nv) and rows without acceleration."""
+
+    bodies: Bodies
+    drive: Expression
+    jacobian: Expression
+    rows: RowExpressions
 
 
 class Constants(NamedTuple):
@@ -197,6 +206,15 @@ class Constants(NamedTuple):
             friction=change(self.friction),
         )
 
+    def terms(self, q: Expression, v: Expression, u: Expression) -> TermExpressions:
+        """The terms at q (nq, 1), v (nv, 1) and u (nu, 1)."""
+        bodies = Bodies(self.tree, q)
+        points = ContactPoints(bodies, self.places)
+        motion = bodies.motion(v, ca.SX.zeros(self.nv, 1))
+        bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(self.rows, 1)))
+        drive = ca.DM(self.actuation) @ u - bias - self.resistance(q, v)
+        return TermExpressions(bodies, drive, points.jacobian(), points.rows(motion))
+
     def resistance(self, q: Expression, v: Expression) -> Expression:
         """The torques k (q - q_rest) + d v (nv, 1) of springs and dampers."""
         coordinate, stiffness, rest, damping = self.springs
@@ -228,13 +246,8 @@ _Made = tuple[list[Expression], list[Expression]]
 
 def _values(c: Constants) -> _Made:
     q, v, u = _symbols(q=c.nq, v=c.nv, u=c.actuation.shape[1])
-    bodies = Bodies(c.tree, q)
-    contacts = ContactPoints(bodies, c.places)
-    motion = bodies.motion(v, ca.SX.zeros(c.nv, 1))
-    bias = bodies.inverse_dynamics(motion, contacts.pushes(ca.SX.zeros(c.rows, 1)))
-    drive = ca.DM(c.actuation) @ u - bias - c.resistance(q, v)
-    rows = contacts.rows(motion)
-    results = [bodies.mass(), drive, contacts.jacobian(), rows.accelerations, rows.gaps, rows.rates]
+    bodies, drive, jacobian, rows = c.terms(q, v, u)
+    results = [bodies.mass(), drive, jacobian, rows.accelerations, rows.gaps, rows.rates]
     return [q, v, u], results
 
 

@@ -17,8 +17,7 @@ import numpy as np
 from scipy.linalg.lapack import dgecon, dgesv, dgetrf, dgetrs, dlange, dpocon, dpotrf, dpotrs
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.terms.least_norm import LeastNorm
-from hybridctl.mechanics.tolerances import RANK
+from hybridctl.mechanics.linear.least_norm import RANK, LeastNorm
 
 
 class KKT:

@@ -14,20 +14,25 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics.contacts.contact_states import STICK, Modes
-from hybridctl.mechanics.coulomb.law import CERTIFIED, unit
-from hybridctl.mechanics.coulomb.solve import polish
-from hybridctl.mechanics.modes.equations import ContactRows, Solution, problem, shared, solve
-from hybridctl.mechanics.modes.phase import ContactPhase, Friction
-from hybridctl.mechanics.modes.sliding import change_of_steered, sliding_directions, turned_by_loads
-from hybridctl.mechanics.terms.kkt import KKT
-from hybridctl.mechanics.tolerances import (
-    ALONG,
-    AT_BORDER,
-    CLEARLY_MOVES,
-    MOVES,
-    RANK,
+from hybridctl.mechanics.constrained.equations import ContactRows, Solution, problem, shared, solve
+from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
+from hybridctl.mechanics.constrained.sliding import (
+    change_of_steered,
+    sliding_directions,
+    turned_by_loads,
 )
+from hybridctl.mechanics.coulomb.contact_states import STICK, Modes
+from hybridctl.mechanics.coulomb.law import CERTIFIED
+from hybridctl.mechanics.coulomb.solve import polish
+from hybridctl.mechanics.linear.kkt import KKT
+from hybridctl.mechanics.linear.least_norm import RANK
+
+_MOVES = 1e-9  # m/s: a slow contact that slides no faster stands; a tenth of `STOPPED`, as rounding
+_CLEARLY_MOVES = 9e-9
+"""More m/s than integration leaves of the beginning of a motion: not quite `STOPPED`."""
+_AT_BORDER = 1e-6  # of the friction limit: a slow contact nearer to it is not sure to hold
+_NO_FORCE = 1e-10  # N: friction this small has no direction
+_ALONG = 0.5  # cosine: directions of slow contacts that are nearer than this are of one motion
 
 Phases = Callable[[Modes], ContactPhase]
 
@@ -70,7 +75,7 @@ def _holding(phases: Phases, phase: ContactPhase, contacts: Sequence[int]) -> Co
 def _surely(friction: Friction, slow: list[int]) -> Friction:
     """Cones in which slow contacts have to hold to be sure of it, by kinetic friction."""
     static = friction.static.copy()
-    static[slow] = (1.0 - AT_BORDER) * friction.kinetic[slow]
+    static[slow] = (1.0 - _AT_BORDER) * friction.kinetic[slow]
     return Friction(static, friction.kinetic)
 
 
@@ -80,7 +85,7 @@ def _staying(now: Solution, slow: list[int], friction: Friction) -> list[int]:
     now: the solution in which they stick, with forces inside the cones of `surely` if there are.
     """
     tangents, normal = now.phase.tangents, now.forces[: len(now.phase.closed)]
-    limit = (1.0 - 0.5 * AT_BORDER) * friction.kinetic * normal
+    limit = (1.0 - 0.5 * _AT_BORDER) * friction.kinetic * normal
     return [k for k in slow if np.linalg.norm(now.forces[tangents[k]]) < limit[k]]
 
 
@@ -99,7 +104,7 @@ def _beginnings(
         return {}, True
     rows, forces = held.rows, held.forces
     guesses = [
-        unit(-forces[tangents], None) if k in starting else None
+        _direction(-forces[tangents]) if k in starting else None
         for k, tangents in enumerate(phase.tangents)
     ]
     modes = tuple(phase.modes[i] for i in phase.closed)
@@ -119,6 +124,11 @@ def _beginnings(
     return found, solution is not None
 
 
+def _direction(w: Array) -> Array | None:
+    length = float(np.linalg.norm(w))
+    return w / length if length > _NO_FORCE else None
+
+
 def _moves(phase: ContactPhase, rows: ContactRows, k: int, along: Array) -> bool:
     """Whether the surfaces and what sticks let the k-th closed contact move, at no force now."""
     force, held = rows.jacobian[phase.tangents[k]].T @ along, rows.jacobian[phase.constrained]
@@ -133,7 +143,9 @@ def _moves_elsewhere(phase: ContactPhase, rows: ContactRows, k: int, onwards: Ar
     Its velocity has to be more than what integration leaves of a beginning.
     """
     speed = _speed(phase, rows, k)
-    return speed > CLEARLY_MOVES and float(rows.rates[phase.tangents[k]] @ onwards) < ALONG * speed
+    return (
+        speed > _CLEARLY_MOVES and float(rows.rates[phase.tangents[k]] @ onwards) < _ALONG * speed
+    )
 
 
 def _going_on(
@@ -148,14 +160,14 @@ def _going_on(
     Where friction could hold a contact it goes on until it stops, if it slows down: otherwise it is
     held. sure: whether that is known.
     """
-    moving = [k for k in contacts if _speed(phase, rows, k) > MOVES]
+    moving = [k for k in contacts if _speed(phase, rows, k) > _MOVES]
     if not moving or not sure:
         return moving
     change = rows.jacobian @ solve(phase, rows, directions).acceleration - rows.target
 
     def slows_down(k: int) -> bool:
         velocity, a = rows.rates[phase.tangents[k]], change[phase.tangents[k]]
-        return bool(velocity @ a < -ALONG * np.linalg.norm(velocity) * np.linalg.norm(a))
+        return bool(velocity @ a < -_ALONG * np.linalg.norm(velocity) * np.linalg.norm(a))
 
     return [k for k in moving if slows_down(k)]
 
@@ -185,5 +197,5 @@ def _from_rest(
             found = turned_by_loads(now, phase.friction)
             if found.inside and (change_of_steered(found, along=True) >= 0.0).all():
                 return found
-    told = {k: directions[k] for k in begun if _speed(phase, rows, k) > MOVES}
+    told = {k: directions[k] for k in begun if _speed(phase, rows, k) > _MOVES}
     return solve(phase, rows, directions | begun | told) if told else now._replace(steered=())

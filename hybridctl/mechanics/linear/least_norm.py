@@ -17,7 +17,12 @@ import numpy as np
 from scipy.linalg.lapack import dgeqp3, dgeqrf, dgesv, dorgqr, dposv, dpstrf, dtrtrs
 
 from hybridctl.checks import Array
-from hybridctl.mechanics.tolerances import RANK
+
+RANK = 1e-10
+"""Singular values of C M^-1 F relative to the largest, below which contacts hold each other: what
+rounding leaves of zero is below 1e-14 times the condition of M, and distinct contacts of robots
+have stood above 1e-6. Pivots do not tell: where what contacts share is almost, but not quite,
+without the last row, the last pivot is as much larger than the singular value."""
 
 
 class LeastNorm:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -31,14 +32,16 @@ from scipy.special import expit
 
 from hybridctl.checks import Array
 from hybridctl.errors import SimulationError
-from hybridctl.mechanics.contacts.contact_states import STICK
+from hybridctl.mechanics.constrained.phase import ContactPhase, Friction, load_weights
+from hybridctl.mechanics.constrained.tolerances import CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 from hybridctl.mechanics.coulomb.cones import Cone
+from hybridctl.mechanics.coulomb.contact_states import STICK
 from hybridctl.mechanics.coulomb.law import CoulombProblem, stretches
 from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, Loads, inside_cones
-from hybridctl.mechanics.modes.phase import ContactPhase, Friction
-from hybridctl.mechanics.terms.contact_terms import TermValues
-from hybridctl.mechanics.terms.kkt import KKT
-from hybridctl.mechanics.tolerances import APART, CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
+from hybridctl.mechanics.linear.kkt import KKT
+
+_SOFTPLUS = partial(np.logaddexp, 0.0)
+_APART = 1e-6  # of the terms of C a: contacts that hold together are never apart by more
 
 
 class ContactRows(NamedTuple):
@@ -134,17 +137,6 @@ class AccelerationDerivatives:
     slip_z: Array
     gaps_z: Array
     rates_z: Array
-
-
-def closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) -> ContactRows:
-    r"""The rows of a phase; residuals decay as -2 s rate - s^2 gap, s = `stabilization` in 1/s."""
-    rates, target = phase.among_closed(values.rates), -phase.among_closed(values.drift)
-    if stabilization:
-        gaps = values.gaps[phase.places]
-        target -= 2.0 * stabilization * rates
-        target[: len(gaps)] -= stabilization**2 * gaps
-    jacobian = phase.among_closed(values.jacobian)
-    return ContactRows(values.mass.copy(), values.drive.copy(), jacobian, rates, target)
 
 
 def solve(
@@ -253,6 +245,17 @@ def problem(phase: ContactPhase, rows: ContactRows, friction: Friction, kkt: KKT
     )
 
 
+def impact_problem(phase: ContactPhase, kkt: KKT, free: Array, v: Array) -> CoulombProblem:
+    """The law for impulses of the closed contacts, by kinetic friction; none slides before.
+
+    kkt: of all their rows, without friction. free (r,): what their velocities are without impulses,
+    with those that restitution asks for. v (nv,): the velocity whose terms are in these.
+    """
+    size = float((np.abs(kkt.constraint) @ np.abs(v)).max())
+    friction, unknown = phase.friction.kinetic, (None,) * len(phase.closed)
+    return CoulombProblem(kkt.response, free, phase.tangents, friction, friction, unknown, size)
+
+
 def _sliding(velocity: Array) -> Array | None:
     """The direction of a sliding velocity, None at a standstill."""
     speed = float(np.linalg.norm(velocity))
@@ -298,7 +301,7 @@ def linearised(
     return now.least.sensitivity(wanted, turned(now.least.adjoint), weights_z)
 
 
-def contradict(now: Solution, tolerance: float = APART) -> bool:
+def contradict(now: Solution, tolerance: float = _APART) -> bool:
     """Whether redundant constraints miss by more than this share of the terms in them."""
     rows, missed = now.rows, float(np.abs(now.residual).max())
     if not now.kkt.redundant or missed <= tolerance * float(np.abs(rows.target).max()):
@@ -321,15 +324,14 @@ def balanced(now: Solution, y: Array) -> tuple[Array, Array]:
 def friction_weights(phase: ContactPhase, even: Array) -> Array:
     """The weights (m,) for multipliers (m,) of the solve with equal weights.
 
-    l (1 + log(1 + e^(n / l - 1))) for a normal force n, where l is 1e-6 of the norm of all: n
-    itself if it is well above l, and l if it pulls. One where there are no normal forces at all.
+    See `load_weights`, with 1e-6 of the norm of all normal forces as the least. One where there are
+    no normal forces at all.
     """
     weights, normal = np.empty(len(even)), even[: len(phase.closed)]
     weights.fill(1.0)
     least = _least(normal)
     if least > 0.0:
-        each = least * (1.0 + np.logaddexp(0.0, normal / least - 1.0))
-        weights[len(normal) :] = each[phase.tied]
+        weights[len(normal) :] = load_weights(normal, least, _SOFTPLUS)[phase.tied]
     return weights
 
 
@@ -345,7 +347,7 @@ def weights_derivative(phase: ContactPhase, even: Array) -> Array:
         )
     x = normal / least
     slope = expit(x - 1.0)
-    by_least = 1.0 + np.logaddexp(0.0, x - 1.0) - slope * x
+    by_least = load_weights(x, 1.0, _SOFTPLUS) - slope * x
     each = np.diag(slope) + np.outer(by_least, (LEAST_WEIGHT**2 / least) * normal)
     change[count:] = each[phase.tied]
     return change

@@ -10,8 +10,7 @@ from scipy.linalg import pinv
 
 from hybridctl.checks import Array
 from hybridctl.errors import NoContactSolutionError
-from hybridctl.mechanics.coulomb.law import CERTIFIED
-from hybridctl.mechanics.modes.equations import (
+from hybridctl.mechanics.constrained.equations import (
     ContactRows,
     Solution,
     balanced,
@@ -20,8 +19,17 @@ from hybridctl.mechanics.modes.equations import (
     shared,
     solve,
 )
-from hybridctl.mechanics.modes.phase import ContactPhase, Friction
-from hybridctl.mechanics.tolerances import CONSISTENT, RANK, SLOWER, STANDSTILL, STOPPED, TURNS
+from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
+from hybridctl.mechanics.constrained.tolerances import CONSISTENT, STANDSTILL, STOPPED
+from hybridctl.mechanics.coulomb.law import CERTIFIED
+from hybridctl.mechanics.linear.least_norm import RANK
+
+_TURNS = 1e-4
+"""Of the response to forces across a sliding velocity: less is that of a direction known to
+rounding over `STOPPED`, where other contacts leave no motion across."""
+_SLOWER = 0.1
+"""Of the speed of another contact of the same two bodies: so far below `STANDSTILL` the error of a
+step leaves a velocity its direction."""
 
 _TURNED = 10  # of Newton's steps, of which three or four do
 _STARTS = (0.0, 1.0, 0.5)  # of the way to where contacts accelerate: from there it is tried again
@@ -46,7 +54,7 @@ def sliding_directions(
         fastest[pair] = max(fastest.get(pair, 0.0), speed)
     slow = [k for k, speed in speeds.items() if speed <= STANDSTILL]
     most = [fastest[phase.pairs[k]] for k in slow]
-    told = [m > STANDSTILL and speeds[k] > SLOWER * m for k, m in zip(slow, most, strict=True)]
+    told = [m > STANDSTILL and speeds[k] > _SLOWER * m for k, m in zip(slow, most, strict=True)]
     return found, [k for k, is_told in zip(slow, told, strict=True) if not is_told]
 
 
@@ -131,7 +139,11 @@ def turned_by_loads(now: Solution, friction: Friction) -> Solution:
         return now
     scale, against = magnitude(now), None
     for share in _STARTS:
-        found, missed = _along_accelerations(_turned_towards(now, share, friction), friction, scale)
+        start = now
+        if share:
+            along, across = (change_of_steered(now, along) for along in (True, False))
+            start = _turned(now, share * np.arctan2(across, along), friction)
+        found, missed = _along_accelerations(start, friction, scale)
         if not found.inside:
             return found
         if missed <= CERTIFIED * scale:
@@ -157,14 +169,6 @@ def _along_accelerations(now: Solution, friction: Friction, scale: float) -> tup
         now = _turned(now, -turn.making(missed), friction)
         missed = change_of_steered(now, along=False)
     return now, float(np.abs(missed).max())
-
-
-def _turned_towards(now: Solution, share: float, friction: Friction) -> Solution:
-    """The solution with directions turned to those of accelerations by a share of the angle."""
-    if not share:
-        return now
-    along, across = (change_of_steered(now, along) for along in (True, False))
-    return _turned(now, share * np.arctan2(across, along), friction)
 
 
 def _turned(now: Solution, angles: Array, friction: Friction) -> Solution:
@@ -197,7 +201,7 @@ def stop_of(now: Solution, contacts: tuple[int, ...]) -> tuple[Array, Array]:
     jacobian = turn.across.T @ now.rows.jacobian
     response = jacobian @ turn.acceleration
     alone = np.abs(jacobian @ now.kkt.by_mass(now.rows.jacobian.T @ turn.forces)).max()
-    return turn.acceleration @ pinv(response, atol=TURNS * alone, rtol=0.0), turn.across
+    return turn.acceleration @ pinv(response, atol=_TURNS * alone, rtol=0.0), turn.across
 
 
 def sliding_times(now: Solution) -> tuple[float, float]:

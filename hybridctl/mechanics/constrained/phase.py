@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hybridctl.checks import Array, Indices
 from hybridctl.errors import UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.contacts.contact_states import OPEN, SLIP, SLIPS, STICK, Modes
-from hybridctl.mechanics.tolerances import NO_DIRECTION
+from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION
+from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIP, SLIPS, STICK, Modes
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class ClosedRows:
     contacts are closed. `slides` (k,): which of the closed ones do.
     """
 
-    def __init__(self, tangents: Sequence[Sequence[int] | Indices], modes: Modes) -> None:
+    def __init__(self, tangents: Sequence[Indices], modes: Modes) -> None:
         self.modes = modes
         self.closed = tuple(i for i, mode in enumerate(modes) if mode != OPEN)
         self.places = list(self.closed)
@@ -173,6 +174,15 @@ class ContactPhase(ClosedRows):
         result = np.zeros((total, *rows.shape[1:]))
         result[self.all_rows] = rows
         return result
+
+
+def load_weights(normal: Any, least: Any, softplus: Callable[[Any], Any]) -> Any:
+    """The weights l (1 + log(1 + e^(n / l - 1))) of friction by normal forces n, see `equations`.
+
+    Of numbers or of expressions, which have functions log(1 + e^x) of their own: n itself if it is
+    well above l, `least`, and l if it pulls.
+    """
+    return least * (1.0 + softplus(normal / least - 1.0))
 
 
 def contact_modes(key: ModeKey) -> Modes:

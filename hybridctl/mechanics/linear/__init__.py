@@ -1,0 +1,1 @@
+"""Linear equations with constraints, also where these depend on each other."""
