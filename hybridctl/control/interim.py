@@ -24,11 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from hybridctl.checks import Array, sequence
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Unexplained
+from hybridctl.control.laws import cut
 from hybridctl.hybrid.arc import Arc
 from hybridctl.settings import NotNegative, Settings
 
@@ -124,11 +123,7 @@ class InterimLaw:
         compared = share * error[nv:][kept] - (1.0 - share) * self.unexplained(change)
         error[nv:] = 0.0
         error[[nv + i for i in kept]] = compared
-        u: Array = mu + self.gain(t) @ error
-        if self.limits is None:
-            return u
-        cut: Array = np.minimum(np.maximum(u, self.limits[0]), self.limits[1])
-        return cut
+        return cut(mu + self.gain(t) @ error, self.limits)
 
     def _closed(self, t: float) -> float:
         """How far the window has closed, from 0 to 1."""

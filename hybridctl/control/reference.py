@@ -9,7 +9,7 @@ visit modes that the nominal one never enters; a phantom arc is the reference th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -53,7 +53,8 @@ class Reference:
     """A nominal trajectory with its extended arcs, and the phantom arcs of its events.
 
     Events of a reference are those of guards. Where the nominal policy changed its law in between,
-    the nominal trajectory has an arc more, but the reference goes on. `arcs[i]` is defined on
+    the nominal trajectory has an arc more, but the reference goes on: its arc has a change more
+    (see `Arc.changes`). `arcs[i]` is defined on
     [start - before, end + after] of the time between events i - 1 and i; its mode is the one in
     which it begins. `phantoms` maps (event index, guards that have fired) to the phantom arc there.
     `impacts` has M, J and bounds of the impulses of each event, None where it changes no velocity.
@@ -74,12 +75,6 @@ class Reference:
     def events(self) -> tuple[Event, ...]:
         """The nominal events of guards."""
         return self.nominal.guard_events
-
-    @property
-    def changes(self) -> tuple[tuple[float, ...], ...]:
-        """Times at which the nominal policy changed its law, for each arc of the reference, s."""
-        pieces = ([p for arc in row for p in arc.pieces] for row in stretches(self.nominal))
-        return tuple(tuple(piece.end for piece in row[:-1]) for row in pieces)
 
 
 def stretches(trajectory: HybridTrajectory) -> list[list[Arc]]:
@@ -213,7 +208,15 @@ def _continued(
     u, v = inputs[first.index], inputs[last.index]
     past = _integrate(system, integrator, first.mode, u, first.start, first(first.start), -before)
     future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
-    return joined(first.index, [past, *pieces, future])
+    nominal = [piece for arc in pieces for piece in arc.pieces]
+    return joined(first.index, [past, nominal[0], *map(_begun_anew, nominal[1:]), future])
+
+
+def _begun_anew(arc: Arc) -> Arc:
+    """The arc, marked as following another law than what comes before it."""
+    jumps = arc.jumps.copy()
+    jumps[0] = True
+    return replace(arc, jumps=jumps)
 
 
 def _integrate(

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, instance, number, vector
-from hybridctl.control.laws import input_limits
+from hybridctl.control.laws import cut, input_limits
 from hybridctl.control.predictive.course import Course, Horizon, Moment, Plan
 from hybridctl.control.predictive.programme import Costs, Programme
 from hybridctl.control.trajectory.optimise import OptimalTrajectory
@@ -262,5 +262,5 @@ class _Planned(LinearFeedback):
         s = self.plan.sections[place.section]
         fractions = place.fraction + s.rate * (times - at.time)
         u = self.course.inputs(s.phase, fractions) + s.corrections[place.interval]
-        u = np.clip(self.course.outwards(u, at.events), self.limits[0], self.limits[1])
+        u = cut(self.course.outwards(u, at.events), self.limits)
         return u, np.zeros((len(times), model.nu, model.nx))

@@ -11,7 +11,7 @@ from numpy.polynomial.chebyshev import chebder, chebval
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.laws import input_limits, tracking_law
+from hybridctl.control.laws import Tracking, input_limits
 from hybridctl.control.reference import continued
 from hybridctl.control.trajectory.functions import jump_of
 from hybridctl.control.trajectory.task import Task
@@ -121,7 +121,7 @@ class PlanTracking:
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback on an arc."""
         k = _begun([arc.mode for arc in self.arcs], history.events)
-        return tracking_law(self.arcs[k], self.gains[k], self.limits)
+        return Tracking(self.arcs[k], self.gains[k], self.limits).differentiable()
 
 
 def _begun(modes: Sequence[ModeKey], events: Iterable[Event]) -> int:
