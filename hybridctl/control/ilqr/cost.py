@@ -9,7 +9,6 @@ where an impact passes a grid time; one of inputs and positions does not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -84,13 +83,12 @@ class QuadraticCost:
         self.input = semidefinite("input", input, definite=True)
         self.final_state = semidefinite("final", final, n)
         self.state = semidefinite("state", np.zeros((n, n)) if state is None else state, n)
-        none = np.zeros(len(self.input))
-        self.feedforward = partial(_same, none) if feedforward is None else feedforward
+        self.feedforward = feedforward
 
     def running(self, t: float, x: Array, u: Array) -> RunningExpansion:
         """The cost per second at time t in s and (x, u)."""
         value, gradient, hessian = self._distance(x, self.state)
-        w = u - self.feedforward(t)
+        w = u if self.feedforward is None else u - self.feedforward(t)
         force = self.input @ w
         return RunningExpansion(
             value + 0.5 * float(w @ force),
@@ -147,7 +145,3 @@ class TransitionCost:
             np.append(of.state, pull),
             block_diag(of.state_state, self.weight),
         )
-
-
-def _same(value: Array, t: float) -> Array:
-    return value
