@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, all_finite, instance, number, vector
-from hybridctl.control.detectors import Blind, Detector, Guards, Reading
+from hybridctl.control.detectors import AnyOf, Detector, Guards, Reading
 from hybridctl.control.laws import cut, input_limits
 from hybridctl.control.recording import Recording
 from hybridctl.control.reference import Reference
@@ -94,7 +94,7 @@ class Controller:
         self.system = instance("system", system, HybridSystem)
         self.policy = instance("policy", policy, Policy)  # type: ignore[type-abstract]
         self.period = number("period", period, above=0.0)
-        self.detector: Detector = Blind() if detector is None else detector
+        self.detector: Detector = AnyOf() if detector is None else detector
         instance("detector", self.detector, Detector)  # type: ignore[type-abstract]
         if reference is None:
             reference = getattr(policy, "reference", None)
