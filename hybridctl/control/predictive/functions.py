@@ -66,8 +66,8 @@ class PhaseModel:
         made = phase_functions(replace(task, torque=np.inf), k, implied)
         x, u = made.field.sx_in()
         self.nx, self.nu = x.numel(), u.numel()
-        self.inside_limits, self.end_limits = made.inside_limits, made.end_limits
-        self.start_limits, self.open = made.start_limits, made.open
+        self.inside_limits, self.end_limits = made.inside.limits, made.end.limits
+        self.start_limits, self.open = made.start.limits, made.open
         self.zero = [i for i, limit in enumerate(self.end_limits) if limit.lower == limit.upper]
         names = [f"guard {name!r}" for name in task.phases[k].ends]
         self.guards = [i for i in self.zero if self.end_limits[i].name in names]

@@ -74,14 +74,14 @@ def missed_states(field: Any, arc: Arc, curve: InputCurve, intervals: int) -> fl
 
 def missed_limits(f: PhaseFunctions, arc: Arc, intervals: int) -> float:
     """By how much of its size a limit of a phase is missed at most, with a part of its margin."""
-    if not f.inside_limits:
+    if not f.inside.limits:
         return 0.0
     at = np.linspace(0.0, 1.0, intervals * _STEPS + 1)[1:-1]
     times = arc.start + at * (arc.end - arc.start)
-    values = np.asarray(f.inside.map(len(at))(arc(times).T, arc.input(times).T))
+    values = np.asarray(f.inside.function.map(len(at))(arc(times).T, arc.input(times).T))
     missed = [
         np.maximum(_room(limit, at) - row, row - limit.upper).max() / limit.size
-        for row, limit in zip(values, f.inside_limits, strict=True)
+        for row, limit in zip(values, f.inside.limits, strict=True)
     ]
     return float(max(missed))
 

@@ -26,6 +26,7 @@ from hybridctl.control.trajectory.functions import (
     Expression,
     Limit,
     Limited,
+    LimitedFunction,
     cone_limits,
     guard_fall,
     mode_on,
@@ -167,10 +168,7 @@ class ContinuedArc:
     def values(self, task: Task) -> tuple[Expression, tuple[Limit, ...]]:
         """Values (n, steps) of forces and inputs on the way, and their limits (n)."""
         field, forces = _field(task, self.phase, self.modes)
-        rows = self._rows(task, forces.size1_out(0))
-        if rows is None:
-            return ca.MX(0, _STEPS), ()
-        values, limits = rows
+        values = self._rows(task, forces.size1_out(0))
         h, x, columns = self.length / _STEPS, self.state, []
         for n in range(_STEPS):
             u = [self.inputs((n + part) * h) for part in (0.0, 0.5, 1.0)]
@@ -180,10 +178,10 @@ class ContinuedArc:
             d = field(x + h * c, u[2])
             x = x + h / 6.0 * (a + 2.0 * b + 2.0 * c + d)
             columns.append(values(forces(x, u[2]), u[2]))
-        return ca.horzcat(*columns), limits
+        return ca.horzcat(*columns), values.limits
 
-    def _rows(self, task: Task, count: int) -> tuple[Any, tuple[Limit, ...]] | None:
-        """A function of forces (count, 1) and inputs, and its limits; None without any."""
+    def _rows(self, task: Task, count: int) -> LimitedFunction:
+        """The limits of forces (count, 1) and inputs."""
         forces, u = ca.SX.sym("forces", count), ca.SX.sym("u", task.system.robot.nu)
         rows = torque_limits(task, u, share=1.0 - _BETWEEN)
         for i, mode in enumerate(self.modes):
@@ -191,10 +189,8 @@ class ContinuedArc:
             if mode != "open" and not (vanishing and self.length > 0.0):
                 least = 0.0 if vanishing else _PRESSING * task.margins.force
                 rows += cone_limits(task, forces, i, "N", least, mode)
-        if not rows:
-            return None
-        function = ca.Function("rows", [forces, u], [ca.vertcat(*(value for value, _ in rows))])
-        return function, tuple(_named(limit, f" {self.where}") for _, limit in rows)
+        named = [(value, _named(limit, f" {self.where}")) for value, limit in rows]
+        return LimitedFunction.of("rows", [forces, u], named)
 
 
 def _named(limit: Limit, suffix: str) -> Limit:

@@ -19,6 +19,7 @@ from scipy.sparse.linalg import spsolve
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import (
     Limit,
+    LimitedFunction,
     PhaseFunctions,
     gaps_of,
     held_at,
@@ -304,22 +305,26 @@ def _phase(
     exact = tuple(Limit(name, unit, 0.0, 0.0) for name, unit in _coordinates(task))
     blocks = _collocated(phase, k, v.knots, v.points, flow.values[:-1, :], exact)
     mapped = [flow]
-    if f.inside_limits:
-        inside, block = _inside(task, k, v, f)
+    every = np.concatenate((at, np.linspace(0.0, 1.0, phase.intervals + 1)))
+    states: Expression = ca.horzcat(v.points, v.knots)
+    if f.inside.limits:
+        inside, block = _inside(task, k, v, f.inside, states, every)
         mapped.append(inside)
         blocks.append(block)
     if f.open:
         gaps = ColumnFunction.over(f.gaps, v.points, ca.DM(at).T)
         mapped.append(gaps)
         blocks.append(_clearance(task, k, f, gaps, at))
-    if f.early_limits:
-        blocks.append(Block(*f.landing_early(task, k, (v.points, v.knots), at)))
-    if f.start_limits:
+    if f.early.limits:
+        late = np.flatnonzero((every >= 1.0 - task.margins.early) & (every < 1.0))
+        values = f.early.function.map(len(late))(states[:, late.tolist()])
+        blocks.append(Block(values, f.early.limits, k, every[late]))
+    if f.start.limits:
         values = f.start(v.knots[:, 0], _input_at(v, 0.0))
-        blocks.append(Block(values, f.start_limits, k, np.zeros(1)))
-    if f.end_limits:
+        blocks.append(Block(values, f.start.limits, k, np.zeros(1)))
+    if f.end.limits:
         values = f.end(v.knots[:, -1], _input_at(v, 1.0), _last_rate(v))
-        blocks.append(Block(values, f.end_limits, k, np.ones(1)))
+        blocks.append(Block(values, f.end.limits, k, np.ones(1)))
     spent = flow.values[-1, :] @ ca.DM(np.tile(weights.ravel(), phase.intervals))
     return blocks, spent, mapped
 
@@ -361,16 +366,14 @@ def _flow(f: PhaseFunctions) -> Any:
 
 
 def _inside(
-    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
+    task: Task, k: int, v: PhaseVariables, f: LimitedFunction, states: Expression, at: Array
 ) -> tuple[ColumnFunction, Block]:
-    """Limits at points of collocation and at the ends of intervals."""
-    phase = task.phases[k]
-    at = np.concatenate((point_fractions(phase), np.linspace(0.0, 1.0, phase.intervals + 1)))
+    """Limits at states, such as those at points of collocation and at the ends of intervals."""
     u = v.inputs @ ca.DM(input_basis(at, task.degree))
-    mapped = ColumnFunction.over(f.inside, ca.horzcat(v.points, v.knots), u)
-    lower = np.array([limit.least(at) for limit in f.inside_limits])
-    lower[np.ix_([limit.fades for limit in f.inside_limits], at == 1.0)] = -np.inf
-    return mapped, Block(mapped.values, f.inside_limits, k, at, lower)
+    mapped = ColumnFunction.over(f.function, states, u)
+    lower = np.array([limit.least(at) for limit in f.limits])
+    lower[np.ix_([limit.fades for limit in f.limits], at == 1.0)] = -np.inf
+    return mapped, Block(mapped.values, f.limits, k, at, lower)
 
 
 def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: ColumnFunction, at: Array) -> Block:
