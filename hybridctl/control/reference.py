@@ -139,7 +139,8 @@ def extend(
     for k, event in enumerate(events):
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
         found = firings_at(system, event)
-        impacts.append(_impact(system, event, found))
+        first = [one.jump.state for one in found if len(one.order) == 1]
+        impacts.append(impact_of(system, event, [one.jump.impulses for one in found], first))
         for fired, one in intermediate(found).items():
             flow = partial(_integrate, system, integrator, one.mode, u, event.time, one.jump.state)
             arc = joined(0, [flow(-early[k]), flow(late[k])])
@@ -170,12 +171,6 @@ def intermediate(firings: Iterable[Firing]) -> dict[frozenset[str], Firing]:
         if one.waiting:
             first.setdefault(frozenset(one.order), one)
     return first
-
-
-def _impact(system: HybridSystem, event: Event, firings: Sequence[Firing]) -> Impact | None:
-    """What an event may do to velocities, over all orders of its guards."""
-    first = [one.jump.state for one in firings if len(one.order) == 1]
-    return impact_of(system, event, [one.jump.impulses for one in firings], first)
 
 
 def held(arc: Arc) -> Feedforward:
@@ -234,10 +229,6 @@ def _integrate(
     end = time + duration
     steps = list(integrator.steps(mode, law, time, state, end)) if duration != 0.0 else []
     if duration < 0.0:
-        steps = [_reversed(step) for step in reversed(steps)]
+        steps = [Step(s.end, s.start, s.states[::-1], s.inputs[::-1]) for s in reversed(steps)]
     start, stop = min(time, end), max(time, end)
     return arc_from_steps(0, mode, steps, start, state, u(time), stop)
-
-
-def _reversed(step: Step) -> Step:
-    return Step(step.end, step.start, step.states[::-1], step.inputs[::-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -119,6 +119,19 @@ def phase_functions(
         jump,
         LimitedFunction.of("early", [x], early),
     )
+
+
+def stepped(field: Callable[[Any, Any], Any], x: Any, inputs: tuple[Any, Any, Any], h: Any) -> Any:
+    """The state after one step h of Runge and Kutta's method of fourth order.
+
+    field: (x, u) -> dx/dt. inputs: at the begin, in the middle and at the end of the step.
+    """
+    first, middle, last = inputs
+    a = field(x, first)
+    b = field(x + 0.5 * h * a, middle)
+    c = field(x + 0.5 * h * b, middle)
+    d = field(x + h * c, last)
+    return x + h / 6.0 * (a + 2.0 * b + 2.0 * c + d)
 
 
 def guard_names(task: Task, k: int) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.control.trajectory.functions import Limit, PhaseFunctions
+from hybridctl.control.trajectory.functions import Limit, PhaseFunctions, stepped
 from hybridctl.control.trajectory.plan import InputCurve, MotionPlan
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Transcription
@@ -58,16 +58,10 @@ def missed_states(field: Any, arc: Arc, curve: InputCurve, intervals: int) -> fl
     knots = np.linspace(arc.start, arc.end, intervals + 1)
     rate, h = field.map(intervals), (arc.end - arc.start) / (intervals * _STEPS)
 
-    def flow(x: Array, t: Array) -> Array:
-        return np.asarray(rate(x, curve(t)))
-
     t, x = knots[:-1], arc(knots[:-1]).T
     for _ in range(_STEPS):
-        a = flow(x, t)
-        b = flow(x + 0.5 * h * a, t + 0.5 * h)
-        c = flow(x + 0.5 * h * b, t + 0.5 * h)
-        d = flow(x + h * c, t + h)
-        x, t = x + h / 6.0 * (a + 2.0 * b + 2.0 * c + d), t + h
+        inputs = curve(t), curve(t + 0.5 * h), curve(t + h)
+        x, t = stepped(lambda x, u: np.asarray(rate(x, u)), x, inputs, h), t + h
     due = arc(knots[1:]).T
     return float((np.abs(x - due) / (1.0 + np.abs(due))).max())
 

@@ -31,6 +31,7 @@ from hybridctl.control.trajectory.functions import (
     guard_fall,
     mode_on,
     opening_contacts,
+    stepped,
     torque_limits,
 )
 from hybridctl.control.trajectory.task import Task
@@ -171,13 +172,9 @@ class ContinuedArc:
         values = self._rows(task, forces.size1_out(0))
         h, x, columns = self.length / _STEPS, self.state, []
         for n in range(_STEPS):
-            u = [self.inputs((n + part) * h) for part in (0.0, 0.5, 1.0)]
-            a = field(x, u[0])
-            b = field(x + 0.5 * h * a, u[1])
-            c = field(x + 0.5 * h * b, u[1])
-            d = field(x + h * c, u[2])
-            x = x + h / 6.0 * (a + 2.0 * b + 2.0 * c + d)
-            columns.append(values(forces(x, u[2]), u[2]))
+            first, middle, last = (self.inputs((n + part) * h) for part in (0.0, 0.5, 1.0))
+            x = stepped(field, x, (first, middle, last), h)
+            columns.append(values(forces(x, last), last))
         return ca.horzcat(*columns), values.limits
 
     def _rows(self, task: Task, count: int) -> LimitedFunction:
