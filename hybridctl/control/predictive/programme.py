@@ -61,15 +61,6 @@ class Section:
         """How fast fractions grow, 1/s."""
         return float(self.fractions[-1] - self.fractions[0]) / self.duration
 
-    def changed(self, states: Array, corrections: Array, duration: float) -> Section:
-        """The section with changes added to its states, corrections and duration."""
-        return replace(
-            self,
-            states=self.states + states,
-            corrections=self.corrections + corrections,
-            duration=self.duration + duration,
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Followed:
@@ -93,8 +84,8 @@ class Aim:
 
     slope (nu,): the rate of the feedforward in the end, 1/s. duration: s. least, greatest: of
     changes of the duration, s. ends: the number of the node from which on the phase may end. lowest
-    (n + 1, r): lower limits of its end at the nodes. surface: height of what it ends on, m.
-    disturbance: how much there is.
+    (n + 1, r): lower limits of its end at the nodes. disturbance: how much there is. surface: the
+    height of what it ends on, m.
     """
 
     motion: Followed
@@ -104,8 +95,8 @@ class Aim:
     greatest: float
     ends: int
     lowest: Array
-    surface: float = 0.0
     disturbance: float = 0.0
+    surface: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -403,10 +394,11 @@ class Programme:
     def _changed(self, p: int, z: Array) -> Section:
         s, first = self._sections[p], int(self._states[p][0])
         n = len(s.corrections)
-        states = np.zeros_like(s.states)
+        states = s.states.copy()
         free = 1 if p == 0 else 0
         begin, end = first + self._nx * free, first + self._nx * (n + 1)
-        states[free:] = z[begin:end].reshape(-1, self._nx)
+        states[free:] += z[begin:end].reshape(-1, self._nx)
         time = self._times[p]
-        corrections = z[self._inputs[p][0] : time].reshape(n, self._nu)
-        return s.changed(states, corrections, float(z[time]))
+        corrections = s.corrections + z[self._inputs[p][0] : time].reshape(n, self._nu)
+        duration = s.duration + float(z[time])
+        return replace(s, states=states, corrections=corrections, duration=duration)
