@@ -298,7 +298,7 @@ def test_the_gradient_of_a_cost_on_a_manifold_is_exact():
     )  # fmt: skip
     x, u, t = space.integrate(target, 0.5 * rng.normal(size=12)), rng.normal(size=2), 0.7
     here, last = cost.running(t, x, u), cost.final(x)
-    scale = np.abs(here.state).max()
+    scale = np.abs(here.gradient[:12]).max()
     turns = np.zeros((12, 12))
     for i, e in enumerate(np.eye(12)):
         ends = [space.integrate(x, s * h * e) for s in (1.0, -1.0)]
@@ -306,19 +306,21 @@ def test_the_gradient_of_a_cost_on_a_manifold_is_exact():
             (space.difference(target, ends[0]) - space.difference(target, ends[1])) / 2 / h
         )
         # Central differences: h^2 of third derivatives, rounding over h.
-        for value, slope in ((lambda y: cost.running(t, y, u).value, here.state[i]),
-                             (lambda y: cost.final(y).value, last.state[i])):  # fmt: skip
+        for value, slope in ((lambda y: cost.running(t, y, u).value, here.gradient[i]),
+                             (lambda y: cost.final(y).value, last.gradient[i])):  # fmt: skip
             assert (value(ends[0]) - value(ends[1])) / (2 * h) == pytest.approx(
                 slope, abs=1e-7 * scale
             )
     for found, weight in (
-        (here.state_state, weights["state"]),
-        (last.state_state, weights["final"]),
+        (here.hessian[:12, :12], weights["state"]),
+        (last.hessian, weights["final"]),
     ):
         np.testing.assert_allclose(found, turns.T @ weight @ turns, atol=1e-7 * scale)
     for i, e in enumerate(np.eye(2)):
         ends = [cost.running(t, x, u + s * h * e).value for s in (1.0, -1.0)]
-        assert (ends[0] - ends[1]) / (2 * h) == pytest.approx(here.input[i], abs=1e-7 * scale)
+        assert (ends[0] - ends[1]) / (2 * h) == pytest.approx(
+            here.gradient[12 + i], abs=1e-7 * scale
+        )
     assert cost.running(t, target, np.array([t, -2.0])).value == 0.0
 
 
