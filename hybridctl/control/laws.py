@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,7 +18,6 @@ from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, LinearFeedback
-from hybridctl.hybrid.mode import ModeKey
 from hybridctl.spaces import VectorSpace, difference_jacobians, tangent_map
 
 _KEPT = 16  # times
@@ -103,7 +102,8 @@ class Tracking(LinearFeedback):
         change = self.gain.rate(t) @ space.difference(x, alpha)
         if arc.start <= t <= arc.end:
             _, by_target = difference_jacobians(space, x, alpha)
-            change += arc.input_rate(t) + self.gain(t) @ by_target @ _tangent_rate(arc, t, alpha)
+            velocity = np.linalg.lstsq(tangent_map(space, alpha), arc.state_rate(t), rcond=None)[0]
+            change += arc.input_rate(t) + self.gain(t) @ by_target @ velocity
         return self._where_free(t, x, change)
 
     def differentiable(self) -> DifferentiableLaw:
@@ -183,12 +183,6 @@ def cut(u: Array, limits: Array | None) -> Array:
     return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
 
 
-def _tangent_rate(arc: Arc, t: float, alpha: Array) -> Array:
-    """The velocity (ndx,) of the target alpha (nx,) in its tangent space."""
-    velocities = tangent_map(arc.space, alpha)
-    return np.asarray(np.linalg.lstsq(velocities, arc.state_rate(t), rcond=None)[0])
-
-
 def next_jump(arc: Arc, time: float) -> float:
     """When the input of an arc jumps next, one law giving way to another, s; infinite if never."""
     k = bisect_right(arc.changes, time)
@@ -215,57 +209,26 @@ def input_limits(limits: ArrayLike | None, nu: int) -> Array | None:
     return both
 
 
-def scheduled(
-    reference: Reference,
-    gains: GainSchedule | Sequence[ArrayLike],
-    phantom_gains: Mapping[ModeKey, ArrayLike] | None = None,
-) -> GainSchedule:
-    """The gains of a reference as a schedule, checked: a `GainSchedule`, or K (nu, ndx) per arc.
-
-    phantom_gains: K by mode of phantom arcs, beside matrices.
-    """
+def scheduled(reference: Reference, gains: GainSchedule | Sequence[ArrayLike]) -> GainSchedule:
+    """The gains of a reference as a schedule, checked: a `GainSchedule`, or K (nu, ndx) per arc."""
     instance("reference", reference, Reference)
-    if isinstance(gains, GainSchedule):
-        if phantom_gains is not None:
-            raise InputError("phantom_gains are part of a GainSchedule, give them only once")
-        schedule = gains
-    else:
-        matrices = sequence("gains", gains)
-        curves = tuple(_constant(f"gains[{i}]", gain) for i, gain in enumerate(matrices))
-        schedule = GainSchedule(curves, _phantoms_by_mode(reference, phantom_gains or {}))
-    if len(schedule.arcs) != len(reference.arcs):
+    if not isinstance(gains, GainSchedule):
+        given = enumerate(sequence("gains", gains))
+        gains = GainSchedule.constant([array(f"gains[{i}]", k, (None, None)) for i, k in given])
+    if len(gains.arcs) != len(reference.arcs):
         raise InputError(
-            f"gains must have one matrix per arc ({len(reference.arcs)}), got {len(schedule.arcs)}"
+            f"gains must have one matrix per arc ({len(reference.arcs)}), got {len(gains.arcs)}"
         )
-    for i, (curve, arc) in enumerate(zip(schedule.arcs, reference.arcs, strict=True)):
-        _check_shape(f"gains[{i}]", curve, arc)
-    for (event, fired), curve in schedule.phantoms.items():
+    pairs = enumerate(zip(gains.arcs, reference.arcs, strict=True))
+    curves = [(f"gains[{i}]", curve, arc) for i, (curve, arc) in pairs]
+    for (event, fired), curve in gains.phantoms.items():
         name = f"phantom gain of event {event} after {sorted(fired)}"
         if (event, fired) not in reference.phantoms:
             known = [(k, sorted(names)) for k, names in reference.phantoms]
             raise InputError(f"{name}: there is no such phantom arc, only {known}")
-        _check_shape(name, curve, reference.phantoms[event, fired].arc)
-    return schedule
-
-
-def _phantoms_by_mode(
-    reference: Reference, gains: Mapping[ModeKey, ArrayLike]
-) -> dict[tuple[int, frozenset[str]], GainCurve]:
-    known = {p.mode for p in reference.phantoms.values()}
-    for mode in gains:
-        if mode not in known:
-            raise InputError(
-                f"phantom_gains: no phantom arc in mode {mode!r}, only {sorted(map(str, known))}"
-            )
-    curves = {mode: _constant(f"phantom_gains[{mode!r}]", gain) for mode, gain in gains.items()}
-    return {key: curves[p.mode] for key, p in reference.phantoms.items() if p.mode in curves}
-
-
-def _constant(name: str, gain: ArrayLike) -> GainCurve:
-    return GainCurve.constant(array(name, gain, (None, None)))
-
-
-def _check_shape(name: str, curve: GainCurve, arc: Arc) -> None:
-    shape = (arc.inputs.shape[2], arc.space.ndx)
-    if curve.values.shape[1:] != shape:
-        raise InputError(f"{name} must have shape {shape}, got {curve.values.shape[1:]}")
+        curves.append((name, curve, reference.phantoms[event, fired].arc))
+    for name, curve, arc in curves:
+        shape = (arc.inputs.shape[2], arc.space.ndx)
+        if curve.values.shape[1:] != shape:
+            raise InputError(f"{name} must have shape {shape}, got {curve.values.shape[1:]}")
+    return gains

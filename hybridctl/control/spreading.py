@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,6 @@ from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw, LinearFeedback
-from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Event
 
@@ -123,9 +122,8 @@ class ReferenceSpreading:
     """Tracking of the extended arc with the same event count as the state, [RS] 3.1.2, 4.1.2.
 
     gains: a `GainSchedule`, or one matrix K (nu, ndx) per arc of the reference.
-    phantom_gains: K by mode for the phantom arcs, beside matrices. A phantom arc without a gain
-    holds its feedback off, so that only the feedforward acts until the simultaneous event is
-    complete.
+    A phantom arc without a gain in the schedule holds its feedback off, so that only the
+    feedforward acts until the simultaneous event is complete.
     limits: the greatest absolute inputs (nu,), or the least and the greatest (2, nu); the input
     is cut there. That is a kink, which the error control of the integrator resolves.
     interim: what to do while an impact lasts or is incomplete, for plants whose impacts take time
@@ -143,14 +141,13 @@ class ReferenceSpreading:
         self,
         reference: Reference,
         gains: GainSchedule | Sequence[ArrayLike],
-        phantom_gains: Mapping[ModeKey, ArrayLike] | None = None,
         *,
         limits: ArrayLike | None = None,
         interim: Interim | None = None,
         patience: float = math.inf,
     ) -> None:
         self.reference = reference
-        self.gains = scheduled(reference, gains, phantom_gains)
+        self.gains = scheduled(reference, gains)
         self.limits = checked_limits(reference, limits)
         self.interim = Interim() if interim is None else instance("interim", interim, Interim)
         self.patience = patience

@@ -204,8 +204,9 @@ def periodic_lqr(
     nothing = np.zeros((n, n))
     riccati = riccati_equation(lin, state_weight, input_weight, nothing, rtol, atol)
 
-    def sweep(v: Array) -> LqrResult:
-        return solved(riccati, _seen_at_the_end(v, symmetry), rule)
+    def sweep(v: Array) -> LqrResult:  # with V at the start, S' V S at the end
+        at_the_end = carried(symmetry, np.eye(n))
+        return solved(riccati, at_the_end.T @ v @ at_the_end, rule)
 
     result = sweep(nothing)
     v = result.values[0].start
@@ -224,12 +225,6 @@ def periodic_lqr(
         f"the Riccati equation has found no periodic solution in {_SWEEPS} sweeps: it still "
         f"changes by {off:.3g} of {size:.3g} in one period"
     )
-
-
-def _seen_at_the_end(v: Array, symmetry: Symmetry | None) -> Array:
-    """The form S' V S: the value function at the start, of deviations at the end."""
-    at_the_end = carried(symmetry, np.eye(len(v)))
-    return np.asarray(at_the_end.T @ v @ at_the_end)
 
 
 def _fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:

@@ -194,15 +194,11 @@ class Riccati:
             values.append(stretch.value(values[-1]))
         values.reverse()
         at_nodes = np.array(values)
-        return _RiccatiStretch(times, at_nodes, self._applied(k, instant, times, at_nodes))
-
-    def _applied(self, k: int, instant: Instant | None, times: Array, values: Array) -> Array:
-        """The gains (m, nu, ndx) at times: the best, near the end going over to `instant`."""
-        best = self.gain(k, times, values)
-        if instant is None:
-            return best
-        share = np.array([instant.share(t) for t in times.tolist()])[:, None, None]
-        return np.asarray(best + share * (instant.gain - best))
+        gains = self.gain(k, times, at_nodes)
+        if instant is not None:  # the best gain goes over to that
+            share = np.array([instant.share(t) for t in times.tolist()])[:, None, None]
+            gains = gains + share * (instant.gain - gains)
+        return _RiccatiStretch(times, at_nodes, gains)
 
     def _resolves(self, panel: _RiccatiStretch) -> bool:
         """Whether polynomials through V and K on a panel are as accurate as asked for."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, permutations
 from typing import Any
 
 import casadi as ca
@@ -61,15 +61,6 @@ class Order:
     limits: tuple[Limit, ...]
 
 
-def changing_contacts(task: Task, k: int) -> list[int]:
-    """The contacts that close, or whose force vanishes, where phase k ends."""
-    after = task.mode_after(k)
-    if after is None:
-        return []
-    closing = set(closed_contacts(after)) - set(closed_contacts(task.phases[k].mode))
-    return sorted(closing | set(opening_contacts(task, k)))
-
-
 def orders(
     task: Task, k: int, x: Expression, u: Expression, input_rate: Expression
 ) -> Iterator[Order]:
@@ -77,32 +68,33 @@ def orders(
 
     x (nx, 1), u (nu, 1), input_rate (nu, 1): before the event. None where fewer than two change.
     """
-    contacts = changing_contacts(task, k)
-    if len(contacts) < 2:
+    after = task.mode_after(k)
+    if after is None:
         return
-    seen: set[tuple[int, ...]] = set()
-    for whole in permutations(contacts):
-        for n in range(1, len(whole) + 1):
-            if whole[:n] not in seen:
-                seen.add(whole[:n])
-                yield _order(task, k, whole[:n], set(whole[n:]), x, (u, input_rate))
+    closing = set(closed_contacts(after)) - set(closed_contacts(task.phases[k].mode))
+    contacts = sorted(closing | set(opening_contacts(task, k)))
+    some = (permutations(contacts, n) for n in range(1, len(contacts) + 1))
+    for fired in sorted(chain(*some)) if len(contacts) > 1 else ():
+        waiting = [i for i in contacts if i not in fired]
+        yield _order(task, k, fired, waiting, x, (u, input_rate))
 
 
 def _order(
     task: Task,
     k: int,
     fired: tuple[int, ...],
-    waiting: set[int],
+    waiting: list[int],
     x: Expression,
     inputs: tuple[Expression, Expression],
 ) -> Order:
     """The order `fired`; inputs and their rates are those before the event."""
-    system, margins = task.system, task.margins
+    system, margins, after = task.system, task.margins, task.mode_after(k)
+    assert after is not None
     modes, opening = contact_modes(task.phases[k].mode), opening_contacts(task, k)
     names = tuple(system.contacts[i].name for i in fired)
     impulses: Expression = None
     for i in fired:
-        modes, impulses = _changed_too(task, k, modes, i), None
+        modes, impulses = (*modes[:i], contact_modes(after)[i], *modes[i + 1 :]), None
         if i not in opening:
             impact = impact_map(system.robot, task.contacts(k), modes)
             x, impulses = ca.Function("jump", [impact.x], [impact.after, impact.impulses])(x)
@@ -114,15 +106,13 @@ def _order(
         forces = _field(task, k, modes)[1](x, inputs[0])
         for i in pressing:
             rows += cone_limits(task, forces, i, "N", margins.force, modes[i])
-        rows += _falls(task, k, modes, [_guard_of(task, i, opening) for i in waiting], x, *inputs)
+        turns = {i: "opens" if i in opening else "closes" for i in waiting}
+        guards = [f"{system.contacts[i].name} {turn}" for i, turn in turns.items()]
+        rows += _falls(task, k, modes, guards, x, *inputs)
     where = f" after {' then '.join(names)}"
     limits = tuple(_named(limit, where) for _, limit in rows)
     values = ca.vertcat(*(value for value, _ in rows))
     return Order(names, modes, bool(waiting), x, values, limits)
-
-
-def _guard_of(task: Task, i: int, opening: list[int]) -> str:
-    return f"{task.system.contacts[i].name} {'opens' if i in opening else 'closes'}"
 
 
 def _falls(
@@ -140,13 +130,6 @@ def _falls(
     values = [value for value, _ in rows]
     falls = ca.Function("falls", [mode.x, mode.u, rate], values).call([x, u, input_rate])
     return [(fall, limit) for fall, (_, limit) in zip(falls, rows, strict=True)]
-
-
-def _changed_too(task: Task, k: int, modes: tuple[str, ...], i: int) -> tuple[str, ...]:
-    """The modes with contact i as it is after the event."""
-    final = task.mode_after(k)
-    assert final is not None
-    return tuple(contact_modes(final)[j] if j == i else mode for j, mode in enumerate(modes))
 
 
 @dataclass(frozen=True, eq=False)

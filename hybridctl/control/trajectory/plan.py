@@ -295,7 +295,10 @@ def _gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
 
 def planned(programme: Transcription, values: Array) -> MotionPlan:
     """The plan in the variables (n,) of a programme."""
-    task, system = programme.task, _expecting(programme.task)
+    task = programme.task
+    known = (f(k) for k in range(len(task.phases)) for f in (task.mode_after, task.striking))
+    modes = frozenset(contact_modes(mode) for mode in known if mode is not None)
+    system = ContactSystem(task.system.dynamics.expecting(modes))
     nodes, curves = _unpacked(programme, values)
     arcs = [_arc(system, task, k, *each) for k, each in enumerate(zip(nodes, curves, strict=True))]
     before = np.array([states[-1, -1] for states in nodes])
@@ -303,13 +306,6 @@ def planned(programme: Transcription, values: Array) -> MotionPlan:
     return MotionPlan(
         task, system, HybridTrajectory(tuple(arcs), tuple(events), system), curves, before
     )
-
-
-def _expecting(task: Task) -> ContactSystem:
-    """The system, of which impacts and modes have the planned outcome where several obey."""
-    known = (f(k) for k in range(len(task.phases)) for f in (task.mode_after, task.striking))
-    modes = frozenset(contact_modes(mode) for mode in known if mode is not None)
-    return ContactSystem(task.system.dynamics.expecting(modes))
 
 
 def _unpacked(

@@ -217,7 +217,9 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         blocks += added
         mapped += seen
         cost += spent
-    ends = [_after(v, f) for v, f in zip(variables, functions, strict=True)]
+    ends = []  # after the event at the end of a phase
+    for v, f in zip(variables, functions, strict=True):
+        ends.append(v.knots[:, -1] if f.jump is None else f.jump(v.knots[:, -1]))
     names = _coordinates(task)
     for k in range(1, len(task.phases)):
         gap = variables[k].knots[:, 0] - ends[k - 1]
@@ -314,7 +316,10 @@ def _phase(
     if f.open:
         gaps = ColumnFunction.over(f.gaps, v.points, ca.DM(at).T)
         mapped.append(gaps)
-        blocks.append(_clearance(task, k, f, gaps, at))
+        lower = least_gaps(task, k, f.open, at).T
+        lower[:, at == 1.0] = -np.inf
+        limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
+        blocks.append(Block(gaps.values, limits, k, at, lower))
     if f.early.limits:
         late = np.flatnonzero((every >= 1.0 - task.margins.early) & (every < 1.0))
         values = f.early.function.map(len(late))(states[:, late.tolist()])
@@ -376,14 +381,6 @@ def _inside(
     return mapped, Block(mapped.values, f.limits, k, at, lower)
 
 
-def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: ColumnFunction, at: Array) -> Block:
-    """Gaps of open contacts, above a parabola over the phase; of those just let go, a quartic."""
-    lower = least_gaps(task, k, f.open, at).T
-    lower[:, at == 1.0] = -np.inf
-    limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
-    return Block(gaps.values, limits, k, at, lower)
-
-
 def _events_apart(
     task: Task, k: int, variables: tuple[PhaseVariables, ...], margin: Expression
 ) -> list[Block]:
@@ -435,12 +432,6 @@ def _last_rate(v: PhaseVariables) -> Expression:
     """The rate (nu, 1) of the input at the end of the phase, 1/s."""
     slopes = 2.0 * np.arange(v.inputs.shape[1]) ** 2  # T_n'(1) = n^2
     return v.inputs @ ca.DM(slopes) / v.duration
-
-
-def _after(v: PhaseVariables, f: PhaseFunctions) -> Expression:
-    """The state after the event at the end of a phase."""
-    end = v.knots[:, -1]
-    return end if f.jump is None else f.jump(end)
 
 
 def _coordinates(task: Task) -> list[tuple[str, str]]:
