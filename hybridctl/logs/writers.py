@@ -56,7 +56,7 @@ class McapFile:
         """A topic of JSON messages; its number."""
         data = json.dumps(schema).encode()
         number = self._writer.register_schema(schema_name, "jsonschema", data)
-        return self._writer.register_channel(name, "json", number)
+        return int(self._writer.register_channel(name, "json", number))
 
     def write(self, topic: int, origin_ns: int, time: float, message: Dictionary[str, Any]) -> None:
         """A message at `time` seconds after `origin_ns`."""

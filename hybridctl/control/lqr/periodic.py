@@ -66,7 +66,11 @@ class LaterPeriod:
 
     def arc(self, arc: Arc, index: int) -> Arc:
         """The image of an arc."""
-        start, end, breaks = (t + self.period for t in (arc.start, arc.end, arc.breaks))
+        start, end, breaks = (
+            arc.start + self.period,
+            arc.end + self.period,
+            arc.breaks + self.period,
+        )
         moved = replace(arc, index=index, start=start, end=end, breaks=breaks)
         if self.symmetry is None:
             return moved
