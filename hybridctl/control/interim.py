@@ -119,13 +119,9 @@ class InterimLaw:
         nv = space.ndx // 2
         kept = list(self.unexplained.velocities)
         change = (x[-nv:] - before[-nv:])[kept]
-        share = self._closed(t)
+        start, end = self.closing
+        share = min((t - start) / (end - start), 1.0) if t > start else 0.0  # of the window
         compared = share * error[nv:][kept] - (1.0 - share) * self.unexplained(change)
         error[nv:] = 0.0
         error[[nv + i for i in kept]] = compared
         return cut(mu + self.gain(t) @ error, self.limits)
-
-    def _closed(self, t: float) -> float:
-        """How far the window has closed, from 0 to 1."""
-        start, end = self.closing
-        return min((t - start) / (end - start), 1.0) if t > start else 0.0

@@ -107,7 +107,7 @@ class Expanded:
     @property
     def cost(self) -> float:
         """The cost J."""
-        return _total(self.weights, self.running, self.final)
+        return float(self.weights @ [e.value for e in self.running]) + self.final.value
 
     def costates(self) -> list[Array]:
         """The gradients of J by (x_k, u_k), all later inputs fixed, of all grid times."""
@@ -173,8 +173,8 @@ def trapezoid(times: Array) -> Array:
 
 def total_cost(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> float:
     """The cost J of a rollout."""
-    running = _running(plant, rollout, cost)
-    return _total(trapezoid(plant.times), running, cost.final(rollout.states[-1]))
+    values = [e.value for e in _running(plant, rollout, cost)]
+    return float(trapezoid(plant.times) @ values) + cost.final(rollout.states[-1]).value
 
 
 def expand(
@@ -268,7 +268,3 @@ def sweep(now: Expanded, regularization: float) -> BackwardSweep | None:
 def _running(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> tuple[Expansion, ...]:
     points = zip(plant.times.tolist(), rollout.states, rollout.inputs, strict=True)
     return tuple(cost.running(t, x, u) for t, x, u in points)
-
-
-def _total(weights: Array, running: tuple[Expansion, ...], final: Expansion) -> float:
-    return float(weights @ [e.value for e in running]) + final.value

@@ -178,7 +178,9 @@ class Programme:
 
     def solution(self) -> list[Section] | None:
         """The sections after one iteration, None where the programme has no solution."""
-        none = np.full(self._slacks, np.inf)
+        none, rows = np.full(self._slacks, np.inf), np.arange(self._below.rows)
+        slacks = self._size + np.concatenate(self._slack_rows)
+        self._below.put(rows, slacks, np.full((len(rows), 1, 1), -1.0))
         order = np.concatenate((self._stages, *self._slack_stages)).argsort(kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
@@ -193,7 +195,7 @@ class Programme:
             np.concatenate((self._gradient, *self._slack_costs))[order],
             self._equal.matrix(place),
             np.concatenate(self._right),
-            self._inequalities(place),
+            self._below.matrix(place),
             None,
             np.concatenate(self._most),
             np.concatenate((self._low, np.zeros(self._slacks)))[order],
@@ -369,12 +371,6 @@ class Programme:
         stage = self._begins[p] + np.maximum(at[0], at[1] + _BETWEEN)
         self._slack_stages.append(stage.repeat(len(sides.costs)))
         self._slacks += costs.size
-
-    def _inequalities(self, place: Indices) -> csc_matrix:
-        rows = np.arange(self._below.rows)
-        slacks = self._size + np.concatenate(self._slack_rows)
-        self._below.put(rows, slacks, np.full((len(rows), 1, 1), -1.0))
-        return self._below.matrix(place)
 
     def _hessian(self, order: Indices, place: Indices) -> csc_matrix:
         """The Hessian of the cost: diagonal, but for the block of the last state."""

@@ -10,7 +10,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.control.trajectory.task import Task
+from hybridctl.control.trajectory.task import Expression, Task
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contacts.contact_states import CLOSED, OPEN, STICK
 from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
@@ -19,7 +19,6 @@ from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import closed_contacts
 
-Expression = Any
 _SIZES = {"N": 100.0, "N m": 100.0, "N s": 10.0, "m": 0.1, "m/s": 1.0, "rad/s": 1.0}
 
 

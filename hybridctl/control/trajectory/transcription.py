@@ -18,6 +18,7 @@ from scipy.sparse.linalg import spsolve
 
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import (
+    Expression,
     Limit,
     LimitedFunction,
     PhaseFunctions,
@@ -32,15 +33,10 @@ from hybridctl.control.trajectory.functions import (
 from hybridctl.control.trajectory.orders import ContinuedArc, orders, sizes
 from hybridctl.control.trajectory.pointwise import ColumnFunction, hessian, jacobian
 from hybridctl.control.trajectory.task import Phase, Task
-from hybridctl.control.trajectory.transition import (
-    Deviations,
-    deviation_flow,
-    deviations_after,
-)
+from hybridctl.control.trajectory.transition import Deviations, deviation_flow, deviations_after
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 
-Expression = Any
 Guess = Callable[[int, float], Array]
 
 
@@ -239,7 +235,14 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         cost += task.final_cost(first, ends[-1], total)
     deviations, moving = tuple[Deviations, ...](), list[Block]()
     if task.transition is not None:
-        deviations = tuple(Deviations.of(task, k) for k in range(len(task.phases)))
+        size = task.transition.start(task.system.space.nx).size
+        deviations = tuple(
+            Deviations(
+                ca.MX.sym(f"deviations{k}", size, phase.intervals + 1),
+                ca.MX.sym(f"moving{k}", size, phase.intervals * phase.points),
+            )
+            for k, phase in enumerate(task.phases)
+        )
         last, moving, seen = _transition(task, variables, deviations, functions)
         mapped += seen
         spread = task.transition.seeing(first.shape[0]) @ ca.reshape(last, first.shape[0], -1)

@@ -33,16 +33,6 @@ class Deviations(NamedTuple):
     knots: Expression
     points: Expression
 
-    @staticmethod
-    def of(task: Task, k: int) -> Deviations:
-        """New symbols for phase k."""
-        assert task.transition is not None
-        phase, size = task.phases[k], task.transition.start(task.system.space.nx).size
-        return Deviations(
-            ca.MX.sym(f"deviations{k}", size, phase.intervals + 1),
-            ca.MX.sym(f"moving{k}", size, phase.intervals * phase.points),
-        )
-
 
 def deviation_flow(
     f: PhaseFunctions, v: Deviations, x: Expression, u: Expression, length: Expression
