@@ -23,7 +23,6 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import (
-    Expression,
     Limit,
     Limited,
     LimitedFunction,
@@ -34,7 +33,7 @@ from hybridctl.control.trajectory.functions import (
     stepped,
     torque_limits,
 )
-from hybridctl.control.trajectory.task import Task
+from hybridctl.control.trajectory.task import Expression, Task
 from hybridctl.mechanics.impacts.impact_expressions import impact_map
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts

@@ -18,7 +18,6 @@ from scipy.sparse.linalg import spsolve
 
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import (
-    Expression,
     Limit,
     LimitedFunction,
     PhaseFunctions,
@@ -32,7 +31,7 @@ from hybridctl.control.trajectory.functions import (
 )
 from hybridctl.control.trajectory.orders import ContinuedArc, orders, sizes
 from hybridctl.control.trajectory.pointwise import ColumnFunction, hessian, jacobian
-from hybridctl.control.trajectory.task import Phase, Task
+from hybridctl.control.trajectory.task import Expression, Phase, Task
 from hybridctl.control.trajectory.transition import Deviations, deviation_flow, deviations_after
 from hybridctl.mechanics.modes.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts

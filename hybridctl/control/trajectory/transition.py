@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 import casadi as ca
 
 from hybridctl.control.trajectory.functions import (
-    Expression,
     PhaseFunctions,
     guard_names,
     jump_of,
     mode_on,
 )
 from hybridctl.control.trajectory.pointwise import ColumnFunction
-from hybridctl.control.trajectory.task import Task
+from hybridctl.control.trajectory.task import Expression, Task
 from hybridctl.mechanics.modes.phase import contact_modes
 
 
