@@ -19,7 +19,7 @@ from hybridctl.experiments.walking.walk import STANCES, TOLERANCE, Walk, pushed,
 from hybridctl.robots import five_link
 
 from hybridctl.checks import Array
-from hybridctl.control.laws import tracking_law
+from hybridctl.control.laws import Tracking
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -102,7 +102,7 @@ class EstimateFeedback:
         gait, limits = tracks.gait, torque * np.array([-np.ones(4), np.ones(4)])
         gains = lqr.repeated(tracks.steps + 1)[1].arcs
         self._laws = [
-            tracking_law(arc, gain, limits)
+            Tracking(arc, gain, limits).differentiable()
             for arc, gain in zip(tracks.reference.arcs, gains, strict=True)
         ]
         self._cone = standing(gait, torque)

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, number, semidefinite
-from hybridctl.control.gains import GainSchedule
+from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import Impact
-from hybridctl.control.laws import Projection, checked_limits, piece, scheduled, tracking_law
+from hybridctl.control.laws import ProjectedGain, Tracking, checked_limits, next_jump, scheduled
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import on_the_clock
 from hybridctl.errors import InputError, SystemDefinitionError
@@ -111,13 +111,13 @@ class NearestTracking:
     def law(self, history: History) -> InputLaw:
         """The law of the arc that is chosen now."""
         choice = self._choice(history)
-        arc, _ = piece(self.reference.arcs[choice], self.reference.changes[choice], history.time)
-        return tracking_law(arc, self.gains.arcs[choice], self.limits).function
+        arc = self.reference.arcs[choice].piece(history.time)
+        return Tracking(arc, self.gains.arcs[choice], self.limits)
 
     def next_change(self, history: History) -> float:
         """The time to choose again, or when the feedforward jumps, s."""
         time, choice = history.time, self._choice(history)
-        _, end = piece(self.reference.arcs[choice], self.reference.changes[choice], time)
+        end = next_jump(self.reference.arcs[choice], time)
         sample = time + self.period if self._windows.inside(time) is not None else math.inf
         return min(end, sample, self._windows.following(time))
 
@@ -180,12 +180,12 @@ class ImpactInvariantTracking:
         """The law of the arc on which the reference is now, with or without the projector."""
         arc, macro = on_the_clock(self.reference, history.time)
         event = self._windows.inside(history.time)
-        projection = None
+        gain: GainCurve | ProjectedGain = self.gains.arcs[macro]
         if event is not None:
             removed = np.eye(arc.space.ndx) - self.projectors[event]
             ends = self._windows.starts[event], self._windows.ends[event]
-            projection = Projection(removed, *ends, self.blend)
-        return tracking_law(arc, self.gains.arcs[macro], self.limits, projection)
+            gain = ProjectedGain(self.gains.arcs[macro], removed, *ends, self.blend)
+        return Tracking(arc, gain, self.limits).differentiable()
 
     def next_change(self, history: History) -> float:
         """The time when the reference has an event, its feedforward jumps, or a window ends, s."""

@@ -22,7 +22,6 @@ from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import due, locate
 from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
-from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
@@ -56,20 +55,6 @@ class ForceSignal:
                 f"output {self.output!r} is none of mode {mode.key!r}, which has {sorted(values)}"
             )
         return bool(values[self.output][contact] >= self.threshold)
-
-
-@dataclass(frozen=True)
-class Detected:
-    """The events that a controller knows, in the order in which it came to know them.
-
-    Its own changes of the law are among them. mode: the one that it believes in, which is that
-    before the first event that it does not know. next_change: when it will know more, or wants to
-    measure again, s; infinite for never.
-    """
-
-    events: tuple[Event, ...]
-    mode: ModeKey
-    next_change: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +92,14 @@ class Detection:
         """Whether every event is known when it happens."""
         return not (self.delay or self.jitter or self.threshold or self.noise)
 
-    def detected(self, history: History, due: Callable[[Sequence[Event]], float]) -> Detected:
-        """What is known at the time of the history.
+    def known(
+        self, history: History, due: Callable[[Sequence[Event]], float]
+    ) -> tuple[History, float]:
+        """What a controller knows of a history, and when it knows or measures more, s.
 
-        due: the nominal time of the event that follows some events of guards, s.
+        Events are in the order in which it came to know them, its own changes of the law among
+        them; the mode is that before the first event that it does not know. due: the nominal time
+        of the event that follows some events of guards, s.
         """
         events = tuple(event for event in history.events if event.guards)
         now, following, mode = history.time, math.inf, history.mode
@@ -126,7 +115,7 @@ class Detection:
         places = [bisect_right(known, (time, i), key=_order) for time, i, _ in heard]
         for place, (_, _, event) in zip(reversed(places), reversed(heard), strict=True):
             known.insert(place, event)
-        return Detected(tuple(known), mode, following)
+        return replace(history, mode=mode, events=tuple(known)), following
 
     def _time(
         self,
@@ -221,10 +210,9 @@ class DetectedPolicy:
         for seen, found in self._last:
             if seen is history:
                 return found
-        detected = self.detection.detected(history, self._due)
-        known = replace(history, mode=detected.mode, events=detected.events)
-        self._last[:] = [(history, (known, detected.next_change))]
-        return known, detected.next_change
+        known = self.detection.known(history, self._due)
+        self._last[:] = [(history, known)]
+        return known
 
     def _due(self, events: Sequence[Event]) -> float:
         """The nominal time of the event that follows the given ones, s."""

@@ -220,12 +220,9 @@ class Threshold:
 
 @dataclass(frozen=True)
 class AnyOf:
-    """What any of several detectors sees; a guard that two of them see fires twice.
+    """What any of several detectors sees, nothing without any; `Gate` lets a guard through once."""
 
-    `Gate` lets it through once.
-    """
-
-    detectors: tuple[Detector, ...]
+    detectors: tuple[Detector, ...] = ()
 
     def __post_init__(self) -> None:
         for i, each in enumerate(sequence("detectors", self.detectors)):
@@ -323,15 +320,3 @@ class Delayed:
         self._detector.reset()
         self._random = np.random.default_rng(self._seed)
         self._waiting: deque[tuple[float, str]] = deque()
-
-
-@dataclass(frozen=True)
-class Blind:
-    """A detector that sees nothing, for laws that go by the clock."""
-
-    def step(self, reading: Reading) -> Guards:
-        """A step finds no events."""
-        return ()
-
-    def reset(self) -> None:
-        """This detector remembers nothing, so it forgets nothing."""

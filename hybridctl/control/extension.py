@@ -21,11 +21,10 @@ from scipy.interpolate import BPoly
 from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, array, instance, member, number
+from hybridctl.control.feasibility import GUARD_ERROR, least_guards
 from hybridctl.control.laws import checked_limits
 from hybridctl.control.reference import (
-    PHASES,
     Feedforward,
-    Phase,
     Reference,
     extend,
     stretches,
@@ -33,7 +32,7 @@ from hybridctl.control.reference import (
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.moments import normal_points
@@ -46,7 +45,7 @@ End = Literal["before", "after"]
 _Continued = tuple[End, frozenset[str], ModeKey, Arc]
 _POINTS = 2**10
 _SAMPLES = 50
-_GUARD = 1e-8
+_INPUT_ERROR = 1e-8  # by which an input may leave its limits
 _TINY = 1e-300
 
 
@@ -94,7 +93,6 @@ def extend_by_rule(
     rule: Rule | Sequence[Feedforward] = "hold",
     spread: float = 4.0,
     margin: float = 0.0,
-    phantom: Phase = "pushing",
     most_growth: float = 10.0,
     limits: ArrayLike | None = None,
     rtol: float = 1e-10,
@@ -110,7 +108,7 @@ def extend_by_rule(
     of an optimum; or the input goes on as it is at the end of an arc ("hold"), with its rate there
     ("extrapolate"), or as the quintic that continues it twice differentiably and comes to rest
     after the length of the extension, at the value reached with half of the rate ("quintic").
-    phantom, rtol, atol: see `extend`. most_growth: of the norm of the field, beyond which a
+    rtol, atol: see `extend`. most_growth: of the norm of the field, beyond which a
     continuation is reported as a failure; limits: the greatest absolute inputs (nu,), or the least
     and the greatest (2, nu), beyond which it is as well.
 
@@ -118,7 +116,6 @@ def extend_by_rule(
     """
     if isinstance(rule, str):
         member("rule", rule, RULES)
-    member("phantom", phantom, PHASES)
     number("spread", spread, at_least=0.0)
     number("margin", margin, at_least=0.0)
     number("most_growth", most_growth, above=0.0)
@@ -135,7 +132,6 @@ def extend_by_rule(
         before=lengths,
         after=lengths,
         feedforward=inputs,
-        phantom=phantom,
         rtol=rtol,
         atol=atol,
     )
@@ -183,16 +179,11 @@ def _flow(linearization: Linearization, k: int, n: int) -> Array:
         return state
     mode = linearization.system.mode(arc.mode)
     gain = None if linearization.gains is None else linearization.gains[k]
-    rest, tolerances = np.zeros((len(state), 1)), (linearization.rtol, linearization.atol)
-    columns = [
-        along(mode, arc, rest, _constant(row), gain, rtol=tolerances[0], atol=tolerances[1]).end
-        for row in np.eye(n)
-    ]
-    return np.block([[state, np.hstack(columns)], [np.zeros((n, len(state))), np.eye(n)]])
-
-
-def _constant(value: Array) -> Feedforward:
-    return lambda t: value
+    tolerances, rest = (linearization.rtol, linearization.atol), np.zeros((len(state), n))
+    of_input = along(
+        mode, arc, rest, lambda t: np.eye(n), gain, rtol=tolerances[0], atol=tolerances[1]
+    )
+    return np.block([[state, of_input.end], [np.zeros((n, len(state))), np.eye(n)]])
 
 
 def _passed(
@@ -294,28 +285,16 @@ def _continuations(
         for end, fired, key, arc in late + early:
             start = event.time if end == "after" else event.time - lengths[k]
             times = _samples(start, start + lengths[k])
+            least = least_guards(system, key, arc, times, event.guards)
             yield Continuation(
                 k,
                 end,
                 fired,
                 lengths[k],
-                _least_guards(system, event, key, arc, times),
+                {name: value for name, (value, _) in least.items()},
                 _fastest(system, key, arc, times) / max(usual, _TINY),
                 _excess(arc, times, limits),
             )
-
-
-def _least_guards(
-    system: HybridSystem, event: Event, key: ModeKey, arc: Arc, times: Sequence[float]
-) -> dict[str, float]:
-    """The least values of guards that are not of the event."""
-    guards = system.outgoing(key).guards
-    values = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
-    return {
-        name: float(values[:, i].min())
-        for i, name in enumerate(guards.names)
-        if name not in event.guards
-    }
 
 
 def _excess(arc: Arc, times: Sequence[float], limits: Array | None) -> float:
@@ -342,9 +321,9 @@ def _failures(c: Continuation, most_growth: float) -> list[str]:
     texts = [
         f"{name}: guard {guard!r} falls to {value:.4g}"
         for guard, value in c.least_guards.items()
-        if value < -_GUARD
+        if value < -GUARD_ERROR
     ]
-    if c.excess > _GUARD:
+    if c.excess > _INPUT_ERROR:
         texts.append(f"{name}: an input leaves its limits by {c.excess:.3g}")
     if not c.growth <= most_growth:
         texts.append(f"{name}: its field grows to {c.growth:.3g} times that of the nominal arc")

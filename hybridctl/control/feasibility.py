@@ -8,18 +8,22 @@ sequence of its guards only grows, with no pulling force on the way (Assumption 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hybridctl.checks import Array, instance
-from hybridctl.control.reference import Reference, firings_at
+from hybridctl.control.reference import PhantomArc, Reference, firings_at
 from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import SAME_STATE
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.tables import mode_text
+
+GUARD_ERROR = 1e-8  # by which a guard that is not to fire may be below zero
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,6 @@ def feasibility(
     reference: Reference,
     *,
     period: float = 1e-3,
-    guard_tolerance: float = 1e-8,
 ) -> Feasibility:
     """Check a reference; guards are sampled every `period` seconds along the nominal arcs.
 
@@ -80,7 +83,7 @@ def feasibility(
     failures = [
         f"guard {m.guard!r} falls to {m.value:.4g} at t = {m.time:.4g} s on arc {m.arc}"
         for m in margins
-        if m.value < -guard_tolerance
+        if m.value < -GUARD_ERROR
     ]
     for e in events:
         failures += [
@@ -97,7 +100,7 @@ def feasibility(
         failures += [
             f"event {e.index}: a guard of phantom mode {mode} starts at {value:.3g}"
             for mode, value in e.phantom_margin.items()
-            if value < -guard_tolerance
+            if value < -GUARD_ERROR
         ]
     return Feasibility(margins, events, tuple(failures))
 
@@ -106,15 +109,27 @@ def _margins(
     system: HybridSystem, nominal: HybridTrajectory, arc: Arc, period: float
 ) -> list[GuardMargin]:
     """Least guard values inside an arc; a guard that begins or ends it is left out there."""
-    guards = system.outgoing(arc.mode).guards
     n = max(int(np.ceil((arc.end - arc.start) / period)), 2)
-    times = np.linspace(arc.start, arc.end, n + 1)[1:-1]
-    values = np.array([guards.values(float(t), arc(t), arc.input(t)) for t in times])
-    lowest = values.argmin(axis=0) if guards.names else []
-    return [
-        GuardMargin(arc.index, name, float(values[k, i]), float(times[k]))
-        for i, (name, k) in enumerate(zip(guards.names, lowest, strict=True))
-    ]
+    times = np.linspace(arc.start, arc.end, n + 1)[1:-1].tolist()
+    least = least_guards(system, arc.mode, arc, times)
+    return [GuardMargin(arc.index, name, *found) for name, found in least.items()]
+
+
+def least_guards(
+    system: HybridSystem,
+    key: ModeKey,
+    arc: Arc,
+    times: Sequence[float],
+    without: Collection[str] = (),
+) -> dict[str, tuple[float, float]]:
+    """The least value of each guard of a mode along an arc, and when it has that, s."""
+    guards = system.outgoing(key).guards
+    values = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
+    return {
+        name: (float(column.min()), times[int(column.argmin())])
+        for name, column in zip(guards.names, values.T, strict=True)
+        if name not in without
+    }
 
 
 def _event(system: HybridSystem, reference: Reference, index: int) -> EventFeasibility:
@@ -131,7 +146,7 @@ def _event(system: HybridSystem, reference: Reference, index: int) -> EventFeasi
         _guard_rates(system, event),
         float(max(differences, default=0.0)),
         float(min((impulse for row in acting for impulse in row), default=np.inf)),
-        {mode_text(p.mode): _phantom_margin(system, event, p.arc, p.fired) for p in phantoms},
+        {mode_text(p.mode): _phantom_margin(system, event, p) for p in phantoms},
         len(complete) == len(ended),
     )
 
@@ -149,11 +164,9 @@ def _guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:
     return {name: float(rates[mode.guard_names.index(name)]) for name in event.guards}
 
 
-def _phantom_margin(system: HybridSystem, event: Event, arc: Arc, fired: tuple[str, ...]) -> float:
+def _phantom_margin(system: HybridSystem, event: Event, phantom: PhantomArc) -> float:
     """Least value of the guards that are not about to fire, where the phantom arc begins."""
-    guards = system.outgoing(arc.mode).guards
-    x, u = arc.state_and_input(event.time)
-    values = guards.values(event.time, x, u)
-    waiting = set(event.guards) - set(fired)
-    rest = [v for name, v in zip(guards.names, values, strict=True) if name not in waiting]
-    return float(min(rest, default=np.inf))
+    waiting = set(event.guards) - set(phantom.fired)
+    arc = phantom.arc
+    rest = least_guards(system, arc.mode, arc, [event.time], waiting)
+    return min((value for value, _ in rest.values()), default=np.inf)

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.interpolate import CubicHermiteSpline, PPoly
 
 from hybridctl.checks import Array, array
 from hybridctl.errors import InputError
@@ -52,46 +53,41 @@ class GainCurve:
         """A curve with one K (nu, ndx) at all times."""
         return GainCurve(np.zeros(1), array("gain", gain, (None, None))[None])
 
+    @staticmethod
+    def joined(curves: Sequence[GainCurve]) -> GainCurve:
+        """The curve of several that follow each other; a knot where two meet is the later one's."""
+
+        def parts(of: list[Array]) -> Array:
+            return np.concatenate([*(part[:-1] for part in of[:-1]), of[-1]])
+
+        slopes = [curve.slopes for curve in curves if curve.slopes is not None]
+        return GainCurve(
+            parts([curve.times for curve in curves]),
+            parts([curve.values for curve in curves]),
+            parts(slopes) if len(slopes) == len(curves) else None,
+        )
+
     def __call__(self, t: ArrayLike) -> Array:
         """The gain K (..., nu, ndx) at times t (...), or at one."""
-        knots, values = self.times, self.values
-        if len(knots) == 1 and np.ndim(t) == 0:
-            return np.asarray(values[0])
-        if len(knots) == 1:
-            return np.asarray(np.broadcast_to(values[0], (*np.shape(t), *values.shape[1:])))
-        k = np.minimum(np.maximum(knots.searchsorted(t, "right"), 1), len(knots) - 1)
-        w = np.minimum(np.maximum((t - knots[k - 1]) / (knots[k] - knots[k - 1]), 0.0), 1.0)
-        curves = self._polynomials[k - 1]
-        powers = np.ones((*np.shape(t), 1, curves.shape[-2]))
-        for j in range(1, curves.shape[-2]):
-            powers[..., 0, j] = powers[..., 0, j - 1] * w
-        return np.asarray(powers @ curves).reshape(*np.shape(t), *values.shape[1:])
-
-    @cached_property
-    def _polynomials(self) -> Array:
-        """Coefficients (n - 1, 2 or 4, nu ndx) of the share of the time from knot to knot."""
-        values = np.ascontiguousarray(self.values).reshape(len(self.values), -1)
-        rise = np.diff(values, axis=0)
-        if self.slopes is None:
-            return np.stack([values[:-1], rise], axis=1)
-        lengths, slopes = (
-            np.diff(self.times)[:, None],
-            np.ascontiguousarray(self.slopes).reshape(values.shape),
-        )
-        left, right = lengths * slopes[:-1], lengths * slopes[1:]
-        turns = 3.0 * rise - 2.0 * left - right, left + right - 2.0 * rise
-        return np.stack([values[:-1], left, *turns], axis=1)
+        if len(self.times) == 1:
+            only = self.values[0]
+            return only if np.ndim(t) == 0 else np.broadcast_to(only, (*np.shape(t), *only.shape))
+        inside = np.minimum(np.maximum(t, self.times[0]), self.times[-1])
+        return np.asarray(self._curve(inside))
 
     def rate(self, t: float) -> Array:
         """The derivative of K (nu, ndx) at time t, 1/s; zero outside of the knots."""
-        k = int(self.times.searchsorted(t, "right"))
-        if k in (0, len(self.times)):
+        if not self.times[0] <= t < self.times[-1]:
             return np.zeros_like(self.values[0])
-        start, end = self.times[k - 1 : k + 1]
-        rising = self._polynomials[k - 1, 1:]
-        w, j = (t - start) / (end - start), np.arange(len(rising))
-        slope = ((j + 1) * w**j) @ rising / (end - start)
-        return np.asarray(slope.reshape(self.values.shape[1:]))
+        return np.asarray(self._curve(t, 1))
+
+    @cached_property
+    def _curve(self) -> PPoly:
+        """The polynomials between the knots."""
+        if self.slopes is not None:
+            return CubicHermiteSpline(self.times, self.values, self.slopes)
+        slopes = np.diff(self.values, axis=0) / np.diff(self.times)[:, None, None]
+        return PPoly(np.stack([slopes, self.values[:-1]]), self.times)
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,11 +24,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from hybridctl.checks import Array, sequence
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Unexplained
+from hybridctl.control.laws import cut
 from hybridctl.hybrid.arc import Arc
 from hybridctl.settings import NotNegative, Settings
 
@@ -120,17 +119,9 @@ class InterimLaw:
         nv = space.ndx // 2
         kept = list(self.unexplained.velocities)
         change = (x[-nv:] - before[-nv:])[kept]
-        share = self._closed(t)
+        start, end = self.closing
+        share = min((t - start) / (end - start), 1.0) if t > start else 0.0  # of the window
         compared = share * error[nv:][kept] - (1.0 - share) * self.unexplained(change)
         error[nv:] = 0.0
         error[[nv + i for i in kept]] = compared
-        u: Array = mu + self.gain(t) @ error
-        if self.limits is None:
-            return u
-        cut: Array = np.minimum(np.maximum(u, self.limits[0]), self.limits[1])
-        return cut
-
-    def _closed(self, t: float) -> float:
-        """How far the window has closed, from 0 to 1."""
-        start, end = self.closing
-        return min((t - start) / (end - start), 1.0) if t > start else 0.0
+        return cut(mu + self.gain(t) @ error, self.limits)

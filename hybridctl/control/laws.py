@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,37 +18,39 @@ from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, LinearFeedback
-from hybridctl.hybrid.mode import ModeKey
 from hybridctl.spaces import VectorSpace, difference_jacobians, tangent_map
 
 _KEPT = 16  # times
 
 
 @dataclass(frozen=True, eq=False)
-class Projection:
-    r"""A projection P(t) = I - w(t) R that takes a part of the tracking error off in a window.
+class ProjectedGain:
+    r"""The gain K(t) P(t), P(t) = I - w(t) R taking a part of the error off in a window.
 
     R is `removed` (ndx, ndx). The weight is :math:`w = 1 - e^{-s / \tau}` at a time s from the
     nearer end of the window [start, end], with the time `blend` tau; without one it is 1.
     """
 
+    gain: GainCurve
     removed: Array
     start: float
     end: float
     blend: float = 0.0
 
     def __call__(self, t: ArrayLike) -> Array:
-        """The matrix P (..., ndx, ndx) at times t (...)."""
+        """The gain K P (..., nu, ndx) at times t (...)."""
         weight = np.asarray(self._weight(np.asarray(t)))[..., None, None]
-        return np.asarray(np.eye(len(self.removed)) - weight * self.removed)
+        gain = self.gain(t)
+        return np.asarray(gain - weight * (gain @ self.removed))
 
     def rate(self, t: float) -> Array:
-        """The derivative by time (ndx, ndx), 1/s."""
-        if not self.blend:
-            return np.zeros_like(self.removed)
-        rising = t - self.start <= self.end - t
-        slope = (1.0 - float(self._weight(np.asarray(t)))) / self.blend
-        return -(slope if rising else -slope) * self.removed
+        """The derivative by time (nu, ndx), 1/s."""
+        weight = float(self._weight(np.asarray(t)))
+        slope = (1.0 - weight) / self.blend if self.blend else 0.0
+        if t - self.start > self.end - t:
+            slope = -slope
+        turning = self.gain.rate(t)
+        return np.asarray(turning - (weight * turning + slope * self.gain(t)) @ self.removed)
 
     def _weight(self, t: Array) -> Array:
         if not self.blend:
@@ -57,39 +59,25 @@ class Projection:
         return np.asarray(-np.expm1(-inside / self.blend))
 
 
-def tracking_law(
-    arc: Arc,
-    gain: GainCurve | None,
-    limits: Array | None = None,
-    projection: Projection | None = None,
-) -> DifferentiableLaw:
-    """The law u = mu(t) + K(t) P(t) (alpha(t) - x) on an arc, the difference tangent at x.
-
-    gain: None for the feedforward mu alone. limits (2, nu): the least and the greatest input, to
-    which u is cut; what is cut has derivative zero. projection: P, the identity by default.
-    """
-    return Tracking(arc, gain, limits, projection).differentiable()
-
-
 @dataclass(frozen=True, eq=False)
 class Tracking(LinearFeedback):
-    """The law of `tracking_law`, a linear feedback in a vector space, and its derivatives.
+    """The law u = mu(t) + K(t) (alpha(t) - x) on an arc, the difference tangent at x.
 
-    often: whether it acts for so long, or so often, that a table of b(t) and K(t) is worth its time
-    (some 3 ms). At the last times they are kept, as an implicit step asks for the same few times in
-    each of its iterations.
+    It is a linear feedback in a vector space. limits (2, nu): the least and the greatest input, to
+    which u is cut; what is cut has derivative zero. often: whether it acts for so long, or so
+    often, that a table of b(t) and K(t) is worth its time (some 3 ms). At the last times they are
+    kept, as an implicit step asks for the same few times in each of its iterations.
     """
 
     arc: Arc
-    gain: GainCurve | None
+    gain: GainCurve | ProjectedGain
     limits: Array | None
-    projection: Projection | None = None
     often: bool = False
     _kept: dict[float, tuple[Array, Array]] = field(default_factory=dict, init=False, repr=False)
 
     def __call__(self, t: float, x: Array) -> Array:
         """The input (nu,)."""
-        return _cut(self._free(t, x), self.limits)
+        return cut(self._free(t, x), self.limits)
 
     def along(self, times: Array) -> tuple[Array, Array]:
         """The terms b (k, nu) and K (k, nu, nx) of u = b - K x."""
@@ -99,36 +87,23 @@ class Tracking(LinearFeedback):
         if self._terms is not None:
             return self._terms(times)
         alpha, u = self.arc.states_and_inputs(times)
-        if self.gain is None:
-            return u, np.zeros((*u.shape, self.arc.space.nx))
         gain = self.gain(times)
-        if self.projection is not None:
-            gain = gain @ self.projection(times)
         return u + (gain @ alpha[:, :, None])[:, :, 0], gain
 
     def jacobian(self, t: float, x: Array) -> Array:
         """The derivative (nu, ndx) by the state."""
-        arc, space = self.arc, self.arc.space
-        if self.gain is None:
-            return np.zeros((arc.inputs.shape[2], space.ndx))
-        by_state, _ = difference_jacobians(space, x, arc.state_and_input(t)[0])
-        return self._where_free(t, x, self.gain(t) @ self._projected(t, by_state))
+        by_state, _ = difference_jacobians(self.arc.space, x, self.arc.state_and_input(t)[0])
+        return self._where_free(t, x, self.gain(t) @ by_state)
 
     def rate(self, t: float, x: Array) -> Array:
         """The derivative (nu,) by time, at a fixed state, 1/s."""
         arc, space = self.arc, self.arc.space
-        inside = arc.start <= t <= arc.end
-        change = arc.input_rate(t) if inside else np.zeros(arc.inputs.shape[2])
-        if self.gain is not None:
-            alpha = arc.state_and_input(t)[0]
-            error = space.difference(x, alpha)
-            change += self.gain.rate(t) @ self._projected(t, error)
-            if self.projection is not None:
-                change += self.gain(t) @ self.projection.rate(t) @ error
-            if inside:
-                _, by_target = difference_jacobians(space, x, alpha)
-                moved = by_target @ _tangent_rate(arc, t, alpha)
-                change += self.gain(t) @ self._projected(t, moved)
+        alpha, _ = arc.state_and_input(t)
+        change = self.gain.rate(t) @ space.difference(x, alpha)
+        if arc.start <= t <= arc.end:
+            _, by_target = difference_jacobians(space, x, alpha)
+            velocity = np.linalg.lstsq(tangent_map(space, alpha), arc.state_rate(t), rcond=None)[0]
+            change += arc.input_rate(t) + self.gain(t) @ by_target @ velocity
         return self._where_free(t, x, change)
 
     def differentiable(self) -> DifferentiableLaw:
@@ -138,20 +113,21 @@ class Tracking(LinearFeedback):
     @cached_property
     def _terms(self) -> FeedbackTerms | None:
         """The table of offsets and gains over time; None for laws that are not tabulated."""
-        plain = self.projection is None and isinstance(self.arc.space, VectorSpace)
-        if not self.often or not plain or self.gain is None:
-            return None
-        return FeedbackTerms(self.arc, self.gain)
+        if self.often and isinstance(self.gain, GainCurve) and self._is_linear:
+            return FeedbackTerms(self.arc, self.gain)
+        return None
+
+    @property
+    def _is_linear(self) -> bool:
+        return isinstance(self.arc.space, VectorSpace)
 
     def _free(self, t: float, x: Array) -> Array:
         """The input before it is cut to the limits."""
-        if isinstance(self.arc.space, VectorSpace):
+        if self._is_linear:
             b, k = self.at(t)
             return b - k @ x
         alpha, u = self.arc.state_and_input(t)
-        if self.gain is None:
-            return u
-        return u + self.gain(t) @ self._projected(t, self.arc.space.difference(x, alpha))
+        return u + self.gain(t) @ self.arc.space.difference(x, alpha)
 
     def at(self, t: float) -> tuple[Array, Array]:
         """The terms b (nu,) and K (nu, nx) at time t, in a vector space."""
@@ -166,10 +142,7 @@ class Tracking(LinearFeedback):
         if self._terms is not None:
             (b,), (k,) = self._terms(np.array([t]))
             return b, k
-        alpha, u = self.arc.state_and_input(t)
-        k = np.zeros((len(u), len(alpha))) if self.gain is None else self.gain(t)
-        if self.projection is not None:
-            k = k @ self.projection(t)
+        (alpha, u), k = self.arc.state_and_input(t), self.gain(t)
         return u + k @ alpha, k
 
     def _where_free(self, t: float, x: Array, change: Array) -> Array:
@@ -178,9 +151,6 @@ class Tracking(LinearFeedback):
             u = self._free(t, x)
             change[(u < self.limits[0]) | (u > self.limits[1])] = 0.0
         return change
-
-    def _projected(self, t: float, z: Array) -> Array:
-        return z if self.projection is None else self.projection(t) @ z
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +170,7 @@ class Shifted(LinearFeedback):
         """The input (nu,)."""
         offset, gain = self.law.at(t - self.late)
         u = offset - gain @ x
-        return _cut(u if self.added is None else u + self.added, self.limits)
+        return cut(u if self.added is None else u + self.added, self.limits)
 
     def along(self, times: Array) -> tuple[Array, Array]:
         """The terms b (k, nu) and K (k, nu, nx) of u = b - K x."""
@@ -208,31 +178,15 @@ class Shifted(LinearFeedback):
         return (offsets if self.added is None else offsets + self.added), gains
 
 
-def _cut(u: Array, limits: Array | None) -> Array:
+def cut(u: Array, limits: Array | None) -> Array:
+    """The inputs (..., nu) nearest to u within limits (2, nu), if there are some."""
     return u if limits is None else np.minimum(np.maximum(u, limits[0]), limits[1])
 
 
-def _tangent_rate(arc: Arc, t: float, alpha: Array) -> Array:
-    """The velocity (ndx,) of the target alpha (nx,) in its tangent space."""
-    velocities = tangent_map(arc.space, alpha)
-    return np.asarray(np.linalg.lstsq(velocities, arc.state_rate(t), rcond=None)[0])
-
-
-def piece(arc: Arc, changes: Sequence[float], time: float) -> tuple[Arc, float]:
-    """The part of an arc around `time` between two changes of its input, and where it ends.
-
-    A time of change belongs to the part after it; the last part ends at infinity.
-    """
-    k = bisect_right(changes, time)
-    start = changes[k - 1] if k > 0 else arc.start
-    end = changes[k] if k < len(changes) else arc.end
-    following = changes[k] if k < len(changes) else math.inf
-    if not changes:
-        return arc, following
-    first = max(int(arc.breaks.searchsorted(start, "right")) - 1, 0)
-    last = int(arc.breaks.searchsorted(end, "left"))
-    kept = (a[first:last] for a in (arc.breaks, arc.lengths, arc.states, arc.inputs))
-    return Arc(arc.index, arc.mode, arc.space, start, end, *kept), following
+def next_jump(arc: Arc, time: float) -> float:
+    """When the input of an arc jumps next, one law giving way to another, s; infinite if never."""
+    k = bisect_right(arc.changes, time)
+    return arc.changes[k] if k < len(arc.changes) else math.inf
 
 
 def checked_limits(reference: Reference, limits: ArrayLike | None) -> Array | None:
@@ -255,57 +209,26 @@ def input_limits(limits: ArrayLike | None, nu: int) -> Array | None:
     return both
 
 
-def scheduled(
-    reference: Reference,
-    gains: GainSchedule | Sequence[ArrayLike],
-    phantom_gains: Mapping[ModeKey, ArrayLike] | None = None,
-) -> GainSchedule:
-    """The gains of a reference as a schedule, checked: a `GainSchedule`, or K (nu, ndx) per arc.
-
-    phantom_gains: K by mode of phantom arcs, beside matrices.
-    """
+def scheduled(reference: Reference, gains: GainSchedule | Sequence[ArrayLike]) -> GainSchedule:
+    """The gains of a reference as a schedule, checked: a `GainSchedule`, or K (nu, ndx) per arc."""
     instance("reference", reference, Reference)
-    if isinstance(gains, GainSchedule):
-        if phantom_gains is not None:
-            raise InputError("phantom_gains are part of a GainSchedule, give them only once")
-        schedule = gains
-    else:
-        matrices = sequence("gains", gains)
-        curves = tuple(_constant(f"gains[{i}]", gain) for i, gain in enumerate(matrices))
-        schedule = GainSchedule(curves, _phantoms_by_mode(reference, phantom_gains or {}))
-    if len(schedule.arcs) != len(reference.arcs):
+    if not isinstance(gains, GainSchedule):
+        given = enumerate(sequence("gains", gains))
+        gains = GainSchedule.constant([array(f"gains[{i}]", k, (None, None)) for i, k in given])
+    if len(gains.arcs) != len(reference.arcs):
         raise InputError(
-            f"gains must have one matrix per arc ({len(reference.arcs)}), got {len(schedule.arcs)}"
+            f"gains must have one matrix per arc ({len(reference.arcs)}), got {len(gains.arcs)}"
         )
-    for i, (curve, arc) in enumerate(zip(schedule.arcs, reference.arcs, strict=True)):
-        _check_shape(f"gains[{i}]", curve, arc)
-    for (event, fired), curve in schedule.phantoms.items():
+    pairs = enumerate(zip(gains.arcs, reference.arcs, strict=True))
+    curves = [(f"gains[{i}]", curve, arc) for i, (curve, arc) in pairs]
+    for (event, fired), curve in gains.phantoms.items():
         name = f"phantom gain of event {event} after {sorted(fired)}"
         if (event, fired) not in reference.phantoms:
             known = [(k, sorted(names)) for k, names in reference.phantoms]
             raise InputError(f"{name}: there is no such phantom arc, only {known}")
-        _check_shape(name, curve, reference.phantoms[event, fired].arc)
-    return schedule
-
-
-def _phantoms_by_mode(
-    reference: Reference, gains: Mapping[ModeKey, ArrayLike]
-) -> dict[tuple[int, frozenset[str]], GainCurve]:
-    known = {p.mode for p in reference.phantoms.values()}
-    for mode in gains:
-        if mode not in known:
-            raise InputError(
-                f"phantom_gains: no phantom arc in mode {mode!r}, only {sorted(map(str, known))}"
-            )
-    curves = {mode: _constant(f"phantom_gains[{mode!r}]", gain) for mode, gain in gains.items()}
-    return {key: curves[p.mode] for key, p in reference.phantoms.items() if p.mode in curves}
-
-
-def _constant(name: str, gain: ArrayLike) -> GainCurve:
-    return GainCurve.constant(array(name, gain, (None, None)))
-
-
-def _check_shape(name: str, curve: GainCurve, arc: Arc) -> None:
-    shape = (arc.inputs.shape[2], arc.space.ndx)
-    if curve.values.shape[1:] != shape:
-        raise InputError(f"{name} must have shape {shape}, got {curve.values.shape[1:]}")
+        curves.append((name, curve, reference.phantoms[event, fired].arc))
+    for name, curve, arc in curves:
+        shape = (arc.inputs.shape[2], arc.space.ndx)
+        if curve.values.shape[1:] != shape:
+            raise InputError(f"{name} must have shape {shape}, got {curve.values.shape[1:]}")
+    return gains

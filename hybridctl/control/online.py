@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, all_finite, instance, number, vector
-from hybridctl.control.detectors import Blind, Detector, Guards, Reading
-from hybridctl.control.laws import input_limits
+from hybridctl.control.detectors import AnyOf, Detector, Guards, Reading
+from hybridctl.control.laws import cut, input_limits
 from hybridctl.control.recording import Recording
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import START, Position, advance, followed, missing
@@ -94,7 +94,7 @@ class Controller:
         self.system = instance("system", system, HybridSystem)
         self.policy = instance("policy", policy, Policy)  # type: ignore[type-abstract]
         self.period = number("period", period, above=0.0)
-        self.detector: Detector = Blind() if detector is None else detector
+        self.detector: Detector = AnyOf() if detector is None else detector
         instance("detector", self.detector, Detector)  # type: ignore[type-abstract]
         if reference is None:
             reference = getattr(policy, "reference", None)
@@ -103,7 +103,7 @@ class Controller:
         first = system.mode(mode)
         self._limits = input_limits(limits, first.nu)
         given = np.zeros(first.nu) if fallback is None else vector("fallback", fallback, first.nu)
-        self._fallback = self._cut(np.array(given))
+        self._fallback = cut(np.array(given), self._limits)
         self._start = mode
         self.reset()
 
@@ -157,7 +157,7 @@ class Controller:
         u = self._law(t, state)
         if u.shape != self._fallback.shape or not all_finite(u):
             return self._without()
-        self._input = u = self._cut(u)
+        self._input = u = cut(u, self._limits)
         self._refused = 0
         if self._held or self._has_ended(t):
             status = "held"
@@ -241,9 +241,3 @@ class Controller:
         if lost:
             self._input = self._fallback
         return Command(self._input, self.mode, self._position, "lost" if lost else "held")
-
-    def _cut(self, u: Array) -> Array:
-        if self._limits is None:
-            return u
-        cut: Array = np.minimum(np.maximum(u, self._limits[0]), self._limits[1])
-        return cut

@@ -13,34 +13,13 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
-_ROOM = 1024  # samples, to begin with
-
-
-class _GrowingTable:
-    """Rows of numbers that are appended, in an array that grows by doubling."""
-
-    def __init__(self, columns: int) -> None:
-        self._rows = np.empty((_ROOM, columns))
-        self._count = 0
-
-    def append(self, t: float, x: Array, u: Array) -> None:
-        if self._count == len(self._rows):
-            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
-        row, nx = self._rows[self._count], len(x)
-        row[0], row[1 : nx + 1], row[nx + 1 :] = t, x, u
-        self._count += 1
-
-    @property
-    def rows(self) -> Array:
-        return self._rows[: self._count]
-
 
 @dataclass(eq=False)
 class _Stretch:
-    """The samples of one mode, up to the event that ends it."""
+    """Times, states and inputs of the samples of one mode, up to the event that ends it."""
 
     mode: ModeKey
-    samples: _GrowingTable
+    samples: list[tuple[float, Array, Array]] = field(default_factory=list)
     event: Event | None = None
 
 
@@ -53,8 +32,8 @@ class Recording:
     def put(self, t: float, x: Array, u: Array, mode: ModeKey) -> None:
         """Append a sample: time in s, state (nx,), the input (nu,) from there on, and the mode."""
         if not self._stretches or self._stretches[-1].event is not None:
-            self._stretches.append(_Stretch(mode, _GrowingTable(1 + len(x) + len(u))))
-        self._stretches[-1].samples.append(t, x, u)
+            self._stretches.append(_Stretch(mode))
+        self._stretches[-1].samples.append((t, x.copy(), u.copy()))
 
     def event(self, event: Event) -> None:
         """End the present stretch with an event; one before the first sample is left out."""
@@ -73,16 +52,15 @@ class Recording:
             arcs.append(_arc(system, k, stretch))
             last = k == len(self._stretches) - 1
             if stretch.event is not None and not last:
-                after = self._stretches[k + 1].samples.rows[0, -len(stretch.event.input_after) :]
+                _, _, after = self._stretches[k + 1].samples[0]
                 events.append(replace(stretch.event, index=k, input_after=read_only(after.copy())))
         return HybridTrajectory(tuple(arcs), tuple(events), system)
 
 
 def _arc(system: HybridSystem, index: int, stretch: _Stretch) -> Arc:
     """The arc of a stretch: Chebyshev series of degree one in states and zero in inputs."""
-    mode, rows = system.mode(stretch.mode), stretch.samples.rows
-    nx = mode.space.nx
-    times, states, inputs = rows[:, 0], rows[:, 1 : nx + 1], rows[:, nx + 1 :]
+    mode = system.mode(stretch.mode)
+    times, states, inputs = map(np.array, zip(*stretch.samples, strict=True))
     if stretch.event is not None and stretch.event.time > times[-1]:
         times = np.append(times, stretch.event.time)
         states = np.vstack([states, stretch.event.state_before])
@@ -92,7 +70,7 @@ def _arc(system: HybridSystem, index: int, stretch: _Stretch) -> Arc:
     else:
         lengths = np.diff(times)
     n = len(lengths)
-    state_series, input_series = np.zeros((n, 8, nx)), np.zeros((n, 8, mode.nu))
+    state_series, input_series = np.zeros((n, 8, mode.space.nx)), np.zeros((n, 8, mode.nu))
     state_series[:, 0] = 0.5 * (states[1:] + states[:-1])
     state_series[:, 1] = 0.5 * (states[1:] - states[:-1])
     input_series[:, 0] = inputs[:n]

@@ -9,7 +9,7 @@ visit modes that the nominal one never enters; a phantom arc is the reference th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -53,7 +53,8 @@ class Reference:
     """A nominal trajectory with its extended arcs, and the phantom arcs of its events.
 
     Events of a reference are those of guards. Where the nominal policy changed its law in between,
-    the nominal trajectory has an arc more, but the reference goes on. `arcs[i]` is defined on
+    the nominal trajectory has an arc more, but the reference goes on: its arc has a change more
+    (see `Arc.changes`). `arcs[i]` is defined on
     [start - before, end + after] of the time between events i - 1 and i; its mode is the one in
     which it begins. `phantoms` maps (event index, guards that have fired) to the phantom arc there.
     `impacts` has M, J and bounds of the impulses of each event, None where it changes no velocity.
@@ -74,12 +75,6 @@ class Reference:
     def events(self) -> tuple[Event, ...]:
         """The nominal events of guards."""
         return self.nominal.guard_events
-
-    @property
-    def changes(self) -> tuple[tuple[float, ...], ...]:
-        """Times at which the nominal policy changed its law, for each arc of the reference, s."""
-        pieces = ([p for arc in row for p in arc.pieces] for row in stretches(self.nominal))
-        return tuple(tuple(piece.end for piece in row[:-1]) for row in pieces)
 
 
 def stretches(trajectory: HybridTrajectory) -> list[list[Arc]]:
@@ -144,7 +139,8 @@ def extend(
     for k, event in enumerate(events):
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
         found = firings_at(system, event)
-        impacts.append(_impact(system, event, found))
+        first = [one.jump.state for one in found if len(one.order) == 1]
+        impacts.append(impact_of(system, event, [one.jump.impulses for one in found], first))
         for fired, one in intermediate(found).items():
             flow = partial(_integrate, system, integrator, one.mode, u, event.time, one.jump.state)
             arc = joined(0, [flow(-early[k]), flow(late[k])])
@@ -177,12 +173,6 @@ def intermediate(firings: Iterable[Firing]) -> dict[frozenset[str], Firing]:
     return first
 
 
-def _impact(system: HybridSystem, event: Event, firings: Sequence[Firing]) -> Impact | None:
-    """What an event may do to velocities, over all orders of its guards."""
-    first = [one.jump.state for one in firings if len(one.order) == 1]
-    return impact_of(system, event, [one.jump.impulses for one in firings], first)
-
-
 def held(arc: Arc) -> Feedforward:
     """The input of an arc, held where it ends."""
     return lambda t: arc.input(float(min(max(t, arc.start), arc.end)))
@@ -213,7 +203,15 @@ def _continued(
     u, v = inputs[first.index], inputs[last.index]
     past = _integrate(system, integrator, first.mode, u, first.start, first(first.start), -before)
     future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
-    return joined(first.index, [past, *pieces, future])
+    nominal = [piece for arc in pieces for piece in arc.pieces]
+    return joined(first.index, [past, nominal[0], *map(_begun_anew, nominal[1:]), future])
+
+
+def _begun_anew(arc: Arc) -> Arc:
+    """The arc, marked as following another law than what comes before it."""
+    jumps = arc.jumps.copy()
+    jumps[0] = True
+    return replace(arc, jumps=jumps)
 
 
 def _integrate(
@@ -231,10 +229,6 @@ def _integrate(
     end = time + duration
     steps = list(integrator.steps(mode, law, time, state, end)) if duration != 0.0 else []
     if duration < 0.0:
-        steps = [_reversed(step) for step in reversed(steps)]
+        steps = [Step(s.end, s.start, s.states[::-1], s.inputs[::-1]) for s in reversed(steps)]
     start, stop = min(time, end), max(time, end)
     return arc_from_steps(0, mode, steps, start, state, u(time), stop)
-
-
-def _reversed(step: Step) -> Step:
-    return Step(step.end, step.start, step.states[::-1], step.inputs[::-1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,12 +20,11 @@ from hybridctl.checks import Array, instance, number
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import Unexplained
 from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
-from hybridctl.control.laws import Tracking, checked_limits, piece, scheduled
+from hybridctl.control.laws import Tracking, checked_limits, next_jump, scheduled
 from hybridctl.control.reference import Reference
 from hybridctl.errors import ReferenceRangeError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw, LinearFeedback
-from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Event
 
@@ -123,9 +122,8 @@ class ReferenceSpreading:
     """Tracking of the extended arc with the same event count as the state, [RS] 3.1.2, 4.1.2.
 
     gains: a `GainSchedule`, or one matrix K (nu, ndx) per arc of the reference.
-    phantom_gains: K by mode for the phantom arcs, beside matrices. A phantom arc without a gain
-    holds its feedback off, so that only the feedforward acts until the simultaneous event is
-    complete.
+    A phantom arc without a gain in the schedule holds its feedback off, so that only the
+    feedforward acts until the simultaneous event is complete.
     limits: the greatest absolute inputs (nu,), or the least and the greatest (2, nu); the input
     is cut there. That is a kink, which the error control of the integrator resolves.
     interim: what to do while an impact lasts or is incomplete, for plants whose impacts take time
@@ -143,14 +141,13 @@ class ReferenceSpreading:
         self,
         reference: Reference,
         gains: GainSchedule | Sequence[ArrayLike],
-        phantom_gains: Mapping[ModeKey, ArrayLike] | None = None,
         *,
         limits: ArrayLike | None = None,
         interim: Interim | None = None,
         patience: float = math.inf,
     ) -> None:
         self.reference = reference
-        self.gains = scheduled(reference, gains, phantom_gains)
+        self.gains = scheduled(reference, gains)
         self.limits = checked_limits(reference, limits)
         self.interim = Interim() if interim is None else instance("interim", interim, Interim)
         self.patience = patience
@@ -163,11 +160,12 @@ class ReferenceSpreading:
             for impact in reference.impacts
         )
 
-    def gain(self, position: Position) -> GainCurve | None:
-        """The gain K(t) at a position; None where the feedback is off."""
+    def gain(self, position: Position) -> GainCurve:
+        """The gain K(t) at a position, zero where the feedback is off."""
         if not position.fired:
             return self.gains.arcs[position.macro]
-        return self.gains.phantoms.get((position.macro, position.fired))
+        off = GainCurve.constant(np.zeros(self.gains.arcs[position.macro].values.shape[1:]))
+        return self.gains.phantoms.get((position.macro, position.fired), off)
 
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback on the arc that `history` calls for.
@@ -177,8 +175,8 @@ class ReferenceSpreading:
         position, moment = self._where(history)
         if moment.event is not None:
             return self._between(moment.event, moment, history.time)
-        arc, _ = self._piece(position, history.time)
         whole = followed(self.reference, position)
+        arc = whole.piece(history.time)
         if history.events and not whole.start <= history.time <= whole.end:
             raise ReferenceRangeError(
                 f"event at t = {history.time:.6g} s enters mode {history.mode!r}, whose reference "
@@ -196,12 +194,7 @@ class ReferenceSpreading:
         position, moment = self._where(history)
         if moment.event is not None:
             position = Position(moment.event + moment.under_way, 0, frozenset())
-        return min(self._piece(position, history.time)[1], moment.until)
-
-    def _piece(self, position: Position, time: float) -> tuple[Arc, float]:
-        """The piece of the arc at a position, and when it ends."""
-        changes = () if position.fired else self.reference.changes[position.macro]
-        return piece(followed(self.reference, position), changes, time)
+        return min(next_jump(followed(self.reference, position), history.time), moment.until)
 
     def _where(self, history: History) -> tuple[Position, InterimMoment]:
         """The position, and where the time lies in the window of an impact."""
@@ -231,8 +224,7 @@ class ReferenceSpreading:
         """The law of the interim mode of an event."""
         k, unexplained = event + moment.under_way, self._unexplained[event]
         assert unexplained is not None
-        arc, _ = piece(self.reference.arcs[k], self.reference.changes[k], time)
-        ante = self.reference.arcs[event]
+        arc, ante = self.reference.arcs[k].piece(time), self.reference.arcs[event]
         closing = moment.closing, moment.until
         return InterimLaw(arc, ante, self.gains.arcs[k], unexplained, self.limits, closing)
 

@@ -29,6 +29,11 @@ class TrackingError:
     errors: Array
     arcs: Array
 
+    def since(self, arc: int) -> TrackingError:
+        """The samples from this arc on."""
+        kept = self.arcs >= arc
+        return TrackingError(self.kind, self.times[kept], self.errors[kept], self.arcs[kept])
+
     @property
     def norms(self) -> Array:
         """The norms |error| of the samples."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.logs.raw import MAX_BYTES, RawLog, RawTable, missing_extra, too_large
+from hybridctl.logs.raw import HEADER, MAX_BYTES, RawLog, RawTable, needing, too_large
 
 TEXT = "it is text"
 _DEPTH = 12
@@ -147,7 +147,6 @@ def _by_label(arrays: list[Any], names: list[Any], labels: list[str]) -> Any:
     return out
 
 
-METADATA = "hybridctl_log"
 _TIMES_FILE = 1000  # messages compress well, but not more than this
 
 
@@ -156,11 +155,9 @@ def read_bag(path: Path, chosen: Collection[str] | None, *, ros1: bool) -> RawLo
 
     ROS 2 bags without message definitions are read with those of the latest distribution known.
     """
-    try:
+    with needing(path, "a ROS bag", "rosbags", "ros"):
         from rosbags.highlevel import AnyReader
         from rosbags.typesys import Stores, get_typestore
-    except ImportError as error:
-        raise missing_extra(path, "a ROS bag", "rosbags", "ros") from error
     topics: dict[str, Topic] = {}
     notes: dict[str, None] = {}
     with TemporaryDirectory() as folder:
@@ -201,10 +198,8 @@ def read_mcap(path: Path, chosen: Collection[str] | None) -> RawLog:
 
     Checksums are verified where the file has them.
     """
-    try:
+    with needing(path, "MCAP", "mcap", "ros"):
         from mcap.reader import SeekingReader
-    except ImportError as error:
-        raise missing_extra(path, "MCAP", "mcap", "ros") from error
     size = path.stat().st_size
     topics: dict[str, Topic] = {}
     decoders: dict[int, Callable[[bytes], Any] | None] = {}
@@ -221,7 +216,7 @@ def read_mcap(path: Path, chosen: Collection[str] | None) -> RawLog:
                 raise too_large(path, "a chunk", declared)
         native = None
         for record in reader.iter_metadata():
-            if record.name == METADATA:
+            if record.name == HEADER:
                 native = json.loads(record.metadata["header"])
         for schema, channel, message in reader.iter_messages(chosen, log_time_order=False):
             budget -= len(message.data) + 1
@@ -246,10 +241,8 @@ def _decoder(path: Path, channel: Any, schema: Any) -> Callable[[bytes], Any] | 
         return json.loads
     if channel.message_encoding not in ("cdr", "ros1") or schema is None:
         return None
-    try:
+    with needing(path, "ROS messages", "rosbags", "ros"):
         from rosbags.typesys import Stores, get_types_from_idl, get_types_from_msg, get_typestore
-    except ImportError as error:
-        raise missing_extra(path, "ROS messages", "rosbags", "ros") from error
     store = get_typestore(Stores.EMPTY)
     definition = schema.data.decode()
     if schema.encoding == "ros2idl":

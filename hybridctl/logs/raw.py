@@ -16,6 +16,7 @@ from hybridctl.errors import FileFormatError, HybridctlError, InputError
 
 Field = NDArray[Any]
 MAX_BYTES = 4 * 2**30
+HEADER = "hybridctl_log"  # of logs that hybridctl wrote: where a file holds what its columns are
 _OBVIOUS = ("t", "time", "times", "stamp", "stamps", "timestamp", "timestamps")
 _SUFFIX = {"": "s", "s": "s", "sec": "s", "unix": "s", "ms": "ms", "us": "us", "ns": "ns"}
 
@@ -109,9 +110,13 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         ) from error
 
 
-def missing_extra(path: Path, kind: str, package: str, extra: str) -> InputError:
-    """The error for a format whose library is not installed."""
-    return InputError(
-        f"{path}: reading or writing {kind} needs the package {package}; install it with "
-        f'pip install "hybridctl[{extra}]"'
-    )
+@contextmanager
+def needing(path: Path, kind: str, package: str, extra: str) -> Iterator[None]:
+    """Say which package is to be installed, where what is imported inside is not there."""
+    try:
+        yield
+    except ImportError as error:
+        raise InputError(
+            f"{path}: reading or writing {kind} needs the package {package}; install it with "
+            f'pip install "hybridctl[{extra}]"'
+        ) from error

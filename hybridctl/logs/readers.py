@@ -23,9 +23,17 @@ import numpy as np
 
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.logs.bags import read_bag, read_mcap
-from hybridctl.logs.raw import MAX_BYTES, Field, RawLog, RawTable, missing_extra, reading, too_large
+from hybridctl.logs.raw import (
+    HEADER,
+    MAX_BYTES,
+    Field,
+    RawLog,
+    RawTable,
+    needing,
+    reading,
+    too_large,
+)
 
-HEADER = "hybridctl_log"
 PATIENCE = 20.0  # s
 _DEFLATE = 1032  # the most that deflate can compress
 _FILL = 2**20  # chunks that were never written may be declared up to this
@@ -86,8 +94,9 @@ def read_hdf5(path: Path) -> RawLog:
     still). Links to other
     files are not followed. Needs h5py (the extra `hdf5`).
     """
-    if find_spec("h5py") is None:
-        raise missing_extra(path, "HDF5", "h5py", "hdf5")
+    with needing(path, "HDF5", "h5py", "hdf5"):
+        if find_spec("h5py") is None:  # not imported here, see above
+            raise ImportError
     size = path.stat().st_size
     limit = min(MAX_BYTES, 2 * _DEFLATE * size + _FILL)
     with TemporaryDirectory() as folder:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as Dictionary
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,9 @@ from hybridctl import checks
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.files import atomic
-from hybridctl.logs.bags import METADATA
 from hybridctl.logs.native import header
-from hybridctl.logs.raw import missing_extra
-from hybridctl.logs.readers import HEADER, MARK
+from hybridctl.logs.raw import HEADER, needing
+from hybridctl.logs.readers import MARK
 from hybridctl.logs.schema import Log
 
 _NUMBER = {"type": "number"}
@@ -34,39 +33,30 @@ _TIME = {"sec": {"type": "integer"}, "nsec": {"type": "integer"}}
 
 
 class McapFile:
-    """An MCAP file being written; `header` goes into its metadata."""
+    """An MCAP file being written, of topics with JSON messages."""
 
-    def __init__(self, path: Path, header: str | None = None) -> None:
-        try:
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    @staticmethod
+    @contextmanager
+    def at(path: Path, header: str | None = None) -> Iterator[McapFile]:
+        """The file of a path; `header` goes into its metadata."""
+        with needing(path, "MCAP", "mcap", "ros"):
             from mcap.writer import Writer
-        except ImportError as error:
-            raise missing_extra(path, "MCAP", "mcap", "ros") from error
-        self._stream = path.open("wb")
-        self._writer = Writer(self._stream)
-        self._writer.start(profile="", library="hybridctl")
-        if header is not None:
-            self._writer.add_metadata(METADATA, {"header": header})
-
-    def __enter__(self) -> McapFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            if kind is None:
-                self._writer.finish()  # type: ignore[no-untyped-call]
-        finally:
-            self._stream.close()
+        with path.open("wb") as stream:
+            writer: Any = Writer(stream)
+            writer.start(profile="", library="hybridctl")
+            if header is not None:
+                writer.add_metadata(HEADER, {"header": header})
+            yield McapFile(writer)
+            writer.finish()
 
     def topic(self, name: str, schema_name: str, schema: Dictionary[str, Any]) -> int:
         """A topic of JSON messages; its number."""
         data = json.dumps(schema).encode()
         number = self._writer.register_schema(schema_name, "jsonschema", data)
-        return self._writer.register_channel(name, "json", number)
+        return int(self._writer.register_channel(name, "json", number))
 
     def write(self, topic: int, origin_ns: int, time: float, message: Dictionary[str, Any]) -> None:
         """A message at `time` seconds after `origin_ns`."""
@@ -149,13 +139,19 @@ def write_estimates(
         checks.member("columns", key, arrays)
     paths = [Path(folder) / f"{name}.npz", Path(folder) / f"{name}.csv"]
     with atomic(paths[0]) as temporary:
-        _npz(temporary, t, arrays, labels, origin_ns)
+        columned = {
+            f"{key}_columns": np.array(names)
+            for key, names in labels.items()
+            if arrays[key].ndim == 2
+        }
+        known = {"time": t, "origin_ns": np.array(origin_ns)}
+        _save(temporary, known | arrays | columned)
     with atomic(paths[1]) as temporary:
         _csv(temporary, t, arrays, labels)
     if mcap:
         paths.append(Path(folder) / f"{name}.mcap")
         tracks = {key: (p.frame, _poses(key, p, len(t))) for key, p in (poses or {}).items()}
-        with atomic(paths[2]) as temporary, McapFile(temporary) as file:
+        with atomic(paths[2]) as temporary, McapFile.at(temporary) as file:
             _messages(file, t, arrays, labels, origin_ns)
             for key, (frame, rows) in tracks.items():
                 _pose_messages(file, t, key, frame, rows, origin_ns)
@@ -189,21 +185,6 @@ def _labels(name: str, value: NDArray[Any], given: Dictionary[str, Sequence[str]
 
 def _poses(name: str, series: PoseSeries, count: int) -> Array:
     return checks.array(f"poses of {name!r}", series.poses, (count, 7))
-
-
-def _npz(
-    path: Path,
-    times: Array,
-    arrays: Dictionary[str, NDArray[Any]],
-    labels: Dictionary[str, list[str]],
-    origin_ns: int,
-) -> None:
-    named = {
-        f"{key}_columns": np.array(label) for key, label in labels.items() if arrays[key].ndim == 2
-    }
-    content: dict[str, Any] = {"time": times, "origin_ns": np.array(origin_ns), **arrays, **named}
-    with path.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **content)
 
 
 def _csv(
@@ -322,15 +303,17 @@ def _write_npz(path: Path, log: Log) -> None:
     for name, channel in log.channels.items():
         arrays[f"{name}/times"] = channel.times
         arrays[f"{name}/values"] = channel.values
+    _save(path, arrays)
+
+
+def _save(path: Path, arrays: dict[str, Any]) -> None:
     with path.open("wb") as file:
         np.savez_compressed(file, allow_pickle=False, **arrays)
 
 
 def _write_hdf5(path: Path, log: Log) -> None:
-    try:
+    with needing(path, "HDF5", "h5py", "hdf5"):
         import h5py
-    except ImportError as error:
-        raise missing_extra(path, "HDF5", "h5py", "hdf5") from error
     with h5py.File(path, "w") as file:
         file.attrs[HEADER] = json.dumps(header(log))
         for name, channel in log.channels.items():
@@ -342,7 +325,7 @@ def _write_hdf5(path: Path, log: Log) -> None:
 
 
 def _write_mcap(path: Path, log: Log) -> None:
-    with McapFile(path, json.dumps(header(log))) as file:
+    with McapFile.at(path, json.dumps(header(log))) as file:
         for name, channel in log.channels.items():
             values = {column: {"type": ["number", "null"]} for column in channel.columns}
             schema = object_schema({"time": {"type": "number"}, "values": object_schema(values)})

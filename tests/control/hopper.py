@@ -6,12 +6,10 @@ and the force along the leg, N.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.control.lqr.periodic import Placement
+from hybridctl.control.lqr.periodic import LaterPeriod
 from hybridctl.control.trajectory.functions import jump_of
 from hybridctl.control.trajectory.optimise import OptimalTrajectory
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
@@ -94,10 +92,9 @@ def hops(planned: Task, motion: OptimalTrajectory, count: int) -> HybridTrajecto
         curves[1].rate(plan.end),
         impulses[:1],
     )
-    place = replace(Placement.first(plan, symmetry), shift=shift)
-    arcs, events = [], []
-    for _ in range(count):
-        arcs += [place.arc(arc, len(arcs) + i) for i, arc in enumerate(plan.arcs)]
-        events += [place.event(e, len(events) + i) for i, e in enumerate((*plan.events, down))]
-        place = place.next()
+    later = LaterPeriod(symmetry, plan.end - plan.start, shift)
+    arcs, events = list(plan.arcs), [*plan.events, down]
+    for _ in range(count - 1):
+        arcs += [later.arc(arc, len(arcs) + i) for i, arc in enumerate(arcs[-2:])]
+        events += [later.event(e, len(events) + i) for i, e in enumerate(events[-2:])]
     return HybridTrajectory(tuple(arcs), tuple(events[:-1]), planned.system)

@@ -32,7 +32,7 @@ def test_inputs_and_states_are_those_of_the_motion_at_that_share_of_it(course):
 
 def test_after_a_step_the_motion_begins_again_where_it_began(course):
     """The tread up is along free directions, so the offset takes it back, to the plan's 1e-6."""
-    j = course.junction(0)
+    j = course.junctions[0]
     after, _ = course.models[0].jump(course.states(0, np.ones(1))[0])
     begin = course.states(0, np.zeros(1))[0]
     np.testing.assert_allclose(j.matrix @ after + j.offset, begin, atol=1e-6)
@@ -70,13 +70,13 @@ def test_a_plan_says_where_a_time_is_in_it(course, plan):
 
 def test_the_rest_of_a_step_may_be_short_and_whole_steps_less_so(course, plan):
     """Of the rest next to nothing may be left, of a whole step two fifths."""
-    rest, whole, _ = course.aims(plan.sections, np.full(3, np.inf))
+    rest, whole = (course.aim(plan.sections[k], k > 0, np.inf) for k in (0, 1))
     length, longest = course.length(0), course.horizon.longest
     assert rest.least == pytest.approx(-0.5 * length, abs=1e-5)
     assert rest.greatest == pytest.approx((longest - 1.0) * 0.5 * length + 0.03)
     assert whole.least == pytest.approx(-0.6 * length)
     assert whole.greatest == pytest.approx(0.8 * length + 0.03)
-    few = course.aims(plan.sections, np.full(3, 1e-3))[1]
+    few = course.aim(plan.sections[1], True, 1e-3)
     assert (few.least, few.greatest) == (-1e-3, 1e-3)
 
 

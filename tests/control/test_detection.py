@@ -110,7 +110,7 @@ def test_events_are_in_the_order_in_which_they_get_known(bounces, seed):
     lags = [max(0.0, 0.03 + 0.03 * number) for number in numbers]
     times = {e.index: e.time + lag for e, lag in zip(hits, lags, strict=True)}
     expected = sorted((times.get(e.index, e.time), e.index) for e in events)
-    found = detection.detected(now, lambda events: np.inf)
+    found, _ = detection.known(now, lambda events: np.inf)
     assert [e.index for e in found.events] == [i for t, i in expected if t <= 0.4]
 
 
@@ -140,11 +140,11 @@ def test_noise_decides_which_impacts_are_missed(bounces, above):
     for seed in range(40):
         threshold = (1.0 + 0.01 * above) * impulse
         detection = Detection(threshold=threshold, noise=0.01 * impulse, seed=seed)
-        detected = detection.detected(history, lambda events: 0.45)
+        found, following = detection.known(history, lambda events: 0.45)
         noise = np.random.default_rng((seed, 0)).standard_normal(2)[1]
-        assert detected.events == (plain.events if noise >= above else ())
-        assert detected.next_change == np.inf
-        known.append(len(detected.events))
+        assert found.events == (plain.events if noise >= above else ())
+        assert following == np.inf
+        known.append(len(found.events))
     # of 40 draws, within three deviations
     assert abs(sum(known) - 40.0 * norm.sf(above)) < 3.0 * np.sqrt(10.0)
 
@@ -221,10 +221,10 @@ def test_without_gains_there_is_feedforward_alone_on_phantom_arcs():
     plant = ball_on_two_floors()
     nominal = hc.simulate(plant, "00", [1.0, 0.0], (0.0, 0.8))
     reference = hc.extend(plant, nominal, before=0.1, after=0.1)
-    between = {"01": GAIN, "10": GAIN}
+    between = GainSchedule.constant([GAIN] * 2, dict.fromkeys(reference.phantoms, GAIN))
     split = ball_on_two_floors(gap=0.02)
     none = hc.ReferenceSpreading(reference, [GAIN] * 2)
-    fed = hc.ReferenceSpreading(reference, [GAIN] * 2, between)
+    fed = hc.ReferenceSpreading(reference, between)
     runs = [hc.simulate(split, "00", [1.03, 0.0], (0.0, 0.6), p) for p in (none, fed)]
     phantom, (arc, fed_back) = runs[0].events[0].guards, (run.arcs[1] for run in runs)
     t = 0.5 * (arc.start + arc.end)
@@ -247,8 +247,6 @@ def test_a_schedule_is_the_same_as_its_matrices(bounces):
 def test_wrong_arguments_are_named(bounces):
     _, reference = bounces
     schedule = GainSchedule.constant([GAIN] * 3)
-    with pytest.raises(InputError, match="part of a GainSchedule"):
-        hc.ReferenceSpreading(reference, schedule, {"air": GAIN})
     wrong = replace(schedule, phantoms={(0, frozenset("x")): schedule.arcs[0]})
     with pytest.raises(InputError, match="there is no such phantom arc"):
         hc.ReferenceSpreading(reference, wrong)

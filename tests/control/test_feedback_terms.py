@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.laws import Projection, Shifted, Tracking
+from hybridctl.control.laws import ProjectedGain, Shifted, Tracking
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.series import DEGREE
 from hybridctl.spaces import VectorSpace
@@ -62,14 +62,14 @@ def test_a_knot_within_rounding_of_a_jump_of_the_input_does_not_blur_it(arc):
 
 
 @pytest.mark.parametrize("often", [False, True])
-@pytest.mark.parametrize("without", ["gain", "projection"])
-def test_laws_that_have_no_table_are_followed_as_they_are(arc, often, without):
-    gain = None if without == "gain" else curves()["cubics"]
-    projection = None if without == "gain" else Projection(np.diag([1.0, 0.0, 0.0]), 0.4, 0.7, 0.1)
-    law = Tracking(arc, gain, None, projection, often)
-    offsets, gains = law.along(TIMES)
+def test_a_projected_gain_has_no_table_and_is_followed_as_it_is(arc, often):
+    removed, curve = np.diag([1.0, 0.0, 0.0]), curves()["cubics"]
+    gain = ProjectedGain(curve, removed, 0.4, 0.7, 0.1)
+    offsets, gains = Tracking(arc, gain, None, often).along(TIMES)
     alpha, mu = arc.states_and_inputs(TIMES)
-    k = np.zeros_like(gains) if gain is None else gain(TIMES) @ projection(TIMES)
+    inside = np.maximum(np.minimum(TIMES - 0.4, 0.7 - TIMES), 0.0)
+    weight = (1.0 - np.exp(-inside / 0.1))[:, None, None]
+    k = curve(TIMES) @ (np.eye(NX) - weight * removed)
     np.testing.assert_allclose(gains, k, atol=ROUNDING)
     np.testing.assert_allclose(offsets, mu + (k @ alpha[:, :, None])[:, :, 0], atol=ROUNDING)
 

@@ -18,7 +18,7 @@ from hybridctl.control.ilqr.backward import (
     with_curvature,
 )
 from hybridctl.control.ilqr.cost import QuadraticCost
-from hybridctl.control.ilqr.rollout import RolloutFeedback, ShootingProblem, closed_loop, open_loop
+from hybridctl.control.ilqr.rollout import ShootingProblem, closed_loop, open_loop
 from hybridctl.control.ilqr.search import ilqr
 from hybridctl.errors import InputError, ZenoError
 from hybridctl.sensitivity.linearize import linearize
@@ -141,7 +141,7 @@ def test_the_gains_are_those_of_the_sampled_problem():
     best, u = hover_cost(3.0, 20)
     assert back.expected(1.0) == pytest.approx(now.cost - best, rel=1e-9)
     np.testing.assert_allclose(G + back.offsets[0], u[:1], atol=1e-7)
-    found = closed_loop(plant, RolloutFeedback(now.rollout, back.offsets, back.gains), 1.0)
+    found = closed_loop(plant, now.rollout, back.offsets, back.gains)
     np.testing.assert_allclose(found.inputs[:, 0], u, atol=1e-7)
 
 
@@ -215,12 +215,12 @@ def test_feedback_follows_the_arc_of_the_same_count():
     found = search(ball(), 0.0, 1.0)
     now = expand(plant, open_loop(plant, found.inputs), cost, linearize)
     back = sweep(now, 0.0)
-    feedback = RolloutFeedback(now.rollout, np.zeros_like(back.offsets), back.gains)
+    feedback = now.rollout, np.zeros_like(back.offsets), back.gains
     moved = replace(plant, x0=np.array([4.1, 0.0]))
-    closed = total_cost(moved, closed_loop(moved, feedback, 1.0), cost)
+    closed = total_cost(moved, closed_loop(moved, *feedback), cost)
     opened = total_cost(moved, open_loop(moved, found.inputs), cost)
     assert closed < 0.5 * (opened + now.cost)
-    same = closed_loop(plant, feedback, 1.0)
+    same = closed_loop(plant, *feedback)
     np.testing.assert_array_equal(same.inputs, now.rollout.inputs)
 
 
@@ -298,7 +298,7 @@ def test_the_gradient_of_a_cost_on_a_manifold_is_exact():
     )  # fmt: skip
     x, u, t = space.integrate(target, 0.5 * rng.normal(size=12)), rng.normal(size=2), 0.7
     here, last = cost.running(t, x, u), cost.final(x)
-    scale = np.abs(here.state).max()
+    scale = np.abs(here.gradient[:12]).max()
     turns = np.zeros((12, 12))
     for i, e in enumerate(np.eye(12)):
         ends = [space.integrate(x, s * h * e) for s in (1.0, -1.0)]
@@ -306,19 +306,21 @@ def test_the_gradient_of_a_cost_on_a_manifold_is_exact():
             (space.difference(target, ends[0]) - space.difference(target, ends[1])) / 2 / h
         )
         # Central differences: h^2 of third derivatives, rounding over h.
-        for value, slope in ((lambda y: cost.running(t, y, u).value, here.state[i]),
-                             (lambda y: cost.final(y).value, last.state[i])):  # fmt: skip
+        for value, slope in ((lambda y: cost.running(t, y, u).value, here.gradient[i]),
+                             (lambda y: cost.final(y).value, last.gradient[i])):  # fmt: skip
             assert (value(ends[0]) - value(ends[1])) / (2 * h) == pytest.approx(
                 slope, abs=1e-7 * scale
             )
     for found, weight in (
-        (here.state_state, weights["state"]),
-        (last.state_state, weights["final"]),
+        (here.hessian[:12, :12], weights["state"]),
+        (last.hessian, weights["final"]),
     ):
         np.testing.assert_allclose(found, turns.T @ weight @ turns, atol=1e-7 * scale)
     for i, e in enumerate(np.eye(2)):
         ends = [cost.running(t, x, u + s * h * e).value for s in (1.0, -1.0)]
-        assert (ends[0] - ends[1]) / (2 * h) == pytest.approx(here.input[i], abs=1e-7 * scale)
+        assert (ends[0] - ends[1]) / (2 * h) == pytest.approx(
+            here.gradient[12 + i], abs=1e-7 * scale
+        )
     assert cost.running(t, target, np.array([t, -2.0])).value == 0.0
 
 
@@ -333,7 +335,7 @@ def test_where_the_run_is_late_feedback_is_on_the_arc_flown_on():
     bounce = int(np.searchsorted(plant.times, event.time))
     gains = tuple(np.array([[0.03 + 0.01 * k, 0.02, 0.05]]) for k in range(24))
     late = replace(plant, x0=X0 + np.array([1.2, 0.0]))
-    found = closed_loop(late, RolloutFeedback(nominal, np.zeros((25, 1)), gains), 1.0)
+    found = closed_loop(late, nominal, np.zeros((25, 1)), gains)
     assert found.events[0].time > plant.times[bounce + 1]
     for k in (bounce, bounce + 1):
         s, force = plant.times[k] - event.time, event.input_before[0]

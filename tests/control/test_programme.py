@@ -36,9 +36,9 @@ def section(course):
 
 
 def iterated(course, section, limits=LIMITS):
-    (aim,) = course.aims((section,), np.array([np.inf]))
+    aim = course.aim(section, False, np.inf)
     costs = Costs(STATE, INPUT, DURATION, LAST)
-    made = Programme(course.models, [section], [aim], [course.junction(0)], costs, limits)
+    made = Programme(course.models, [section], [aim], [course.junctions[0]], costs, limits)
     return aim, made.solution()[0]
 
 

@@ -115,7 +115,7 @@ def test_micro_and_macro_events_are_counted():
     plant = ball_on_two_floors()
     nominal = hc.simulate(plant, "00", [1.0, 0.0], (0.0, 0.8))
     reference = hc.extend(plant, nominal, before=0.1, after=0.1)
-    policy = hc.ReferenceSpreading(reference, [np.zeros((1, 2))] * 2, {"01": np.zeros((1, 2))})
+    policy = hc.ReferenceSpreading(reference, [np.zeros((1, 2))] * 2)
     split = hc.simulate(ball_on_two_floors(gap=0.005), "00", [1.0, 0.0], (0.0, 0.6), policy)
     assert [event.guards for event in split.events] == [("a",), ("b",)]
     stages = [locate(reference, split.events[:k]) for k in range(3)]
@@ -207,8 +207,6 @@ def test_wrong_arguments_are_named(system, reference):
         hc.ReferenceSpreading(reference, [[[1.0, 1.0]]])
     with pytest.raises(InputError, match=r"gains\[1\] must have shape \(1, 2\), got \(2, 2\)"):
         hc.ReferenceSpreading(reference, [[[1.0, 1.0]], np.eye(2)])
-    with pytest.raises(InputError, match="no phantom arc in mode 'zz'"):
-        hc.ReferenceSpreading(reference, [[[1.0, 1.0]]] * 2, {"zz": [[1.0, 1.0]]})
     with pytest.raises(InputError, match="phantom 'pull' is unknown"):
         hc.extend(system, reference.nominal, before=0.1, after=0.1, phantom="pull")
     with pytest.raises(InputError, match="before must be at least 0"):

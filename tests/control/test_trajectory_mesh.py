@@ -69,13 +69,15 @@ def test_half_of_a_margin_may_be_used_up_between_points():
     f, arc = programme.functions[0], at(programme, [0.9]).motion.arcs[0]
 
     def missed(lower):
-        return missed_limits(replace(f, inside_limits=[Limit("force", "N", lower)]), arc, 2)
+        return missed_limits(
+            replace(f, inside=f.inside._replace(limits=[Limit("force", "N", lower)])), arc, 2
+        )
 
     size = Limit("force", "N", 0.0).size
     assert missed(2.0) == pytest.approx((1.0 - 0.9) / size, rel=1e-9)
     assert missed(1.7) <= 0.0
     against = at(programme, [-1.2]).motion.arcs[0]
-    limits = replace(f, inside_limits=[Limit("force", "N", -1.0)])
+    limits = replace(f, inside=f.inside._replace(limits=[Limit("force", "N", -1.0)]))
     assert missed_limits(limits, against, 2) == pytest.approx((1.2 - 1.0) / size, rel=1e-9)
 
 

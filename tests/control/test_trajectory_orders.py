@@ -222,8 +222,8 @@ def test_what_slides_keeps_sliding():
     puck = contact_system(Robot.from_urdf(urdf), [Contact("foot", "puck", floor, friction=0.3)])
     slides = Phase(("slip+",), (), (0.3, 0.4), 2)
     f = phase_functions(Task(puck, [slides], margins=Margins(sliding=0.2)), 0)
-    row = [limit.name for limit in f.inside_limits].index("guard 'foot sticks'")
-    assert f.inside_limits[row].lower == 0.2
+    row = [limit.name for limit in f.inside.limits].index("guard 'foot sticks'")
+    assert f.inside.limits[row].lower == 0.2
     speed = np.array(f.inside([0.0, 0.0, 0.7, 0.0], [0.0, 0.0])).ravel()[row]
     assert speed == pytest.approx(0.7)
 

@@ -165,7 +165,7 @@ def test_what_touches_down_goes_on_as_the_system_says(gait, make):
     """The jump of the course, through the exchange of legs, beside the reset of the walker."""
     course = make()._course
     event = gait.orbit.events[0]
-    j = course.junction(0)
+    j = course.junctions[0]
     after = j.matrix @ course.models[0].jump(event.state_before)[0] + j.offset
     expected = gait.symmetry.matrix @ event.state_after
     np.testing.assert_allclose(after[1:], expected[1:], atol=1e-7)
@@ -281,7 +281,8 @@ def test_durations_that_go_to_and_fro_change_less(gait, make, monkeypatch):
         def solution(self):
             way[0] = -way[0]
             first, second = self._sections
-            return [first, second.changed(0.1, 0.0, way[0] * most[-1])]
+            moved = {"states": second.states + 0.1, "duration": second.duration + way[0] * most[-1]}
+            return [first, replace(second, **moved)]
 
     monkeypatch.setattr(mpc, "Programme", Swinging)
     make(change=0.08).law(middle(gait))

@@ -12,7 +12,7 @@ from hybridctl.robots.rrr_door import system as door
 import hybridctl as hc
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.laws import tracking_law
+from hybridctl.control.laws import ProjectedGain, Tracking
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.errors import InputError, SystemDefinitionError
@@ -204,11 +204,12 @@ def test_tracking_laws_have_the_derivatives_of_their_values():
     run = hc.simulate(system, ("open",) * 8, start, (0.0, 0.4), **FINE)
     arc = with_inputs(run.arcs[0], rng)
     knots, values = np.array([0.0, 0.15, 0.4]), rng.normal(size=(3, 4, 12))
-    limits = np.array([-np.ones(4), np.ones(4)]) * 2.0
+    limits = np.array([-np.ones(4), np.ones(4)]) * 1.0
     for slopes in (None, rng.normal(size=(3, 4, 12))):
-        away = GainCurve(knots, turned.normal(size=(3, 12, 12)))
-        given = arc, GainCurve(knots, values, slopes), limits, away
-        law = tracking_law(*given)
+        gain = ProjectedGain(
+            GainCurve(knots, values, slopes), turned.normal(size=(12, 12)), 0.1, 0.5, 0.2
+        )
+        law = Tracking(arc, gain, limits).differentiable()
         t, h = 0.27, 1e-6
         x = space.integrate(arc(t), 0.3 * rng.normal(size=12))
         by_state = np.array([
@@ -218,7 +219,7 @@ def test_tracking_laws_have_the_derivatives_of_their_values():
         np.testing.assert_allclose(law.jacobian(t, x), by_state, atol=1e-7)
         by_time = (law(t + h, x) - law(t - h, x)) / (2.0 * h)
         np.testing.assert_allclose(law.rate(t, x), by_time, atol=1e-6)
-        cut = np.abs(law(t, x)) == 2.0
+        cut = np.abs(law(t, x)) == 1.0
         assert cut.any()
         assert not cut.all()
 

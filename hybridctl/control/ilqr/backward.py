@@ -36,7 +36,7 @@ import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from hybridctl.checks import Array
-from hybridctl.control.ilqr.cost import Cost, FinalExpansion, RunningExpansion
+from hybridctl.control.ilqr.cost import Cost, Expansion
 from hybridctl.control.ilqr.rollout import Rollout, ShootingProblem
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -100,14 +100,14 @@ class Expanded:
     rollout: Rollout
     weights: Array
     maps: tuple[Interval, ...]
-    running: tuple[RunningExpansion, ...]
-    final: FinalExpansion
+    running: tuple[Expansion, ...]
+    final: Expansion
     curvature: tuple[Array, ...]
 
     @property
     def cost(self) -> float:
         """The cost J."""
-        return _total(self.weights, self.running, self.final)
+        return float(self.weights @ [e.value for e in self.running]) + self.final.value
 
     def costates(self) -> list[Array]:
         """The gradients of J by (x_k, u_k), all later inputs fixed, of all grid times."""
@@ -119,7 +119,7 @@ class Expanded:
     def gradient(self) -> Array:
         """The gradient dJ/du (N+1, nu), exact if the maps are."""
         p = self.costates()
-        nu = len(self.running[0].input)
+        nu = self.rollout.inputs.shape[1]
         later = [augmented(m)[1].T @ q for m, q in zip(self.maps, p[1:], strict=True)]
         return np.array([p[0][-nu:], *later])
 
@@ -130,15 +130,14 @@ class Expanded:
     def stage(self, k: int) -> tuple[Array, Array]:
         """Gradient and Hessian by (x_k, u_k) of the running cost of grid time k."""
         e, w = self.running[k], self.weights[k]
-        hessian = np.block([[e.state_state, e.input_state.T], [e.input_state, e.input_input]])
-        return w * np.concatenate([e.state, e.input]), w * hessian
+        return w * e.gradient, w * e.hessian
 
     def last(self) -> tuple[Array, Array]:
         """The expansion at the last grid time, with the final cost."""
         gradient, hessian = self.stage(-1)
-        n = len(self.final.state)
-        gradient[:n] += self.final.state
-        hessian[:n, :n] += self.final.state_state
+        n = len(self.final.gradient)
+        gradient[:n] += self.final.gradient
+        hessian[:n, :n] += self.final.hessian
         return gradient, hessian
 
 
@@ -174,8 +173,8 @@ def trapezoid(times: Array) -> Array:
 
 def total_cost(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> float:
     """The cost J of a rollout."""
-    running = _running(plant, rollout, cost)
-    return _total(trapezoid(plant.times), running, cost.final(rollout.states[-1]))
+    values = [e.value for e in _running(plant, rollout, cost)]
+    return float(trapezoid(plant.times) @ values) + cost.final(rollout.states[-1]).value
 
 
 def expand(
@@ -233,7 +232,7 @@ def _widths(m: Interval) -> tuple[int, ...]:
 
 def sweep(now: Expanded, regularization: float) -> BackwardSweep | None:
     """The backward pass; None where some Q_vv is not positive definite."""
-    (gradient, hessian), n = now.last(), len(now.final.state)
+    (gradient, hessian), n = now.last(), len(now.final.gradient)
     offsets, gains = list[Array](), list[Array]()
     linear = quadratic = 0.0
     try:
@@ -266,10 +265,6 @@ def sweep(now: Expanded, regularization: float) -> BackwardSweep | None:
     return BackwardSweep(np.array(offsets[::-1]), tuple(gains[::-1]), linear, quadratic)
 
 
-def _running(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> tuple[RunningExpansion, ...]:
+def _running(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> tuple[Expansion, ...]:
     points = zip(plant.times.tolist(), rollout.states, rollout.inputs, strict=True)
     return tuple(cost.running(t, x, u) for t, x, u in points)
-
-
-def _total(weights: Array, running: tuple[RunningExpansion, ...], final: FinalExpansion) -> float:
-    return float(weights @ [e.value for e in running]) + final.value

@@ -9,7 +9,6 @@ where an impact passes a grid time; one of inputs and positions does not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -20,36 +19,25 @@ from hybridctl.checks import Array, array, count, number, semidefinite, vector
 from hybridctl.spaces import Space, difference_jacobians
 
 
-class FinalExpansion(NamedTuple):
-    """The cost phi at a state: value, gradient `state` (ndx,), Hessian `state_state` (ndx, ndx)."""
+class Expansion(NamedTuple):
+    """A cost at a point to second order: value, gradient (m,), and Hessian (m, m).
 
-    value: float
-    state: Array
-    state_state: Array
-
-
-class RunningExpansion(NamedTuple):
-    """Cost l at a point: value, gradients `state` (ndx,), `input` (nu,), and second derivatives.
-
-    `state_state` (ndx, ndx), `input_state` (nu, ndx), `input_input` (nu, nu).
+    By (x, u) for a running cost, m = ndx + nu; by x for that of the final state, m = ndx.
     """
 
     value: float
-    state: Array
-    input: Array
-    state_state: Array
-    input_state: Array
-    input_input: Array
+    gradient: Array
+    hessian: Array
 
 
 class Cost(Protocol):
     """A cost with exact gradients; the Hessians may be those of Gauss and Newton."""
 
-    def running(self, t: float, x: Array, u: Array) -> RunningExpansion:
+    def running(self, t: float, x: Array, u: Array) -> Expansion:
         """The cost per second, l(t, x, u)."""
         ...
 
-    def final(self, x: Array) -> FinalExpansion:
+    def final(self, x: Array) -> Expansion:
         """The cost of the final state, phi(x)."""
         ...
 
@@ -84,26 +72,19 @@ class QuadraticCost:
         self.input = semidefinite("input", input, definite=True)
         self.final_state = semidefinite("final", final, n)
         self.state = semidefinite("state", np.zeros((n, n)) if state is None else state, n)
-        none = np.zeros(len(self.input))
-        self.feedforward = partial(_same, none) if feedforward is None else feedforward
+        self.feedforward = feedforward
 
-    def running(self, t: float, x: Array, u: Array) -> RunningExpansion:
+    def running(self, t: float, x: Array, u: Array) -> Expansion:
         """The cost per second at time t in s and (x, u)."""
         value, gradient, hessian = self._distance(x, self.state)
-        w = u - self.feedforward(t)
+        w = u if self.feedforward is None else u - self.feedforward(t)
         force = self.input @ w
-        return RunningExpansion(
-            value + 0.5 * float(w @ force),
-            gradient,
-            force,
-            hessian,
-            np.zeros((len(u), len(gradient))),
-            self.input,
-        )
+        gradient, hessian = np.append(gradient, force), block_diag(hessian, self.input)
+        return Expansion(value + 0.5 * float(w @ force), gradient, hessian)
 
-    def final(self, x: Array) -> FinalExpansion:
+    def final(self, x: Array) -> Expansion:
         """The cost of the final state."""
-        return FinalExpansion(*self._distance(x, self.final_state))
+        return Expansion(*self._distance(x, self.final_state))
 
     def _distance(self, x: Array, weight: Array) -> tuple[float, Array, Array]:
         d = self.space.difference(self.target, x)
@@ -129,25 +110,17 @@ class TransitionCost:
         c = np.eye(n) if seen is None else array("seen", seen, (None, n))
         self.weight = number("weight", weight, at_least=0.0) * np.kron(np.eye(n), c.T @ c)
 
-    def running(self, t: float, x: Array, u: Array) -> RunningExpansion:
+    def running(self, t: float, x: Array, u: Array) -> Expansion:
         """The cost per second, which does not see Phi."""
         of = self.cost.running(t, x[: self.n], u)
-        more = self.n**2
-        return of._replace(
-            state=np.pad(of.state, (0, more)),
-            state_state=np.pad(of.state_state, (0, more)),
-            input_state=np.pad(of.input_state, ((0, 0), (0, more))),
-        )
+        size = len(x) + len(u)
+        seen = np.r_[: self.n, len(x) : size]
+        gradient, hessian = np.zeros(size), np.zeros((size, size))
+        gradient[seen], hessian[np.ix_(seen, seen)] = of.gradient, of.hessian
+        return Expansion(of.value, gradient, hessian)
 
-    def final(self, x: Array) -> FinalExpansion:
+    def final(self, x: Array) -> Expansion:
         """The cost of the final state and of Phi."""
         of, pull = self.cost.final(x[: self.n]), self.weight @ x[self.n :]
-        return FinalExpansion(
-            of.value + 0.5 * float(x[self.n :] @ pull),
-            np.append(of.state, pull),
-            block_diag(of.state_state, self.weight),
-        )
-
-
-def _same(value: Array, t: float) -> Array:
-    return value
+        gradient, hessian = np.append(of.gradient, pull), block_diag(of.hessian, self.weight)
+        return Expansion(of.value + 0.5 * float(x[self.n :] @ pull), gradient, hessian)

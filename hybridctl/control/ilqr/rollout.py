@@ -9,9 +9,8 @@ Every interval is a simulation of its own, so that no integrator steps over a co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
@@ -77,90 +76,61 @@ class Rollout:
         return HybridTrajectory(tuple(arcs), tuple(events))
 
 
-@dataclass(frozen=True, eq=False)
-class RolloutFeedback:
-    r"""The feedback v_k = v_k* + step * offset_{k+1} + K_k (z_k* - z_k); v_k is u_{k+1}.
-
-    z = (x, u), and u_0 = u_0* + step * offset_0. Where the new motion has had more or fewer events
-    than the rollout, x* is the arc of the rollout with the same mode and event count, continued
-    past its end by its own field with the input held there; the gain is that of the arc's nearest
-    grid time. Where the rollout has no such arc, feedback is held off.
-
-    offsets (N+1, nu), gains N times (nu, ndx + nu).
-    """
-
-    nominal: Rollout
-    offsets: Array
-    gains: Sequence[Array]
-
-
-@dataclass(frozen=True, eq=False)
-class _RolloutStretch:
-    """The part of a rollout in one mode and event count: its arcs, and the grid indices on it."""
-
-    mode: ModeKey
-    count: int
-    arcs: list[Arc]
-    indices: list[int]
+# u_{k+1} by k, by the mode, state and input where interval k begins, and by the events so far.
+_Choice = Callable[[int, ModeKey, Array, Array, int], Array]
 
 
 def open_loop(plant: ShootingProblem, inputs: Array) -> Rollout:
     """The rollout of inputs (N+1, nu) alone. Raises what `simulate` raises."""
-    mode, x = plant.mode, plant.x0
-    pieces, states = list[HybridTrajectory](), [x]
-    for k, (u, v) in enumerate(pairwise(inputs)):
-        pieces.append(plant.piece(k, mode, x, u, v))
-        mode, x = pieces[-1].final_mode, pieces[-1].final_state
-        states.append(x)
-    return Rollout(tuple(pieces), tuple(states), inputs)
+    return _rolled_out(plant, inputs[0], lambda k, *now: inputs[k + 1])
 
 
-def closed_loop(plant: ShootingProblem, feedback: RolloutFeedback, step: float) -> Rollout:
-    """The rollout under feedback, with this part of its offsets. Raises what `simulate` raises."""
-    nominal = feedback.nominal
-    stretches = _stretches(nominal)
+def closed_loop(
+    plant: ShootingProblem, nominal: Rollout, offsets: Array, gains: Sequence[Array]
+) -> Rollout:
+    r"""The rollout under feedback v_k = v_k* + offset_{k+1} + K_k (z_k* - z_k); v_k is u_{k+1}.
+
+    z = (x, u), and u_0 = u_0* + offset_0. Where the new motion has had more or fewer events than
+    the nominal one, x* is the arc of that with the same mode and event count, continued past its
+    end by its own field with the input held there; the gain is that of the arc's nearest grid time.
+    Where there is no such arc, or no grid time on it, feedback is held off.
+
+    offsets (N+1, nu), gains N times (nu, ndx + nu). Raises what `simulate` raises.
+    """
+    arcs, asked = nominal.trajectory().arcs, nominal.inputs + offsets
+    counts = np.cumsum([0, *(len(piece.events) for piece in nominal.pieces[:-1])])
+
+    def chosen(k: int, mode: ModeKey, x: Array, u: Array, count: int) -> Array:
+        known = np.flatnonzero(counts == count)
+        if not known.size or arcs[count].mode != mode:
+            return np.asarray(asked[k + 1])
+        i = int(min(max(k, known[0]), known[-1]))
+        reference = nominal.states[k] if i == k else _continued(plant, arcs[count], k, k > i)
+        error = plant.system.mode(mode).space.difference(x, reference)
+        fed_back = gains[i] @ np.concatenate([error, nominal.inputs[k] - u])
+        return np.asarray(asked[k + 1] + fed_back)
+
+    return _rolled_out(plant, asked[0], chosen)
+
+
+def _rolled_out(plant: ShootingProblem, first: Array, choice: _Choice) -> Rollout:
+    """The rollout whose inputs are chosen one after the other."""
     mode, x, count = plant.mode, plant.x0, 0
-    asked = nominal.inputs + step * feedback.offsets
-    pieces, states, inputs = list[HybridTrajectory](), [x], [asked[0]]
-    for k, v in enumerate(asked[1:]):
-        near = next((s for s in stretches if s.mode == mode and s.count == count), None)
-        if near is not None:
-            reference, i = _reference(plant, nominal, near, k)
-            error = plant.system.mode(mode).space.difference(x, reference)
-            v = v + feedback.gains[i] @ np.concatenate([error, nominal.inputs[k] - inputs[k]])
-        pieces.append(plant.piece(k, mode, x, inputs[k], v))
-        inputs.append(v)
+    pieces, states, inputs = list[HybridTrajectory](), [x], [first]
+    for k in range(len(plant.times) - 1):
+        inputs.append(choice(k, mode, x, inputs[k], count))
+        pieces.append(plant.piece(k, mode, x, *inputs[k:]))
         mode, x = pieces[-1].final_mode, pieces[-1].final_state
         count += len(pieces[-1].events)
         states.append(x)
     return Rollout(tuple(pieces), tuple(states), np.array(inputs))
 
 
-def _stretches(rollout: Rollout) -> list[_RolloutStretch]:
-    """The stretches of a rollout that have a grid time, in order."""
-    found = list[_RolloutStretch]()
-    count, before = 0, list[Arc]()
-    for k, piece in enumerate(rollout.pieces):
-        if not found or found[-1].count != count:
-            found.append(_RolloutStretch(piece.arcs[0].mode, count, before, []))
-        found[-1].indices.append(k)
-        found[-1].arcs.append(piece.arcs[0])
-        before = [piece.arcs[-1]]
-        count += len(piece.events)
-    return found
-
-
-def _reference(
-    plant: ShootingProblem, nominal: Rollout, near: _RolloutStretch, k: int
-) -> tuple[Array, int]:
-    """The state of a stretch at grid index k, continued where it must be; the index of its gain."""
-    i = min(max(k, near.indices[0]), near.indices[-1])
-    if i == k:
-        return nominal.states[k], k
-    arc = near.arcs[-1] if k > i else near.arcs[0]
-    start = arc.end if k > i else arc.start
+def _continued(plant: ShootingProblem, arc: Arc, k: int, past: bool) -> Array:
+    """The state at grid index k on an arc continued past its end, or back past its start."""
+    start = arc.end if past else arc.start
     x, u = arc(start), arc.input(start)
     integrator = Integrator(METHODS["DOP853"], plant.rtol, plant.atol, np.inf)
     mode = plant.system.mode(arc.mode)
     steps = integrator.steps(mode, lambda t, x: u, start, x, float(plant.times[k]))
-    return mode.space.normalize(list(steps)[-1].states[-1]), i
+    return mode.space.normalize(list(steps)[-1].states[-1])

@@ -4,7 +4,7 @@ Inputs that are linear between the times of a grid are improved by sweeps. A bac
 (`backward`) gives offsets and gains from the first-order map of each interval, through the
 events inside it, and the value function, which jumps with the saltation matrix:
 :math:`V^- = G^T V^+ G`, [Salt] (42). Forward, the system is simulated under them with whatever
-events then come (`rollout.Feedback` says how the reference is extended); of the steps 1, 1/2,
+events then come (`rollout.closed_loop` says how the reference is extended); of the steps 1, 1/2,
 1/4, ... along the offsets the largest that lowers the cost as Armijo asks is taken. The method is
 that of reference [13] of [Salt].
 
@@ -39,13 +39,7 @@ from hybridctl.control.ilqr.backward import (
     with_curvature,
 )
 from hybridctl.control.ilqr.cost import Cost
-from hybridctl.control.ilqr.rollout import (
-    Rollout,
-    RolloutFeedback,
-    ShootingProblem,
-    closed_loop,
-    open_loop,
-)
+from hybridctl.control.ilqr.rollout import Rollout, ShootingProblem, closed_loop, open_loop
 from hybridctl.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -144,8 +138,7 @@ def ilqr(
     Raises `InputError` and its kin for bad arguments, and what `simulate` or the linearization
     raises for the first guess: that has to be a motion whose events are transversal.
     """
-    plant = _plant(system, mode, x0, times, rtol, atol)
-    guess = _guess(plant, inputs)
+    plant, guess = _problem(system, mode, x0, times, inputs, (rtol, atol))
     tolerance = number("tolerance", tolerance, above=0.0)
     limit = count("max_iterations", max_iterations, at_least=0)
     mu = 0.0  # grows where no step lowers the cost, and falls where one does
@@ -157,52 +150,43 @@ def ilqr(
         message = _verdict(now, slope, tolerance, mu, len(done) == limit)
         if message is not None:
             break
-        trial = _search(plant, now, back, cost, linearizer)
-        done.append(_record(now, slope, back, mu, trial))
+        found, iteration = _search(plant, now, back, mu, cost, linearizer)
+        done.append(iteration)
         if progress is not None:
-            progress(done[-1])
-        mu = _raised(mu) if trial.found is None else _lowered(mu)
-        if trial.found is not None:
-            now = with_curvature(trial.found, now) if curvature else trial.found
+            progress(iteration)
+        if found is None:
+            mu = _raised(mu)
+        else:
+            mu = mu / _FACTOR if mu / _FACTOR >= _LEAST else 0.0
+            now = with_curvature(found, now) if curvature else found
     return OptimalMotion(
         now.rollout, plant.times, back.gains, now.cost, slope, tuple(done), message
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _LineSearchStep:
-    """What a line search found: the new motion and its step, or None and 0."""
-
-    found: Expanded | None
-    step: float
-    refused: tuple[str, ...]
-
-
 def _search(
-    plant: ShootingProblem, now: Expanded, back: BackwardSweep, cost: Cost, linearizer: Linearizer
-) -> _LineSearchStep:
-    """The largest step whose motion exists, is transversal, and lowers the cost enough."""
-    feedback = RolloutFeedback(now.rollout, back.offsets, back.gains)
-    refused = list[str]()
-    for step in _STEPS:
+    plant: ShootingProblem,
+    now: Expanded,
+    back: BackwardSweep,
+    mu: float,
+    cost: Cost,
+    linearizer: Linearizer,
+) -> tuple[Expanded | None, Iteration]:
+    """The motion of the largest step that exists, is transversal, and lowers the cost enough."""
+    refused, found, step = list[str](), None, 0.0
+    for trial in _STEPS:
         try:
-            rollout = closed_loop(plant, feedback, step)
-            if now.cost - total_cost(plant, rollout, cost) >= _ARMIJO * back.expected(step):
-                return _LineSearchStep(
-                    expand(plant, rollout, cost, linearizer), step, tuple(refused)
-                )
+            rollout = closed_loop(plant, now.rollout, trial * back.offsets, back.gains)
+            if now.cost - total_cost(plant, rollout, cost) >= _ARMIJO * back.expected(trial):
+                found, step = expand(plant, rollout, cost, linearizer), trial
+                break
         except (SimulationError, GuardViolatedError) as error:
-            refused.append(f"step {step:.3g}: {error}")
-    return _LineSearchStep(None, 0.0, tuple(refused))
-
-
-def _record(
-    now: Expanded, slope: float, back: BackwardSweep, mu: float, trial: _LineSearchStep
-) -> Iteration:
+            refused.append(f"step {trial:.3g}: {error}")
     events = tuple(event.guards for event in now.rollout.events)
-    expected = back.expected(trial.step if trial.found is not None else 1.0)
-    actual = 0.0 if trial.found is None else now.cost - trial.found.cost
-    return Iteration(now.cost, slope, events, trial.step, expected, actual, mu, trial.refused)
+    expected, actual = back.expected(step or 1.0), 0.0 if found is None else now.cost - found.cost
+    return found, Iteration(
+        now.cost, now.slope(), events, step, expected, actual, mu, tuple(refused)
+    )
 
 
 def _definite(now: Expanded, mu: float) -> tuple[BackwardSweep, float]:
@@ -233,29 +217,26 @@ def _raised(mu: float) -> float:
     return max(_LEAST, _FACTOR * mu)
 
 
-def _lowered(mu: float) -> float:
-    return mu / _FACTOR if mu / _FACTOR >= _LEAST else 0.0
-
-
-def _plant(
+def _problem(
     system: HybridSystem,
     mode: ModeKey,
     x0: ArrayLike,
     times: ArrayLike,
-    rtol: float,
-    atol: float,
-) -> ShootingProblem:
+    inputs: ArrayLike,
+    tolerances: tuple[float, float],
+) -> tuple[ShootingProblem, Array]:
+    """The problem, and the inputs (N+1, nu) to begin with, checked."""
     grid = array("times", times, (None,))
     if len(grid) < 2 or not (np.diff(grid) > 0.0).all():
         raise InputError(f"times must increase and have two entries at least, got {grid}")
-    start = vector("x0", x0, system.mode(mode).space.nx)
-    system.mode(mode).space.check("x0", start)
-    rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
-    return ShootingProblem(system, mode, start, grid, rtol, atol)
-
-
-def _guess(plant: ShootingProblem, inputs: ArrayLike) -> Array:
-    nu = plant.system.mode(plant.mode).nu
-    if nu == 0:
-        raise InputError(f"mode {plant.mode!r} has no input, so that there is nothing to choose")
-    return array("inputs", inputs, (len(plant.times), nu))
+    first = system.mode(mode)
+    start = vector("x0", x0, first.space.nx)
+    first.space.check("x0", start)
+    if first.nu == 0:
+        raise InputError(f"mode {mode!r} has no input, so that there is nothing to choose")
+    rtol, atol = (
+        number(name, value, above=0.0)
+        for name, value in zip(("rtol", "atol"), tolerances, strict=True)
+    )
+    guess = array("inputs", inputs, (len(grid), first.nu))
+    return ShootingProblem(system, mode, start, grid, rtol, atol), guess

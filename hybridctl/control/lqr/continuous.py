@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -39,7 +39,6 @@ from hybridctl.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers
-from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.variation import coefficients
 
 Covariance: TypeAlias = ArrayLike | Callable[[int], ArrayLike]
@@ -218,7 +217,9 @@ def _through(riccati: Riccati, k: int, after: Array, rule: AtEvents) -> _Before:
         found = at_the_instant(jump, after, weight)
         since = max(event.time - rule.lead, lin.trajectory.arcs[k].start)
         return _Before(found.value, Instant(found.gain, since, event.time), {})
-    spread = None if rule.covariance is None else _covariance(rule.covariance, k, jump)
+    spread = rule.covariance(k) if callable(rule.covariance) else rule.covariance
+    if spread is not None:
+        spread = semidefinite(f"covariance of event {k}", spread, jump.dimension)
     gains = _phantom_gains(riccati, k) | {frozenset[int](): before}
     value, modes = Together(rule.simultaneous, spread).through(jump, after, gains)
     named = {
@@ -236,14 +237,5 @@ def _phantom_gains(riccati: Riccati, k: int) -> dict[frozenset[int], GainOf]:
     for names, one in intermediate(firings_at(system, event)).items():
         fired, mode = frozenset(event.guards.index(name) for name in names), system.mode(one.mode)
         b = coefficients(mode, event.time, one.jump.state, event.input_before).input
-        found[fired] = _linear(np.linalg.solve(weight, b.T))
+        found[fired] = partial(np.matmul, np.linalg.solve(weight, b.T))
     return found
-
-
-def _linear(factor: Array) -> GainOf:
-    return lambda v: np.asarray(factor @ v)
-
-
-def _covariance(covariance: Covariance, k: int, piecewise: PiecewiseLinearJump) -> Array:
-    given = covariance(k) if callable(covariance) else covariance
-    return semidefinite(f"covariance of event {k}", given, piecewise.dimension)

@@ -38,9 +38,8 @@ from numpy.linalg import multi_dot
 from scipy.linalg import eigh
 from scipy.optimize import root
 
-from hybridctl.checks import Array
-from hybridctl.control.lqr.weights import best_gain
-from hybridctl.errors import SimulationError
+from hybridctl.checks import Array, quoted
+from hybridctl.errors import InputError, SimulationError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.moments import normal_points
 from hybridctl.sensitivity.pieces import distinct
@@ -66,9 +65,19 @@ class EventFeedback(NamedTuple):
 
 
 def at_the_instant(jump: JumpGains, after: Array, weight: Array) -> EventFeedback:
-    """The best gain for an input that costs du . weight du at the instant, and V before it."""
+    """The best gain for an input that costs du . weight du at the instant, and V before it.
+
+    Raises `InputError` where these do not determine it: inputs that do the same, beside which the
+    weight that tells them apart is lost in rounding.
+    """
     whole = weight + jump.input.T @ after @ jump.input
-    gain = best_gain(whole, jump.input.T @ after @ jump.state)
+    try:
+        gain = np.linalg.solve(whole, jump.input.T @ after @ jump.state)
+    except np.linalg.LinAlgError as error:
+        raise InputError(
+            "input_weight must tell inputs apart that do the same, but is lost in rounding beside "
+            f"what they do: {quoted(whole.tolist())} is singular"
+        ) from error
     return EventFeedback(_form(jump.state - jump.input @ gain, after), gain)
 
 

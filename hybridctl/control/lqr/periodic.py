@@ -16,7 +16,7 @@ input :math:`W^{-1} u` and the gains :math:`W^{-1} K S`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -36,110 +36,101 @@ from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import Weights
 from hybridctl.errors import SimulationError
 from hybridctl.hybrid.arc import Arc, joined
-from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers, monodromy
 from hybridctl.sensitivity.propagation import Propagation
-from hybridctl.sensitivity.symmetry import Symmetry, carried, seen_as
+from hybridctl.sensitivity.symmetry import Symmetry, carried
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
-    """One of the periods of an orbit, `count` periods after the first.
+class LaterPeriod:
+    """The image of a motion one `period` later, s, of states x at S^-1 (x + shift), inputs W^-1 u.
 
-    period: s. With a symmetry, states of the first period are A x + b here, inputs W u.
+    Without a symmetry it is the motion itself, later.
     """
 
     symmetry: Symmetry | None
     period: float
     shift: Array
-    count: int
-    matrix: Array
-    offset: Array
-    inputs: Array
 
     @staticmethod
-    def first(once: HybridTrajectory, symmetry: Symmetry | None) -> Placement:
-        """The placement of the orbit as it is."""
-        arc, ndx, nu = once.arcs[0], once.arcs[0].space.ndx, once.arcs[0].inputs.shape[2]
-        shift = np.zeros(ndx)
+    def of(once: HybridTrajectory, symmetry: Symmetry | None) -> LaterPeriod:
+        """The image in which an orbit goes on where it ends."""
+        shift = np.zeros(once.arcs[0].space.ndx)
         if symmetry is not None:
-            shift = symmetry.along(symmetry.matrix @ once.final_state - arc(arc.start))
-        unit, none = np.eye(ndx), np.zeros(ndx)
-        return Placement(symmetry, once.end - once.start, shift, 0, unit, none, np.eye(nu))
-
-    def next(self) -> Placement:
-        """The placement of the period after this one."""
-        later = replace(self, count=self.count + 1)
-        if self.symmetry is None:
-            return later
-        back = np.linalg.inv(self.symmetry.matrix)
-        inputs = np.linalg.inv(self.symmetry.inputs(len(self.inputs))) @ self.inputs
-        offset = back @ (self.offset + self.shift)
-        return replace(later, matrix=back @ self.matrix, offset=offset, inputs=inputs)
+            start = once.arcs[0](once.start)
+            shift = symmetry.along(symmetry.matrix @ once.final_state - start)
+        return LaterPeriod(symmetry, once.end - once.start, shift)
 
     def arc(self, arc: Arc, index: int) -> Arc:
-        """An arc of the first period, moved to this period."""
-        shift = self.count * self.period
-        start, end, breaks = arc.start + shift, arc.end + shift, arc.breaks + shift
+        """The image of an arc."""
+        start, end, breaks = (
+            arc.start + self.period,
+            arc.end + self.period,
+            arc.breaks + self.period,
+        )
         moved = replace(arc, index=index, start=start, end=end, breaks=breaks)
         if self.symmetry is None:
             return moved
-        states = arc.states @ self.matrix.T
-        states[:, 0] += self.offset
-        inputs = arc.inputs @ self.inputs.T
-        return replace(moved, mode=self._mode(arc.mode), states=states, inputs=inputs)
+        states = arc.states @ self._states.T
+        states[:, 0] += self._states @ self.shift
+        inputs = arc.inputs @ self._inputs(arc.inputs.shape[2]).T
+        return replace(moved, mode=self.symmetry.mode(arc.mode), states=states, inputs=inputs)
 
-    def curve(self, curve: GainCurve) -> GainCurve:
-        """The gains of an arc of the first period, moved to this period."""
-        times = curve.times + self.count * self.period
-        back = np.linalg.inv(self.matrix)
+    def gains(self, gains: GainSchedule) -> GainSchedule:
+        """The gains of the image."""
+        phantoms = {
+            (k, frozenset(self._names(fired))): self._curve(curve)
+            for (k, fired), curve in gains.phantoms.items()
+        }
+        return GainSchedule(tuple(map(self._curve, gains.arcs)), phantoms)
 
+    def _curve(self, curve: GainCurve) -> GainCurve:
         def seen(gains: Array) -> Array:
-            return np.asarray(self.inputs @ gains @ back)
+            if self.symmetry is None:
+                return gains
+            return np.asarray(self._inputs(gains.shape[1]) @ gains @ self.symmetry.matrix)
 
         slopes = None if curve.slopes is None else seen(curve.slopes)
-        return GainCurve(times, seen(curve.values), slopes)
+        return GainCurve(curve.times + self.period, seen(curve.values), slopes)
 
     def event(self, event: Event, index: int) -> Event:
-        """An event of the first period, moved to this period."""
-        later = replace(event, index=index, time=event.time + self.count * self.period)
+        """The image of an event."""
+        later = replace(event, index=index, time=event.time + self.period)
         if self.symmetry is None:
             return later
+        inputs, impulses = self._inputs(len(event.input_before)), event.impulses
+        if self.symmetry.contacts is not None:
+            impulses = np.asarray(impulses[list(self.symmetry.contacts)])
         return replace(
             later,
-            mode_before=self._mode(event.mode_before),
-            mode_after=self._mode(event.mode_after),
-            guards=tuple(self._guard(name) for name in event.guards),
-            state_before=self.matrix @ event.state_before + self.offset,
-            state_after=self.matrix @ event.state_after + self.offset,
-            input_before=self.inputs @ event.input_before,
-            input_after=self.inputs @ event.input_after,
-            input_rate=self.inputs @ event.input_rate,
-            impulses=self._impulses(event.impulses),
+            mode_before=self.symmetry.mode(event.mode_before),
+            mode_after=self.symmetry.mode(event.mode_after),
+            guards=self._names(event.guards),
+            state_before=self._states @ (event.state_before + self.shift),
+            state_after=self._states @ (event.state_after + self.shift),
+            input_before=inputs @ event.input_before,
+            input_after=inputs @ event.input_after,
+            input_rate=inputs @ event.input_rate,
+            impulses=impulses,
         )
 
-    def guards(self, fired: frozenset[str]) -> frozenset[str]:
-        """The names that guards of the first period have in this period."""
-        return frozenset(map(self._guard, fired))
+    def _names(self, names: Iterable[str]) -> tuple[str, ...]:
+        """The names that guards have in the image."""
+        return tuple(names if self.symmetry is None else map(self.symmetry.guard, names))
 
-    @property
-    def _exchanged(self) -> Symmetry | None:
-        """The symmetry, in every other period: an exchange done twice changes no names."""
-        return self.symmetry if self.count % 2 else None
+    @cached_property
+    def _states(self) -> Array:
+        """The inverse of the symmetry's matrix of states."""
+        assert self.symmetry is not None
+        return np.asarray(np.linalg.inv(self.symmetry.matrix))
 
-    def _mode(self, key: ModeKey) -> ModeKey:
-        return seen_as(self._exchanged, key)
-
-    def _guard(self, name: str) -> str:
-        return name if self._exchanged is None else self._exchanged.guard(name)
-
-    def _impulses(self, impulses: Array) -> Array:
-        if self._exchanged is None or self._exchanged.contacts is None:
-            return impulses
-        return np.asarray(impulses[list(self._exchanged.contacts)])
+    def _inputs(self, nu: int) -> Array:
+        """The inverse (nu, nu) of the symmetry's matrix of inputs."""
+        assert self.symmetry is not None
+        return np.asarray(np.linalg.inv(self.symmetry.inputs(nu)))
 
 
 _SWEEPS = 500
@@ -168,24 +159,19 @@ class PeriodicLqr:
 
         Where the orbit closes up to a symmetry, the next period is the inverse image of the last.
         """
-        count("periods", periods)
         once, gains = self.period.linearization.trajectory, self.period.gains
-        arcs, curves = list[Arc](), list[GainCurve]()
-        events = list[Event]()
-        phantoms = dict[tuple[int, frozenset[str]], GainCurve]()
-        place = Placement.first(once, self.symmetry)
-        for _ in range(periods):
-            for k, (arc, curve) in enumerate(zip(once.arcs, gains.arcs, strict=True)):
-                a, c = place.arc(arc, len(arcs)), place.curve(curve)
-                if k == 0 and arcs:
-                    before = arcs.pop()
-                    a, c = joined(before.index, [before, a]), _joined_curves(curves.pop(), c)
-                arcs.append(a)
-                curves.append(c)
-            for (k, fired), curve in gains.phantoms.items():
-                phantoms[k + len(events), place.guards(fired)] = place.curve(curve)
-            events += [place.event(e, len(events) + k) for k, e in enumerate(once.events)]
-            place = place.next()
+        later = LaterPeriod.of(once, self.symmetry)
+        arcs, curves, events = list(once.arcs), list(gains.arcs), list(once.events)
+        phantoms, last, ends = dict(gains.phantoms), once.arcs, once.events
+        for _ in range(count("periods", periods) - 1):
+            n, done = len(arcs) - 1, len(events)
+            last = tuple(later.arc(arc, n + k) for k, arc in enumerate(last))
+            ends = tuple(later.event(event, done + k) for k, event in enumerate(ends))
+            gains = later.gains(gains)
+            arcs[n:] = [joined(n, [arcs[n], last[0]]), *last[1:]]
+            curves[n:] = [GainCurve.joined([curves[n], gains.arcs[0]]), *gains.arcs[1:]]
+            events += ends
+            phantoms |= {(k + done, names): gain for (k, names), gain in gains.phantoms.items()}
         return HybridTrajectory(tuple(arcs), tuple(events)), GainSchedule(tuple(curves), phantoms)
 
 
@@ -222,8 +208,9 @@ def periodic_lqr(
     nothing = np.zeros((n, n))
     riccati = riccati_equation(lin, state_weight, input_weight, nothing, rtol, atol)
 
-    def sweep(v: Array) -> LqrResult:
-        return solved(riccati, _seen_at_the_end(v, symmetry), rule)
+    def sweep(v: Array) -> LqrResult:  # with V at the start, S' V S at the end
+        at_the_end = carried(symmetry, np.eye(n))
+        return solved(riccati, at_the_end.T @ v @ at_the_end, rule)
 
     result = sweep(nothing)
     v = result.values[0].start
@@ -242,12 +229,6 @@ def periodic_lqr(
         f"the Riccati equation has found no periodic solution in {_SWEEPS} sweeps: it still "
         f"changes by {off:.3g} of {size:.3g} in one period"
     )
-
-
-def _seen_at_the_end(v: Array, symmetry: Symmetry | None) -> Array:
-    """The form S' V S: the value function at the start, of deviations at the end."""
-    at_the_end = carried(symmetry, np.eye(len(v)))
-    return np.asarray(at_the_end.T @ v @ at_the_end)
 
 
 def _fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
@@ -280,17 +261,3 @@ def _weighed(e: Array, symmetry: Symmetry | None) -> Array:
     costs = np.abs(e @ directions).max(axis=0, initial=0.0)
     free = directions[:, costs <= _COSTLESS * np.abs(e).max()]
     return null_space(free.T) if free.shape[1] else np.eye(len(e))
-
-
-def _joined_curves(first: GainCurve, second: GainCurve) -> GainCurve:
-    """The curve of two that follow each other, the first up to the knot where the second begins."""
-
-    def parts(a: Array, b: Array) -> Array:
-        return np.concatenate([a[:-1], b])
-
-    slopes: Sequence[Array] = [c.slopes for c in (first, second) if c.slopes is not None]
-    return GainCurve(
-        parts(first.times, second.times),
-        parts(first.values, second.values),
-        parts(*slopes) if len(slopes) == 2 else None,
-    )

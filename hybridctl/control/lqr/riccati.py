@@ -10,7 +10,7 @@ back over any stretch of time by its propagation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import pairwise
@@ -18,6 +18,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
+from scipy.interpolate import CubicHermiteSpline
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
@@ -34,10 +35,9 @@ _INSTANT = (
     1e-11  # of the time: on a shorter arc knots cannot be told apart, and V is that of its end
 )
 _SHORTEST = 1e-9  # of an arc: where a weight jumps, panels are no shorter
-_MOST_KNOTS = 64  # in one panel
+_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # of cubics in one panel
 _MOST_PANELS = 2_000  # between two breaks of an arc
 _GAINS = 1e-8  # of the largest entry of a gain: how accurate its curve is
-_BETWEEN = (0.25, 0.5, 0.75)  # knots: where cubics are compared
 
 Between = Callable[[Array], Propagation]
 
@@ -194,15 +194,11 @@ class Riccati:
             values.append(stretch.value(values[-1]))
         values.reverse()
         at_nodes = np.array(values)
-        return _RiccatiStretch(times, at_nodes, self._applied(k, instant, times, at_nodes))
-
-    def _applied(self, k: int, instant: Instant | None, times: Array, values: Array) -> Array:
-        """The gains (m, nu, ndx) at times: the best, near the end going over to `instant`."""
-        best = self.gain(k, times, values)
-        if instant is None:
-            return best
-        share = np.array([instant.share(t) for t in times.tolist()])[:, None, None]
-        return np.asarray(best + share * (instant.gain - best))
+        gains = self.gain(k, times, at_nodes)
+        if instant is not None:  # the best gain goes over to that
+            share = np.array([instant.share(t) for t in times.tolist()])[:, None, None]
+            gains = gains + share * (instant.gain - gains)
+        return _RiccatiStretch(times, at_nodes, gains)
 
     def _resolves(self, panel: _RiccatiStretch) -> bool:
         """Whether polynomials through V and K on a panel are as accurate as asked for."""
@@ -231,9 +227,7 @@ class Riccati:
     def _curve(self, panels: list[_RiccatiStretch]) -> GainCurve:
         """The gain K between as many knots as its tolerance wants."""
         largest = max(float(np.abs(panel.gains).max(initial=0.0)) for panel in panels)
-        curves = [_curve(p.times, p.gains, _GAINS * largest) for p in panels]
-        kept = [*([part[:-1] for part in curve] for curve in curves[:-1]), curves[-1]]
-        return GainCurve(*(np.concatenate(part) for part in zip(*kept, strict=True)))
+        return GainCurve.joined([_curve(p.times, p.gains, _GAINS * largest) for p in panels])
 
 
 def _tail(values: Array) -> Array:
@@ -242,39 +236,23 @@ def _tail(values: Array) -> Array:
     return np.asarray(last + _BEFORE_LAST * before)
 
 
-def _curve(times: Array, at_nodes: Array, allowed: float) -> tuple[Array, Array, Array]:
-    """Knots, values and slopes of the polynomial through values (8, nu, ndx) at the nodes."""
+def _curve(times: Array, at_nodes: Array, allowed: float) -> GainCurve:
+    """The polynomial through values (8, nu, ndx) at the nodes, as cubics that are off by so much.
+
+    They are compared with it in between at quarters of the way from knot to knot.
+    """
     series = np.tensordot(TO_SERIES, at_nodes, 1)
     rates = np.tensordot(TO_SERIES, np.tensordot(TO_SLOPES, at_nodes, 1), 1)
-    length = times[-1] - times[0]
-    for count in _counts():
-        s = np.linspace(-1.0, 1.0, count + 1)
+    for count in _COUNTS:
+        s, fine = (np.linspace(-1.0, 1.0, n + 1) for n in (count, 4 * count))
         values, slopes = _at(series, s), _at(rates, s)
-        off = max(_miss(series, s, values, slopes / count, w) for w in _BETWEEN)
-        if off <= allowed:
+        cubics = CubicHermiteSpline(s, values, slopes)(fine)
+        if np.abs(cubics - _at(series, fine)).max(initial=0.0) <= allowed:
             break
-    knots = times[0] + 0.5 * length * (s + 1.0)
+    half = 0.5 * (times[-1] - times[0])
+    knots = times[0] + half * (s + 1.0)
     knots[-1] = times[-1]
-    return knots, values, 2.0 / length * slopes
-
-
-def _miss(series: Array, s: Array, values: Array, halves: Array, w: float) -> float:
-    """How far cubics between knots s are off the series at a fraction w of the way.
-
-    halves: the slopes times half the distance of the knots.
-    """
-    left, right, rise = 2.0 * halves[:-1], 2.0 * halves[1:], values[1:] - values[:-1]
-    cubics = values[:-1] + w * rise
-    cubics = cubics + w * (1.0 - w) * ((1.0 - w) * (left - rise) + w * (rise - right))
-    exact = _at(series, s[:-1] + w * (s[1:] - s[:-1]))
-    return float(np.abs(cubics - exact).max(initial=0.0))
-
-
-def _counts() -> Iterator[int]:
-    count = 1
-    while count <= _MOST_KNOTS:
-        yield count
-        count *= 2
+    return GainCurve(knots, values, slopes / half)
 
 
 def _at(series: Array, s: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, quoted, semidefinite
+from hybridctl.checks import Array, semidefinite
 from hybridctl.errors import InputError
 
 Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | Callable[[int, float], ArrayLike]
@@ -48,21 +48,6 @@ def weight_at(
         for k, (w, size) in enumerate(zip(per_arc, sizes, strict=True))
     ]
     return partial(_per_arc, matrices)
-
-
-def best_gain(whole: Array, mixed: Array) -> Array:
-    """The gain K (nu, ndx) that solves whole K = mixed, whole being the Hessian by the input.
-
-    Raises `InputError` where these do not determine it: inputs that do the same, beside which the
-    weight that tells them apart is lost in rounding.
-    """
-    try:
-        return np.asarray(np.linalg.solve(whole, mixed))
-    except np.linalg.LinAlgError as error:
-        raise InputError(
-            "input_weight must tell inputs apart that do the same, but is lost in rounding beside "
-            f"what they do: {quoted(whole.tolist())} is singular"
-        ) from error
 
 
 def _in_time(weights: Callable[[int, float], ArrayLike], arc: int, t: float) -> Array:

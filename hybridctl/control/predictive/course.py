@@ -149,7 +149,7 @@ class Course:
         free = np.zeros((nx, 0)) if symmetry is None else symmetry.directions
         self._onto = free @ np.linalg.pinv(free)
         self._kept = None if self.ends(phases[-1]) else self._keeping(phases[-1])
-        self._junctions = [self._junction(k) for k in phases]
+        self.junctions = [self._junction(k) for k in phases]
         self._known: dict[tuple[int, int], tuple[Array, Followed]] = {}
         curves = motion.feedforward
         self._slopes = [curve.rate(curve.start + curve.length) for curve in curves]
@@ -276,11 +276,8 @@ class Course:
         near = plan.sections[place.section].states[place.interval]
         return at._replace(state=at.state - self._along(at.state - near))
 
-    def junction(self, phase: int) -> Junction:
-        """How states go on after the event that ends a phase, on to the next one's coordinates."""
-        return self._junctions[phase]
-
     def _junction(self, phase: int) -> Junction:
+        """How states go on after the event that ends a phase, on to the next one's coordinates."""
         following = phase + 1
         matrix = np.eye(len(self._state))
         if following == len(self.models) and self.is_cyclic:
@@ -328,7 +325,7 @@ class Course:
                 then = at._replace(time=at.time + h, state=x)
             at = then
             if ends:
-                j = self.junction(phase)
+                j = self.junctions[phase]
                 after_it = self.models[phase].jump(at.state, disturbance)[0]
                 y = j.matrix @ after_it + j.offset
                 at = Moment(at.time, y, at.events + 1, at.time)
@@ -382,15 +379,11 @@ class Course:
         gaps = self.task.system.dynamics.gaps(x[: self.task.system.robot.nq])
         return float(np.mean(gaps[closed])) if closed else 0.0
 
-    def aims(self, sections: tuple[Section, ...], most: Array) -> list[Aim]:
-        """What each section is to follow, and the bounds within which it may differ.
+    def aim(self, s: Section, whole: bool, most: float, disturbance: float = 0.0) -> Aim:
+        """What a section is to follow, and the bounds within which it may differ.
 
-        most: by which their durations may change, s.
+        whole: whether it is a phase that is to come. most: by which its duration may change, s.
         """
-        pairs = zip(sections, most.tolist(), strict=True)
-        return [self._aim(section, k > 0, each) for k, (section, each) in enumerate(pairs)]
-
-    def _aim(self, s: Section, whole: bool, most: float) -> Aim:
         a, model, length = s.fractions, self.models[s.phase], self.length(s.phase)
         nominal = float(a[-1] - a[0]) * length
         shortest, longest = _WHOLE if whole else (0.0, self.horizon.longest)
@@ -403,7 +396,7 @@ class Course:
         slope = self._slopes[s.phase] * length * s.rate
         ends, lowest = self._ends(s) if model.lands and not whole else self._last(s)
         motion = self.followed(s.phase, a)
-        return Aim(motion, slope, nominal, least, greatest, ends, lowest)
+        return Aim(motion, slope, nominal, least, greatest, ends, lowest, disturbance)
 
     def _fall(self, phase: int) -> tuple[Array, Array]:
         """Heights (m,) of the motion before a landing, made monotone, and values of end limits.

@@ -19,7 +19,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.compiled import MappedFunction, native, transposed
 from hybridctl.control.predictive.sides import LimitSides
-from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions
+from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions, stepped
 from hybridctl.control.trajectory.task import Task
 
 _STAGES = ((0.0, 1.0), (0.5, 2.0), (0.5, 2.0), (1.0, 1.0))  # c_i, and weights times 6
@@ -66,8 +66,8 @@ class PhaseModel:
         made = phase_functions(replace(task, torque=np.inf), k, implied)
         x, u = made.field.sx_in()
         self.nx, self.nu = x.numel(), u.numel()
-        self.inside_limits, self.end_limits = made.inside_limits, made.end_limits
-        self.start_limits, self.open = made.start_limits, made.open
+        self.inside_limits, self.end_limits = made.inside.limits, made.end.limits
+        self.start_limits, self.open = made.start.limits, made.open
         self.zero = [i for i, limit in enumerate(self.end_limits) if limit.lower == limit.upper]
         names = [f"guard {name!r}" for name in task.phases[k].ends]
         self.guards = [i for i in self.zero if self.end_limits[i].name in names]
@@ -117,12 +117,8 @@ class PhaseModel:
 
     def moved(self, x: Array, u: tuple[Array, Array, Array], h: Array, d: float = 0.0) -> Array:
         """States (m, nx) after the same steps as those of `steps`."""
-        h, d_column = h[:, None], _column(d, x)
-        rate, total = np.zeros_like(x), np.zeros_like(x)
-        for (c, weight), at in zip(_STAGES, (u[0], u[1], u[1], u[2]), strict=True):
-            (rate,) = self._rate(x + c * h * rate, at, d_column)
-            total += weight / 6.0 * rate
-        return np.asarray(x + h * total)
+        column = _column(d, x)
+        return np.asarray(stepped(lambda x, u: self._rate(x, u, column)[0], x, u, h[:, None]))
 
     def steps(
         self, x: Array, u: tuple[Array, Array, Array], h: Array, d: float | Array = 0.0

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, array, instance, number, vector
-from hybridctl.control.laws import input_limits
+from hybridctl.control.laws import cut, input_limits
 from hybridctl.control.predictive.course import Course, Horizon, Moment, Plan
 from hybridctl.control.predictive.programme import Costs, Programme
 from hybridctl.control.trajectory.optimise import OptimalTrajectory
@@ -118,7 +118,8 @@ class HybridMpc:
             return self.fixed.law(history)
         plan, at = self._in_force(history, events, touched)
         self._learn(at)
-        if self._is_due(plan, at):
+        new = at.events > plan.events
+        if new or not self.horizon.delay or history.time >= self._again - 1e-9:
             self._again = history.time + self.horizon.sample
             found = self._planned(plan, at)
             if self.horizon.delay:
@@ -140,11 +141,6 @@ class HybridMpc:
         if self._next is not None:
             changes.append(self._next.time)
         return max(min(changes), now + _SOONEST)
-
-    def _is_due(self, plan: Plan, at: Moment) -> bool:
-        """Whether to plan now: at touchdowns, and after a sample where a plan comes late."""
-        new = at.events > plan.events
-        return new or not self.horizon.delay or at.time >= self._again - 1e-9
 
     def _in_force(self, history: History, events: int, touched: float) -> tuple[Plan, Moment]:
         """The plan whose input acts now: the last, what was held back, or the motion itself."""
@@ -183,7 +179,7 @@ class HybridMpc:
             return plan
         surface = height - _LOWER if late and self._rise is not None else 0.0
         most = np.full(len(plan.sections), self.horizon.change)
-        last = np.zeros(len(most))
+        last, roots = np.zeros(len(most)), np.sqrt(self._state)
         for _ in range(self.horizon.iterations):
             found = self._programme(plan, surface, most).solution()
             if found is None:
@@ -192,11 +188,12 @@ class HybridMpc:
                 fresh = self._course.sections(plan.events, float(first.fractions[0]))
                 return replace(plan, sections=fresh)
             old, plan = plan, replace(plan, sections=tuple(found))
-            pairs = zip(old.sections, plan.sections, strict=True)
+            pairs = list(zip(old.sections, plan.sections, strict=True))
             change = np.array([b.duration - a.duration for a, b in pairs])
             most[change * last < 0.0] *= 0.5  # or they go to and fro by as much as they may
             last = change
-            if self._moved(old, plan) <= self.horizon.settled:
+            moved = max(np.abs((b.states - a.states) * roots).max() for a, b in pairs)
+            if moved <= self.horizon.settled:
                 break
         return plan
 
@@ -220,23 +217,17 @@ class HybridMpc:
         share = -math.expm1(-h / self.horizon.memory)
         self.disturbance += share * min(max(missing, -1.0), 1.0)
 
-    def _moved(self, old: Plan, new: Plan) -> float:
-        """The most by which a state was moved, in the root of what it costs."""
-        pairs = zip(old.sections, new.sections, strict=True)
-        roots = np.sqrt(self._state)
-        return max(float(np.abs((b.states - a.states) * roots).max()) for a, b in pairs)
-
     def _programme(self, plan: Plan, surface: float, most: Array) -> Programme:
         """The programme around a plan. most: by which durations may change, s."""
         course, sections = self._course, plan.sections
-        aims = course.aims(sections, most)
-        junctions = [course.junction(section.phase) for section in sections]
+        pairs = enumerate(zip(sections, most.tolist(), strict=True))
+        aims = [course.aim(s, k > 0, each, self.disturbance) for k, (s, each) in pairs]
+        junctions = [course.junctions[section.phase] for section in sections]
         if surface:
             assert self._rise is not None
             aims[0] = replace(aims[0], surface=surface)
             down = junctions[0].offset - surface * self._rise
             junctions[0] = replace(junctions[0], offset=down)
-        aims = [replace(aim, disturbance=self.disturbance) for aim in aims]
         after = sections[-1].phase + 1
         final = self._values[after % len(self._values)]
         costs = Costs(self._state, self._input, self.horizon.duration, final)
@@ -262,5 +253,5 @@ class _Planned(LinearFeedback):
         s = self.plan.sections[place.section]
         fractions = place.fraction + s.rate * (times - at.time)
         u = self.course.inputs(s.phase, fractions) + s.corrections[place.interval]
-        u = np.clip(self.course.outwards(u, at.events), self.limits[0], self.limits[1])
+        u = cut(self.course.outwards(u, at.events), self.limits)
         return u, np.zeros((len(times), model.nu, model.nx))

@@ -61,15 +61,6 @@ class Section:
         """How fast fractions grow, 1/s."""
         return float(self.fractions[-1] - self.fractions[0]) / self.duration
 
-    def changed(self, states: Array, corrections: Array, duration: float) -> Section:
-        """The section with changes added to its states, corrections and duration."""
-        return replace(
-            self,
-            states=self.states + states,
-            corrections=self.corrections + corrections,
-            duration=self.duration + duration,
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class Followed:
@@ -93,8 +84,8 @@ class Aim:
 
     slope (nu,): the rate of the feedforward in the end, 1/s. duration: s. least, greatest: of
     changes of the duration, s. ends: the number of the node from which on the phase may end. lowest
-    (n + 1, r): lower limits of its end at the nodes. surface: height of what it ends on, m.
-    disturbance: how much there is.
+    (n + 1, r): lower limits of its end at the nodes. disturbance: how much there is. surface: the
+    height of what it ends on, m.
     """
 
     motion: Followed
@@ -104,8 +95,8 @@ class Aim:
     greatest: float
     ends: int
     lowest: Array
-    surface: float = 0.0
     disturbance: float = 0.0
+    surface: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +178,9 @@ class Programme:
 
     def solution(self) -> list[Section] | None:
         """The sections after one iteration, None where the programme has no solution."""
-        none = np.full(self._slacks, np.inf)
+        none, rows = np.full(self._slacks, np.inf), np.arange(self._below.rows)
+        slacks = self._size + np.concatenate(self._slack_rows)
+        self._below.put(rows, slacks, np.full((len(rows), 1, 1), -1.0))
         order = np.concatenate((self._stages, *self._slack_stages)).argsort(kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
@@ -202,7 +195,7 @@ class Programme:
             np.concatenate((self._gradient, *self._slack_costs))[order],
             self._equal.matrix(place),
             np.concatenate(self._right),
-            self._inequalities(place),
+            self._below.matrix(place),
             None,
             np.concatenate(self._most),
             np.concatenate((self._low, np.zeros(self._slacks)))[order],
@@ -379,12 +372,6 @@ class Programme:
         self._slack_stages.append(stage.repeat(len(sides.costs)))
         self._slacks += costs.size
 
-    def _inequalities(self, place: Indices) -> csc_matrix:
-        rows = np.arange(self._below.rows)
-        slacks = self._size + np.concatenate(self._slack_rows)
-        self._below.put(rows, slacks, np.full((len(rows), 1, 1), -1.0))
-        return self._below.matrix(place)
-
     def _hessian(self, order: Indices, place: Indices) -> csc_matrix:
         """The Hessian of the cost: diagonal, but for the block of the last state."""
         own, block = self._block
@@ -403,10 +390,11 @@ class Programme:
     def _changed(self, p: int, z: Array) -> Section:
         s, first = self._sections[p], int(self._states[p][0])
         n = len(s.corrections)
-        states = np.zeros_like(s.states)
+        states = s.states.copy()
         free = 1 if p == 0 else 0
         begin, end = first + self._nx * free, first + self._nx * (n + 1)
-        states[free:] = z[begin:end].reshape(-1, self._nx)
+        states[free:] += z[begin:end].reshape(-1, self._nx)
         time = self._times[p]
-        corrections = z[self._inputs[p][0] : time].reshape(n, self._nu)
-        return s.changed(states, corrections, float(z[time]))
+        corrections = s.corrections + z[self._inputs[p][0] : time].reshape(n, self._nu)
+        duration = s.duration + float(z[time])
+        return replace(s, states=states, corrections=corrections, duration=duration)

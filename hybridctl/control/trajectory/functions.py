@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.control.trajectory.task import Task
+from hybridctl.control.trajectory.task import Expression, Task
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK
@@ -19,7 +19,6 @@ from hybridctl.mechanics.modes.mode_expressions import ModeField, mode_field
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import closed_contacts
 
-Expression = Any
 _SIZES = {"N": 100.0, "N m": 100.0, "N s": 10.0, "m": 0.1, "m/s": 1.0, "rad/s": 1.0}
 
 
@@ -47,42 +46,46 @@ class Limit:
         return _SIZES.get(self.unit, 1.0)
 
 
+Limited = tuple[Expression, Limit]
+
+
+class LimitedFunction(NamedTuple):
+    """A function whose values (r, 1) have limits (r)."""
+
+    function: Any
+    limits: tuple[Limit, ...]
+
+    @staticmethod
+    def of(name: str, arguments: list[Expression], rows: Sequence[Limited]) -> LimitedFunction:
+        """The function of the arguments with these rows as values."""
+        values = ca.vertcat(*(value for value, _ in rows))
+        limits = tuple(limit for _, limit in rows)
+        return LimitedFunction(ca.Function(name, arguments, [values]), limits)
+
+    def __call__(self, *arguments: Expression) -> Expression:
+        """The values."""
+        return self.function(*arguments)
+
+
 @dataclass(frozen=True, eq=False)
 class PhaseFunctions:
     """The functions of one phase.
 
-    field: (x, u) -> dx/dt (nx,). cost: (x, u) -> L. inside: (x, u) -> values of `inside_limits`,
-    wherever in the phase; gaps: (x, s) -> gaps (g,) of the contacts `open`, where s of it is over.
-    start: (x, u) -> values of `start_limits`, where it begins; end: (x, u, du/dt) -> values of
-    `end_limits`, where it ends. jump: x -> state after the end, None where it stays; early: x ->
-    values of `early_limits`, of the impulses of that jump, where it may come early.
+    field: (x, u) -> dx/dt (nx,). cost: (x, u) -> L. inside: of (x, u), wherever in the phase; gaps:
+    (x, s) -> gaps (g,) of the contacts `open`, where s of it is over. start: of (x, u), where it
+    begins; end: of (x, u, du/dt), where it ends. jump: x -> state after the end, None where it
+    stays; early: of x, impulses of that jump, where it may come early.
     """
 
     field: Any
     cost: Any
-    inside: Any
-    inside_limits: tuple[Limit, ...]
+    inside: LimitedFunction
     gaps: Any
     open: tuple[str, ...]
-    start: Any
-    start_limits: tuple[Limit, ...]
-    end: Any
-    end_limits: tuple[Limit, ...]
+    start: LimitedFunction
+    end: LimitedFunction
     jump: Any
-    early: Any
-    early_limits: tuple[Limit, ...]
-
-    def landing_early(
-        self, task: Task, k: int, states: tuple[Expression, Expression], at: Array
-    ) -> tuple[Expression, tuple[Limit, ...], int, Array]:
-        """Values of `early_limits` at states at points and knots, where phase k may end early.
-
-        at: how much of the phase is over at its points. With their limits, k, and where they are.
-        """
-        every = np.concatenate((at, np.linspace(0.0, 1.0, task.phases[k].intervals + 1)))
-        last = np.flatnonzero((every >= 1.0 - task.margins.early) & (every < 1.0)).tolist()
-        joined: Expression = ca.horzcat(*states)
-        return self.early.map(len(last))(joined[:, last]), self.early_limits, k, every[last]
+    early: LimitedFunction
 
 
 def phase_functions(
@@ -93,8 +96,8 @@ def phase_functions(
     mode = mode_on(task, k, contact_modes(phase.mode))
     x, u = mode.x, mode.u
     inside = [*_forces(task, k, mode), *_joints(task, x), *torque_limits(task, u)]
-    rate = ca.SX.sym("rate", u.numel())
-    starts, ends = _lifted(task, k, mode), _events(task, k, mode, rate, implied)
+    rate, share = ca.SX.sym("rate", u.numel()), ca.SX.sym("share")
+    ends = _events(task, k, mode, rate, implied)
     jump, early = jump_of(task, k), list[Limited]()
     if jump is not None:
         hits = _impacts(task, k, *jump(x)[1:])
@@ -103,26 +106,31 @@ def phase_functions(
         jump = ca.Function("jump", [x], [jump(x)[0]])
     closed = closed_contacts(phase.mode)
     opened = [i for i in range(len(system.contacts)) if i not in closed]
-    share = ca.SX.sym("share")
     leaving, going = (gaps_of(task, k, x, opened, left=left) for left in (True, False))
     return PhaseFunctions(
         ca.Function("field", [x, u], [mode.field]),
         ca.Function("cost", [x, u], [ca.SX(task.running_cost(x, u))]),
-        ca.Function("inside", [x, u], [ca.vertcat(*(value for value, _ in inside))]),
-        tuple(limit for _, limit in inside),
+        LimitedFunction.of("inside", [x, u], inside),
         ca.Function("gaps", [x, share], [(1.0 - share) * leaving + share * going]),
         tuple(system.contacts[i].name for i in opened),
-        ca.Function("start", [x, u], [ca.vertcat(*(value for value, _ in starts))]),
-        tuple(limit for _, limit in starts),
-        ca.Function("end", [x, u, rate], [ca.vertcat(*(value for value, _ in ends))]),
-        tuple(limit for _, limit in ends),
+        LimitedFunction.of("start", [x, u], _lifted(task, k, mode)),
+        LimitedFunction.of("end", [x, u, rate], ends),
         jump,
-        ca.Function("early", [x], [ca.vertcat(*(value for value, _ in early))]),
-        tuple(limit for _, limit in early),
+        LimitedFunction.of("early", [x], early),
     )
 
 
-Limited = tuple[Expression, Limit]
+def stepped(field: Callable[[Any, Any], Any], x: Any, inputs: tuple[Any, Any, Any], h: Any) -> Any:
+    """The state after one step h of Runge and Kutta's method of fourth order.
+
+    field: (x, u) -> dx/dt. inputs: at the begin, in the middle and at the end of the step.
+    """
+    first, middle, last = inputs
+    a = field(x, first)
+    b = field(x + 0.5 * h * a, middle)
+    c = field(x + 0.5 * h * b, middle)
+    d = field(x + h * c, last)
+    return x + h / 6.0 * (a + 2.0 * b + 2.0 * c + d)
 
 
 def guard_names(task: Task, k: int) -> tuple[str, ...]:
@@ -180,11 +188,6 @@ def held_limits(task: Task, k: int) -> tuple[Limit, ...]:
     return tuple(Limit(f"start: {name}", unit, 0.0, 0.0) for name, unit in pairs)
 
 
-def _gap_guard(task: Task, k: int, contact: int) -> int:
-    names = task.system.outgoing(task.phases[k].mode).guards.names
-    return names.index(f"{task.system.contacts[contact].name} closes")
-
-
 def cone_limits(
     task: Task, forces: Expression, i: int, unit: str, least: float, mode: str
 ) -> list[Limited]:
@@ -216,7 +219,7 @@ def _forces(task: Task, k: int, mode: Any) -> list[Limited]:
     for i in closed_contacts(phase.mode):
         cone = cone_limits(task, mode.forces, i, "N", task.margins.force, modes[i])
         rows += [(value, replace(limit, fades=i in opening)) for value, limit in cone]
-    names, slowest = task.system.outgoing(phase.mode).guards.names, task.margins.sliding
+    names, slowest = guard_names(task, k), task.margins.sliding
     return rows + [
         (mode.guards[j], Limit(f"guard {name!r}", "m/s", 0.0 if name in phase.ends else slowest))
         for j, name in enumerate(names)
@@ -264,9 +267,10 @@ def _lifted(task: Task, k: int, mode: ModeField) -> list[Limited]:
     """Contacts that open where phase k begins leave their surface, under its own input."""
     rows: list[Limited] = []
     for i in opening_contacts(task, k - 1) if k else ():
-        gap = mode.guards[_gap_guard(task, k, i)]
+        contact = task.system.contacts[i].name
+        gap = mode.guards[guard_names(task, k).index(f"{contact} closes")]
         rate = ca.jtimes(gap, mode.x, mode.field)
-        name = f"normal acceleration of {task.system.contacts[i].name!r} after its release"
+        name = f"normal acceleration of {contact!r} after its release"
         limit = Limit(name, "m/s^2", task.margins.lift)
         rows.append((ca.jtimes(rate, mode.x, mode.field), limit))
     return rows
@@ -281,9 +285,8 @@ def _events(
 ) -> list[Limited]:
     """The guards that end a phase vanish, and fall; what opens sticks without friction at last."""
     phase, rows = task.phases[k], list[Limited]()
-    names = task.system.outgoing(phase.mode).guards.names
     for name in phase.ends:
-        value = mode.guards[names.index(name)]
+        value = mode.guards[guard_names(task, k).index(name)]
         if (k, name) not in implied:
             rows.append((value, Limit(f"guard {name!r}", _guard_unit(name), 0.0, 0.0)))
         rows.append(guard_fall(task, phase.mode, mode, name, input_rate))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.control.trajectory.functions import Limit, PhaseFunctions
+from hybridctl.control.trajectory.functions import PhaseFunctions, stepped
 from hybridctl.control.trajectory.plan import InputCurve, MotionPlan
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Transcription
@@ -58,34 +58,27 @@ def missed_states(field: Any, arc: Arc, curve: InputCurve, intervals: int) -> fl
     knots = np.linspace(arc.start, arc.end, intervals + 1)
     rate, h = field.map(intervals), (arc.end - arc.start) / (intervals * _STEPS)
 
-    def flow(x: Array, t: Array) -> Array:
-        return np.asarray(rate(x, curve(t)))
-
     t, x = knots[:-1], arc(knots[:-1]).T
     for _ in range(_STEPS):
-        a = flow(x, t)
-        b = flow(x + 0.5 * h * a, t + 0.5 * h)
-        c = flow(x + 0.5 * h * b, t + 0.5 * h)
-        d = flow(x + h * c, t + h)
-        x, t = x + h / 6.0 * (a + 2.0 * b + 2.0 * c + d), t + h
+        inputs = curve(t), curve(t + 0.5 * h), curve(t + h)
+        x, t = stepped(lambda x, u: np.asarray(rate(x, u)), x, inputs, h), t + h
     due = arc(knots[1:]).T
     return float((np.abs(x - due) / (1.0 + np.abs(due))).max())
 
 
 def missed_limits(f: PhaseFunctions, arc: Arc, intervals: int) -> float:
-    """By how much of its size a limit of a phase is missed at most, with a part of its margin."""
-    if not f.inside_limits:
+    """By how much of its size a limit of a phase is missed at most, with a part of its margin.
+
+    A margin is a lower bound above zero.
+    """
+    if not f.inside.limits:
         return 0.0
     at = np.linspace(0.0, 1.0, intervals * _STEPS + 1)[1:-1]
     times = arc.start + at * (arc.end - arc.start)
-    values = np.asarray(f.inside.map(len(at))(arc(times).T, arc.input(times).T))
+    values = np.asarray(f.inside.function.map(len(at))(arc(times).T, arc.input(times).T))
     missed = [
-        np.maximum(_room(limit, at) - row, row - limit.upper).max() / limit.size
-        for row, limit in zip(values, f.inside_limits, strict=True)
+        np.maximum(share * limit.least(at) - row, row - limit.upper).max() / limit.size
+        for row, limit in zip(values, f.inside.limits, strict=True)
+        for share in [_SHARE if limit.lower > 0.0 else 1.0]
     ]
     return float(max(missed))
-
-
-def _room(limit: Limit, at: Array) -> Array:
-    """The lower bound (n,) between the points: of a margin, which is positive, a part."""
-    return limit.least(at) * (_SHARE if limit.lower > 0.0 else 1.0)

@@ -11,11 +11,11 @@ from hybridctl.control.trajectory.mesh import begun, divided
 from hybridctl.control.trajectory.plan import Closing as Closing
 from hybridctl.control.trajectory.plan import Feedforwards as Feedforwards
 from hybridctl.control.trajectory.plan import InputCurve as InputCurve
-from hybridctl.control.trajectory.plan import planned
+from hybridctl.control.trajectory.plan import MotionPlan, planned
 from hybridctl.control.trajectory.redundant import implied_guards, independent
-from hybridctl.control.trajectory.solve import Progress, solve
+from hybridctl.control.trajectory.solve import Optimum, Progress, solve
 from hybridctl.control.trajectory.task import Task
-from hybridctl.control.trajectory.transcription import Guess, transcribe
+from hybridctl.control.trajectory.transcription import Guess, Transcription, transcribe
 from hybridctl.errors import RedundantConditionWarning
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
@@ -110,24 +110,23 @@ def optimise(
             stacklevel=2,
         )
     implied = implied_guards(kept, guess)
+    optima = list[Optimum]()
+
+    def searched(programme: Transcription, begin: Array, *, near: bool = False) -> MotionPlan:
+        optima.append(solve(programme, begin, max_iterations, progress, near=near))
+        return planned(programme, optima[-1].variables)
+
     programme = transcribe(replace(kept, transition=None), implied)
-    optimum = solve(programme, programme.start(guess), max_iterations, progress)
-    found = planned(programme, optimum.variables)
-    iterations, seconds = optimum.iterations, optimum.seconds
+    found = searched(programme, programme.start(guess))
     for _ in range(refinements):
         finer = divided(programme, found, _MISSED * tolerance)
         if finer is None:
             break
         programme = transcribe(finer, implied)
-        optimum = solve(programme, begun(programme, found), max_iterations, progress, near=True)
-        found = planned(programme, optimum.variables)
-        iterations, seconds = iterations + optimum.iterations, seconds + optimum.seconds
+        found = searched(programme, begun(programme, found), near=True)
     if kept.transition is not None:
         programme = transcribe(replace(programme.task, transition=kept.transition), implied)
-        begin = programme.with_deviations(optimum.variables)
-        optimum = solve(programme, begin, max_iterations, progress)
-        found = planned(programme, optimum.variables)
-        iterations, seconds = iterations + optimum.iterations, seconds + optimum.seconds
+        found = searched(programme, programme.with_deviations(optima[-1].variables))
     settings = {"event_window": event_window, "rtol": rtol, "atol": atol}
     open_loop = found.closing(found.open_loop, tolerance, settings)
     tracked = None
@@ -140,8 +139,8 @@ def optimise(
         open_loop,
         tracked,
         redundant,
-        float(optimum.variables[-1]),
-        optimum.cost,
-        iterations,
-        seconds,
+        float(optima[-1].variables[-1]),
+        optima[-1].cost,
+        sum(optimum.iterations for optimum in optima),
+        sum(optimum.seconds for optimum in optima),
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import chain, permutations
 from typing import Any
 
 import casadi as ca
@@ -23,16 +23,17 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import (
-    Expression,
     Limit,
     Limited,
+    LimitedFunction,
     cone_limits,
     guard_fall,
     mode_on,
     opening_contacts,
+    stepped,
     torque_limits,
 )
-from hybridctl.control.trajectory.task import Task
+from hybridctl.control.trajectory.task import Expression, Task
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.impacts.impact_expressions import impact_map
 from hybridctl.mechanics.system import closed_contacts
@@ -59,15 +60,6 @@ class Order:
     limits: tuple[Limit, ...]
 
 
-def changing_contacts(task: Task, k: int) -> list[int]:
-    """The contacts that close, or whose force vanishes, where phase k ends."""
-    after = task.mode_after(k)
-    if after is None:
-        return []
-    closing = set(closed_contacts(after)) - set(closed_contacts(task.phases[k].mode))
-    return sorted(closing | set(opening_contacts(task, k)))
-
-
 def orders(
     task: Task, k: int, x: Expression, u: Expression, input_rate: Expression
 ) -> Iterator[Order]:
@@ -75,32 +67,33 @@ def orders(
 
     x (nx, 1), u (nu, 1), input_rate (nu, 1): before the event. None where fewer than two change.
     """
-    contacts = changing_contacts(task, k)
-    if len(contacts) < 2:
+    after = task.mode_after(k)
+    if after is None:
         return
-    seen: set[tuple[int, ...]] = set()
-    for whole in permutations(contacts):
-        for n in range(1, len(whole) + 1):
-            if whole[:n] not in seen:
-                seen.add(whole[:n])
-                yield _order(task, k, whole[:n], set(whole[n:]), x, (u, input_rate))
+    closing = set(closed_contacts(after)) - set(closed_contacts(task.phases[k].mode))
+    contacts = sorted(closing | set(opening_contacts(task, k)))
+    some = (permutations(contacts, n) for n in range(1, len(contacts) + 1))
+    for fired in sorted(chain(*some)) if len(contacts) > 1 else ():
+        waiting = [i for i in contacts if i not in fired]
+        yield _order(task, k, fired, waiting, x, (u, input_rate))
 
 
 def _order(
     task: Task,
     k: int,
     fired: tuple[int, ...],
-    waiting: set[int],
+    waiting: list[int],
     x: Expression,
     inputs: tuple[Expression, Expression],
 ) -> Order:
     """The order `fired`; inputs and their rates are those before the event."""
-    system, margins = task.system, task.margins
+    system, margins, after = task.system, task.margins, task.mode_after(k)
+    assert after is not None
     modes, opening = contact_modes(task.phases[k].mode), opening_contacts(task, k)
     names = tuple(system.contacts[i].name for i in fired)
     impulses: Expression = None
     for i in fired:
-        modes, impulses = _changed_too(task, k, modes, i), None
+        modes, impulses = (*modes[:i], contact_modes(after)[i], *modes[i + 1 :]), None
         if i not in opening:
             impact = impact_map(system.robot, task.contacts(k), modes)
             x, impulses = ca.Function("jump", [impact.x], [impact.after, impact.impulses])(x)
@@ -112,15 +105,13 @@ def _order(
         forces = _field(task, k, modes)[1](x, inputs[0])
         for i in pressing:
             rows += cone_limits(task, forces, i, "N", margins.force, modes[i])
-        rows += _falls(task, k, modes, [_guard_of(task, i, opening) for i in waiting], x, *inputs)
+        turns = {i: "opens" if i in opening else "closes" for i in waiting}
+        guards = [f"{system.contacts[i].name} {turn}" for i, turn in turns.items()]
+        rows += _falls(task, k, modes, guards, x, *inputs)
     where = f" after {' then '.join(names)}"
     limits = tuple(_named(limit, where) for _, limit in rows)
     values = ca.vertcat(*(value for value, _ in rows))
     return Order(names, modes, bool(waiting), x, values, limits)
-
-
-def _guard_of(task: Task, i: int, opening: list[int]) -> str:
-    return f"{task.system.contacts[i].name} {'opens' if i in opening else 'closes'}"
 
 
 def _falls(
@@ -138,13 +129,6 @@ def _falls(
     values = [value for value, _ in rows]
     falls = ca.Function("falls", [mode.x, mode.u, rate], values).call([x, u, input_rate])
     return [(fall, limit) for fall, (_, limit) in zip(falls, rows, strict=True)]
-
-
-def _changed_too(task: Task, k: int, modes: tuple[str, ...], i: int) -> tuple[str, ...]:
-    """The modes with contact i as it is after the event."""
-    final = task.mode_after(k)
-    assert final is not None
-    return tuple(contact_modes(final)[j] if j == i else mode for j, mode in enumerate(modes))
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,23 +151,16 @@ class ContinuedArc:
     def values(self, task: Task) -> tuple[Expression, tuple[Limit, ...]]:
         """Values (n, steps) of forces and inputs on the way, and their limits (n)."""
         field, forces = _field(task, self.phase, self.modes)
-        rows = self._rows(task, forces.size1_out(0))
-        if rows is None:
-            return ca.MX(0, _STEPS), ()
-        values, limits = rows
+        values = self._rows(task, forces.size1_out(0))
         h, x, columns = self.length / _STEPS, self.state, []
         for n in range(_STEPS):
-            u = [self.inputs((n + part) * h) for part in (0.0, 0.5, 1.0)]
-            a = field(x, u[0])
-            b = field(x + 0.5 * h * a, u[1])
-            c = field(x + 0.5 * h * b, u[1])
-            d = field(x + h * c, u[2])
-            x = x + h / 6.0 * (a + 2.0 * b + 2.0 * c + d)
-            columns.append(values(forces(x, u[2]), u[2]))
-        return ca.horzcat(*columns), limits
+            first, middle, last = (self.inputs((n + part) * h) for part in (0.0, 0.5, 1.0))
+            x = stepped(field, x, (first, middle, last), h)
+            columns.append(values(forces(x, last), last))
+        return ca.horzcat(*columns), values.limits
 
-    def _rows(self, task: Task, count: int) -> tuple[Any, tuple[Limit, ...]] | None:
-        """A function of forces (count, 1) and inputs, and its limits; None without any."""
+    def _rows(self, task: Task, count: int) -> LimitedFunction:
+        """The limits of forces (count, 1) and inputs."""
         forces, u = ca.SX.sym("forces", count), ca.SX.sym("u", task.system.robot.nu)
         rows = torque_limits(task, u, share=1.0 - _BETWEEN)
         for i, mode in enumerate(self.modes):
@@ -191,10 +168,8 @@ class ContinuedArc:
             if mode != "open" and not (vanishing and self.length > 0.0):
                 least = 0.0 if vanishing else _PRESSING * task.margins.force
                 rows += cone_limits(task, forces, i, "N", least, mode)
-        if not rows:
-            return None
-        function = ca.Function("rows", [forces, u], [ca.vertcat(*(value for value, _ in rows))])
-        return function, tuple(_named(limit, f" {self.where}") for _, limit in rows)
+        named = [(value, _named(limit, f" {self.where}")) for value, limit in rows]
+        return LimitedFunction.of("rows", [forces, u], named)
 
 
 def _named(limit: Limit, suffix: str) -> Limit:

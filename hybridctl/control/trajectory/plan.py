@@ -11,7 +11,7 @@ from numpy.polynomial.chebyshev import chebder, chebval
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.laws import input_limits, tracking_law
+from hybridctl.control.laws import Tracking, input_limits
 from hybridctl.control.reference import continued
 from hybridctl.control.trajectory.functions import jump_of
 from hybridctl.control.trajectory.task import Task
@@ -121,7 +121,7 @@ class PlanTracking:
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback on an arc."""
         k = _begun([arc.mode for arc in self.arcs], history.events)
-        return tracking_law(self.arcs[k], self.gains[k], self.limits)
+        return Tracking(self.arcs[k], self.gains[k], self.limits).differentiable()
 
 
 def _begun(modes: Sequence[ModeKey], events: Iterable[Event]) -> int:
@@ -295,7 +295,10 @@ def _gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
 
 def planned(programme: Transcription, values: Array) -> MotionPlan:
     """The plan in the variables (n,) of a programme."""
-    task, system = programme.task, _expecting(programme.task)
+    task = programme.task
+    known = (f(k) for k in range(len(task.phases)) for f in (task.mode_after, task.striking))
+    modes = frozenset(contact_modes(mode) for mode in known if mode is not None)
+    system = ContactSystem(task.system.dynamics.expecting(modes))
     nodes, curves = _unpacked(programme, values)
     arcs = [_arc(system, task, k, *each) for k, each in enumerate(zip(nodes, curves, strict=True))]
     before = np.array([states[-1, -1] for states in nodes])
@@ -303,13 +306,6 @@ def planned(programme: Transcription, values: Array) -> MotionPlan:
     return MotionPlan(
         task, system, HybridTrajectory(tuple(arcs), tuple(events), system), curves, before
     )
-
-
-def _expecting(task: Task) -> ContactSystem:
-    """The system, of which impacts and modes have the planned outcome where several obey."""
-    known = (f(k) for k in range(len(task.phases)) for f in (task.mode_after, task.striking))
-    modes = frozenset(contact_modes(mode) for mode in known if mode is not None)
-    return ContactSystem(task.system.dynamics.expecting(modes))
 
 
 def _unpacked(

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import casadi as ca
 
-Expression = Any
+from hybridctl.control.trajectory.task import Expression
 
 
 class ColumnFunction(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any
 
 import casadi as ca
 import numpy as np
+from scipy.linalg import orth
 
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import guard_names, held_at, mode_on
@@ -70,13 +71,14 @@ def _implied(y: Any, given: list[Any], wanted: list[Any], near: Array) -> list[i
     if gradients is None:
         return []
     first, found = len(gradients) - len(wanted), list[int]()
-    span = _span(gradients[:first])
+    span = orth(gradients[:first].T, _IMPLIED)
     for i, gradient in enumerate(gradients[first:]):
-        across = gradient - span.T @ (span @ gradient)
-        if np.linalg.norm(across) <= _IMPLIED * max(float(np.linalg.norm(gradient)), _IMPLIED):
+        across = gradient - span @ (span.T @ gradient)
+        size = float(np.linalg.norm(across))
+        if size <= _IMPLIED * max(float(np.linalg.norm(gradient)), _IMPLIED):
             found.append(i)
         else:
-            span = np.vstack([span, across / np.linalg.norm(across)])
+            span = np.column_stack([span, across / size])
     return found
 
 
@@ -90,9 +92,3 @@ def _where_met(f: Any, y: Array) -> Array | None:
             break
         y = y - np.linalg.lstsq(gradients, values.ravel(), rcond=1e-9)[0]
     return None
-
-
-def _span(gradients: Array) -> Array:
-    """Orthonormal rows that span those of gradients."""
-    _, sizes, right = np.linalg.svd(gradients, full_matrices=False)
-    return np.asarray(right[sizes > _IMPLIED * sizes.max(initial=_IMPLIED)])

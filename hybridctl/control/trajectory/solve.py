@@ -11,7 +11,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.control.trajectory.functions import Expression
+from hybridctl.control.trajectory.task import Expression
 from hybridctl.control.trajectory.transcription import Block, Transcription
 from hybridctl.errors import InfeasibleReferenceError, SimulationError
 

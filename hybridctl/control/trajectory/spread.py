@@ -52,17 +52,16 @@ def optimise_over_spread(
     input_covariance: ArrayLike | None = None,
     spread: float = 4.0,
     rounds: int = 6,
-    search: Callable[[Task, Guess], OptimalTrajectory] = optimise,
 ) -> SpreadOptimum:
     """The optimum of a task whose extended and phantom arcs stay feasible over its expected spread.
 
     task: its own `spread` is where the repetition begins; its last phase ends at a time. feedback:
     of a linearization of an optimum, the same under the feedback that is to track it, such as
     `lambda lin: lin.closed_loop(gains)`. covariance, mean, input_covariance, spread: see
-    `extend_by_rule`. search: how each optimum is found.
+    `extend_by_rule`.
 
     The spread is of first order, and constraints of continued arcs hold at three points each. What
-    is asked for never shrinks from one round to the next. Raises what `search` and `linearize`
+    is asked for never shrinks from one round to the next. Raises what `optimise` and `linearize`
     raise, and `InfeasibleReferenceError` where after `rounds` the events still spread further.
     """
     if instance("task", task, Task).phases[-1].ends:
@@ -74,7 +73,7 @@ def optimise_over_spread(
     needed = covered = np.array(lengths)
     for done in range(1, count("rounds", rounds) + 1):
         covered = np.maximum(covered, np.where(needed > covered, _ROOM * needed, covered))
-        optimum = search(replace(task, spread=covered.tolist()), guess)
+        optimum = optimise(replace(task, spread=covered.tolist()), guess)
         extension = extend_by_rule(
             feedback(linearize(task.system, optimum.run)),
             covariance,

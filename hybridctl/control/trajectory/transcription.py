@@ -19,6 +19,7 @@ from scipy.sparse.linalg import spsolve
 from hybridctl.checks import Array
 from hybridctl.control.trajectory.functions import (
     Limit,
+    LimitedFunction,
     PhaseFunctions,
     gaps_of,
     held_at,
@@ -30,16 +31,11 @@ from hybridctl.control.trajectory.functions import (
 )
 from hybridctl.control.trajectory.orders import ContinuedArc, orders, sizes
 from hybridctl.control.trajectory.pointwise import ColumnFunction, hessian, jacobian
-from hybridctl.control.trajectory.task import Phase, Task
-from hybridctl.control.trajectory.transition import (
-    Deviations,
-    deviation_flow,
-    deviations_after,
-)
+from hybridctl.control.trajectory.task import Expression, Phase, Task
+from hybridctl.control.trajectory.transition import Deviations, deviation_flow, deviations_after
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.system import closed_contacts
 
-Expression = Any
 Guess = Callable[[int, float], Array]
 
 
@@ -216,7 +212,9 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         blocks += added
         mapped += seen
         cost += spent
-    ends = [_after(v, f) for v, f in zip(variables, functions, strict=True)]
+    ends = []  # after the event at the end of a phase
+    for v, f in zip(variables, functions, strict=True):
+        ends.append(v.knots[:, -1] if f.jump is None else f.jump(v.knots[:, -1]))
     names = _coordinates(task)
     for k in range(1, len(task.phases)):
         gap = variables[k].knots[:, 0] - ends[k - 1]
@@ -236,7 +234,14 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         cost += task.final_cost(first, ends[-1], total)
     deviations, moving = tuple[Deviations, ...](), list[Block]()
     if task.transition is not None:
-        deviations = tuple(Deviations.of(task, k) for k in range(len(task.phases)))
+        size = task.transition.start(task.system.space.nx).size
+        deviations = tuple(
+            Deviations(
+                ca.MX.sym(f"deviations{k}", size, phase.intervals + 1),
+                ca.MX.sym(f"moving{k}", size, phase.intervals * phase.points),
+            )
+            for k, phase in enumerate(task.phases)
+        )
         last, moving, seen = _transition(task, variables, deviations, functions)
         mapped += seen
         spread = task.transition.seeing(first.shape[0]) @ ca.reshape(last, first.shape[0], -1)
@@ -304,22 +309,29 @@ def _phase(
     exact = tuple(Limit(name, unit, 0.0, 0.0) for name, unit in _coordinates(task))
     blocks = _collocated(phase, k, v.knots, v.points, flow.values[:-1, :], exact)
     mapped = [flow]
-    if f.inside_limits:
-        inside, block = _inside(task, k, v, f)
+    every = np.concatenate((at, np.linspace(0.0, 1.0, phase.intervals + 1)))
+    states: Expression = ca.horzcat(v.points, v.knots)
+    if f.inside.limits:
+        inside, block = _inside(task, k, v, f.inside, states, every)
         mapped.append(inside)
         blocks.append(block)
     if f.open:
         gaps = ColumnFunction.over(f.gaps, v.points, ca.DM(at).T)
         mapped.append(gaps)
-        blocks.append(_clearance(task, k, f, gaps, at))
-    if f.early_limits:
-        blocks.append(Block(*f.landing_early(task, k, (v.points, v.knots), at)))
-    if f.start_limits:
+        lower = least_gaps(task, k, f.open, at).T
+        lower[:, at == 1.0] = -np.inf
+        limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
+        blocks.append(Block(gaps.values, limits, k, at, lower))
+    if f.early.limits:
+        late = np.flatnonzero((every >= 1.0 - task.margins.early) & (every < 1.0))
+        values = f.early.function.map(len(late))(states[:, late.tolist()])
+        blocks.append(Block(values, f.early.limits, k, every[late]))
+    if f.start.limits:
         values = f.start(v.knots[:, 0], _input_at(v, 0.0))
-        blocks.append(Block(values, f.start_limits, k, np.zeros(1)))
-    if f.end_limits:
+        blocks.append(Block(values, f.start.limits, k, np.zeros(1)))
+    if f.end.limits:
         values = f.end(v.knots[:, -1], _input_at(v, 1.0), _last_rate(v))
-        blocks.append(Block(values, f.end_limits, k, np.ones(1)))
+        blocks.append(Block(values, f.end.limits, k, np.ones(1)))
     spent = flow.values[-1, :] @ ca.DM(np.tile(weights.ravel(), phase.intervals))
     return blocks, spent, mapped
 
@@ -361,24 +373,14 @@ def _flow(f: PhaseFunctions) -> Any:
 
 
 def _inside(
-    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
+    task: Task, k: int, v: PhaseVariables, f: LimitedFunction, states: Expression, at: Array
 ) -> tuple[ColumnFunction, Block]:
-    """Limits at points of collocation and at the ends of intervals."""
-    phase = task.phases[k]
-    at = np.concatenate((point_fractions(phase), np.linspace(0.0, 1.0, phase.intervals + 1)))
+    """Limits at states, such as those at points of collocation and at the ends of intervals."""
     u = v.inputs @ ca.DM(input_basis(at, task.degree))
-    mapped = ColumnFunction.over(f.inside, ca.horzcat(v.points, v.knots), u)
-    lower = np.array([limit.least(at) for limit in f.inside_limits])
-    lower[np.ix_([limit.fades for limit in f.inside_limits], at == 1.0)] = -np.inf
-    return mapped, Block(mapped.values, f.inside_limits, k, at, lower)
-
-
-def _clearance(task: Task, k: int, f: PhaseFunctions, gaps: ColumnFunction, at: Array) -> Block:
-    """Gaps of open contacts, above a parabola over the phase; of those just let go, a quartic."""
-    lower = least_gaps(task, k, f.open, at).T
-    lower[:, at == 1.0] = -np.inf
-    limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
-    return Block(gaps.values, limits, k, at, lower)
+    mapped = ColumnFunction.over(f.function, states, u)
+    lower = np.array([limit.least(at) for limit in f.limits])
+    lower[np.ix_([limit.fades for limit in f.limits], at == 1.0)] = -np.inf
+    return mapped, Block(mapped.values, f.limits, k, at, lower)
 
 
 def _events_apart(
@@ -432,12 +434,6 @@ def _last_rate(v: PhaseVariables) -> Expression:
     """The rate (nu, 1) of the input at the end of the phase, 1/s."""
     slopes = 2.0 * np.arange(v.inputs.shape[1]) ** 2  # T_n'(1) = n^2
     return v.inputs @ ca.DM(slopes) / v.duration
-
-
-def _after(v: PhaseVariables, f: PhaseFunctions) -> Expression:
-    """The state after the event at the end of a phase."""
-    end = v.knots[:, -1]
-    return end if f.jump is None else f.jump(end)
 
 
 def _coordinates(task: Task) -> list[tuple[str, str]]:

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 import casadi as ca
 
 from hybridctl.control.trajectory.functions import (
-    Expression,
     PhaseFunctions,
     guard_names,
     jump_of,
     mode_on,
 )
 from hybridctl.control.trajectory.pointwise import ColumnFunction
-from hybridctl.control.trajectory.task import Task
+from hybridctl.control.trajectory.task import Expression, Task
 from hybridctl.mechanics.constrained.phase import contact_modes
 
 
@@ -32,16 +31,6 @@ class Deviations(NamedTuple):
 
     knots: Expression
     points: Expression
-
-    @staticmethod
-    def of(task: Task, k: int) -> Deviations:
-        """New symbols for phase k."""
-        assert task.transition is not None
-        phase, size = task.phases[k], task.transition.start(task.system.space.nx).size
-        return Deviations(
-            ca.MX.sym(f"deviations{k}", size, phase.intervals + 1),
-            ca.MX.sym(f"moving{k}", size, phase.intervals * phase.points),
-        )
 
 
 def deviation_flow(

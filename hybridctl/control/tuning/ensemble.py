@@ -158,12 +158,8 @@ def outcome(reference: Reference, run: HybridTrajectory, *, period: float = 2e-3
     if done is None:
         return Outcome(float("nan"), float("nan"), "IncompleteEvent")
     spread = tracking_error(reference, run, "spread", period)
-    after = spread.arcs > done
-    dt = np.diff(spread.times[after])
-    squares = spread.norms[after] ** 2
-    mean = float(np.sum(dt * (squares[1:] + squares[:-1])) / (2.0 * dt.sum()))
     peak = max(float(np.abs(arc.input(t)).max()) for arc, t in run.sampled(period))
-    return Outcome(float(np.sqrt(mean)), peak)
+    return Outcome(spread.since(done + 1).rms, peak)
 
 
 def digest(gains: GainSchedule) -> str:

@@ -30,7 +30,6 @@ none, at the following ones ([RS] (4.33)). An isolated event is the case of one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +47,6 @@ from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.propagation import LinearStep, radau
 
 PhantomKey = tuple[int, frozenset[str]]
-Gain = Callable[[frozenset[int]], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,15 +84,17 @@ class PredictedEvent:
             return gains[fired]
 
         nu = self.piecewise.input_dimension
-        fed_back = self.piecewise.fed_back(gain)
-        passage = fed_back.follow(points[:-nu].T, points[-nu:].T)
+        passage = self.piecewise.fed_back(gain).follow(points[:-nu].T, points[-nu:].T)
         after = np.vstack([passage.state.T, points[-nu:]])
         orders, members = np.unique(passage.orders, axis=0, return_inverse=True)
         chains = []
-        for i, order in enumerate(orders):
+        for i, order in enumerate(orders.tolist()):
             columns: Indices = np.flatnonzero(members.ravel() == i)
-            before = self._before(order, points[:, columns], gain)
-            chains.append(_Chain(columns, tuple(map(int, order)), before))
+            before = [points[:, columns]]
+            for n, j in enumerate(order[:-1]):
+                fired = frozenset(order[:n])
+                before.append(self._step(fired, j, gain(fired)) @ before[n])
+            chains.append(_Chain(columns, tuple(order), tuple(before)))
         return ForwardPass(after, tuple(chains), gains)
 
     def pullback(
@@ -110,14 +110,11 @@ class PredictedEvent:
         for chain in crossing.chains:
             gradient = after[:, chain.columns]
             for i in reversed(range(len(chain.order))):
-                fired = frozenset(chain.order[:i])
-                jump, gain = self.piecewise.jump(fired, chain.order[i]), crossing.gains[fired]
-                nu, by_z = gain.shape[0], gradient[: -gain.shape[0]]
-                by_input = jump.input.T @ by_z
+                fired, j = frozenset(chain.order[:i]), chain.order[i]
+                gain, nu = crossing.gains[fired], len(crossing.gains[fired])
+                by_input = self.piecewise.jump(fired, j).input.T @ gradient[:-nu]
                 gains[fired] -= by_input @ chain.before[i][:-nu].T
-                gradient = np.vstack(
-                    [jump.state.T @ by_z - gain.T @ by_input, gradient[-nu:] + by_input]
-                )
+                gradient = self._step(fired, j, gain).T @ gradient
             result[:, chain.columns] = gradient
         between = {
             (self.index, frozenset(self.piecewise.guards[j] for j in fired)): gain
@@ -126,15 +123,11 @@ class PredictedEvent:
         }
         return result, gains[frozenset()], between
 
-    def _before(self, order: Sequence[int], points: Array, gain: Gain) -> tuple[Array, ...]:
-        """The points before each guard of an order."""
-        found = [points]
-        for i, j in enumerate(order[:-1]):
-            fired = frozenset(map(int, order[:i]))
-            jump, k = self.piecewise.jump(fired, int(j)), gain(fired)
-            z, w = np.split(found[-1], [-len(k)])
-            found.append(np.vstack([jump.state @ z + jump.input @ (w - k @ z), w]))
-        return tuple(found)
+    def _step(self, fired: frozenset[int], j: int, gain: Array) -> Array:
+        """What guard j makes of points (z, w) where some have fired: (d+ + nu, d + nu)."""
+        jump, nu = self.piecewise.jump(fired, j), len(gain)
+        below = [np.zeros((nu, jump.state.shape[1])), np.eye(nu)]
+        return np.block([[jump.state - jump.input @ gain, jump.input], below])
 
     def _phantom_gain(self, fired: frozenset[int], schedule: GainSchedule, time: float) -> Array:
         names = frozenset(self.piecewise.guards[j] for j in fired)
@@ -321,13 +314,8 @@ class Prediction:
 
     def _back(self, nodes: _Nodes, part: _ArcTape, end: Array) -> tuple[Array, Array]:
         """The gradients of the cost by the gain of one arc, and by the points at its start."""
-        phi, products, z, d = (
-            part.steps.start[:, -1],
-            part.products,
-            part.start,
-            len(nodes.state[0, 0]),
-        )
-        spread = _spread(part)
+        phi, products, z = part.steps.start[:, -1], part.products, part.start
+        spread, d = _spread(part), nodes.state.shape[-1]
         value = np.zeros_like(spread[0])  # of the cost on the rest of the arc
         rest = end @ z.T  # what the points' end adds to the gradient by each transition
         by_phi = np.empty_like(phi)

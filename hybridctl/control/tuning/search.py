@@ -157,7 +157,7 @@ def tune(
         search.judge(candidate.origin, candidate.parameters)
     if evaluations:
         search.around(number("step", step, above=0.0), evaluations, bounds)
-    best = search.best if validation is None else validation.choose(search)
+    best = search.ranked[0] if validation is None else validation.choose(search)
     return Tuning(structure.schedule(best.parameters), best, tuple(search.tried))
 
 
@@ -185,19 +185,11 @@ class _GainSearch:
         within = [c for c in self.tried if self.peak(c) <= self.limit]
         return sorted(within, key=lambda c: c.objective) or [min(self.tried, key=self.peak)]
 
-    @property
-    def best(self) -> Candidate:
-        """The best candidate, the first of the ranked ones."""
-        return self.ranked[0]
-
     @staticmethod
     def peak(candidate: Candidate) -> float:
         """The peak input, finite."""
-        return (
-            _FAILING
-            if candidate.statistics is None
-            else min(candidate.statistics.peak_input, _FAILING)
-        )
+        statistics = candidate.statistics
+        return _FAILING if statistics is None else min(statistics.peak_input, _FAILING)
 
     def around(self, step: float, evaluations: int, bounds: tuple[float, float] | None) -> None:
         """Search around the best candidate."""
@@ -207,7 +199,7 @@ class _GainSearch:
             constraints.append(NonlinearConstraint(peak, -np.inf, 1.0))
         minimize(
             lambda p: np.log(self.judge("search", p).objective),
-            self.best.parameters,
+            self.ranked[0].parameters,
             method="COBYLA",
             bounds=None if bounds is None else Bounds(*interval("bounds", bounds)),
             constraints=constraints,
