@@ -279,8 +279,10 @@ class Gate:
             return ()
         if fired:
             self._position = advance(reference, position, fired)
-            done = self._position.macro > position.macro
-            self._touched = -math.inf if done else time
+            if self._position.macro > position.macro:
+                self._touched = -math.inf
+            elif self._touched == -math.inf:
+                self._touched = time
         return fired
 
     def reset(self) -> None:

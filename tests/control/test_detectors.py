@@ -1,5 +1,8 @@
 """What detectors make of readings, in closed form."""
 
+from itertools import product
+
+import casadi as ca
 import numpy as np
 import pytest
 from control.samples import G, ball_on_two_floors, bouncing_ball
@@ -18,6 +21,7 @@ from hybridctl.control.detectors import (
 from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 PERIOD = 1e-3
 
@@ -104,6 +108,26 @@ def test_what_is_missing_is_assumed_after_the_timeout(reference):
     late = [[0, 0]] * 10 + [[0, 1]] * 50  # from 460 ms on
     one = [(460, "b"), (485, "a")]
     assert events(gate(reference, timeout=0.025 - 1e-9), readings(late, 0.45)) == one
+
+
+def test_the_timeout_runs_from_the_first_touch_of_an_event():
+    """Of three lights that go out together, at 1 s, one is seen 5 ms late, one 25 ms, one never."""
+    x = ca.SX.sym("x")
+    lights = list(product("01", repeat=3))
+    transitions = [
+        SymbolicTransition(key, name, 1.0 - x, (*key[:i], "1", *key[i + 1 :]), x)
+        for key in lights
+        for i, name in enumerate("abc")
+        if key[i] == "0"
+    ]
+    modes = [SymbolicMode(key, x, ca.SX(1.0)) for key in lights]
+    plant = hybrid_system(modes, transitions)
+    nominal = hc.simulate(plant, lights[0], [0.0], (0.0, 2.0))
+    reference = hc.extend(plant, nominal, before=0.1, after=0.1)
+    detector = Gate(Threshold("seen", ["a", "b", "c"]), reference, timeout=0.03 - 1e-9)
+    seen = [[k >= 5, k >= 25, 0] for k in range(60)]
+    found = events(detector, readings(seen, 1.0, "seen"))
+    assert found == [(1005, "a"), (1025, "b"), (1035, "c")]
 
 
 def test_several_detectors_and_those_that_are_late(reference):
