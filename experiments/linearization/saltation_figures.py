@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from hybridctl.experiments.convergence import convergence_panel, draw_convergence
+from hybridctl.experiments.linearization.saltation_results import ExampleResult, Pair
 
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, plane
 from hybridctl.app.report import RunFolder
 from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
-
-if TYPE_CHECKING:
-    from hybridctl.experiments.linearization.saltation import ExampleResult, Pair
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE
 MAPS = ((RIGHT, "saltation matrix"), (WRONG, "reset's Jacobian"))

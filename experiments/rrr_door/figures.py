@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from hybridctl.experiments.contacts.closed_form import draw_contacts
+from hybridctl.experiments.rrr_door.laws import DoorRuns
 from hybridctl.experiments.rrr_door.reference import foot_motion, slide_motion
 from hybridctl.robots.rrr_door import DoorParameters
 from numpy.typing import NDArray
@@ -30,9 +30,6 @@ from hybridctl.control.reference import Reference
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-
-if TYPE_CHECKING:
-    from hybridctl.experiments.rrr_door.tracking import DoorRuns
 
 NAMES = ("shoulder", "elbow", "wrist", "hinge")
 PERIOD = 2e-3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import OPEN
@@ -13,10 +14,24 @@ from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control.tracking import TrackingError
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
+
+
+@dataclass(frozen=True)
+class DoorRuns:
+    """The reference and the two tracked runs, with their errors."""
+
+    plant: HybridSystem
+    reference: Reference
+    tracking: HybridTrajectory
+    conventional: HybridTrajectory
+    spread_error: TrackingError
+    clock_error: TrackingError
+    conventional_error: TrackingError
 
 
 def law(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from hybridctl.experiments.rrr_door import figures
 from hybridctl.experiments.rrr_door.contact import Manoeuvre, build_manoeuvre, contact_modes
-from hybridctl.experiments.rrr_door.laws import joint_gains, law, run_beside
+from hybridctl.experiments.rrr_door.laws import DoorRuns, joint_gains, law, run_beside
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, Design, build
 from hybridctl.robots.rrr_door import DoorParameters, system, urdf
 from rich.console import Console
@@ -91,19 +91,6 @@ class Config(Settings):
     def goes_past_the_thesis(self) -> bool:
         """Whether the reference is one that nothing is published of."""
         return self.friction or self.release
-
-
-@dataclass(frozen=True)
-class DoorRuns:
-    """The reference and the two tracked runs, with their errors."""
-
-    plant: HybridSystem
-    reference: Reference
-    tracking: HybridTrajectory
-    conventional: HybridTrajectory
-    spread_error: TrackingError
-    clock_error: TrackingError
-    conventional_error: TrackingError
 
 
 def quick(config: Config) -> Config:
