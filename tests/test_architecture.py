@@ -14,6 +14,7 @@ import pytest
 import hybridctl
 
 PACKAGE = Path(hybridctl.__file__).parent
+ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"errors"},
     {"checks"},
@@ -164,15 +165,20 @@ def circle_of(below):
 
 def test_no_files_import_each_other_in_a_circle():
     """Imports for types and within functions count: they tie files together as others do."""
-    dotted = {name_of(path).removesuffix(".py").replace("/", "."): path for path in FILES}
-    homes = {f"hybridctl.{name}".removesuffix(".__init__"): path for name, path in dotted.items()}
+    homes = {}
+    for part in ("hybridctl", "experiments", "robots"):
+        for path in (ROOT / part).rglob("*.py"):
+            dotted = path.relative_to(ROOT).as_posix().removesuffix(".py").replace("/", ".")
+            name = dotted if part == "hybridctl" else f"hybridctl.{dotted}"
+            homes[name.removesuffix(".__init__")] = path
 
     def home(name):
         parts = list(accumulate(name.split("."), "{}.{}".format))
         return next((homes[part] for part in reversed(parts) if part in homes), None)
 
-    below = {path: {home(name) for name in imported(path)} - {None, path} for path in FILES}
-    assert [name_of(path) for path in circle_of(below)] == []
+    files = homes.values()
+    below = {path: {home(name) for name in imported(path)} - {None, path} for path in files}
+    assert circle_of(below) == []
     assert circle_of({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
@@ -230,23 +236,22 @@ def test_every_public_name_can_be_imported_and_a_wrong_one_not():
 
 def test_a_class_name_stands_for_one_thing():
     """Nested classes too; the settings of each experiment alone are called `Config` in all."""
-    root, homes = Path(__file__).parents[1], defaultdict(list)
+    homes = defaultdict(list)
     for part in ("hybridctl", "experiments", "robots"):
-        for path in (root / part).rglob("*.py"):
+        for path in (ROOT / part).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef) and node.name != "Config":
-                    homes[node.name].append(path.relative_to(root).as_posix())
+                    homes[node.name].append(path.relative_to(ROOT).as_posix())
     assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
 def test_the_wheel_is_made_of_every_folder_with_modules():
-    root = Path(__file__).parents[1]
-    listed = re.search(r"^packages = \[(.*?)\]", (root / "pyproject.toml").read_text(), re.M | re.S)
+    listed = re.search(r"^packages = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S)
     assert listed is not None
     folders = {
-        path.parent.relative_to(root).as_posix()
+        path.parent.relative_to(ROOT).as_posix()
         for part in ("hybridctl", "experiments", "robots")
-        for path in (root / part).rglob("*.py")
+        for path in (ROOT / part).rglob("*.py")
     }
     wanted = {
         re.sub("^(?=experiments|robots)", "hybridctl.", folder.replace("/", "."))
