@@ -296,13 +296,14 @@ def extend(model: Model, now: StatePrediction, end: float, law: InputLaw) -> Sta
         return now.then(found)
     try:
         arc = model.extended(e.mode, e.mean, e.time, end, law)
+        reached = along(model, model.system.mode(e.mode), arc, e, end)
     except SimulationError as error:
         note = f"the state was held: {error}"
         way = (end - e.time) * model.system.mode(e.mode).field(e.time, e.mean, law(e.time, e.mean))
         p = e.covariance + np.outer(way, way) if np.isfinite(way).all() else e.covariance
         held = replace(e, time=end, covariance=p)
         return now._replace(estimate=held, notes=(*now.notes, note), kept=True)
-    return now.onward(*along(model, model.system.mode(e.mode), arc, e, end))
+    return now.onward(*reached)
 
 
 def along(

@@ -103,7 +103,11 @@ def _overdue(
     e = now.estimate
     placed = falling[~sees_input(point)[falling]]
     if placed.size:
-        back = _rewound(model, now, placed, float(guard_rates(point)[placed].max()), law)
+        rate = float(guard_rates(point)[placed].max())
+        try:
+            back = _rewound(model, now, placed, rate, law)
+        except SimulationError:
+            return None
         return None if back is None else _again(model, back, e.time, law, len(now.events))
     if falling.size:
         return _fired(model, now, _lowest(model, now, falling, law), e.mean, law)
@@ -181,7 +185,8 @@ def _rewound(
 ) -> StatePrediction | None:
     """The estimate back where all these guards are zero or above; None if too long ago.
 
-    If that is before the last event: just after that, with the lowest guard fired.
+    If that is before the last event: just after that, with the lowest guard fired. Raises
+    `SimulationError` where there is no way back.
     """
     e = present.estimate
     own = model.system.mode(e.mode)
@@ -196,10 +201,7 @@ def _rewound(
     now = model.at(e, law).guards[falling].min()
     first = 2.0 * float(now) / min(rate, -1e-300)
     for length in sorted({min(first, longest), longest}):
-        try:
-            mode, arc = model.backwards(e.mode, e.mean, e.time, length, law)
-        except SimulationError:
-            return None
+        mode, arc = model.backwards(e.mode, e.mean, e.time, length, law)
         if least(length, arc) > 0.0:
             back = float(brentq(least, 0.0, length, args=(arc,), xtol=1e-15))
             then = _taken_back(model, present, mode, replace(arc, end=back))

@@ -8,7 +8,7 @@ nominal state. The nominal trajectory is taken from its record, which is as accu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,7 +21,7 @@ from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepAhead
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
-from hybridctl.sensitivity.collocation import FIRST_POINT, Equation, collocated
+from hybridctl.sensitivity.collocation import FIRST_POINT, collocated
 from hybridctl.sensitivity.propagation import Propagation
 from hybridctl.spaces import VectorSpace
 
@@ -94,7 +94,11 @@ def along(
 
     steps, z = list[Step](), start
     for piece in arc.pieces:
-        steps += flow(mode, piece, partial(equation, piece), z, rtol=rtol, atol=atol)
+        steps += collocated(
+            partial(equation, piece), z, piece.start, piece.end, rtol=rtol, atol=atol,
+            first=float(piece.breaks[0] + piece.lengths[0]) - piece.start,
+            leap=first_leap(mode, piece),
+        )  # fmt: skip
         z = steps[-1].states[-1].reshape(start.shape) if steps else start
     beside = Mode(mode.key, VectorSpace(start.size), lambda t, z, u: _NO_INPUT)
     dense = arc_from_steps(arc.index, beside, steps, arc.start, start.ravel(), _NO_INPUT, arc.end)
@@ -164,29 +168,7 @@ def arc_transition(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> Array
     return found
 
 
-def flow(
-    mode: ModeModel,
-    arc: Arc,
-    equation: Equation,
-    start: Array,
-    *,
-    rtol: float,
-    atol: float,
-) -> Iterator[Step]:
-    """Steps of a linear equation, made of A and B, along an arc; none if it has no duration."""
-    return collocated(
-        equation,
-        start,
-        arc.start,
-        arc.end,
-        rtol=rtol,
-        atol=atol,
-        first=float(arc.breaks[0] + arc.lengths[0]) - arc.start,
-        leap=_leap(mode, arc),
-    )
-
-
-def _leap(mode: ModeModel, arc: Arc) -> float:
+def first_leap(mode: ModeModel, arc: Arc) -> float:
     """The length of a first step across what decays at once, 0 where nothing does.
 
     As long as puts its first point where that decays clearly slower than at the start, at which

@@ -5,16 +5,20 @@ import numpy as np
 import pytest
 from estimation.systems import affine
 from hybridctl.robots import ball, block, cube
+from scipy.linalg import expm
+from sensitivity.test_breakaway import X0, broken_away
 
 from hybridctl import symbolic
-from hybridctl.estimation.covariance import step_transition
+from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates
+from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import StatePrediction, extend, predict
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.model import StepAhead
+from hybridctl.sensitivity.variation import along
 
 H = 0.02
 
@@ -121,7 +125,7 @@ def test_by_one_step_past_a_guard_and_by_steps_it_is_the_same():
 
 @pytest.mark.parametrize("change", [0.3, 0.7])
 def test_noise_that_changes_at_once_is_gathered_on_both_sides(change):
-    """No series holds across the change: steps are halved there, ten times and then no more."""
+    """No series holds across the change: steps end there, to 2^-10 of the whole."""
     few, much = 0.5, 2.0
     noise = Noise(lambda mode, t, x, u: [[few if t < change else much]])
     kf = SaltedKalmanFilter(affine([[-1.0]], [0.0]), noise, coordinates("z", [0], np.eye(1)))
@@ -131,6 +135,39 @@ def test_noise_that_changes_at_once_is_gathered_on_both_sides(change):
     right = at_first + 0.5 * few * (at_last - at_first) + 0.5 * much * (1.0 - at_last)
     # in the step of the change, of length 2^-10, either noise may be taken for the other
     np.testing.assert_allclose(found, right, rtol=0.0, atol=(much - few) / 2**10)
+
+
+def test_the_flow_of_a_covariance_is_that_of_the_linearization_where_friction_is_stiff():
+    """At breakaway friction turns at once, in a direction that no start of an arc knows."""
+    system, run = broken_away(X0, 1e-12)
+    arc = run.arcs[1]
+    mode, unit = system.mode(arc.mode), np.eye(6)
+    right = along(mode, arc, unit, rtol=1e-11, atol=1e-11).end
+    noise = Noise(lambda mode, t, x, u: 0.1 * np.eye(3), through_input=True)
+    for w in (None, noise):
+        found = transition(Model(system, w), mode, arc, unit)
+        # each of some eighty steps may add 1e-9 to entries of size one
+        np.testing.assert_allclose(found.state, right, rtol=0.0, atol=1e-7)
+
+
+@pytest.mark.parametrize("rate", [1e2, 1e4])
+def test_noise_beside_a_stiff_decay_is_that_of_one_exponential(rate):
+    """Van Loan's block of the equation, over short parts of the time, one after the other."""
+    a = np.array([[0.0, 1.0, 0.0], [-4.0, -0.5, 1.0], [0.0, rate, -rate]])
+    q, end, parts = np.diag([0.0, 0.1, 0.2]), 0.1, 1000
+    both = expm(end / parts * np.block([[-a, q], [np.zeros((3, 3)), a.T]]))
+    phi = both[3:, 3:].T
+    moved, gathered, step = np.eye(3), np.zeros((3, 3)), phi @ both[:3, 3:]
+    for _ in range(parts):
+        moved, gathered = phi @ moved, phi @ gathered @ phi.T + step
+    kf = SaltedKalmanFilter(
+        affine(a, np.zeros(3)), Noise(lambda mode, t, x, u: q), coordinates("z", [0], np.eye(1))
+    )
+    found = kf.predict(Estimate("flow", 0.0, np.ones(3), np.zeros((3, 3))), end)
+    np.testing.assert_allclose(found.transition, moved, rtol=0.0, atol=1e-8)
+    # of the largest entry; some hundred steps, each of which may add 1e-9 of it
+    covariance, largest = found.estimate.covariance, np.abs(gathered).max()
+    np.testing.assert_allclose(covariance, gathered, rtol=0.0, atol=1e-7 * largest)
 
 
 @pytest.mark.parametrize(("size", "rate"), [(3.0, 10.0), (1.0, 5.0), (1.0, 20.0)])

@@ -33,9 +33,7 @@ alone, so are constant on a step:
           \dot\nu = -\omega \times \nu - a \times \theta - b_a, \quad
           \dot\delta = -\omega \times \delta, \quad \dot\varphi = 0.
 
-Its exponential and the integral of its noise are summed to 1e-11 as part of the step, as other
-modes carry both along their compiled steps: in 85 us where the exponential of a matrix of twice the
-size takes 137, and four Radau points, for coefficients that change (see `covariance`), 675.
+The map and the noise of a step are those of one exponential of a matrix.
 """
 
 from __future__ import annotations
@@ -45,6 +43,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.linalg import expm
 
 from hybridctl.checks import Array, count
 from hybridctl.errors import InputError
@@ -290,40 +289,11 @@ _STILL = _still()
 def _step(a: Array, q: Array | None, h: float) -> tuple[Array, Array | None]:
     r"""The exponential of a h and :math:`\int_0^h e^{a s} q\, e^{a^T s} ds`, both (n, n).
 
-    The series of the exponential at the end and, from the same powers, at Gauss' points of the
-    integral. Where they need more terms, half of the step is doubled.
+    By one exponential (Van Loan, "Computing integrals involving the matrix exponential", 1978).
     """
-    step = a * h
-    if float(np.vdot(step, step)) > _LONGEST**2:
-        half, noise = _step(a, q, 0.5 * h)
-        return half @ half, None if noise is None else noise + half @ noise @ half.T
-    n = len(a)
-    powers = np.empty((_TERMS, n, n))
-    powers[0], powers[1], powers[2] = _IDENTITY, step, step @ step
-    for first, last in ((3, 4), (5, 8), (9, _TERMS - 1)):  # some powers times the last one known
-        rows = powers[1 : last - first + 2].reshape(-1, n)
-        powers[first : last + 1] = (rows @ powers[first - 1]).reshape(-1, n, n)
-    flat = powers.reshape(_TERMS, n * n)
     if q is None:
-        return (_SERIES[-1] @ flat).reshape(n, n), None
-    exponentials = (_SERIES @ flat).reshape(-1, n, n)
-    inner = exponentials[:-1]
-    spread = (inner.reshape(-1, n) @ (q * h)).reshape(inner.shape) * _WEIGHTS
-    sides = spread.transpose(1, 0, 2).reshape(n, -1), inner.transpose(1, 0, 2).reshape(n, -1)
-    return exponentials[-1], sides[0] @ sides[1].T
-
-
-_TERMS, _NODES = 10, 4
-_LONGEST = 0.25  # size of the exponent, for which both are exact to 1e-11
-_IDENTITY = np.eye(BASE_TANGENT)
-
-
-def _series() -> tuple[Array, Array]:
-    """Coefficients (nodes + 1, terms) of the series, and weights (nodes, 1, 1) of the integral."""
-    points, weights = np.polynomial.legendre.leggauss(_NODES)
-    at = np.append(0.5 + 0.5 * points, 1.0)[:, None]
-    factorials = np.cumprod(np.maximum(np.arange(_TERMS), 1.0))
-    return at ** np.arange(_TERMS) / factorials, 0.5 * weights[:, None, None]
-
-
-_SERIES, _WEIGHTS = _series()
+        return expm(h * a), None
+    n = len(a)
+    both = expm(h * np.block([[-a, q], [np.zeros((n, n)), a.T]]))
+    phi = both[n:, n:].T
+    return phi, phi @ both[:n, n:]
