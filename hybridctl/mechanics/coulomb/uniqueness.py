@@ -98,22 +98,21 @@ def _contracts(problem: CoulombProblem, free: list[int], owners: list[int], slid
         for i, rows, _, mu, given in problem.contacts:
             if given is not None:
                 matrix[:, i] -= mu * (problem.delassus[:, rows] @ given)
-    kept = np.array([*range(k), *free])
-    matrix = matrix[np.ix_(kept, kept)]
+    kept = [*range(k), *free]
+    if kept != [*range(len(matrix))]:
+        matrix = matrix[kept][:, kept]
     inverse = _inverse(0.5 * (matrix + matrix.T) if slides else matrix)
     if inverse is None or not free:
         return inverse is not None
     friction, rubbing = problem.kinetic[owners], sorted(set(owners))
     tangential = matrix[k:] @ inverse @ matrix[k:].T if slides else matrix[k:, k:]
-    tangential_size = _norm(friction[:, None] * tangential * friction)
-    normal_size = _norm(inverse[np.ix_(rubbing, rubbing)])
+    sizes = friction[:, None] * tangential * friction, inverse[rubbing][:, rubbing]
     limit = (1.0 if slides else 4.0) * _MARGIN
-    return normal_size <= _LARGEST and tangential_size * normal_size < limit
-
-
-def _norm(matrix: Array) -> float:
-    """The largest eigenvalue of a symmetric matrix."""
-    return float(np.linalg.eigvalsh(matrix)[-1])
+    bounds = [float(np.linalg.norm(size)) for size in sizes]  # of the largest eigenvalues
+    if bounds[1] <= _LARGEST and bounds[0] * bounds[1] < limit:
+        return True
+    largest = [float(np.linalg.eigvalsh(size)[-1]) for size in sizes]
+    return largest[1] <= _LARGEST and largest[0] * largest[1] < limit
 
 
 def _inverse(matrix: Array) -> Array | None:
@@ -121,5 +120,7 @@ def _inverse(matrix: Array) -> Array | None:
     factor, failed = dpotrf(matrix + _REGULAR * np.eye(len(matrix)), lower=1)
     if failed:
         return None
-    lower, _ = dpotri(factor, lower=1)
-    return np.asarray(np.tril(lower) + np.tril(lower, -1).T)
+    lower, _ = dpotri(factor, lower=1)  # zero above the diagonal, as the factor is
+    inverse: Array = lower + lower.T
+    np.fill_diagonal(inverse, lower.diagonal())
+    return inverse
