@@ -150,7 +150,7 @@ def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
     policy = system.acting(policy)
     if policy is None:
         return _NoInput(system)
-    if isinstance(policy, Policy):
+    if hasattr(policy, "law") and isinstance(policy, Policy):  # which alone takes 25 us to deny
         return policy
     if callable(policy):
         return SameLaw(policy)
