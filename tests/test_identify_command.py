@@ -10,7 +10,7 @@ from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
 from hybridctl.app.cli import cli
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.errors import FileFormatError, HybridctlError, InputError
 
 CALL = ("--parameters", "restitution", "--set", "restitution=0.65", "--set", "warm_up=3")
 
@@ -57,6 +57,24 @@ def test_a_parameter_is_found_judged_and_kept(logs):
     }
     with pytest.raises(InputError, match="other settings"):
         identify("--out", "out", "--until", "0.4")
+
+
+def test_evaluations_of_other_settings_are_not_taken(logs):
+    """What a file of settings says may have changed since, and a record may be damaged."""
+    (logs / "settings.json").write_text('{"longest_gap": 2.0}')
+    more = ("--config", "settings.json", "--max-evaluations", "1", "--out", "out")
+    identify(*more)
+    kept = (logs / "out/config.json").read_text()
+    (logs / "settings.json").write_text('{"longest_gap": 1.0}')
+    with pytest.raises(InputError, match="other settings"):
+        identify(*more)
+    assert (logs / "out/config.json").read_text() == kept
+    (logs / "settings.json").write_text('{"longest_gap": 2.0}')
+    header, line, *_ = (logs / "out/evaluations.jsonl").read_text().splitlines()
+    for damaged in (line.replace("accepted", "acepted"), '["0", []]', '["0", [1]]'):
+        (logs / "out/evaluations.jsonl").write_text(f"{header}\n{damaged}\n")
+        with pytest.raises(FileFormatError, match=r"evaluations\.jsonl is no record of evaluations"):
+            identify(*more)
 
 
 MODEL = """

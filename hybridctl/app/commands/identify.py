@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from rich.console import Console
 
 from hybridctl.app.commands.filter import load_log
 from hybridctl.app.models import find_model, from_anywhere
-from hybridctl.app.report import RunFolder, say, table
+from hybridctl.app.report import RunFolder, plain, say, table
 from hybridctl.checks import Array, array, member, quoted
 from hybridctl.control.tuning.journal import Journal
-from hybridctl.errors import InputError
+from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.identify import (
     Identification,
@@ -114,10 +114,13 @@ def run(
     console: Console,
 ) -> None:
     """Identify into a folder, which may be that of a run that was stopped."""
+    record = Journal(folder / STATE, _asked(request, problem.settings))
     folder.write_configuration(problem.settings, seed=None)
-    record = Journal(folder / STATE, _asked(request))
-    done = [LikelihoodPoint.from_dict(content) for (content,) in record.values()]
-    known = {tuple(one.values.tolist()): one for one in done}
+    try:
+        done = [LikelihoodPoint.from_dict(content) for (content,) in record.values()]
+        known = {tuple(one.values.tolist()): one for one in done}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{record.path} is no record of evaluations: {error}") from error
 
     def keep(one: LikelihoodPoint) -> None:
         record.put(str(len(record)), (one.as_dict(),))
@@ -134,7 +137,7 @@ def run(
     print_result(console, found, profiles)
 
 
-def _asked(request: IdentifyRequest) -> dict[str, Any]:
+def _asked(request: IdentifyRequest, settings: FilterSettings) -> dict[str, Any]:
     """What the evaluations of a run depend on."""
     return {
         "model": request.model,
@@ -142,8 +145,8 @@ def _asked(request: IdentifyRequest) -> dict[str, Any]:
         "parameters": request.parameters,
         "segments": request.segments,
         "until": request.until,
-        "config": None if request.config is None else str(request.config),
-        "settings": request.assignments,
+        "mapping": None if request.mapping is None else str(request.mapping),
+        "settings": plain(asdict(settings)),
     }
 
 
