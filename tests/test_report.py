@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import math
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -274,3 +275,14 @@ def test_cells_of_records_are_in_the_units_of_their_headers():
         ["-", "0.5, 2"],
         ["yes", "no"],
     ]
+
+
+def test_a_key_that_no_record_has_is_an_error_that_names_it():
+    records = [{"mean": 1.0, "of": None, "in": {"m": 1.0}}, {"mean": 2.0, "of": None, "in": {}}]
+    for form in ("{maen:.1f}", "{mean:.1f} ± {eror:.1f}", "{in[mm]}"):
+        key = re.findall(r"\{([\w\[\]]+)", form)[-1]
+        with pytest.raises(KeyError, match=re.escape(f"column 'mean': no record has '{key}'")):
+            record_table("Both", records, {"mean": form})
+    (column,) = record_table("Both", records, {"": "{in[m]} {of[parts]}"}).columns
+    assert list(column.cells) == ["1.0 -", "- -"]
+    assert record_table("None", [], {"mean": "{maen}"}).row_count == 0

@@ -242,6 +242,7 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     return result
 
 
+_MISSING = object()
 _PER_UNIT = {"mm": 1e3, "mrad": 1e3, "ms": 1e3, "%": 100.0, "deg": float(np.degrees(1.0))}
 
 
@@ -252,13 +253,14 @@ def record_table(
 
     columns: a format by header, such as "{mean:.2f} ± {error:.2f}". Numbers are in SI units; where
     a header ends with [mm], [mrad], [ms], [deg] or [%] they are converted. Entries of a list or a
-    mapping stand side by side, a flag is yes or no, zero has no sign, and what is None or missing
-    is a dash.
+    mapping stand side by side, a flag is yes or no, zero has no sign, and what is None, or missing
+    where other records have it, is a dash. Raises `KeyError` for an entry that no record has.
     """
-    cells = [_Cells(header) for header in columns]
+    given = list(records)
+    cells = [_Cells(header, given) for header in columns]
     rows = [
         [cell.vformat(form, (), record) for cell, form in zip(cells, columns.values(), strict=True)]
-        for record in records
+        for record in given
     ]
     return table(title, list(columns), rows)
 
@@ -266,15 +268,25 @@ def record_table(
 class _Cells(Formatter):
     """The formats of a column, which converts numbers to the unit of its header."""
 
-    def __init__(self, header: str) -> None:
+    def __init__(self, header: str, records: Sequence[Mapping[str, Any]]) -> None:
         unit = header.rpartition("[")[2].removesuffix("]")
         self._factor = _PER_UNIT.get(unit, 1.0) if header.endswith("]") else 1.0
+        self._header, self._records = header, records
 
     def get_field(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        value = self._entry(name, kwargs)
+        if value is _MISSING and all(self._entry(name, r) is _MISSING for r in self._records):
+            raise KeyError(f"column {self._header!r}: no record has {name!r}")
+        return None if value is _MISSING else value, name
+
+    def _entry(self, name: str, record: Mapping[str, Any]) -> Any:
+        """An entry of a record, None where it is one of what is None."""
         try:
-            return super().get_field(name, args, kwargs)
-        except (KeyError, TypeError):
-            return None, name
+            return super().get_field(name, (), record)[0]
+        except KeyError:
+            return _MISSING
+        except TypeError:
+            return None
 
     def format_field(self, value: Any, spec: str) -> str:
         if value is None:
