@@ -73,7 +73,7 @@ def test_evaluations_of_other_settings_are_not_taken(logs):
     header, line, *_ = (logs / "out/evaluations.jsonl").read_text().splitlines()
     for damaged in (line.replace("accepted", "acepted"), '["0", []]', '["0", [1]]'):
         (logs / "out/evaluations.jsonl").write_text(f"{header}\n{damaged}\n")
-        with pytest.raises(FileFormatError, match=r"evaluations\.jsonl is no record of evaluations"):
+        with pytest.raises(FileFormatError, match=r"jsonl is no record of evaluations"):
             identify(*more)
 
 
