@@ -127,14 +127,17 @@ def test_settings_of_the_file_are_changed_from_the_command_line(machine):
     call = ("log.npz", "--model", "machine.yaml", "--out", "out", "--set", "standing=0.1")
     text = invoke(*call, "--set", 'noise={"foot": 1e-3}')
     configuration = json.loads((machine / "out/config.json").read_text())["configuration"]
-    assert configuration["settings"]["standing"] == 0.1
-    assert configuration["settings"]["noise"]["foot"] == 1e-3
+    assert configuration["standing"] == 0.1
+    assert configuration["noise"]["foot"] == 1e-3
     summary = json.loads((machine / "out/summary.json").read_text())
-    assert configuration["settings"]["start"]["tilt"] == 0.02
+    assert configuration["start"]["tilt"] == 0.02
     np.testing.assert_allclose(summary["final"]["position"], [1.0, 2.0, 3.0], atol=1e-9)
     with np.load(machine / "out/estimates.npz") as found:
         np.testing.assert_array_equal(found["contact"], np.ones((49, 2)))
     assert "100 % of the forces of 'right sole' missing" in text
+    invoke(*call[:3], "--config", "out/config.json", "--out", "again")
+    again = json.loads((machine / "again/config.json").read_text())
+    assert again["configuration"] == configuration
 
 
 @pytest.mark.parametrize(

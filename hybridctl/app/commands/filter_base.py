@@ -23,7 +23,7 @@ _SIGMAS = 2.0
 
 def run(model: BaseModel, log: Log, mcap: bool, folder: RunFolder, console: Console) -> None:
     """Filter a log into a folder; mcap: whether estimates are wanted as MCAP too."""
-    folder.write_configuration(model, seed=None)
+    folder.write_configuration(model.settings, seed=None)
     for warning in examine(log).warnings:
         say(console, f"warning: {warning}")
     found = filter_base(log, model)
