@@ -78,8 +78,11 @@ class Arc:
     @cached_property
     def pieces(self) -> tuple[Arc, ...]:
         """The arc, cut where one law gives way to the next."""
-        values, at = self.inputs[:, 0], self.breaks[1:]
-        jumps = (values[1:] != values[:-1]).any(axis=1) if self.is_held else self.jumps[1:]
+        jumps, at = self.jumps[1:], self.breaks[1:]
+        if self.is_held:
+            values, sizes = self.inputs[:, 0], np.abs(self.inputs[:, 0])
+            rounding = _ROUNDING * np.maximum(sizes[1:], sizes[:-1])
+            jumps = (np.abs(values[1:] - values[:-1]) > rounding).any(axis=1)
         cuts = (np.flatnonzero(jumps & (self.start < at) & (at < self.end)) + 1).tolist()
         if not cuts:
             return (self,)

@@ -297,3 +297,18 @@ def test_references_may_change_their_feedforward_in_between():
     )
     assert tracking_error(reference, late, "spread").peak < 0.1
     assert hc.control.feasibility.feasibility(system, reference).failures == ()
+
+
+def test_a_held_input_that_goes_on_beyond_an_event_does_not_jump_there():
+    """What is held beyond the end of an arc differs from its input by rounding, which is no jump.
+
+    Levels of decimal fractions, whose Chebyshev series are not exact.
+    """
+    system, levels = ball_on_two_floors(), [0.1, 1.0, 2.0, 3.0, 0.7, -1.0 / 3.0]
+    times = [0.15, 0.3, 0.45, 0.6, 0.7]
+    nominal = hc.simulate(system, "00", [1.0, 0.0], (0.0, 0.8), Levels(times, levels))
+    reference = hc.extend(system, nominal, before=0.1, after=0.1)
+    assert [arc.changes for arc in reference.arcs] == [(0.15, 0.3, 0.45), (0.6, 0.7)]
+    spreading = hc.ReferenceSpreading(reference, [GAIN, GAIN])
+    done = hc.simulate(system, "00", [1.0, 0.0], (0.0, 0.8), spreading)
+    assert [e.time for e in done.events if not e.guards] == times
