@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from subprocess import PIPE, Popen
 from typing import Literal
 
+import numpy as np
 import pytest
 from hybridctl.experiments.linearization import validate
 from hybridctl.experiments.tuning import tune
@@ -286,3 +287,10 @@ def test_a_key_that_no_record_has_is_an_error_that_names_it():
     (column,) = record_table("Both", records, {"": "{in[m]} {of[parts]}"}).columns
     assert list(column.cells) == ["1.0 -", "- -"]
     assert record_table("None", [], {"mean": "{maen}"}).row_count == 0
+
+
+def test_whole_numbers_are_converted_as_others_are():
+    (column,) = record_table(
+        "Shares", [{"of": 1}, {"of": np.int64(0)}], {"[%]": "{of:.0f}"}
+    ).columns
+    assert list(column.cells) == ["100", "0"]

@@ -301,7 +301,7 @@ def _per_toss(scores: Sequence[Score]) -> dict[int, float]:
 def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     """What was found, and how sure that is."""
     filters, rate = summary["filters"], summary["rate"]
-    rows = [{**f, "camera": _camera(f, rate), "filter": _label(f)} for f in filters]
+    rows = [{**UNKNOWN, **f, "camera": _camera(f, rate), "filter": _label(f)} for f in filters]
     title = f"Held-out {summary['data']} tosses; expected NIS {DIMENSION}"
     return [
         record_table(title, rows, LIKELIHOODS),
@@ -318,6 +318,25 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
     ]
 
 
+UNKNOWN = dict.fromkeys(  # of a filter that finishes no toss; the last two without impacts, too
+    (
+        "steps",
+        "rejected",
+        "reopened",
+        "mean_nis",
+        "nis_error",
+        "median_nis",
+        "log_likelihood_per_row",
+        "median_log_likelihood_of_tosses",
+        "mode_agreement",
+        "touching",
+        "events",
+        "unsure",
+        "seconds_per_step",
+        "position_rms_mm_after_impacts",
+        "rotation_rms_mrad_after_impacts",
+    )
+)
 LIKELIHOODS = {
     "camera": "{camera}",
     "filter": "{filter}",

@@ -221,7 +221,7 @@ def compared(
 
 def reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
     """Margins of the optima, and of both orders beside the published reference."""
-    optima = [{"name": name, **r} for name, r in summary["references"].items()]
+    optima = [{"name": name, **r, "why": None} for name, r in summary["references"].items()]
     optima += [{"name": name, "why": text[:60]} for name, text in summary["not_found"].items()]
     margins = {
         "variant": "{name}",

@@ -297,7 +297,9 @@ class _Cells(Formatter):
             value = list(value.values())
         if isinstance(value, list | tuple | np.ndarray):
             return ", ".join(self.format_field(entry, spec) for entry in value)
-        text = format(self._factor * value if isinstance(value, float) else value, spec)
+        if self._factor != 1.0 and isinstance(value, int | float | np.number):
+            value = self._factor * value
+        text = format(value, spec)
         return text.lstrip("-") if not text.strip("-0.") else text
 
 

@@ -14,6 +14,7 @@ from hybridctl.experiments.cube_filter.score import (
     by_phase,
     comparisons,
     filtered,
+    printed,
     record,
     score,
 )
@@ -33,6 +34,7 @@ from hybridctl.experiments.cube_filter.tosses import (
 from hybridctl.experiments.filter_models import CubeSettings, cube_model
 from hybridctl.robots import cube
 from rich.console import Console
+from rich.table import Table
 from scipy.spatial.transform import Rotation
 
 from hybridctl.app.report import RunFolder
@@ -218,6 +220,14 @@ def test_a_filter_that_fails_is_counted_as_lost():
     found = score(CubeCase("salted"), SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
     assert "needs 2 complete rows" in found.failure
     assert record(CubeCase("salted"), [found])["lost"] == 1
+
+
+def test_filters_that_all_fail_are_told_in_tables():
+    lost = score(CubeCase("salted"), SETTINGS, 0, flat([0.1]), TOUCHING, 0.05)
+    found = {**record(CubeCase("salted"), [lost]), "levels": {"guard_noise": 1e-3}}
+    summary = {"filters": [found], "rate": 148.0, "data": "recorded", "against": []}
+    for each in (part for part in printed(summary) if isinstance(part, Table)):
+        assert all(set(column.cells) <= {"-", "- of -", "- ± -"} for column in each.columns[2:-2])
 
 
 def scored(toss, values, residual=None, names=()):
