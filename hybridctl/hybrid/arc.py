@@ -82,7 +82,7 @@ class Arc:
         if self.is_held:
             values, sizes = self.inputs[:, 0], np.abs(self.inputs[:, 0])
             rounding = _ROUNDING * np.maximum(sizes[1:], sizes[:-1])
-            jumps = (np.abs(values[1:] - values[:-1]) > rounding).any(axis=1)
+            jumps = np.any(np.abs(values[1:] - values[:-1]) > rounding, axis=1)
         cuts = (np.flatnonzero(jumps & (self.start < at) & (at < self.end)) + 1).tolist()
         if not cuts:
             return (self,)
