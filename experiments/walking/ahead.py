@@ -32,8 +32,9 @@ from rich.table import Table
 from hybridctl import __version__
 from hybridctl.app.report import table
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.control.tuning.journal import Journal
+from hybridctl.control.tuning.journal import Journal, completed
 from hybridctl.hybrid.policy import Policy
+from hybridctl.workers import Crew, Here
 
 RECORD = "walks.jsonl"
 _EXTENSION = 0.2  # s, of references past touchdowns
@@ -117,6 +118,11 @@ class Judge:
         x = pushed(gait, trial.size, x, place.mode)
         return walk(gait, policy, x, self.steps, place=place, whole=False)
 
+    def walked(self, walk: tuple[int, WalkTrial, int]) -> tuple[int, str]:
+        """The steps of a walk, and the reason of a fall; by trial number, trial and start."""
+        found = self.walk(*walk)
+        return found.steps, found.reason
+
     @cached_property
     def _tracks(self) -> Tracks:
         return Tracks.of(self.gait, self.lqr, self.steps + 1, _EXTENSION)
@@ -135,11 +141,13 @@ def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial])
     settings = {"law": judge.law, "steps": judge.steps, "seed": judge.seed}
     known = {"version": __version__, "settings": asdict(judge.config), **settings}
     record = Journal(folder / RECORD, known)
-    for start in range(starts):
-        for number, trial in enumerate(trials):
-            if judge.takes(trial) and record.get(_key(trial, start)) is None:
-                found = judge.walk(number, trial, start)
-                record.put(_key(trial, start), (found.steps, found.reason))
+    walks = [
+        (number, trial, start)
+        for start in range(starts)
+        for number, trial in enumerate(trials)
+        if judge.takes(trial)
+    ]
+    completed(judge.walked, walks, Crew(Here()), None, record, lambda each: _key(*each[1:]))
     return record
 
 

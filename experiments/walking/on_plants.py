@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from hybridctl.experiments.plant_loop import driven
 from hybridctl.experiments.walking import figures
-from hybridctl.experiments.walking.biped_walk import in_order
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import SAMPLE, STRATEGIES, EstimateFeedback, Sensing
 from hybridctl.experiments.walking.gait import MARGINS, Gait, find
@@ -33,6 +32,7 @@ from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.online import Controller
 from hybridctl.control.spreading import ReferenceSpreading
+from hybridctl.control.tuning.journal import completed
 from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
@@ -215,7 +215,7 @@ def run(config: Config, console: Console) -> Findings:
         for number in range(config.starts)
     ]
     with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
-        walks = in_order(workers, bench.walk, trials, begin("walking"))
+        walks = completed(bench.walk, trials, workers, begin("walking"))
     records = [
         record(constant, *case, [walks.pop(0) for _ in range(config.starts)])
         for constant in config.time_constants
