@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from hybridctl.experiments.walking import limits
 from hybridctl.experiments.walking.biped_walk import Config, found_gait
-from hybridctl.experiments.walking.controllers import AHEAD, Tracks, Weights, design, predictive
+from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import Sensing, pushed_on_estimates
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.walk import Walk, in_mid_step, in_step, pushed, scattered, walk
@@ -33,7 +33,6 @@ from hybridctl import __version__
 from hybridctl.app.report import table
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.tuning.journal import Journal, completed
-from hybridctl.hybrid.policy import Policy
 from hybridctl.workers import Crew, Here
 
 RECORD = "walks.jsonl"
@@ -105,7 +104,9 @@ class Judge:
     def walk(self, number: int, trial: WalkTrial, start: int) -> Walk:
         """The walk through trial `number` from random start `start`."""
         gait, torque, scatter = self.gait, self.config.torque, self.config.scatter
-        policy = self._policy(trial.delay)
+        weights = Weights(*self.config.weights)
+        law = self.law, self.lqr, torque, weights, self.compiled, trial.delay
+        policy = self._tracks.policy(*law)
         if trial.estimated:
             seed = int(np.random.SeedSequence([self.seed, number, start]).generate_state(1)[0])
             settings = (_SENSING, seed, trial.size, scatter)
@@ -126,14 +127,6 @@ class Judge:
     @cached_property
     def _tracks(self) -> Tracks:
         return Tracks.of(self.gait, self.lqr, self.steps + 1, _EXTENSION)
-
-    def _policy(self, delay: float) -> Policy:
-        tracks = self._tracks
-        torque, weights = self.config.torque, Weights(*self.config.weights)
-        if self.law != "predictive":
-            return tracks.policy(self.law, self.lqr, torque)
-        fixed, horizon = tracks.policy("cone", self.lqr, torque), replace(AHEAD, delay=delay)
-        return predictive(self.gait, self.lqr, weights, fixed, torque, horizon, self.compiled)
 
 
 def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial]) -> Journal:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -82,6 +82,21 @@ class Statistics:
         """The largest input of all runs, infinite where all failed."""
         known = self.peaks[np.isfinite(self.peaks)]
         return float(known.max()) if known.size else float("inf")
+
+    def record(self) -> dict[str, Any]:
+        """The statistics by name, for summaries; runs that failed count with the penalty."""
+        ended = self.errors[np.isfinite(self.peaks)]
+        return {
+            "mean_error": self.mean_error,
+            "standard_error": standard_error(self.errors),
+            "quartiles": np.percentile(self.errors, (25.0, 50.0, 75.0)).tolist(),
+            "p95_error": self.p95_error,
+            "peak_input": self.peak_input,
+            "failures": self.failures,
+            "failed": sum(self.failures.values()),
+            "mean_error_of_completed": float(ended.mean()) if len(ended) else None,
+            "p95_error_of_completed": float(np.percentile(ended, 95)) if len(ended) else None,
+        }
 
 
 @dataclass(frozen=True)
