@@ -120,18 +120,6 @@ class Expected:
         structure = SpringGains.of(free.system, whole)
         return free.closed_loop(structure.schedule(np.log(self.start)).arcs)
 
-    @property
-    def covariance(self) -> Array:
-        """The covariance of the start (8, 8)."""
-        p = self.perturbations
-        deviations = [p.position] * 3 + [0.0] + [p.velocity] * 3 + [0.0]
-        return np.diag(np.square(deviations))
-
-    @property
-    def input_covariance(self) -> Array:
-        """The covariance of the error of the torques (3, 3), (N m)^2."""
-        return self.perturbations.input_bias**2 * np.eye(3)
-
 
 @dataclass(frozen=True, eq=False)
 class Tuned:

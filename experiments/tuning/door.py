@@ -45,6 +45,17 @@ class Perturbations(Settings):
     door_stiffness: Relative = 0.1
     delay: NotNegative = 0.001
 
+    @property
+    def covariance(self) -> Array:
+        """The covariance of the start (8, 8)."""
+        arm = np.array([1.0, 1.0, 1.0, 0.0])
+        return np.diag(np.concatenate([self.position**2 * arm, self.velocity**2 * arm]))
+
+    @property
+    def input_covariance(self) -> Array:
+        """The covariance of the error of the torques (3, 3), (N m)^2."""
+        return self.input_bias**2 * np.eye(3)
+
 
 @dataclass(frozen=True)
 class Draw:

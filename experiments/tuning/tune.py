@@ -129,14 +129,13 @@ class Study:
     def prediction(self, input_weight: float) -> Prediction:
         """The predicted cost with this weight of the input."""
         p = self.config.perturbations
-        arm = np.array([1.0, 1.0, 1.0, 0.0])
         arcs = len(self.linearization.trajectory.arcs)
         return Prediction(
             self.linearization,
             [APPROACH * np.eye(8), *[np.eye(8)] * (arcs - 1)],
             input_weight * np.eye(3),
-            np.diag(np.concatenate([p.position**2 * arm, p.velocity**2 * arm])),
-            input_covariance=p.input_bias**2 * np.eye(3),
+            p.covariance,
+            input_covariance=p.input_covariance,
         )
 
 

@@ -129,37 +129,38 @@ class Judge:
         return Tracks.of(self.gait, self.lqr, self.steps + 1, _EXTENSION)
 
 
-def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial]) -> Journal:
-    """The record of all walks, as (steps, reason of a fall) by trial and number of the start."""
+Found = dict[WalkTrial, list[tuple[int, str]]]  # steps and reason of a fall from each start
+
+
+def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial]) -> Found:
+    """All walks by trial, kept in the folder: those from the first start come before others."""
     settings = {"law": judge.law, "steps": judge.steps, "seed": judge.seed}
     known = {"version": __version__, "settings": asdict(judge.config), **settings}
-    record = Journal(folder / RECORD, known)
-    walks = [
-        (number, trial, start)
-        for start in range(starts)
-        for number, trial in enumerate(trials)
-        if judge.takes(trial)
-    ]
-    completed(judge.walked, walks, Crew(Here()), None, record, lambda each: _key(*each[1:]))
-    return record
+    taken = [(number, trial) for number, trial in enumerate(trials) if judge.takes(trial)]
+    walks = [(*each, start) for start in range(starts) for each in taken]
+    kept = completed(
+        judge.walked,
+        walks,
+        Crew(Here()),
+        None,
+        Journal(folder / RECORD, known),
+        lambda walk: f"{walk[1]}, start {walk[2]}",
+    )
+    found: Found = {trial: [] for _, trial in taken}
+    for (_, trial, _), (steps, reason) in zip(walks, kept, strict=True):
+        found[trial].append((steps, reason))
+    return found
 
 
-def survival_table(
-    record: Journal, judge: Judge, starts: int, trials: Sequence[WalkTrial]
-) -> Table:
+def survival_table(found: Found, judge: Judge) -> Table:
     """From how many starts each trial was survived, and the falls."""
     rows = []
-    for trial in filter(judge.takes, trials):
-        walks = [record.get(_key(trial, start)) or (0, "") for start in range(starts)]
-        survived = sum(steps >= judge.steps for steps, _ in walks)
-        falls = "; ".join(f"{steps}: {why}" for steps, why in walks if steps < judge.steps)
-        rows.append((str(trial), f"{survived} of {starts}", falls))
+    for trial, walks in found.items():
+        falls = [f"{steps}: {why}" for steps, why in walks if steps < judge.steps]
+        survived = f"{len(walks) - len(falls)} of {len(walks)}"
+        rows.append((str(trial), survived, "; ".join(falls)))
     title = f"Starts from which the law '{judge.law}' walks {judge.steps} steps"
     return table(title, ["trial", "survived", "falls after steps"], rows)
-
-
-def _key(trial: WalkTrial, start: int) -> str:
-    return f"{trial}, start {start}"
 
 
 def main() -> None:
@@ -174,8 +175,8 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     judge = Judge.of(Config(), given.law, given.steps, given.seed, given.compiled)
-    record = judged(given.folder, judge, given.starts, TRIALS)
-    Console(width=140).print(survival_table(record, judge, given.starts, TRIALS))
+    found = judged(given.folder, judge, given.starts, TRIALS)
+    Console(width=140).print(survival_table(found, judge))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.report import RunFolder, progress
 from hybridctl.compiled import compiler
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.control.tuning.journal import completed
+from hybridctl.control.tuning.journal import completed, repeated
 from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings, UnitInterval
 from hybridctl.workers import Crew, crew
 
@@ -350,17 +350,11 @@ def on_estimates(
         for driven in config.driven
     ]
     seeds = range(config.seed, config.seed + config.filtered)
-    rows = [[(sensing, seed) for seed in seeds] for sensing in (None, *sensings)]
     walk_of = partial(_walk_on_estimates, config, tracks, lqr)
-    trials = [trial for row in rows for trial in row]
-    found = dict(zip(trials, completed(walk_of, trials, workers, tick), strict=True))
+    found = repeated(walk_of, [None, *sensings], seeds, workers, tick)
     pushed, *others = (
-        {
-            "steps_walked": [found[trial][0] for trial in row],
-            "errors": [found[trial][1] for trial in row],
-            "falls": [found[trial][2] for trial in row],
-        }
-        for row in rows
+        dict(zip(("steps_walked", "errors", "falls"), zip(*walks, strict=True), strict=True))
+        for walks in found.values()
     )
     names = ({"level": s.level, "driven": s.driven, "filter": s.strategy} for s in sensings)
     records = [{**name, **other} for name, other in zip(names, others, strict=True)]

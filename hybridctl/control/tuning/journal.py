@@ -102,3 +102,16 @@ def completed(
             record.put(key(item), result)
         keep(item, result)
     return [found[item] for item in items]
+
+
+def repeated(
+    fn: Callable[[tuple[T, int]], R],
+    cases: Sequence[T],
+    numbers: Sequence[int],
+    crew: Crew,
+    tick: Callable[[float], None] | None = None,
+) -> dict[T, list[R]]:
+    """What `fn((case, number))` finds of each case, for all numbers; see `completed`."""
+    trials = [(case, number) for case in cases for number in numbers]
+    found = iter(completed(fn, trials, crew, tick))
+    return {case: [next(found) for _ in numbers] for case in cases}
