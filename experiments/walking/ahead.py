@@ -23,7 +23,7 @@ import numpy as np
 from hybridctl.experiments.walking import limits
 from hybridctl.experiments.walking.biped_walk import Config, found_gait
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
-from hybridctl.experiments.walking.filtered import Sensing, pushed_on_estimates
+from hybridctl.experiments.walking.filtered import Pushed, Sensing, walk_on_estimates
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.walk import Walk, in_mid_step, in_step, pushed, scattered, walk
 from rich.console import Console
@@ -109,8 +109,8 @@ class Judge:
         policy = self._tracks.policy(*law)
         if trial.estimated:
             seed = int(np.random.SeedSequence([self.seed, number, start]).generate_state(1)[0])
-            settings = (_SENSING, seed, trial.size, scatter)
-            return pushed_on_estimates(self._tracks, self.lqr, torque, *settings, policy).walk
+            push = Pushed(policy, trial.size, scatter)
+            return walk_on_estimates(self._tracks, self.lqr, torque, _SENSING, seed, push).walk
         random = np.random.default_rng([self.seed, number, start])
         place = in_mid_step(gait) if trial.phase is None else in_step(gait, trial.phase)
         x = scattered(gait, random, scatter, place)

@@ -24,8 +24,8 @@ from hybridctl.experiments.walking.controllers import NAMES, Tracks, Weights, de
 from hybridctl.experiments.walking.filtered import (
     STRATEGIES,
     Filtered,
+    Pushed,
     Sensing,
-    pushed_on_estimates,
     walk_on_estimates,
 )
 from hybridctl.experiments.walking.gait import MARGINS, Gait, find
@@ -382,8 +382,8 @@ def _pushed(config: Config, gait: Gait, seed: int) -> Filtered:
     tracks = Tracks.of(gait, lqr, config.filtered_steps + 1, config.extension)
     sensing = Sensing(max(config.levels), "saltation", _SHAKEN)
     policy = tracks.policy("predictive", lqr, config.torque, compiled=_is_compiled(config))
-    settings = seed, config.filtered_push, config.scatter
-    return pushed_on_estimates(tracks, lqr, config.torque, sensing, *settings, policy)
+    push = Pushed(policy, config.filtered_push, config.scatter)
+    return walk_on_estimates(tracks, lqr, config.torque, sensing, seed, push)
 
 
 def _is_compiled(config: Config) -> bool:
