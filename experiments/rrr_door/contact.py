@@ -55,13 +55,8 @@ class Manoeuvre:
 class ManoeuvrePlan(DoorPlan):
     """Torques of the manoeuvre, planned from the state in which each arc begins."""
 
+    end = Manoeuvre.final_time
     release: bool
-    manoeuvre: Manoeuvre = Manoeuvre()
-
-    @property
-    def end(self) -> float:
-        """The end of the manoeuvre, s."""
-        return self.manoeuvre.final_time
 
     def after(self, history: History) -> Feedforward:
         """The torques on the door, and back from it."""
@@ -77,7 +72,7 @@ class ManoeuvrePlan(DoorPlan):
 
     def _on_the_door(self, history: History, sliding: float) -> Feedforward:
         """The motion along the door, to the release or to a stop; sticking, with the foot held."""
-        m, d, q, v = self.manoeuvre, self.design, history.state[:4], history.state[4:]
+        m, d, q, v = Manoeuvre(), self.design, history.state[:4], history.state[4:]
         s, ds, _ = slide_motion(self.parameters, q, v, np.zeros(4))
         start, door = history.time, (q[3], v[3], d.door_acceleration)
         if self.release:
@@ -106,7 +101,7 @@ class ManoeuvrePlan(DoorPlan):
 
     def _retreat(self, history: History) -> Feedforward:
         """Back off along the door's normal, from the motion of the foot at the release."""
-        m, q, v = self.manoeuvre, history.state[:4], history.state[4:]
+        m, q, v = Manoeuvre(), history.state[:4], history.state[4:]
         u = history.events[-1].input_before
         a = self.dynamics.acceleration(q, v, u, OPEN).acceleration
         foot = foot_motion(self.parameters, q, v, a)

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from hybridctl.robots.rrr_door import DoorParameters, contacts, robot
@@ -86,15 +86,14 @@ class ArcByArc:
 
 @dataclass(frozen=True)
 class DoorPlan(ABC):
-    """Torques of the approach, and those that are planned of what has happened from then on."""
+    """Torques of the approach, and those that are planned of what has happened from then on.
 
+    end: of the reference, s.
+    """
+
+    end: ClassVar[float]
     parameters: DoorParameters
     design: Design
-
-    @property
-    @abstractmethod
-    def end(self) -> float:
-        """The time at which the reference ends, s."""
 
     @abstractmethod
     def after(self, history: History) -> Feedforward:
