@@ -38,7 +38,7 @@ from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import HybridctlError
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
-((_, _, PUBLISHED_IMPULSES),) = PUBLISHED_REFERENCE
+PUBLISHED_IMPULSES = PUBLISHED_REFERENCE[0][2]
 PUBLISHED_TOUCHES = tuple(time for _, time, _ in PUBLISHED_TRACKING)
 PUBLISHED_MICRO_IMPULSES = tuple(x for *_, found in PUBLISHED_TRACKING for x in found if x > 0.0)
 
