@@ -79,7 +79,7 @@ def ball_model(settings: BallSettings) -> FilterModel:
         open=("open",),
         sensors=(Sensor(camera, (part,)),),
         process_noise=Noise(force, True, "force_noise", settings.compliance),
-        reset_noise=_impulses(impulse, settings.compliance),
+        reset_noise=impulse_noise(impulse, settings.compliance),
         guard_noise=surface_noise(ball.contacts(p), settings.guard_noise),
         speeds=np.full(2, 10.0),
         states=("x", "z", "vx", "vz"),
@@ -136,7 +136,7 @@ def block_model(settings: BlockSettings) -> FilterModel:
         open=("open", "open"),
         sensors=(Sensor(coordinates("pose", [0, 1, 2], np.diag(deviations**2)), parts),),
         process_noise=Noise(np.diag(push**2), True, "force_noise", settings.compliance),
-        reset_noise=_impulses(np.diag(kick**2), settings.compliance),
+        reset_noise=impulse_noise(np.diag(kick**2), settings.compliance),
         guard_noise=surface_noise(block.contacts(p), settings.guard_noise),
         speeds=np.array([10.0, 10.0, 20.0]),
         states=("x", "z", "pitch", "vx", "vz", "spin"),
@@ -208,7 +208,7 @@ def cube_model(settings: CubeSettings) -> FilterModel:
         open=("open",) * 8,
         sensors=(Sensor(camera, parts),),
         process_noise=Noise(np.diag(push**2), True, "force_noise", settings.compliance),
-        reset_noise=_impulses(np.diag(kick**2), settings.compliance),
+        reset_noise=impulse_noise(np.diag(kick**2), settings.compliance),
         guard_noise=surface_noise(cube.contacts(p), settings.guard_noise),
         speeds=np.repeat([10.0, 50.0], 3),
         states=("x", "y", "z", "qx", "qy", "qz", "qw", *velocities),
@@ -231,7 +231,8 @@ def _in_the_world(x: Array, p: Array) -> tuple[Array, Array]:
     return np.concatenate([x[:3], x[7:]]), np.sqrt(np.maximum(variances, 0.0))
 
 
-def _impulses(covariance: Array, compliance: float) -> Noise | None:
+def impulse_noise(covariance: Array, compliance: float) -> Noise | None:
+    """The noise of impulses with a covariance, (N s)^2 or (N m s)^2; None where there is none."""
     if np.diag(covariance).max() <= _LEAST_IMPULSE**2:
         return None
     return Noise(covariance, True, "reset_noise", compliance)

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import repeat
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 from hybridctl.experiments.cube_filter.score import (
@@ -46,13 +45,15 @@ from rich.console import Console
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import Tick, progress
 from hybridctl.checks import Array, member
+from hybridctl.control.tuning.journal import completed
 from hybridctl.errors import InputError
 from hybridctl.estimation import Estimate, Record, first_estimate, fit_noise
 from hybridctl.estimation.filters import STRATEGIES
 from hybridctl.estimation.result import FilterResult
 from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings
-from hybridctl.workers import crew
+from hybridctl.workers import Crew, crew
 
+T = TypeVar("T")
 LEVELS = (
     "position_noise",
     "angle_noise",
@@ -276,7 +277,7 @@ def run(config: Config, console: Console) -> Findings:
                 settings = fit.settings
             some = len(data.held) if case.name not in SLOW else config.judged_slow
             tick = begin(f"{named}: {some} tosses")
-            found = judged(config, case, settings, data, some, workers.others, tick)
+            found = judged(config, case, settings, data, some, workers, tick)
             outcomes[case] = CaseOutcome(settings, fit, found)
     scores = {case: found.scores for case, found in outcomes.items()}
     summary = summarized(config, data, outcomes, rate)
@@ -316,7 +317,7 @@ def prepare(config: Config) -> Data:
     return Data(cut[0], cut[1], calibration)
 
 
-def evenly(numbers: Sequence[int], some: int) -> list[int]:
+def evenly(numbers: Sequence[T], some: int) -> list[T]:
     """A number of items at equal steps, from the first on; all of fewer."""
     some = min(some, len(numbers))
     return [numbers[k * len(numbers) // some] for k in range(some)]
@@ -369,19 +370,18 @@ def judged(
     settings: CubeSettings,
     data: Data,
     some: int,
-    executor: Executor | None,
+    workers: Crew,
     tick: Tick,
 ) -> list[Score]:
     """A filter on some of the held-out tosses."""
-    numbers = evenly(list(data.held), some)
-    columns = numbers, [data.held[k] for k in numbers]
-    fixed = repeat(data.calibration.tolerance), repeat(config.span)
-    mapped = map if executor is None else executor.map
-    results = []
-    for found in mapped(score, repeat(case), repeat(settings), *columns, *fixed):
-        results.append(found)
-        tick(len(results) / len(numbers))
-    return results
+    work = partial(_scored, case, settings, data.calibration.tolerance, config.span)
+    return completed(work, evenly(list(data.held.items()), some), workers, tick)
+
+
+def _scored(
+    case: CubeCase, settings: CubeSettings, tolerance: float, span: float, toss: tuple[int, Record]
+) -> Score:
+    return score(case, settings, *toss, tolerance, span)
 
 
 def summarized(

@@ -387,7 +387,6 @@ def _label(f: Mapping[str, Any]) -> str:
 
 
 COLORS = dict(zip(FILTERS, (TRACKING, REFERENCE, BASELINE, GREEN, SKY), strict=True))
-DEGREES = 6
 SPAN = (1e-2, 1e3)  # of NIS
 
 
@@ -404,7 +403,7 @@ def draw_shares(path: Path, scores: Mapping[CubeCase, Sequence[Score]], rate: fl
             style = "-" if case.hypotheses == 1 else "--"
             left.plot(curve.times, curve.values, style, color=curve.color, label=curve.label)
     grid = np.geomspace(*SPAN, 200)
-    left.plot(grid, chi2.cdf(grid, DEGREES), color="black", lw=1.0, ls=":", label="consistent")
+    left.plot(grid, chi2.cdf(grid, DIMENSION), color="black", lw=1.0, ls=":", label="consistent")
     left.set_xscale("log")
     left.set_xlim(SPAN)
     left.set_xlabel(f"NIS of a pose, {first.label(rate)}")

@@ -29,7 +29,6 @@ from hybridctl.control.tuning.ensemble import (
     Outcome,
     Statistics,
     outcome,
-    standard_error,
 )
 from hybridctl.control.tuning.search import Validation, tune
 from hybridctl.control.tuning.structure import GainStructure
@@ -121,18 +120,6 @@ class Expected:
         structure = SpringGains.of(free.system, whole)
         return free.closed_loop(structure.schedule(np.log(self.start)).arcs)
 
-    @property
-    def covariance(self) -> Array:
-        """The covariance of the start (8, 8)."""
-        p = self.perturbations
-        deviations = [p.position] * 3 + [0.0] + [p.velocity] * 3 + [0.0]
-        return np.diag(np.square(deviations))
-
-    @property
-    def input_covariance(self) -> Array:
-        """The covariance of the error of the torques (3, 3), (N m)^2."""
-        return self.perturbations.input_bias**2 * np.eye(3)
-
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
@@ -143,22 +130,9 @@ class Tuned:
     gains: GainSchedule
     statistics: Statistics
 
-    @property
-    def standard_error(self) -> float:
-        """The standard error of the mean error."""
-        return standard_error(self.statistics.errors)
-
     def record(self) -> dict[str, Any]:
         """The controller as it stands in summary.json."""
-        return {
-            "frequencies_and_dampings": self.parameters,
-            "mean_error": self.statistics.mean_error,
-            "standard_error": self.standard_error,
-            "quartiles": np.percentile(self.statistics.errors, (25.0, 50.0, 75.0)),
-            "p95_error": self.statistics.p95_error,
-            "peak_input": self.statistics.peak_input,
-            "failures": self.statistics.failures,
-        }
+        return {"frequencies_and_dampings": self.parameters, **self.statistics.record()}
 
 
 @dataclass(frozen=True, eq=False)

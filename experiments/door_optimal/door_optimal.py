@@ -31,7 +31,7 @@ from hybridctl.experiments.door_optimal.reference import (
     find,
     published,
 )
-from hybridctl.experiments.tuning.door import Perturbations
+from hybridctl.experiments.tuning.door import Perturbations, statistics_table
 from hybridctl.experiments.tuning.door import draw as perturbed
 from hybridctl.robots import rrr_door
 from rich.console import Console
@@ -150,7 +150,11 @@ def run(config: Config, console: Console) -> Findings:
 
     return Findings(
         summary,
-        printed + [controller_table(*entry) for entry in summary["controllers"].items()],
+        printed
+        + [
+            statistics_table(f"Unseen runs on the {name} reference, all tuned alike", row)
+            for name, row in summary["controllers"].items()
+        ],
         [
             *(Check(f"{each.variant}: {differs}", each.optimum.mismatch, 1e-6) for each in found),
             *(Check(f"{name}: {ahead}", share(row), 1.0) for name, row in results.items()),
@@ -241,20 +245,3 @@ def reference_tables(summary: Mapping[str, Any]) -> list[Table | str]:
         record_table("Optima", optima, margins),
         record_table("If one corner touches first", orders, touches),
     ]
-
-
-def controller_table(name: str, row: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The table of errors of unseen runs."""
-    rows = [
-        {"name": law, **found, "failed": sum(found["failures"].values())}
-        for law, found in row.items()
-    ]
-    columns = {
-        "controller": "{name}",
-        "mean error": "{mean_error:.4f} ± {standard_error:.4f}",
-        "95th percentile": "{p95_error:.4f}",
-        "peak input [N m]": "{peak_input:.1f}",
-        "failed": "{failed}",
-    }
-    title = f"Errors of unseen runs on the {name} reference, all tuned with the same budget"
-    return record_table(title, rows, columns)

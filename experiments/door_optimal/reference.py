@@ -193,8 +193,8 @@ def find(
         replace(planned, spread=0.0),
         guess,
         expected.feedback,
-        expected.covariance,
-        input_covariance=expected.input_covariance,
+        expected.perturbations.covariance,
+        input_covariance=expected.perturbations.input_covariance,
         spread=CUT,
     )
     return VariantOptimum(variant, plant, found.optimum, found.covered[0])

@@ -9,7 +9,7 @@ were not seen there, in which torques may exceed the limit of the search.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, progress, table
+from hybridctl.app.report import RunFolder, progress, record_table, table
 from hybridctl.checks import Array, member
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics, standard_error
 from hybridctl.control.tuning.journal import Journal
@@ -210,11 +210,10 @@ def run(config: Config, console: Console) -> Findings:
 
     def draw(folder: RunFolder) -> None:
         figures.draw_means(folder / "figures/means.png", results)
-        figures.draw_errors(folder / "figures/errors.png", results)
 
     return Findings(
         summary,
-        [parameter_table(chosen), result_table(results)],
+        [parameter_table(chosen), result_table(summary["plants"])],
         checks(results, searched=config.evaluations > 0),
         draw=draw,
     )
@@ -222,14 +221,10 @@ def run(config: Config, console: Console) -> Findings:
 
 def record(name: str, row: dict[str, Statistics]) -> dict[str, Any]:
     """A plant as it stands in summary.json, with differences to the interim mode in pairs."""
-    entry: dict[str, Any] = {"name": name, "laws": {}}
-    for law, found in row.items():
-        entry["laws"][law] = {
-            "mean": found.mean_error,
-            "standard_error": standard_error(found.errors),
-            "peak": found.peak_input,
-            "failures": found.failures,
-        }
+    entry: dict[str, Any] = {
+        "name": name,
+        "laws": {law: found.record() for law, found in row.items()},
+    }
     if "interim" in row:
         entry["interim_less"] = {
             law: difference(row["interim"], other) for law, other in row.items() if law != "interim"
@@ -296,17 +291,12 @@ def parameter_table(chosen: dict[str, Array]) -> Table:
     )
 
 
-def result_table(results: Results) -> Table:
-    """The table of mean errors with their standard errors, and of peaks."""
-    laws = list(next(iter(results.values())))
-    rows = [(name, *(cell(row[law]) for law in laws)) for name, row in results.items()]
-    title = "Mean error after the impact [rad, rad/s], its standard error, and the peak [N m]"
-    return table(title, ["time constant, plant", *laws], rows)
-
-
-def cell(found: Statistics) -> str:
-    """The table entry of one law on one plant."""
-    failed = sum(found.failures.values())
-    lost = f", {failed} fail" if failed else ""
-    error = standard_error(found.errors)
-    return f"{found.mean_error:.4f} ± {error:.4f}, {found.peak_input:.0f}{lost}"
+def result_table(plants: Sequence[Mapping[str, Any]]) -> Table:
+    """The table of mean errors with their standard errors, of peaks, and of runs that failed."""
+    columns = {"time constant, plant": "{name}"}
+    for law in plants[0]["laws"]:
+        numbers = ("mean_error]:.4f", "standard_error]:.4f", "peak_input]:.0f", "failed]")
+        mean, error, peak, failed = (f"{{laws[{law}][{number}}}" for number in numbers)
+        columns[law] = f"{mean} ± {error}, {peak}, {failed}"
+    title = "Mean error after the impact [rad, rad/s], its standard error, the peak [N m], failures"
+    return record_table(title, plants, columns)

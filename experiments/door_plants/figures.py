@@ -24,8 +24,6 @@ _MARKS = {
 _OPEN = ("spreading",)  # drawn without filling
 _NAMES = {"interim": "spreading, interim mode"}
 _OFF = ", all errors"  # how plants with all errors are called
-_APART = 0.14  # of laws in a row
-_WIDE = 2.5  # medians: farther errors are written at the border
 
 
 def draw_means(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
@@ -93,30 +91,3 @@ def _bars(
         "linestyle": "none",
     }
     axes.errorbar(*ends, **look, markersize=6, label=_NAMES.get(law, law))
-
-
-def draw_errors(path: Path, results: Mapping[str, Mapping[str, Statistics]]) -> None:
-    """A row for each plant, a mark for each law."""
-    figure = canvas(8.0, 1.2 + 0.42 * len(results))
-    axes = figure.subplots()
-    rows = np.arange(len(results))[::-1]
-    laws = list(next(iter(results.values())))
-    means = [[each.errors.mean() for each in row.values()] for row in results.values()]
-    right = _WIDE * float(np.median(means))
-    for k, law in enumerate(laws):
-        found = [row[law] for row in results.values()]
-        errors = [each.errors for each in found]
-        heights = rows + _APART * (0.5 * (len(laws) - 1) - k)
-        for height, mean in zip(heights, [e.mean() for e in errors], strict=True):
-            if mean > right:
-                label = f"{mean:.2f} $\\rightarrow$"
-                axes.text(
-                    0.99 * right, height, label, ha="right", va="center", color=_MARKS[law][0]
-                )
-        _bars(axes, law, errors, heights)
-    axes.set_yticks(rows, list(results))
-    axes.set_xlim(0.0, right)
-    axes.set_xlabel("mean error after the impact [rad, rad/s], one set of gains a law")
-    axes.grid(axis="x", alpha=0.3)
-    axes.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.14), ncols=len(laws))
-    save_figure(figure, path)

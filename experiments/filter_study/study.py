@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-import msgspec
 import numpy as np
 from rich.console import Console
 from rich.table import Table
@@ -32,7 +31,7 @@ from hybridctl.app.models import find_model
 from hybridctl.app.plots import CURVES, Line, Panel, series
 from hybridctl.app.report import RunFolder, progress, record_table, table
 from hybridctl.checks import member
-from hybridctl.control.tuning.journal import Journal
+from hybridctl.control.tuning.journal import Journal, completed
 from hybridctl.errors import HybridctlError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
@@ -96,8 +95,7 @@ class Config(Settings):
             member("model", model, SETUPS)
 
 
-@dataclass(frozen=True)
-class StudyRun:
+class StudyRun(NamedTuple):
     """One run to make: all filters at the stated noise, the salted one at other scales."""
 
     model: str
@@ -106,8 +104,7 @@ class StudyRun:
     filters: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class FilterOutcome:
+class FilterOutcome(NamedTuple):
     """What a filter made of one run: nees, degrees and mode at the times of the setup, and more.
 
     failed: what was raised, instead of all that.
@@ -205,19 +202,9 @@ def outcomes(
     config: Config, trials: Sequence[StudyRun], record: Journal, console: Console
 ) -> list[tuple[FilterOutcome, ...]]:
     """All trials, in their order; those that the record has are not made again."""
-    keys = {trial: json.dumps(astuple(trial)) for trial in trials}
-    missing = [trial for trial, key in keys.items() if record.get(key) is None]
-    with (
-        crew(config.workers, config.dask) as workers,
-        progress(console, 0.0, float(len(trials))) as begin,
-    ):
-        tick = begin("runs")
-        for trial, made in workers.finished(attempt, missing):
-            content = json.dumps([asdict(outcome) for outcome in made.result()])
-            record.put(keys[trial], (content,))
-            tick(float(len(record)))
-    stored = [json.loads((record.get(keys[trial]) or ("[]",))[0]) for trial in trials]
-    return [msgspec.convert(found, tuple[FilterOutcome, ...]) for found in stored]
+    with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
+        made = completed(attempt, trials, workers, begin("runs"), record, json.dumps)
+    return [tuple(FilterOutcome(*each) for each in found) for found in made]
 
 
 def attempt(trial: StudyRun) -> tuple[FilterOutcome, ...]:

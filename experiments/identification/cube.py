@@ -32,12 +32,13 @@ from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.app.report import RunFolder, progress, record_table, table
 from hybridctl.checks import Array, number
-from hybridctl.control.tuning.journal import Journal
+from hybridctl.control.tuning.journal import Journal, completed
 from hybridctl.errors import ConstraintViolatedError, InputError, SimulationError
 from hybridctl.estimation import Estimate, FilterModel, Record
 from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.likelihood_quadratic import LikelihoodQuadratic, Top, fitted
 from hybridctl.settings import Count, Positive, Settings
+from hybridctl.workers import Crew, Here
 
 NAMES = ("friction", "restitution", "rounding")
 
@@ -64,30 +65,25 @@ class LikelihoodTable:
     records: Mapping[int, Record]
 
     def fill(
-        self, points: Array, numbers: Sequence[int], tick: Callable[[int], None] = lambda done: None
+        self, points: Array, numbers: Sequence[int], tick: Callable[[float], None] | None = None
     ) -> Array:
         """Log-likelihoods (m, n) of tosses at points (m, 3); -inf where a filter fails."""
-        rows = []
-        for k, point in enumerate(points):
-            rows.append([self._entry(point, n)[0] for n in numbers])
-            tick(k + 1)
-        return np.array(rows)
+        return self._entries(points, numbers, tick)[..., 0]
 
     def rejected(self, point: Array, numbers: Sequence[int]) -> int:
         """How many poses of these tosses the gate rejected at a point."""
-        return sum(self._entry(point, n)[1] for n in numbers)
+        return int(self._entries(point[None], numbers)[..., 1].sum())
 
-    def _entry(self, point: Array, number: int) -> tuple[float, int]:
-        key = json.dumps([*point.tolist(), number])
-        found = self.journal.get(key)
-        if found is None:
-            found = self._found(point, number)
-            self.journal.put(key, found)
-        total, rejected = found
-        return float(total), int(rejected)
+    def _entries(
+        self, points: Array, numbers: Sequence[int], tick: Callable[[float], None] | None = None
+    ) -> Array:
+        cases = [(*point, number) for point in points.tolist() for number in numbers]
+        found = completed(self._found, cases, Crew(Here()), tick, self.journal, json.dumps)
+        return np.array(found, dtype=np.float64).reshape(len(points), len(numbers), 2)
 
-    def _found(self, point: Array, number: int) -> tuple[float, int]:
-        settings = at_point(self.settings, point)
+    def _found(self, case: tuple[float, float, float, int]) -> tuple[float, int]:
+        *point, number = case
+        settings = at_point(self.settings, np.array(point))
         try:
             result, rows = filtered("salted", settings, self.records[number])
         except (SimulationError, ConstraintViolatedError):
@@ -231,7 +227,7 @@ def identified(journal: Journal, config: Config, console: Console) -> Findings:
     values = LikelihoodTable(journal, config.noise, records)
     own, rest = numbers[: config.fitted], numbers[config.fitted :]
     points, wide = np.vstack([box.drawn() for box in config.boxes]), config.wide.drawn()
-    with progress(console, 0.0, float(len(points))) as begin:
+    with progress(console, 0.0, 1.0) as begin:
         scan = values.fill(wide, own[:: config.every])
         surface = fitted(points, values.fill(points, own, begin("points")), depth=config.depth)
     top = surface.top()

@@ -16,7 +16,7 @@ from hybridctl.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE
-MAPS = ((RIGHT, "saltation matrix"), (WRONG, "reset's Jacobian"))
+MAPS = {"saltation": (RIGHT, "saltation matrix"), "reset_jacobian": (WRONG, "reset's Jacobian")}
 ARROWS = 4  # deviations that are drawn of the constant flow
 SIGMAS = 2.0
 PERIOD = 4e-3  # s, between drawn points
@@ -55,8 +55,8 @@ def draw_flow(path: Path, result: ExampleResult) -> None:
     for k, run in enumerate(result.paths[:ARROWS]):
         offset = run(0.0) - start
         arrows.append(_path(run, None if k else "simulated", SAMPLED, 1.0))
-        for matrix, (color, label) in zip((maps.right, maps.wrong), MAPS, strict=True):
-            tip = np.array([end, end + matrix @ offset])
+        for name, (color, label) in MAPS.items():
+            tip = np.array([end, end + maps.whole[name] @ offset])
             arrows.append(Line.through(tip[:, :2], None if k else label, color, ".-"))
     clouds = [Line.through(cloud[:, :2], None, SAMPLED, ".") for cloud in (e.starts, e.ends)]
     ellipses = _ellipses(result, start=True)
@@ -88,8 +88,8 @@ def draw_pairs(path: Path, results: Mapping[str, ExampleResult]) -> None:
 def draw_errors(path: Path, results: Mapping[str, ExampleResult]) -> None:
     """Errors of predicted deviations over their length, for both maps."""
     panels = []
-    for k, (_, label) in enumerate(MAPS):
-        found = {name: result.errors[k] for name, result in results.items()}
+    for k, (by, (_, label)) in enumerate(MAPS.items()):
+        found = {name: result.errors[by] for name, result in results.items()}
         title = f"error of the {label} [m, m/s]"
         panels.append(convergence_panel(title, found, found["sticks"], 2.0 - k))
     title = "Errors of predicted deviations"
@@ -115,8 +115,8 @@ def _ellipses(result: ExampleResult, *, start: bool = False) -> list[Line]:
     e, run = result.ensembles[0], result.maps.run
     drawn = [
         (run(run.start), e.before, SAMPLED, "start", 1.6),
-        (run.final_state, e.wrong, WRONG, "reset's Jacobian", 1.6),
-        (run.final_state, e.right, RIGHT, "saltation matrix", 2.4),
+        (run.final_state, e.ended["reset_jacobian"], *MAPS["reset_jacobian"], 1.6),
+        (run.final_state, e.ended["saltation"], *MAPS["saltation"], 2.4),
     ]
     return [
         Line.through(centre[:2] + _ellipse(p[:2, :2]), label, color, "-", width)
@@ -134,9 +134,8 @@ def _ellipse(covariance: Array) -> Array:
 
 def _gaps(pair: Pair) -> str:
     """Gaps in mm at the start and at the end, as simulated and predicted."""
-    start, end = 2.0 * pair.displacement, float(np.linalg.norm(pair.gap))
-    right, wrong = (float(np.linalg.norm(g)) for g in (pair.right, pair.wrong))
+    gaps = {name: 1e3 * gap for name, gap in pair.record().items() if "gap" in name}
     return (
-        f"{1e3 * start:.0f} mm at the start, {1e3 * end:.1f} mm at the end "
-        f"(saltation {1e3 * right:.1f}, Jacobian {1e3 * wrong:.1f})"
-    )
+        "{gap_at_start:.0f} mm at the start, {gap_at_end:.1f} mm at the end "
+        "(saltation {saltation_gap:.1f}, Jacobian {reset_jacobian_gap:.1f})"
+    ).format(**gaps)

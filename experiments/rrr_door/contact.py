@@ -8,32 +8,24 @@ thesis every one of these simultaneous events splits in two.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import (
     OPEN,
-    Design,
-    approach_motion,
+    DoorPlan,
     foot_motion,
-    in_joints,
-    inverse_dynamics,
     on_the_door,
-    planned,
     quintic,
     slide_motion,
 )
-from hybridctl.robots.rrr_door import DoorParameters, contacts, robot
 
 from hybridctl.checks import Array
-from hybridctl.control.reference import Feedforward, Phase, Reference
+from hybridctl.control.reference import Feedforward
 from hybridctl.errors import InfeasibleReferenceError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
-from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.coulomb.contact_states import SLIPS
-from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 
 @dataclass(frozen=True)
@@ -60,21 +52,15 @@ class Manoeuvre:
 
 
 @dataclass(frozen=True)
-class ManoeuvrePlan:
+class ManoeuvrePlan(DoorPlan):
     """Torques of the manoeuvre, planned from the state in which each arc begins."""
 
-    dynamics: ContactDynamics
-    parameters: DoorParameters
-    design: Design
+    end = Manoeuvre.final_time
     release: bool
-    manoeuvre: Manoeuvre = Manoeuvre()
 
-    def __call__(self, history: History) -> Feedforward:
-        """The torques of the arc that begins with this history."""
+    def after(self, history: History) -> Feedforward:
+        """The torques on the door, and back from it."""
         modes = contact_modes(history.mode)
-        if not history.events:
-            motion = in_joints(self.parameters, approach_motion(self.design))
-            return inverse_dynamics(self.dynamics, motion, None)
         if modes == OPEN:
             return self._retreat(history)
         if "open" in modes or len(set(modes)) > 1:
@@ -86,7 +72,7 @@ class ManoeuvrePlan:
 
     def _on_the_door(self, history: History, sliding: float) -> Feedforward:
         """The motion along the door, to the release or to a stop; sticking, with the foot held."""
-        m, d, q, v = self.manoeuvre, self.design, history.state[:4], history.state[4:]
+        m, d, q, v = Manoeuvre(), self.design, history.state[:4], history.state[4:]
         s, ds, _ = slide_motion(self.parameters, q, v, np.zeros(4))
         start, door = history.time, (q[3], v[3], d.door_acceleration)
         if self.release:
@@ -105,8 +91,8 @@ class ManoeuvrePlan:
                 slide = quintic([start, m.stop_time, end], [(s, ds, 0.0), stop, stop])
             else:
                 slide = quintic([start, end], [(s, 0.0, 0.0), (s, 0.0, 0.0)])
-        motion = in_joints(self.parameters, on_the_door(self.parameters, slide, swing), swing)
-        return inverse_dynamics(self.dynamics, motion, d.corner_2_share, sliding)
+        motion = on_the_door(self.parameters, slide, swing)
+        return self.torques(motion, swing, d.corner_2_share, sliding)
 
     def _free_door(self, angle: float, rate: float) -> float:
         """Acceleration of a door that nothing touches."""
@@ -115,10 +101,10 @@ class ManoeuvrePlan:
 
     def _retreat(self, history: History) -> Feedforward:
         """Back off along the door's normal, from the motion of the foot at the release."""
-        m, p, q, v = self.manoeuvre, self.parameters, history.state[:4], history.state[4:]
+        m, q, v = Manoeuvre(), history.state[:4], history.state[4:]
         u = history.events[-1].input_before
         a = self.dynamics.acceleration(q, v, u, OPEN).acceleration
-        foot = foot_motion(p, q, v, a)
+        foot = foot_motion(self.parameters, q, v, a)
         away = foot.position - 1j * np.exp(1j * q[3]) * m.retreat
         angle = (float(q[:3].sum()), float(v[:3].sum()), float(a[:3].sum()))
         span = [history.time, m.final_time]
@@ -134,7 +120,7 @@ class ManoeuvrePlan:
             y, dy, ddy = (np.array([curve(t, nu) for curve in curves]) for nu in range(3))
             return y, dy, ddy
 
-        return inverse_dynamics(self.dynamics, in_joints(p, task), None)
+        return self.torques(task)
 
 
 def contact_modes(mode: ModeKey) -> tuple[str, ...]:
@@ -142,24 +128,3 @@ def contact_modes(mode: ModeKey) -> tuple[str, ...]:
     if not isinstance(mode, tuple):
         raise InfeasibleReferenceError(f"mode {mode!r} is not a tuple of contact modes")
     return mode
-
-
-def build_manoeuvre(
-    system: HybridSystem,
-    parameters: DoorParameters,
-    design: Design,
-    *,
-    release: bool,
-    phantom: Phase,
-    rtol: float = 1e-11,
-    atol: float = 1e-11,
-    progress: Callable[[float], None] | None = None,
-) -> Reference:
-    """Simulate the manoeuvre, extend its arcs, and add the phantom arcs.
-
-    Raises `InfeasibleReferenceError` where it does not go from event to event as planned.
-    """
-    dynamics = ContactDynamics(robot(parameters), contacts(parameters))
-    plan = ManoeuvrePlan(dynamics, parameters, design, release)
-    end = plan.manoeuvre.final_time
-    return planned(system, parameters, design, plan, end, phantom, (rtol, atol), progress)

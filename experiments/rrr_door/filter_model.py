@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
+from hybridctl.experiments.filter_models import impulse_noise
 from hybridctl.experiments.rrr_door import tracking as experiment
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, IMPACT_TIME, OPEN
 from hybridctl.robots.rrr_door import CORNERS, JOINTS, contacts, system
@@ -78,9 +79,7 @@ def door_model(settings: DoorSettings) -> FilterModel:
         process_noise=Noise(
             settings.torque_noise**2 * np.eye(3), True, "torque_noise", settings.compliance
         ),
-        reset_noise=(
-            Noise(impulse, True, "reset_noise", settings.compliance) if impulse.any() else None
-        ),
+        reset_noise=impulse_noise(impulse, settings.compliance),
         guard_noise=surface_noise(contacts(), settings.guard_noise),
         speeds=np.full(4, 5.0),
         states=(*JOINTS, *(f"{joint} rate" for joint in JOINTS)),

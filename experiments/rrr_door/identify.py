@@ -20,7 +20,14 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 from hybridctl.experiments.rrr_door.laws import law, run_beside
 from hybridctl.experiments.rrr_door.reference import CLOSED, Design, build, impact_state
-from hybridctl.experiments.rrr_door.tracking import PERTURBATION, Config, least_force, schedule
+from hybridctl.experiments.rrr_door.tracking import (
+    PERTURBATION,
+    PUBLISHED_REFERENCE,
+    PUBLISHED_TRACKING,
+    Config,
+    least_force,
+    schedule,
+)
 from hybridctl.robots.rrr_door import DoorParameters, contacts, robot, system
 from rich.console import Console
 from scipy.optimize import differential_evolution, least_squares, minimize
@@ -31,9 +38,9 @@ from hybridctl.control.tracking import tracking_error
 from hybridctl.errors import HybridctlError
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
-PUBLISHED_IMPULSES = (1.2572, 0.3410)
-PUBLISHED_TOUCHES = (1.0389, 1.0488)
-PUBLISHED_MICRO_IMPULSES = (1.2273, 0.5247, 0.4442)
+PUBLISHED_IMPULSES = PUBLISHED_REFERENCE[0][2]
+PUBLISHED_TOUCHES = tuple(time for _, time, _ in PUBLISHED_TRACKING)
+PUBLISHED_MICRO_IMPULSES = tuple(x for *_, found in PUBLISHED_TRACKING for x in found if x > 0.0)
 
 FREE = {  # least value, where the search begins, greatest value
     "upper_arm_length": (0.35, 0.4277, 0.50),

@@ -9,9 +9,11 @@ and two contact forces for four equations, the share of the corners is a choice.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from functools import cached_property
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 from hybridctl.robots.rrr_door import DoorParameters, contacts, robot
@@ -83,18 +85,53 @@ class ArcByArc:
 
 
 @dataclass(frozen=True)
-class ImpactPlan:
-    """Torques up to the impact, and from there on with both corners on the door."""
+class DoorPlan(ABC):
+    """Torques of the approach, and those that are planned of what has happened from then on.
 
-    dynamics: ContactDynamics
+    end: of the reference, s.
+    """
+
+    end: ClassVar[float]
     parameters: DoorParameters
     design: Design
 
+    @abstractmethod
+    def after(self, history: History) -> Feedforward:
+        """The torques of an arc that begins with an event.
+
+        Raises `InfeasibleReferenceError` where the events are not those that were planned.
+        """
+
     def __call__(self, history: History) -> Feedforward:
         """The torques of the arc that begins with this history."""
-        if not history.events:
-            motion = in_joints(self.parameters, approach_motion(self.design))
-            return inverse_dynamics(self.dynamics, motion, None)
+        if history.events:
+            return self.after(history)
+        return self.torques(approach_motion(self.design))
+
+    def torques(
+        self,
+        motion: TaskMotion,
+        door: BPoly | None = None,
+        corner_2_share: float | None = None,
+        sliding: float = 0.0,
+    ) -> Feedforward:
+        """Torques of a motion of the foot, and of the door, see `inverse_dynamics`."""
+        joints = in_joints(self.parameters, motion, door)
+        return inverse_dynamics(self.dynamics, joints, corner_2_share, sliding)
+
+    @cached_property
+    def dynamics(self) -> ContactDynamics:
+        """The dynamics of arm and door."""
+        return ContactDynamics(robot(self.parameters), contacts(self.parameters))
+
+
+class ImpactPlan(DoorPlan):
+    """Torques up to the impact, and from there on with both corners on the door."""
+
+    end = FINAL_TIME
+
+    def after(self, history: History) -> Feedforward:
+        """The torques from the impact on."""
         if history.mode != CLOSED or len(history.events) > 1:
             raise InfeasibleReferenceError(
                 f"the reference must go from {OPEN} to {CLOSED} at once and stay there, but at "
@@ -103,62 +140,41 @@ class ImpactPlan:
         q, v = history.state[:4], history.state[4:]
         slide = slide_motion(self.parameters, q, v, np.zeros(4))[:2]
         d = self.design
-        s = quintic([history.time, FINAL_TIME], [(*slide, d.slide_acceleration), d.final_slide])
-        q4 = quintic([history.time, FINAL_TIME], [(q[3], v[3], d.door_acceleration), d.final_door])
-        motion = in_joints(self.parameters, on_the_door(self.parameters, s, q4), q4)
-        return inverse_dynamics(self.dynamics, motion, d.corner_2_share)
+        s = quintic([history.time, self.end], [(*slide, d.slide_acceleration), d.final_slide])
+        q4 = quintic([history.time, self.end], [(q[3], v[3], d.door_acceleration), d.final_door])
+        return self.torques(on_the_door(self.parameters, s, q4), q4, d.corner_2_share)
 
 
 def build(
     system: HybridSystem,
     parameters: DoorParameters,
     design: Design,
+    plan: Callable[[DoorParameters, Design], DoorPlan] = ImpactPlan,
     *,
     phantom: Phase = "pushing",
     rtol: float = 1e-11,
     atol: float = 1e-11,
     progress: Callable[[float], None] | None = None,
 ) -> Reference:
-    """Simulate the designed reference, extend its arcs, and add the phantom arcs.
+    """Simulate what a plan leads to, extend its arcs, and add the phantom arcs.
 
-    Raises `InfeasibleReferenceError` where the foot cannot reach, misses the door, or does not
-    stay on it with both corners.
+    Raises `InfeasibleReferenceError` where the foot cannot reach, misses the door, or does not go
+    from event to event as planned.
     """
-    dynamics = ContactDynamics(robot(parameters), contacts(parameters))
-    plan = ImpactPlan(dynamics, parameters, design)
-    reference = planned(
-        system, parameters, design, plan, FINAL_TIME, phantom, (rtol, atol), progress
-    )
-    if len(reference.events) != 1:
-        raise InfeasibleReferenceError(
-            f"the reference must hit the door exactly once, but has {len(reference.events)} events"
-        )
-    return reference
-
-
-def planned(
-    system: HybridSystem,
-    parameters: DoorParameters,
-    design: Design,
-    plan: Plan,
-    end: float,
-    phantom: Phase,
-    tolerances: tuple[float, float],
-    progress: Callable[[float], None] | None,
-) -> Reference:
-    """What a plan leads to until `end` s, with its arcs extended and its phantom arcs."""
+    planned = plan(parameters, design)
     q, v, _ = in_joints(parameters, approach_motion(design))(0.0)
-    rtol, atol = tolerances
     nominal = simulate(
         system,
         OPEN,
         np.concatenate([q, v]),
-        (0.0, end),
-        ArcByArc(plan),
+        (0.0, planned.end),
+        ArcByArc(planned),
         rtol=rtol,
         atol=atol,
         progress=progress,
     )
+    if not nominal.events:
+        raise InfeasibleReferenceError("the reference must hit the door, but misses it")
     begun = [
         History(arc.mode, arc.start, arc(arc.start), nominal.events[: arc.index])
         for arc in nominal.arcs
@@ -168,7 +184,7 @@ def planned(
         nominal,
         before=design.extension,
         after=design.extension,
-        feedforward=[plan(history) for history in begun],
+        feedforward=[planned(history) for history in begun],
         phantom=phantom,
         rtol=rtol,
         atol=atol,

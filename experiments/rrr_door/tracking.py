@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 from hybridctl.experiments.rrr_door import figures
-from hybridctl.experiments.rrr_door.contact import Manoeuvre, build_manoeuvre, contact_modes
+from hybridctl.experiments.rrr_door.contact import ManoeuvrePlan, contact_modes
 from hybridctl.experiments.rrr_door.laws import DoorRuns, joint_gains, law, run_beside
-from hybridctl.experiments.rrr_door.reference import FINAL_TIME, Design, build
+from hybridctl.experiments.rrr_door.reference import Design, ImpactPlan, build
 from hybridctl.robots.rrr_door import DoorParameters, system, urdf
 from rich.console import Console
 from rich.table import Table
@@ -102,7 +102,7 @@ def quick(config: Config) -> Config:
 def run(config: Config, console: Console) -> Findings:
     """Track the reference from the perturbed start, by both kinds of error."""
     began = time.perf_counter()
-    end = Manoeuvre.final_time if config.goes_past_the_thesis else FINAL_TIME
+    end = (ManoeuvrePlan if config.goes_past_the_thesis else ImpactPlan).end
     with progress(console, 0.0, end) as begin:
         parameters, runs = simulate_all(config, begin)
     report = None if config.goes_past_the_thesis else feasibility(runs.plant, runs.reference)
@@ -146,13 +146,12 @@ def scene(
     mu = config.friction_coefficient if config.friction else config.robot.friction
     parameters = replace(config.robot, friction=mu)
     plant = system(parameters)
-    made: Callable[..., Reference] = build
-    if config.goes_past_the_thesis:
-        made = partial(build_manoeuvre, release=config.release)
-    reference = made(
+    past = partial(ManoeuvrePlan, release=config.release)
+    reference = build(
         plant,
         parameters,
         config.design,
+        past if config.goes_past_the_thesis else ImpactPlan,
         phantom=config.phantom,
         rtol=tolerance,
         atol=tolerance,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.laws import law, run_beside
 from hybridctl.robots.rrr_door import DoorParameters, system
+from rich.table import Table
 
 from hybridctl import GainSchedule, HybridSystem, Reference
+from hybridctl.app.report import record_table
 from hybridctl.checks import Array
 from hybridctl.control.tuning.ensemble import Controller, Outcome, outcome
 from hybridctl.hybrid import DisturbedPolicy, Policy
@@ -41,6 +44,17 @@ class Perturbations(Settings):
     door_position: NotNegative = 0.002
     door_stiffness: Relative = 0.1
     delay: NotNegative = 0.001
+
+    @property
+    def covariance(self) -> Array:
+        """The covariance of the start (8, 8)."""
+        arm = np.array([1.0, 1.0, 1.0, 0.0])
+        return np.diag(np.concatenate([self.position**2 * arm, self.velocity**2 * arm]))
+
+    @property
+    def input_covariance(self) -> Array:
+        """The covariance of the error of the torques (3, 3), (N m)^2."""
+        return self.input_bias**2 * np.eye(3)
 
 
 @dataclass(frozen=True)
@@ -111,3 +125,15 @@ def _scene(door: rrr_door.Config) -> tuple[DoorParameters, Reference]:
     """The scene, built once in each process."""
     parameters, _, reference = rrr_door.scene(door)
     return parameters, reference
+
+
+def statistics_table(title: str, records: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The records of statistics by name: errors, peak input, and how many runs failed."""
+    columns = {
+        "": "{name}",
+        "mean error": "{mean_error:.4f} ± {standard_error:.4f}",
+        "95th percentile": "{p95_error:.4f}",
+        "peak input [N m]": "{peak_input:.2f}",
+        "failed": "{failed}",
+    }
+    return record_table(title, [{"name": n, **found} for n, found in records.items()], columns)

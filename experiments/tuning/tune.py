@@ -24,7 +24,7 @@ import numpy as np
 from hybridctl.experiments.figures import shares_below
 from hybridctl.experiments.rrr_door import tracking as rrr_door
 from hybridctl.experiments.rrr_door.contact import contact_modes
-from hybridctl.experiments.tuning.door import DoorTrial, Perturbations
+from hybridctl.experiments.tuning.door import DoorTrial, Perturbations, statistics_table
 from rich.console import Console
 from rich.table import Table
 
@@ -129,14 +129,13 @@ class Study:
     def prediction(self, input_weight: float) -> Prediction:
         """The predicted cost with this weight of the input."""
         p = self.config.perturbations
-        arm = np.array([1.0, 1.0, 1.0, 0.0])
         arcs = len(self.linearization.trajectory.arcs)
         return Prediction(
             self.linearization,
             [APPROACH * np.eye(8), *[np.eye(8)] * (arcs - 1)],
             input_weight * np.eye(3),
-            np.diag(np.concatenate([p.position**2 * arm, p.velocity**2 * arm])),
-            input_covariance=p.input_bias**2 * np.eye(3),
+            p.covariance,
+            input_covariance=p.input_covariance,
         )
 
 
@@ -274,7 +273,7 @@ def summarize(study: Study, found: Tuning, results: Mapping[str, Statistics]) ->
         ],
         "after": [curve.values[0] for curve in found.gains.arcs],
     }
-    summary: dict[str, Any] = {name: numbers(result) for name, result in results.items()}
+    summary: dict[str, Any] = {name: found.record() for name, found in results.items()}
     summary |= {
         "seed": config.seed,
         "members": config.members,
@@ -285,25 +284,12 @@ def summarize(study: Study, found: Tuning, results: Mapping[str, Statistics]) ->
         "chosen": found.best.origin,
         "predicted_until": study.linearization.trajectory.end,
         "candidates": [
-            {"origin": c.origin, **numbers(c.statistics)}
+            {"origin": c.origin, **c.statistics.record()}
             for c in found.candidates
             if c.statistics is not None
         ],
     }
     return summary
-
-
-def numbers(s: Statistics) -> dict[str, Any]:
-    """Statistics as they stand in summary.json; runs that failed count with the penalty."""
-    completed = s.errors[np.isfinite(s.peaks)]
-    return {
-        "mean_error": s.mean_error,
-        "p95_error": s.p95_error,
-        "peak_input": s.peak_input,
-        "failures": s.failures,
-        "mean_error_of_completed": float(completed.mean()) if completed.size else None,
-        "p95_error_of_completed": float(np.percentile(completed, 95)) if completed.size else None,
-    }
 
 
 def diagonals(gain: Array) -> dict[str, Array]:
@@ -318,26 +304,16 @@ def printed(summary: Mapping[str, Any]) -> list[Table | str]:
         "after": "tuned gains, spreading",
         "conventional": "hand-set gains, conventional error",
     }
-    runs = [
-        {"name": label, **summary[name], "failed": sum(summary[name]["failures"].values())}
-        for name, label in labels.items()
-    ]
-    columns = {
-        "": "{name}",
-        "mean": "{mean_error:.4f}",
-        "95th percentile": "{p95_error:.4f}",
-        "peak input": "{peak_input:.4f}",
-        "failed": "{failed}",
-    }
+    runs = {label: summary[name] for name, label in labels.items()}
     gains = [
         {"name": f"{name}, arc {k}", **gain}
         for name, arcs in summary["gains"].items()
         for k, gain in enumerate(arcs)
     ]
-    title = f"Post-impact error (rad, rad/s) and input (N m) of {summary['members']} perturbed runs"
+    title = f"Post-impact errors [rad, rad/s] of {summary['members']} perturbed runs"
     units = {"position [N m/rad]": "{position:.4g}", "velocity [N m s/rad]": "{velocity:.4g}"}
     return [
-        record_table(title, runs, columns),
+        statistics_table(title, runs),
         record_table("Gains", gains, {"": "{name}", **units}),
     ]
 

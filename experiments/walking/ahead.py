@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from hybridctl.experiments.walking import limits
 from hybridctl.experiments.walking.biped_walk import Config, found_gait
-from hybridctl.experiments.walking.controllers import AHEAD, Tracks, Weights, design, predictive
-from hybridctl.experiments.walking.filtered import Sensing, pushed_on_estimates
+from hybridctl.experiments.walking.controllers import Tracks, Weights, design
+from hybridctl.experiments.walking.filtered import Pushed, Sensing, walk_on_estimates
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.walk import Walk, in_mid_step, in_step, pushed, scattered, walk
 from rich.console import Console
@@ -32,8 +32,8 @@ from rich.table import Table
 from hybridctl import __version__
 from hybridctl.app.report import table
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.control.tuning.journal import Journal
-from hybridctl.hybrid.policy import Policy
+from hybridctl.control.tuning.journal import Journal, completed
+from hybridctl.workers import Crew, Here
 
 RECORD = "walks.jsonl"
 _EXTENSION = 0.2  # s, of references past touchdowns
@@ -104,11 +104,13 @@ class Judge:
     def walk(self, number: int, trial: WalkTrial, start: int) -> Walk:
         """The walk through trial `number` from random start `start`."""
         gait, torque, scatter = self.gait, self.config.torque, self.config.scatter
-        policy = self._policy(trial.delay)
+        weights = Weights(*self.config.weights)
+        law = self.law, self.lqr, torque, weights, self.compiled, trial.delay
+        policy = self._tracks.policy(*law)
         if trial.estimated:
             seed = int(np.random.SeedSequence([self.seed, number, start]).generate_state(1)[0])
-            settings = (_SENSING, seed, trial.size, scatter)
-            return pushed_on_estimates(self._tracks, self.lqr, torque, *settings, policy).walk
+            push = Pushed(policy, trial.size, scatter)
+            return walk_on_estimates(self._tracks, self.lqr, torque, _SENSING, seed, push).walk
         random = np.random.default_rng([self.seed, number, start])
         place = in_mid_step(gait) if trial.phase is None else in_step(gait, trial.phase)
         x = scattered(gait, random, scatter, place)
@@ -117,48 +119,48 @@ class Judge:
         x = pushed(gait, trial.size, x, place.mode)
         return walk(gait, policy, x, self.steps, place=place, whole=False)
 
+    def walked(self, walk: tuple[int, WalkTrial, int]) -> tuple[int, str]:
+        """The steps of a walk, and the reason of a fall; by trial number, trial and start."""
+        found = self.walk(*walk)
+        return found.steps, found.reason
+
     @cached_property
     def _tracks(self) -> Tracks:
         return Tracks.of(self.gait, self.lqr, self.steps + 1, _EXTENSION)
 
-    def _policy(self, delay: float) -> Policy:
-        tracks = self._tracks
-        torque, weights = self.config.torque, Weights(*self.config.weights)
-        if self.law != "predictive":
-            return tracks.policy(self.law, self.lqr, torque)
-        fixed, horizon = tracks.policy("cone", self.lqr, torque), replace(AHEAD, delay=delay)
-        return predictive(self.gait, self.lqr, weights, fixed, torque, horizon, self.compiled)
+
+Found = dict[WalkTrial, list[tuple[int, str]]]  # steps and reason of a fall from each start
 
 
-def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial]) -> Journal:
-    """The record of all walks, as (steps, reason of a fall) by trial and number of the start."""
+def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial]) -> Found:
+    """All walks by trial, kept in the folder: those from the first start come before others."""
     settings = {"law": judge.law, "steps": judge.steps, "seed": judge.seed}
     known = {"version": __version__, "settings": asdict(judge.config), **settings}
-    record = Journal(folder / RECORD, known)
-    for start in range(starts):
-        for number, trial in enumerate(trials):
-            if judge.takes(trial) and record.get(_key(trial, start)) is None:
-                found = judge.walk(number, trial, start)
-                record.put(_key(trial, start), (found.steps, found.reason))
-    return record
+    taken = [(number, trial) for number, trial in enumerate(trials) if judge.takes(trial)]
+    walks = [(*each, start) for start in range(starts) for each in taken]
+    kept = completed(
+        judge.walked,
+        walks,
+        Crew(Here()),
+        None,
+        Journal(folder / RECORD, known),
+        lambda walk: f"{walk[1]}, start {walk[2]}",
+    )
+    found: Found = {trial: [] for _, trial in taken}
+    for (_, trial, _), (steps, reason) in zip(walks, kept, strict=True):
+        found[trial].append((steps, reason))
+    return found
 
 
-def survival_table(
-    record: Journal, judge: Judge, starts: int, trials: Sequence[WalkTrial]
-) -> Table:
+def survival_table(found: Found, judge: Judge) -> Table:
     """From how many starts each trial was survived, and the falls."""
     rows = []
-    for trial in filter(judge.takes, trials):
-        walks = [record.get(_key(trial, start)) or (0, "") for start in range(starts)]
-        survived = sum(steps >= judge.steps for steps, _ in walks)
-        falls = "; ".join(f"{steps}: {why}" for steps, why in walks if steps < judge.steps)
-        rows.append((str(trial), f"{survived} of {starts}", falls))
+    for trial, walks in found.items():
+        falls = [f"{steps}: {why}" for steps, why in walks if steps < judge.steps]
+        survived = f"{len(walks) - len(falls)} of {len(walks)}"
+        rows.append((str(trial), survived, "; ".join(falls)))
     title = f"Starts from which the law '{judge.law}' walks {judge.steps} steps"
     return table(title, ["trial", "survived", "falls after steps"], rows)
-
-
-def _key(trial: WalkTrial, start: int) -> str:
-    return f"{trial}, start {start}"
 
 
 def main() -> None:
@@ -173,8 +175,8 @@ def main() -> None:
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     judge = Judge.of(Config(), given.law, given.steps, given.seed, given.compiled)
-    record = judged(given.folder, judge, given.starts, TRIALS)
-    Console(width=140).print(survival_table(record, judge, given.starts, TRIALS))
+    found = judged(given.folder, judge, given.starts, TRIALS)
+    Console(width=140).print(survival_table(found, judge))
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ A slip, or a foot that lets go without the other one taking over, counts as a fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import numpy as np
 from hybridctl.experiments.walking import figures, shares, tables
@@ -24,8 +24,8 @@ from hybridctl.experiments.walking.controllers import NAMES, Tracks, Weights, de
 from hybridctl.experiments.walking.filtered import (
     STRATEGIES,
     Filtered,
+    Pushed,
     Sensing,
-    pushed_on_estimates,
     walk_on_estimates,
 )
 from hybridctl.experiments.walking.gait import MARGINS, Gait, find
@@ -46,14 +46,11 @@ from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.report import RunFolder, progress
 from hybridctl.compiled import compiler
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.control.tuning.journal import Journal
+from hybridctl.control.tuning.journal import completed, repeated
 from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings, UnitInterval
 from hybridctl.workers import Crew, crew
 
 SUMMARY = "a five-link biped walks on gaits found by optimisation, with feedback across touchdowns"
-
-R = TypeVar("R")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -230,7 +227,7 @@ def everything(
     """
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         others = [replace(config, share=share, early=0.0, late=0.0) for share in config.shares]
-        traded = in_order(workers, _traded, [*others, config], begin("shares"))
+        traded = completed(_traded, [*others, config], workers, begin("shares"))
         gaits = searched(config, gait, workers, begin("speeds"))
         found = compared(config, folder, gait, workers, begin("controllers"))
         estimated, after_push = on_estimates(config, gait, workers, begin("estimates"))
@@ -276,7 +273,7 @@ def searched(
 ) -> list[dict[str, Any]]:
     """The gaits at all speeds, one of which is known."""
     others = [speed for speed in config.speeds if speed != gait.speed]
-    found = in_order(workers, partial(_searched, config), others, tick)
+    found = completed(partial(_searched, config), others, workers, tick)
     return sorted([tables.gait_record(gait), *found], key=lambda record: record["speed"])
 
 
@@ -313,31 +310,20 @@ def compared(
         _is_compiled(config),
     )
     record = journal_of(folder / RECORD, config)
-    untuned = [name for name in NAMES if record.get(name) is None]
-    for name, tuned in workers.finished(contest.tuned, untuned):
-        record.put(name, (tuned.result().weights, *tuned.result().guesses))
-    kept = {name: _kept(record, name) for name in NAMES}
-    chosen = [Chosen(name, weights, tuple(rest)) for name, (weights, *rest) in kept.items()]
+    weights = completed(contest.tuned, NAMES, workers, None, record)
+    chosen = [Chosen(name, number, tuple(rest)) for name, number, rest in weights]
     slow_first = sorted(chosen, key=lambda each: each.controller != "predictive")
     trials = [(contest.alone(each), each, kind) for each in slow_first for kind in config.kinds]
-    missing = [trial for trial in trials if record.get(_key(*trial[1:])) is None]
-    judge = partial(_limits, config)
-    for n, (trial, future) in enumerate(workers.finished(judge, missing), start=1):
-        record.put(_key(*trial[1:]), future.result())
-        tick(n / len(missing))
+    found = completed(partial(_limits, config), trials, workers, tick, record, _key)
+    limits = dict(zip(map(_key, trials), map(tuple, found), strict=True))
     return [
-        contest.survived(each, {kind: _kept(record, _key(each, kind)) for kind in config.kinds})
+        contest.survived(each, {kind: limits[_key((contest, each, kind))] for kind in config.kinds})
         for each in chosen
     ]
 
 
-def _kept(record: Journal, key: str) -> tuple[Any, ...]:
-    found = record.get(key)
-    assert found is not None
-    return found
-
-
-def _key(chosen: Chosen, kind: Name) -> str:
+def _key(trial: tuple[Contest, Chosen, Name]) -> str:
+    _, chosen, kind = trial
     return f"{chosen.controller}, {kind}"
 
 
@@ -364,17 +350,11 @@ def on_estimates(
         for driven in config.driven
     ]
     seeds = range(config.seed, config.seed + config.filtered)
-    rows = [[(sensing, seed) for seed in seeds] for sensing in (None, *sensings)]
     walk_of = partial(_walk_on_estimates, config, tracks, lqr)
-    trials = [trial for row in rows for trial in row]
-    found = dict(zip(trials, in_order(workers, walk_of, trials, tick), strict=True))
+    found = repeated(walk_of, [None, *sensings], seeds, workers, tick)
     pushed, *others = (
-        {
-            "steps_walked": [found[trial][0] for trial in row],
-            "errors": [found[trial][1] for trial in row],
-            "falls": [found[trial][2] for trial in row],
-        }
-        for row in rows
+        dict(zip(("steps_walked", "errors", "falls"), zip(*walks, strict=True), strict=True))
+        for walks in found.values()
     )
     names = ({"level": s.level, "driven": s.driven, "filter": s.strategy} for s in sensings)
     records = [{**name, **other} for name, other in zip(names, others, strict=True)]
@@ -402,24 +382,10 @@ def _pushed(config: Config, gait: Gait, seed: int) -> Filtered:
     tracks = Tracks.of(gait, lqr, config.filtered_steps + 1, config.extension)
     sensing = Sensing(max(config.levels), "saltation", _SHAKEN)
     policy = tracks.policy("predictive", lqr, config.torque, compiled=_is_compiled(config))
-    settings = seed, config.filtered_push, config.scatter
-    return pushed_on_estimates(tracks, lqr, config.torque, sensing, *settings, policy)
+    push = Pushed(policy, config.filtered_push, config.scatter)
+    return walk_on_estimates(tracks, lqr, config.torque, sensing, seed, push)
 
 
 def _is_compiled(config: Config) -> bool:
     """Whether functions of the predictive controller are machine code."""
     return config.compiled and compiler() is not None
-
-
-def in_order(
-    workers: Crew, fn: Callable[[T], R], items: Sequence[T], tick: Callable[[float], None]
-) -> list[R]:
-    """The results of `fn` for all items, in their order; they may be computed in another one.
-
-    tick: is called with the share that is done.
-    """
-    found: dict[T, R] = {}
-    for item, future in workers.finished(fn, items):
-        found[item] = future.result()
-        tick(len(found) / len(items))
-    return [found[item] for item in items]

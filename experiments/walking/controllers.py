@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
@@ -153,14 +153,17 @@ class Tracks:
         torque: float,
         weights: Weights | None = None,
         compiled: bool = False,
+        delay: float = 0.0,
     ) -> Policy:
         """The controller of this name, with torques of at most `torque` N m.
 
-        weights: of the LQR, by default the usual ones. compiled: see `HybridMpc`.
+        weights: of the LQR, by default the usual ones. compiled: see `HybridMpc`. delay: of plans
+        of the predictive controller, s.
         """
         if name == "predictive":
             weights, fixed = weights or Weights(), self.policy("cone", lqr, torque)
-            return predictive(self.gait, lqr, weights, fixed, torque, compiled=compiled)
+            horizon = replace(AHEAD, delay=delay)
+            return predictive(self.gait, lqr, weights, fixed, torque, horizon, compiled)
         _, gains = lqr.repeated(self.steps + 1)
         most = np.full(4, torque)
         limits = np.array([-most, most])

@@ -12,6 +12,7 @@ cannot go on ends the walk like a fall.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from hybridctl.experiments.walking.controllers import Tracks, standing
@@ -171,40 +172,35 @@ class Filtered:
     error: float
 
 
+class Pushed(NamedTuple):
+    """A policy that walks from a random start that is pushed.
+
+    impulse: in N s. scatter: see `scattered`. The filter knows the start before the push, and how
+    pushes of this size move states, as a standard deviation, but not that there is one.
+    """
+
+    policy: Policy
+    impulse: float
+    scatter: tuple[float, float]
+
+
 def walk_on_estimates(
-    tracks: Tracks, lqr: PeriodicLqr, torque: float, sensing: Sensing, seed: int
-) -> Filtered:
-    """A walk of one step fewer than the reference has, from mid-step on the orbit."""
-    start = tracks.gait.middle
-    return _filtered(tracks, EstimateFeedback(tracks, lqr, torque, sensing, seed, start), start)
-
-
-def pushed_on_estimates(
     tracks: Tracks,
     lqr: PeriodicLqr,
     torque: float,
     sensing: Sensing,
     seed: int,
-    impulse: float,
-    scatter: tuple[float, float],
-    policy: Policy,
+    push: Pushed | None = None,
 ) -> Filtered:
-    """A walk of a policy on estimates, from a pushed start.
-
-    The start is random. impulse: in N s. The filter knows the start before the push, and how pushes
-    of this size move states, as a standard deviation, but not that there is one.
-    """
-    gait = tracks.gait
-    random = np.random.default_rng([seed, 1])
-    before = scattered(gait, random, scatter)
-    start = pushed(gait, impulse, before)
-    feedback = EstimateFeedback(
-        tracks, lqr, torque, sensing, seed, before, policy, unknown=start - before
-    )
-    return _filtered(tracks, feedback, start)
-
-
-def _filtered(tracks: Tracks, feedback: EstimateFeedback, start: Array) -> Filtered:
-    policy = SampledPolicy(feedback, SAMPLE, 0.5 * tracks.gait.period)
-    found = walk(tracks.gait, policy, start, tracks.steps - 1)
+    """A walk of one step fewer than the reference has, on the orbit or after a push in mid-step."""
+    gait, settings = tracks.gait, (tracks, lqr, torque, sensing, seed)
+    if push is None:
+        start = gait.middle
+        feedback = EstimateFeedback(*settings, start)
+    else:
+        before = scattered(gait, np.random.default_rng([seed, 1]), push.scatter)
+        start = pushed(gait, push.impulse, before)
+        feedback = EstimateFeedback(*settings, before, push.policy, start - before)
+    policy = SampledPolicy(feedback, SAMPLE, 0.5 * gait.period)
+    found = walk(gait, policy, start, tracks.steps - 1)
     return Filtered(found, float(np.sqrt(np.mean(np.square(feedback.errors)))))

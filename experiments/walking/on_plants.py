@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, NamedTuple
 import numpy as np
 from hybridctl.experiments.plant_loop import driven
 from hybridctl.experiments.walking import figures
-from hybridctl.experiments.walking.biped_walk import in_order
 from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.filtered import SAMPLE, STRATEGIES, EstimateFeedback, Sensing
 from hybridctl.experiments.walking.gait import MARGINS, Gait, find
@@ -33,6 +32,7 @@ from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.online import Controller
 from hybridctl.control.spreading import ReferenceSpreading
+from hybridctl.control.tuning.journal import repeated
 from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
@@ -148,9 +148,9 @@ class Bench:
         feedback = EstimateFeedback(tracks, salted, torque, sensing, seed, start)
         return lambda sample: feedback(sample.time, sample.state)
 
-    def walk(self, trial: tuple[float, Known, str, int]) -> Walked:
-        """One walk. trial: time constant, what is known, jumps, number of the start."""
-        constant, known, jumps, number = trial
+    def walk(self, trial: tuple[tuple[float, Known, str], int]) -> Walked:
+        """One walk. trial: time constant, what is known, jumps; number of the start."""
+        (constant, known, jumps), number = trial
         c, gait = self.config, self.gait
         start = scattered(gait, np.random.default_rng([c.seed, number]), c.scatter)
         model = MujocoModel(gait.walker.robot, gait.walker.contacts, Compliance(constant))
@@ -208,19 +208,10 @@ def run(config: Config, console: Console) -> Findings:
         margins = replace(MARGINS, friction=config.share)
         gait = find(config.speed, friction=config.friction, torque=config.torque, margins=margins)
         bench = Bench.of(config, gait)
-    trials = [
-        (constant, *case, number)
-        for constant in config.time_constants
-        for case in CASES
-        for number in range(config.starts)
-    ]
+    cases = [(constant, *case) for constant in config.time_constants for case in CASES]
     with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
-        walks = in_order(workers, bench.walk, trials, begin("walking"))
-    records = [
-        record(constant, *case, [walks.pop(0) for _ in range(config.starts)])
-        for constant in config.time_constants
-        for case in CASES
-    ]
+        walks = repeated(bench.walk, cases, range(config.starts), workers, begin("walking"))
+    records = [record(*case, found) for case, found in walks.items()]
     claims = [
         Check(f"{name(r)}: steps from the worst start", min(r["steps"]), least=config.steps)
         for r in records

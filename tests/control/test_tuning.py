@@ -11,11 +11,12 @@ import hybridctl as hc
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tuning.ensemble import Ensemble, digest, outcome
-from hybridctl.control.tuning.journal import Journal
+from hybridctl.control.tuning.journal import Journal, completed, repeated
 from hybridctl.control.tuning.prediction import PredictedCost, Prediction
 from hybridctl.control.tuning.search import Validation, minimize_prediction, tune
 from hybridctl.control.tuning.structure import EntryGains
 from hybridctl.errors import FileFormatError, InputError
+from hybridctl.workers import Crew, Here, crew
 
 STRUCTURE = EntryGains.diagonal((1, 2), (0, 1))
 START = STRUCTURE.parameters([[[1.0, 1.0]], [[1.0, 1.0]]])
@@ -120,6 +121,27 @@ def test_an_interrupted_tuning_ends_with_the_same_answer(reference_tuning, tmp_p
     np.testing.assert_array_equal(again.best.parameters, reference_tuning.best.parameters)
     assert digest(again.gains) == digest(reference_tuning.gains)
     assert len(again.candidates) == len(reference_tuning.candidates)
+
+
+def _squared(n):
+    return (n * n,)
+
+
+def _of_case(trial):
+    return trial
+
+
+def test_results_come_in_their_order_and_kept_ones_are_not_computed_again(tmp_path):
+    path, shares = tmp_path / "results.jsonl", []
+    with crew(2) as workers:
+        first = completed(_squared, [3, 1, 2], workers, None, Journal(path, {}))
+    assert first == [(9,), (1,), (4,)]
+    kept = Journal(path, {})
+    again = completed(None, [2, 3], Crew(Here()), shares.append, kept)
+    assert [tuple(each) for each in again] == [(4,), (9,)]
+    assert shares == [0.5, 1.0]
+    found = repeated(_of_case, ["a", "b"], [1, 2], Crew(Here()))
+    assert found == {"a": [("a", 1), ("a", 2)], "b": [("b", 1), ("b", 2)]}
 
 
 def test_failures_are_counted_and_cost_the_penalty():

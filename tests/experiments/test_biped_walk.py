@@ -493,7 +493,7 @@ def test_machine_code_is_for_full_runs_where_there_is_a_compiler(monkeypatch, fu
     monkeypatch.setattr(biped_walk, "compiler", lambda: cc)
     monkeypatch.setattr(biped_walk, "find", lambda speed, **options: found.update(options))
     monkeypatch.setattr(biped_walk, "design", lambda gait, weights: None)
-    monkeypatch.setattr(biped_walk, "pushed_on_estimates", lambda *given: given[-1])
+    monkeypatch.setattr(biped_walk, "walk_on_estimates", lambda *given: given[-1])
     monkeypatch.setattr(biped_walk.Tracks, "of", lambda *given: FewTracks())
     biped_walk.found_gait(config, config.speed)
     biped_walk._pushed(config, None, 0)

@@ -121,8 +121,8 @@ def test_arcs_are_feasible_over_the_spread_that_the_perturbations_leave(known):
     def extended(found, rule):
         return extend_by_rule(
             expected.feedback(hc.linearize(found.plant, found.optimum.run)),
-            expected.covariance,
-            input_covariance=expected.input_covariance,
+            expected.perturbations.covariance,
+            input_covariance=expected.perturbations.input_covariance,
             rule=rule,
             spread=CUT,
             limits=np.full(3, config.wanted.torque),

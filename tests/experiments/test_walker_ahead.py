@@ -61,11 +61,11 @@ def test_walks_are_kept_as_they_end_and_not_walked_again(judge, tmp_path, monkey
 
     monkeypatch.setattr(ahead.Judge, "walk", walked)
     ahead.judged(tmp_path, judge, 1, trials)
-    record = ahead.judged(tmp_path, judge, 2, trials)
+    kept = ahead.judged(tmp_path, judge, 2, trials)
     assert found == [(0, 0), (1, 0), (0, 1), (1, 1)]
     console = Console(width=140)
     with console.capture() as text:
-        console.print(ahead.survival_table(record, judge, 2, trials))
+        console.print(ahead.survival_table(kept, judge))
     assert text.get().count("1 of 2") == 2
     assert "plans 20 ms late" in text.get()
     assert "1: slips" in text.get()

@@ -27,7 +27,7 @@ def slow_landing():
 @pytest.mark.parametrize("known", ["state", "estimate"])
 def test_what_knows_the_saltation_matrix_walks_on_contact_that_takes_time(slow_landing, known):
     """From a start that is a little off, on contact that lasts 20 ms."""
-    found = on_plants.Bench.of(CONFIG, slow_landing).walk((0.01, known, "saltation", 0))
+    found = on_plants.Bench.of(CONFIG, slow_landing).walk(((0.01, known, "saltation"), 0))
     assert (found.steps, found.reason) == (3, "")
 
 

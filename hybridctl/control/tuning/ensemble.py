@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
 from hybridctl.control.tracking import tracking_error
-from hybridctl.control.tuning.journal import Journal
+from hybridctl.control.tuning.journal import Journal, completed
 from hybridctl.control.tuning.structure import WindowedGains
 from hybridctl.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -35,8 +35,7 @@ from hybridctl.workers import Crew, Here
 Controller = Literal["spreading", "conventional"]
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """A run's error, its largest input, and the name of the failure that ended it."""
 
     error: float
@@ -84,6 +83,21 @@ class Statistics:
         known = self.peaks[np.isfinite(self.peaks)]
         return float(known.max()) if known.size else float("inf")
 
+    def record(self) -> dict[str, Any]:
+        """The statistics by name, for summaries; runs that failed count with the penalty."""
+        ended = self.errors[np.isfinite(self.peaks)]
+        return {
+            "mean_error": self.mean_error,
+            "standard_error": standard_error(self.errors),
+            "quartiles": np.percentile(self.errors, (25.0, 50.0, 75.0)).tolist(),
+            "p95_error": self.p95_error,
+            "peak_input": self.peak_input,
+            "failures": self.failures,
+            "failed": sum(self.failures.values()),
+            "mean_error_of_completed": float(ended.mean()) if len(ended) else None,
+            "p95_error_of_completed": float(np.percentile(ended, 95)) if len(ended) else None,
+        }
+
 
 @dataclass(frozen=True)
 class Ensemble:
@@ -106,22 +120,17 @@ class Ensemble:
 
     def __call__(self, gains: GainSchedule, controller: Controller = "spreading") -> Statistics:
         """The statistics of these gains over all members."""
-        found: dict[int, Outcome] = {}
+        crew = Crew(Here()) if self.executor is None else Crew(self.executor, len(self.members))
         label = f"{controller}:{digest(gains)}"
-        if self.record is not None:
-            for member in self.members:
-                stored = self.record.get(f"{label}:{member}")
-                if stored is not None:
-                    found[member] = Outcome(*stored)
-                    self._advance()
-        missing = [member for member in self.members if member not in found]
-        for member, outcome in self._run(controller, gains, missing):
-            found[member] = outcome
-            if self.record is not None:
-                content = (outcome.error, outcome.peak_input, outcome.failure)
-                self.record.put(f"{label}:{member}", content)
-            self._advance()
-        outcomes = [found[member] for member in self.members]
+        found = completed(
+            partial(_attempt, self.trial, controller, gains),
+            self.members,
+            crew,
+            lambda share: self.advance() if self.advance is not None else None,
+            self.record,
+            lambda member: f"{label}:{member}",
+        )
+        outcomes = [Outcome(*each) for each in found]
         failures = Counter(o.failure for o in outcomes if o.failure is not None)
         failed = [o.failure is not None for o in outcomes]
         return Statistics(
@@ -129,17 +138,6 @@ class Ensemble:
             np.where(failed, np.nan, [o.peak_input for o in outcomes]),
             dict(sorted(failures.items())),
         )
-
-    def _run(
-        self, controller: Controller, gains: GainSchedule, members: Sequence[int]
-    ) -> Iterator[tuple[int, Outcome]]:
-        crew = Crew(Here()) if self.executor is None else Crew(self.executor, len(members))
-        work = partial(_attempt, self.trial, controller, gains)
-        return ((member, call.result()) for member, call in crew.finished(work, members))
-
-    def _advance(self) -> None:
-        if self.advance is not None:
-            self.advance()
 
 
 def outcome(reference: Reference, run: HybridTrajectory, *, period: float = 2e-3) -> Outcome:

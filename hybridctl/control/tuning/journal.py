@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic
+from hybridctl.workers import Crew
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Journal:
@@ -65,3 +69,49 @@ class Journal:
             )
         if len(whole) < len(content):
             os.truncate(self.path, len(whole))
+
+
+def completed(
+    fn: Callable[[T], R],
+    items: Sequence[T],
+    crew: Crew,
+    tick: Callable[[float], None] | None = None,
+    record: Journal | None = None,
+    key: Callable[[T], str] = str,
+) -> list[R]:
+    """The results of `fn` for all items, in their order; they may be computed in another one.
+
+    tick: is called at each with the share that is done. record: keeps results, which are tuples
+    then, under `key(item)` as they come; those that it holds already are taken from it, with lists
+    for inner tuples.
+    """
+    found: dict[T, Any] = {}
+
+    def keep(item: T, result: Any) -> None:
+        found[item] = result
+        if tick is not None:
+            tick(len(found) / len(items))
+
+    for item in items:
+        stored = None if record is None else record.get(key(item))
+        if stored is not None:
+            keep(item, stored)
+    for item, call in crew.finished(fn, [item for item in items if item not in found]):
+        result: Any = call.result()
+        if record is not None:
+            record.put(key(item), result)
+        keep(item, result)
+    return [found[item] for item in items]
+
+
+def repeated(
+    fn: Callable[[tuple[T, int]], R],
+    cases: Sequence[T],
+    numbers: Sequence[int],
+    crew: Crew,
+    tick: Callable[[float], None] | None = None,
+) -> dict[T, list[R]]:
+    """What `fn((case, number))` finds of each case, for all numbers; see `completed`."""
+    trials = [(case, number) for case in cases for number in numbers]
+    found = iter(completed(fn, trials, crew, tick))
+    return {case: [next(found) for _ in numbers] for case in cases}
