@@ -19,15 +19,15 @@ inverses of G + 1e-10 stand for these, and are large where one has: above 1e6 ne
 an affine variational inequality on the disk of radius mu, of matrix G_tt - b_t G_nt' / b_n, so that
 one tau does if its symmetric part is positive definite, or if there is one tangent.
 
-*All slide.* With :math:`N = G_{nt} \mu`, |.| the largest singular value and :math:`\lambda` the
-least eigenvalue of a symmetric part, :math:`f_n \cdot w_n = 0` says
+*All slide.* With :math:`N = G_{nt} \mu`, |.| the largest singular value or more and :math:`\lambda`
+the least eigenvalue of a symmetric part, :math:`f_n \cdot w_n = 0` says
 :math:`\lambda |f_n| \le |b_n^-|`, at first with :math:`\lambda = \lambda(G_{nn}) - |N|`, and
 :math:`|w_t - b_t| \le c |f_n|` with :math:`c = |G_{tn}| + |G_{tt} \mu|`, also for the rows of one
-contact. Where that is less than each contact's :math:`|b_t|` all of them slide, along
-:math:`s_0 = b_t / |b_t|` but for a :math:`\delta` of which that is the sine. Then
-:math:`\lambda = \lambda(G_{nn} - N s_0) - |N| \delta` bounds forces closer, and so on. With F and m
-these bounds of forces and of sliding velocities, two solutions differ by
-:math:`\lambda |\Delta f_n| \le |N| |\Delta w_t| F / m` and
+contact. Where that is less than its :math:`|b_t|` for every contact, all of them slide, off
+:math:`s_0 = b_t / |b_t|` by an angle with the ratio of the two as its sine, or less, and
+:math:`\delta` as its chord. Then :math:`\lambda = \lambda(G_{nn} - N s_0) - |N| \delta` bounds
+forces closer, and so on. With F and m these bounds of forces and of sliding velocities, two
+solutions differ by :math:`\lambda |\Delta f_n| \le |N| |\Delta w_t| F / m` and
 :math:`(1 - |G_{tt} \mu| F / m) |\Delta w_t| \le c |\Delta f_n|`, so that they are one where
 
 .. math:: |N|\, c\, F / m < \lambda\, (1 - |G_{tt} \mu|\, F / m).
@@ -132,12 +132,15 @@ def _contracts(problem: CoulombProblem, free: list[int], owners: list[int], slid
 def _all_slide(problem: CoulombProblem) -> bool:
     """Whether all contacts slide in every solution, and so nearly in one way that there is one."""
     k, matrix, free = len(problem.contacts), problem.delassus, problem.free
+    stiff = float(np.linalg.eigvalsh(matrix[:k, :k])[0])
+    if stiff <= _REGULAR:
+        return False
     friction, along = np.zeros(len(free)), np.zeros((len(free), k))
     for _, rows, _, mu, _ in problem.contacts:
         friction[rows] = mu
     rubbing = matrix[:, k:] * friction[k:]
     push = float(np.linalg.norm(rubbing[:k], 2))
-    stiff = float(np.linalg.eigvalsh(matrix[:k, :k])[0]) - push
+    stiff -= push
     if stiff <= _REGULAR:
         return False
     slips: list[tuple[float, float]] = []
