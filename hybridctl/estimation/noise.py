@@ -34,7 +34,6 @@ from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import Diffusion, ModeKey, ModeModel, Point
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.sensitivity.variation import coefficients_at
 
 NoiseFunction: TypeAlias = Callable[[ModeKey, float, Array, Array], ArrayLike]
 
@@ -151,7 +150,7 @@ def reset_covariance(
         return semidefinite("reset_noise", noise.function(event), mode.space.ndx)
     t, x, u = event.time, event.state_after, event.input_after
     point = mode.calc(t, x, u)
-    through = coefficients_at(point).input if noise.through_input else np.zeros((0, 0))
+    through = point.field_jacobian.input if noise.through_input else np.zeros((0, 0))
     return noise.matrix(point, through)
 
 

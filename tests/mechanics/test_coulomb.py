@@ -473,3 +473,23 @@ def test_solutions_that_are_said_to_be_unique_are(planar, count, monkeypatch):
             assert len(found) <= 1
     assert certain >= 20
     assert several >= 2
+
+
+@pytest.mark.parametrize(("planar", "count"), [(True, 2), (False, 2), (False, 3)])
+def test_contacts_that_slide_fast_have_one_solution_though_they_are_redundant(planar, count):
+    """Trying all states finds no other. Slowly, the same contacts need not have only one."""
+    rng = np.random.default_rng([13, planar, count])
+    fast = slow = 0
+    for _ in range(30):
+        dynamics = random_body(rng, planar, count, friction=0.4, restitution=0.0)
+        problem = impact_problem(dynamics, *random_motion(rng, dynamics))
+        slow += certainly_unique(scaled(problem)[0])
+        along = problem.free.copy()
+        for rows in problem.tangents:
+            along[rows] += 4.0 * problem.magnitude * np.eye(len(rows))[0]
+        sliding = replace(problem, free=along, magnitude=5.0 * problem.magnitude)
+        if certainly_unique(scaled(sliding)[0]):
+            fast += 1
+            assert len(enumerate_solutions(sliding)) <= 1
+    assert fast >= slow
+    assert fast >= 15

@@ -99,12 +99,11 @@ def test_contacts_that_slide_already_have_friction_of_one_size():
     np.testing.assert_allclose(bounds.greatest, 0.6 / response, atol=WIDER)
 
 
-def test_a_rod_that_lands_with_one_end_has_one_solution_though_both_touch():
-    """The other end, which the impact lifts, is left out; with it no condition holds.
+def landing_rod(velocity):
+    """A rod of length 2 l with heavy ends, on points that lie d apart in height, lands.
 
-    A rod of length 2 l with heavy ends, on points that lie d apart in height: along the line
-    between them forces cancel, with a normal part of d / (2 l). As its moment of inertia is above
-    m l^2, an impact of one end moves the other up.
+    Along the line between them forces cancel, with a normal part of d / (2 l). As its moment of
+    inertia is above m l^2, an impact of one end moves the other up.
     """
     mass, half, rise, mu = 1.0, 0.5, 1e-3, 0.6
     inertia = 2.0 * mass * half**2
@@ -112,12 +111,15 @@ def test_a_rod_that_lands_with_one_end_has_one_solution_though_both_touch():
     tangential = np.array([[1.0, 0.0, 0.5 * rise], [1.0, 0.0, -0.5 * rise]])
     rows = np.concatenate((normal, tangential))
     inverse = np.diag([1.0 / mass, 1.0 / mass, 1.0 / inertia])
-    velocity = np.array([0.1, -1.0, 1.9])  # it turns: its left end falls, its right one hardly
-    free = rows @ velocity
-    friction = np.full(2, mu)
-    tangents = (np.array([2]), np.array([3]))
-    delassus = rows @ inverse @ rows.T
-    problem = CoulombProblem(delassus, free, tangents, friction, friction, (None,) * 2)
+    friction, tangents = np.full(2, mu), (np.array([2]), np.array([3]))
+    free, delassus = rows @ velocity, rows @ inverse @ rows.T
+    return CoulombProblem(delassus, free, tangents, friction, friction, (None,) * 2)
+
+
+def test_a_rod_that_lands_with_one_end_has_one_solution_though_both_touch():
+    """The other end, which the impact lifts, is left out; with it no condition holds."""
+    # it turns: its left end falls, its right one hardly
+    problem = landing_rod(np.array([0.1, -1.0, 1.9]))
     plain, _ = scaled(problem)
     assert load_bounds(plain).open == [False, True]
     assert certainly_unique(plain)
@@ -125,6 +127,25 @@ def test_a_rod_that_lands_with_one_end_has_one_solution_though_both_touch():
     assert (found.uniqueness, found.modes[1]) == ("proven", "open")
     (one,) = enumerate_solutions(problem)
     np.testing.assert_allclose(one.rates, found.rates, atol=1e-8)
+
+
+@pytest.mark.parametrize(("speed", "certain"), [(4.0, True), (-4.0, True), (0.1, False)])
+def test_a_rod_that_lands_with_both_ends_has_one_solution_where_it_slides(speed, certain):
+    """Friction of the impulses that stop its fall, of 1 m/s, takes 0.6 m/s of what it slides.
+
+    What its slope of d / (2 l) adds to that is of the same order.
+    """
+    problem = landing_rod(np.array([speed, -1.0, 0.0]))
+    plain, _ = scaled(problem)
+    assert load_bounds(plain).open == [False, False]
+    assert certainly_unique(plain) is certain
+    (one,) = enumerate_solutions(problem)
+    assert (set(one.modes) == {"slip+" if speed > 0.0 else "slip-"}) is certain
+    found = solve(problem)
+    assert found.uniqueness == "proven"
+    np.testing.assert_allclose(found.rates, one.rates, atol=1e-8)
+    if certain:
+        np.testing.assert_allclose(one.rates[2:], speed - 0.6 * np.sign(speed), atol=1e-3)
 
 
 def test_contacts_that_separate_have_one_solution_whatever_their_friction():

@@ -53,6 +53,7 @@ class Redundancy:
         values, vectors = np.linalg.eigh(problem.delassus)
         kept = values > _NO_RATE * values[-1]
         self._reach: Array = vectors[:, kept] * np.sqrt(values[kept])
+        self._scale = float(np.linalg.norm(self._reach, axis=1).max(initial=0.0))
         self._known: dict[tuple[int, ...], Motions] = {}
 
     def split(self, sets: Sequence[Modes]) -> tuple[list[Modes], list[Modes]]:
@@ -89,10 +90,6 @@ class Redundancy:
         return Motions(
             rank == len(held), missed <= _CONSISTENT, start, null, rates, self._reach @ null
         )
-
-    @property
-    def _scale(self) -> float:
-        return float(np.linalg.norm(self._reach, axis=1).max(initial=0.0))
 
     def _directions(self, modes: Modes, motions: Motions) -> Iterator[Array]:
         """Directions (r,) of what slides, of unit length for each contact.

@@ -32,13 +32,14 @@ def candidates(problem: CoulombProblem) -> Iterator[tuple[Modes, Array, Array]]:
     redundancy = Redundancy(problem)
     every = list(product(*_choices(problem)))
     sets, redundant = redundancy.split(possible(problem, every))
-    plain = [m for m in sets if not turning(problem, m)]
-    yield from _passing(StateSets(problem, plain, np.zeros((len(plain), len(problem.free)))))
-    for number in range(1, len(problem.static) + 1):
-        chosen = [m for m in sets if len(turning(problem, m)) == number]
-        if chosen:
+    turn = [len(turning(problem, modes)) for modes in sets]
+    for number in sorted(set(turn)):
+        chosen = [modes for modes, n in zip(sets, turn, strict=True) if n == number]
+        directions = np.zeros((len(chosen), len(problem.free)))
+        if number:
             which, directions = slip_directions(problem, chosen)
-            yield from _passing(StateSets(problem, [chosen[i] for i in which], directions))
+            chosen = [chosen[i] for i in which]
+        yield from _passing(StateSets(problem, chosen, directions))
     for modes in redundant:
         for forces in redundancy.forces(modes):
             yield modes, forces, problem.delassus @ forces + problem.free

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array
 from hybridctl.mechanics.coulomb.contact_states import (
+    CLOSED,
     OPEN,
     SLIP,
     SLIP_MINUS,
     SLIP_PLUS,
-    SLIPS,
     STICK,
     Modes,
 )
@@ -36,7 +36,7 @@ class StateSets:
             owner[rows] = i
         self.owner, self.is_tangent = owner, np.arange(r) >= k
         self.open, self.stick = states == OPEN, states == STICK
-        self.slip = np.isin(states, list(SLIPS))
+        self.slip = ~self.open & ~self.stick & (states != CLOSED)
         begins = np.array([direction is None for direction in problem.sliding])
         self.begins = self.slip & begins
         self.turning: Mask = ((states == SLIP) & begins)[:, owner] & self.is_tangent

@@ -19,6 +19,19 @@ inverses of G + 1e-10 stand for these, and are large where one has: above 1e6 ne
 an affine variational inequality on the disk of radius mu, of matrix G_tt - b_t G_nt' / b_n, so that
 one tau does if its symmetric part is positive definite, or if there is one tangent.
 
+*All slide.* With :math:`N = G_{nt} \mu`, |.| the largest singular value or more and :math:`\lambda`
+the least eigenvalue of a symmetric part, :math:`f_n \cdot w_n = 0` says
+:math:`\lambda |f_n| \le |b_n^-|`, at first with :math:`\lambda = \lambda(G_{nn}) - |N|`, and
+:math:`|w_t - b_t| \le c |f_n|` with :math:`c = |G_{tn}| + |G_{tt} \mu|`, also for the rows of one
+contact. Where that is less than its :math:`|b_t|` for every contact, all of them slide, off
+:math:`s_0 = b_t / |b_t|` by an angle with the ratio of the two as its sine, or less, and
+:math:`\delta` as its chord. Then :math:`\lambda = \lambda(G_{nn} - N s_0) - |N| \delta` bounds
+forces closer, and so on. With F and m these bounds of forces and of sliding velocities, two
+solutions differ by :math:`\lambda |\Delta f_n| \le |N| |\Delta w_t| F / m` and
+:math:`(1 - |G_{tt} \mu| F / m) |\Delta w_t| \le c |\Delta f_n|`, so that they are one where
+
+.. math:: |N|\, c\, F / m < \lambda\, (1 - |G_{tt} \mu|\, F / m).
+
 Static friction above kinetic friction leaves sticking and sliding both possible: then none holds.
 
 Contacts that are open in every solution (see `load_bounds`) are left out where none holds with
@@ -30,7 +43,7 @@ space have 81 sets, more than are tried: there only these conditions prove it.
 
 from __future__ import annotations
 
-from math import hypot
+from math import hypot, inf, sqrt
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri
@@ -42,6 +55,7 @@ from hybridctl.mechanics.coulomb.load_bounds import load_bounds
 _MARGIN = 1.0 - 1e-6
 _REGULAR = 1e-10
 _LARGEST = 1e6
+_CLOSER = 3  # times that forces are bounded, each by the bound before
 
 
 def certainly_unique(problem: CoulombProblem) -> bool:
@@ -67,7 +81,7 @@ def _is_unique(problem: CoulombProblem) -> bool:
     slides = any(given is not None and mu > 0.0 for _, _, _, mu, given in problem.contacts)
     if not free and not slides:
         return True  # a convex programme
-    return _contracts(problem, free, owners, slides)
+    return _contracts(problem, free, owners, slides) or _all_slide(problem)
 
 
 def _one_contact(problem: CoulombProblem) -> bool:
@@ -113,6 +127,47 @@ def _contracts(problem: CoulombProblem, free: list[int], owners: list[int], slid
         return True
     largest = [float(np.linalg.eigvalsh(size)[-1]) for size in sizes]
     return largest[1] <= _LARGEST and largest[0] * largest[1] < limit
+
+
+def _all_slide(problem: CoulombProblem) -> bool:
+    """Whether all contacts slide in every solution, and so nearly in one way that there is one."""
+    k, matrix, free = len(problem.contacts), problem.delassus, problem.free
+    stiff = float(np.linalg.eigvalsh(matrix[:k, :k])[0])
+    if stiff <= _REGULAR:
+        return False
+    friction, along = np.zeros(len(free)), np.zeros((len(free), k))
+    for _, rows, _, mu, _ in problem.contacts:
+        friction[rows] = mu
+    rubbing = matrix[:, k:] * friction[k:]
+    push = float(np.linalg.norm(rubbing[:k], 2))
+    stiff -= push
+    if stiff <= _REGULAR:
+        return False
+    slips: list[tuple[float, float]] = []
+    for i, rows, _, mu, given in problem.contacts:
+        if given is not None:
+            along[rows, i] = given
+        elif rows and mu > 0.0:
+            speed = hypot(*free[rows].tolist()) or _REGULAR
+            reach = np.linalg.norm(matrix[rows, :k]) + np.linalg.norm(rubbing[rows])
+            along[rows, i] = free[rows] / speed
+            slips.append((speed, float(reach)))
+    turned = matrix[:k, :k] - rubbing[:k] @ along[k:]
+    straight = 0.5 * float(np.linalg.eigvalsh(turned + turned.T)[0])
+    dragged = float(np.linalg.norm(rubbing[k:], 2))
+    moved = float(np.linalg.norm(matrix[k:, :k], 2)) + dragged
+    fall = hypot(*np.minimum(free[:k], 0.0).tolist())
+    for _ in range(_CLOSER):
+        force = fall / stiff
+        slowest = min((speed - reach * force for speed, reach in slips), default=inf)
+        if slowest <= 0.0:
+            return False
+        sine = max((reach * force / speed for speed, reach in slips), default=0.0)
+        stiff = max(stiff, straight - push * sqrt(2.0 - 2.0 * sqrt(1.0 - sine * sine)))
+        turn = force / slowest
+        if push * moved * turn < _MARGIN * stiff * (1.0 - dragged * turn):
+            return True
+    return False
 
 
 def _inverse(matrix: Array) -> Array | None:
