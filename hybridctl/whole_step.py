@@ -11,7 +11,9 @@ it stands between T (nx, ndx), the derivative of coordinates by perturbations, a
 left inverse of T at the end. The covariance N of noise of density W, and of V in the input, that is
 gathered on the step comes along the same stages, by
 
-.. math:: \dot N = A N + N A^T + W + B V B^T, \quad A = D_x f, \; B = D_u f.
+.. math:: \dot N = A N + N A^T + W + B V B^T, \quad A = D_x f, \; B = D_u f + c (B_0 - D_u f),
+
+with B_0 what an input does where nothing is held, and c the compliance of what is.
 
 A step of a small field is one function of scalars; that of a larger one calls its field and guards,
 so that it is made in no time.
@@ -71,12 +73,14 @@ def expanded(function: Function) -> Function | None:
     return scalars if scalars.n_instructions() <= _LARGEST else None
 
 
-def made(name: str, motion: Function, tangent: Function | None) -> Function:
+def made(
+    name: str, motion: Function, tangent: Function | None, free: Function | None = None
+) -> Function:
     """A compiled function of whole steps of a motion: see `CompiledMode.make`."""
     if name == "motion":
         return motion
     if name in ("varied", "noisy"):
-        return varied_step(motion, tangent, name == "noisy")
+        return varied_step(motion, tangent, name == "noisy", free)
     return whole_step(motion) if name == "step" else fed_step(motion)
 
 
@@ -186,8 +190,9 @@ class CompiledMode(ModeModel):
             sound, error, end, columns = self._varied(*at)
             more: list[Array] = []
         else:
-            densities = [density.ravel() for density in noise]
-            sound, error, end, columns, *more = self._noisy(*at, *densities)
+            density, through_input, compliance = noise
+            gathered = density.ravel(), through_input.ravel(), (compliance,)
+            sound, error, end, columns, *more = self._noisy(*at, *gathered)
         if not sound[0] > 0.0:
             return None
         found = end.copy(), columns.T.copy(), *(a.copy() for a in more)
@@ -301,12 +306,15 @@ def _stepped(
     return sound, error, ca.horzcat(*nodes), ca.horzcat(*inputs), values, bounds
 
 
-def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Function:
+def varied_step(
+    motion: Function, tangent: Function | None, noisy: bool, free: Function | None = None
+) -> Function:
     """A step: soundness, error, end state (nx,), and its derivative (ndx, ndx) by the start.
 
     tangent: a Function x -> (T (nx, ndx), its left inverse (ndx, nx)), None in a vector space.
     noisy: the covariance (ndx, ndx) of the noise gathered on it, and bounds (n,) of the guards, are
-    further results, for densities (ndx, ndx) and (nu, nu) behind the other arguments.
+    further results, for densities (ndx, ndx) and (nu, nu) and a compliance behind the other
+    arguments. free: a Function x -> (nx, nu), what inputs do where nothing is held.
     """
     start = _StepInputs.of(motion)
     n, u = start.x.numel(), start.u
@@ -315,6 +323,7 @@ def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Func
     columns = ca.MX(tangent(start.x)[0])
     ndx = columns.size2()
     of_state, of_input = (ca.MX.sym("noise", k, k) for k in (ndx, u.numel()))
+    compliance = ca.MX.sym("compliance")
 
     def rate(i: int, time: Expression, state: Expression) -> tuple[Expression, Expression]:
         value, slope, *by_input, sound = varied(time, state[:, 0], u, *start.numbers)
@@ -322,7 +331,10 @@ def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Func
         if noisy:
             along, spread = tangent(state[:, 0])[0], turned[:, ndx:]
             spread += spread.T + along @ of_state @ along.T
-            spread += by_input[0] @ of_input @ by_input[0].T
+            through = by_input[0]
+            if free is not None:
+                through += compliance * (free(state[:, 0], *start.numbers) - through)
+            spread += through @ of_input @ through.T
             turned = ca.horzcat(turned[:, :ndx], spread)
         return ca.horzcat(value, turned), sound
 
@@ -346,7 +358,7 @@ def varied_step(motion: Function, tangent: Function | None, noisy: bool) -> Func
     *_, bounds = _stepped(motion, start, lambda i, x: u)
     results += [back @ gathered @ back.T, bounds]
     results.insert(1, ca.mmax(ca.vertcat(*errors)))
-    return start.function("noisy", varied, results, (u, of_state, of_input))
+    return start.function("noisy", varied, results, (u, of_state, of_input, compliance))
 
 
 def _flat(n: int) -> Function:

@@ -50,7 +50,7 @@ def test_native_terms_are_the_generated_ones(tmp_path, monkeypatch):
         mode = walker.mode(five_link.LEFT_STANCE)
         point, law = mode.calc(0.0, x, u), HeldInput(u)
         step, varied = mode.step(ahead, law), mode.transition(ahead, u)
-        noisy = mode.transition(ahead, u, Diffusion(np.eye(14), np.eye(4)))
+        noisy = mode.transition(ahead, u, Diffusion(np.eye(14), np.eye(4), 0.0))
         of_guards = point.guard_jacobian
         found.append([
             point.field, point.guards, of_guards.state, of_guards.input,

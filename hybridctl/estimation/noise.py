@@ -76,6 +76,8 @@ class Noise:
         found = Diffusion(np.zeros((ndx, ndx)), w)
         if not self.through_input:
             found = Diffusion(w, np.zeros((nu, nu)))
+        elif self.yields(mode):
+            found = found._replace(compliance=self.compliance)
         if not callable(self.value):
             self._held[mode.key] = found
         return found

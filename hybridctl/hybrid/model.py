@@ -104,10 +104,14 @@ class WholeStep(NamedTuple):
 
 
 class Diffusion(NamedTuple):
-    """White noise on a mode: densities W (ndx, ndx), and V (nu, nu) of what enters as the input."""
+    """White noise on a mode: densities W (ndx, ndx), and V (nu, nu) of what enters as the input.
+
+    compliance: how far what the mode holds gives way to V, see `estimation.noise`.
+    """
 
     density: Array
     through_input: Array
+    compliance: float = 0.0
 
 
 class StepTransition(NamedTuple):

@@ -133,7 +133,7 @@ def transitions(s):
     """Without noise, and with it; inputs that a wrapper holds have none."""
     ahead, n = StepAhead(s.t, s.x, *AHEAD), s.mode.space.ndx
     through = np.diag(s.sees).astype(float)
-    noise = Diffusion(np.diag(np.arange(1.0, n + 1.0)), through)
+    noise = Diffusion(np.diag(np.arange(1.0, n + 1.0)), through, 0.5)
     return s.mode.transition(ahead, s.u), s.mode.transition(ahead, s.u, noise)
 
 

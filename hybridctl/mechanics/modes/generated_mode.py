@@ -25,6 +25,7 @@ from hybridctl.mechanics.modes.mode_expressions import (
     ModeEquations,
     ModeField,
     field_of,
+    free_input,
     mode_derivatives,
 )
 from hybridctl.mechanics.modes.selection import select_modes
@@ -173,7 +174,8 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return ca.Function("motion", [ca.SX.sym("t"), *symbols], columns)
 
     def _new_step(self, name: str) -> Function:
-        return whole_step.made(name, self._motion, self._tangent())
+        free = self._free_input() if name == "noisy" and self.held is not None else None
+        return whole_step.made(name, self._motion, self._tangent(), free)
 
     def _new_slopes(self) -> Function:
         mode, numbers = self._expressions
@@ -190,6 +192,13 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         rates = ca.diagcat(Bodies(tree, unit[: robot.nq]).rate, ca.SX.eye(robot.nv))
         back = ca.diag(1.0 / ca.sum1(rates * rates)) @ rates.T @ ca.jacobian(unit, x)
         return ca.Function("tangent", [x], ca.cse([ca.densify(rates), ca.densify(back)]))
+
+    def _free_input(self) -> Function:
+        """The function (x, numbers) -> (0, M^-1 S), (nx, nu)."""
+        constants, numbers = self._equations.constants.symbolic()
+        x = ca.SX.sym("x", constants.nq + constants.nv)
+        moved = free_input(constants, self._unit(x)[: constants.nq])
+        return ca.Function("free", [x, numbers], ca.cse([ca.densify(moved)]))
 
     def _unit(self, x: Expression) -> Expression:
         """The state with unit quaternions and circles."""
