@@ -229,7 +229,7 @@ def _missed(step: LinearStep, arriving: Array) -> float:
         return 0.0
     before, last = np.abs(_last(s) @ arriving.reshape(s, -1)).max(axis=1).tolist()
     part = (last + _BEFORE_LAST * before) / size
-    return float(abs(step.length) * size * part ** ((2 * s - 1) / (s - 1)) / _FAR)
+    return float(np.abs(step.length) * size * part ** ((2 * s - 1) / (s - 1)) / _FAR)
 
 
 @lru_cache
