@@ -19,7 +19,7 @@ import msgspec.inspect
 import numpy as np
 from msgspec import Meta as Meta
 
-from hybridctl.checks import member, number, quoted
+from hybridctl.checks import instance, member, number, quoted
 from hybridctl.errors import InputError
 
 T = TypeVar("T")
@@ -71,7 +71,10 @@ class Settings:
     def __post_init__(self) -> None:
         kind: Any = type(self)
         for name, hint in _hints(kind):
-            _converted(hint, _plain(name, getattr(self, name)), name)
+            given = getattr(self, name)
+            found = _converted(hint, _plain(name, given), name)
+            if is_dataclass(found):
+                instance(name, given, type(found))
 
 
 def typed(kind: type[T], content: Any, where: str) -> T:

@@ -171,7 +171,7 @@ class SaltedKalmanFilter:
         Raises `InputError` for a channel that has no measurement, and what `start` raises.
         """
         channels = [*self.measurements, *self.signals]
-        start, steps = self.start(initial), (self._predicted, self._updated)
+        start, steps = self.start(initial), (self._onward, self._updated)
         return over_record(record, start, channels, *steps, lambda state: state, progress)
 
     def hurried(self, late: Callable[[], bool]) -> SaltedKalmanFilter:
@@ -188,9 +188,11 @@ class SaltedKalmanFilter:
     def _state(self, given: FilterState | Estimate) -> FilterState:
         return given if isinstance(given, FilterState) else self.start(given)
 
+    def _onward(self, state: FilterState, end: float, given: Input) -> FilterState:
+        """The state at the time of a row, of which several may share one."""
+        return state if end == state.time else self._predicted(state, end, given)
+
     def _predicted(self, state: FilterState, end: float, given: Input) -> FilterState:
-        if end == state.time:
-            return state
         before = state.hypotheses if state.channel is None else begun(state.hypotheses)
         law = self.model.law(before[0].estimate.mode, given)
         after = predicted(self.rules, before, end, law)

@@ -139,17 +139,16 @@ def _steps(
 
     Where noise was missed, lengths are halved towards the end of that step, as it may jump there.
     """
-    shortest = _SPACINGS * math.ulp(max(abs(t), abs(end)))
-    h, leaps = leap or max(_FIRST * (end - t), first, shortest), leap > 0.0
+    spacing = math.ulp(max(abs(t), abs(end)))
+    h, leaps = leap or max(_FIRST * (end - t), first, _SPACINGS * spacing), leap > 0.0
     brief, jump = _BRIEF * (end - t), t
-    z = start.ravel()
+    z, refused = start.ravel(), math.inf
     rate: Array | None = None
     while t < end:
         if t < jump:
             h = min(h, max(0.5 * (jump - t), brief))
-        last = t + h >= end
-        step_end = end if last else t + h
-        if not step_end > t:
+        step_end = min(t + h, end)
+        if h < spacing or not t < step_end < refused:  # rounded, it may be as long as before
             raise IntegrationError(
                 f"the perturbations change faster than steps of {h:.3g} s resolve at t = {t:.9g} s"
             )
@@ -164,9 +163,11 @@ def _steps(
             after, missed = _noise(step, np.array([density for _, density in found]), noise)
         if missed > rtol and length > brief:
             ratio, jump = max(ratio, missed / rtol), step_end
+        refused = step_end
         if ratio <= 1.0 or leaps:
             yield Step(t, step_end, flat, np.zeros((8, 0))), after
             t, z, rate, noise, leaps = step_end, flat[-1], rate_after, after, False
+            refused = math.inf
         h = longer(length, ratio)
 
 
@@ -228,7 +229,7 @@ def _missed(step: LinearStep, arriving: Array) -> float:
         return 0.0
     before, last = np.abs(_last(s) @ arriving.reshape(s, -1)).max(axis=1).tolist()
     part = (last + _BEFORE_LAST * before) / size
-    return float(step.length * size * part ** ((2 * s - 1) / (s - 1)) / _FAR)
+    return float(np.abs(step.length) * size * part ** ((2 * s - 1) / (s - 1)) / _FAR)
 
 
 @lru_cache

@@ -1,11 +1,13 @@
 """Predictions where the simulation cannot go on: the mode is kept, or the state held."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from estimation.piecewise import affine_guard, affine_mode, affine_reset, staircase
 from scipy.linalg import expm
+from scipy.stats import truncnorm
 
 import hybridctl as hc
 from hybridctl.errors import NoContactSolutionError, SimulationError
@@ -13,10 +15,11 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.predict import predict
+from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.hybrid.laws import no_input
-from hybridctl.hybrid.mode import Held, Reset, Transition
+from hybridctl.hybrid.mode import FieldJacobian, Held, Reset, Transition
 
 A, C = np.array([[0.0, 0.0], [1.5, -0.4]]), np.array([1.0, 0.3])
 P0 = np.array([[4e-4, 1e-4], [1e-4, 9e-4]])
@@ -263,3 +266,49 @@ def test_a_mean_outside_its_mode_with_ever_new_events_ends():
     assert found.estimate.mean[1] >= -1e-8
     assert -1e-3 <= found.estimate.mean[0] <= -1e-3 + 0.05 * 0.01
     assert found.estimate.covariance[0, 0] > 0.0
+
+
+def rough():
+    """A fall, and how it changes with the height in a way that no steps resolve; a floor at 0."""
+
+    def jacobian(t, x, u):
+        change = 1e18 * np.sin(1e25 * t)
+        return FieldJacobian(np.array([[0.0, 1.0], [change, 0.0]]), np.zeros((2, 0)))
+
+    space = hc.VectorSpace(2)
+    air = hc.Mode("air", space, lambda t, x, u: np.array([x[1], -9.81]), jacobian=jacobian)
+    floor = affine_guard("floor", [1.0, 0.0], 0.0)
+    return hc.HybridSystem([air], [Transition("air", floor, Reset(lambda t, x, u: -x), "air")])
+
+
+def test_the_mean_goes_on_where_no_steps_resolve_its_map():
+    """The mode is kept in quarters of the time, in each of which the map is not known.
+
+    The covariance gains what the rates would have done, and the way that the mean has gone.
+    """
+    kf, h = SaltedKalmanFilter(rough(), Q, BOTH), 0.025
+    state = kf.predict(Estimate("air", 1.0, np.array([1.0, 0.0]), P0), 1.0 + 4 * h)
+    past = h * np.arange(5)
+    means = np.column_stack([1.0 - 0.5 * 9.81 * past**2, -9.81 * past])
+    p = P0.copy()
+    for before, after in pairwise(means):
+        for way in (h * np.array([before[1], -9.81]), after - before):
+            p += np.outer(way, way)
+    np.testing.assert_allclose(state.estimate.mean, means[-1], atol=1e-8)
+    np.testing.assert_allclose(state.estimate.covariance, p, rtol=1e-6)
+    assert sum("change faster than steps" in note for note in state.notes) == 8
+    assert kept(state)
+    record = Record({"z": Series([1.05, 1.1], means[[2, 4]])})
+    result = kf.run(record, Estimate("air", 1.0, np.array([1.0, 0.0]), P0))
+    np.testing.assert_allclose(result.steps[-1].estimate.mean, means[-1], atol=0.05)
+
+
+def test_a_mean_below_the_floor_is_cut_off_where_there_is_no_way_back():
+    """Falling, its event is overdue, but no steps resolve the map to when it was."""
+    kf, s = SaltedKalmanFilter(rough(), Q, BOTH), 1e-3
+    low = Estimate("air", 1.0, np.array([-s, -1.0]), s**2 * np.eye(2), since=0.0)
+    found = reconcile(kf.model, low, no_input(0))
+    left = truncnorm(1.0, np.inf, loc=-s, scale=s)  # from one deviation above the mean
+    assert found.events == ()
+    np.testing.assert_allclose(found.estimate.mean, [left.mean(), -1.0], rtol=1e-9)
+    np.testing.assert_allclose(found.estimate.covariance, np.diag([left.var(), s**2]), rtol=1e-9)

@@ -121,6 +121,19 @@ def test_an_overdue_event_fires_and_passes_by_the_saltation_matrix():
     np.testing.assert_allclose(found.estimate.covariance, whole @ P0 @ whole.T, rtol=1e-7)
 
 
+def test_a_prediction_over_no_time_has_neither_value_nor_events_of_its_own():
+    """A bounce between two values is that of the second one, and no second bounce."""
+    kf = SaltedKalmanFilter(bouncing_ball(), 1e-6 * np.eye(2), height(1e-4))
+    state = kf.predict(Estimate("air", 0.0, np.array([0.1, -1.0]), 1e-6 * np.eye(2)), 0.2)
+    state = kf.update(state, "height", state.estimate.mean[0])
+    assert len(state.hypotheses[0].events) == 1
+    again = kf.predict(state, state.time)
+    assert again.channel is None
+    assert again.hypotheses[0].events == ()
+    np.testing.assert_array_equal(again.estimate.mean, state.estimate.mean)
+    np.testing.assert_array_equal(again.estimate.covariance, state.estimate.covariance)
+
+
 def test_a_mean_below_the_floor_that_soon_rises_is_kept_and_flows_in():
     kf = SaltedKalmanFilter(bouncing_ball(), NONE, height())
     below = Estimate("air", 0.0, np.array([-0.01, 3.0]), P0)

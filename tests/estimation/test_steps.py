@@ -192,3 +192,17 @@ def test_noise_that_swings_is_gathered_by_its_integral():
     )
     found = kf.predict(Estimate("flow", 0.0, np.zeros(1), np.zeros((1, 1))), 1.0).estimate
     np.testing.assert_allclose(found.covariance, [[1.0 + np.sin(20.0) / 20.0]], rtol=1e-7)
+
+
+@pytest.mark.parametrize("rate", [10.0, 100.0, 1000.0])
+@pytest.mark.parametrize("h", [0.01, -0.01])
+def test_a_step_forth_or_back_is_as_accurate_as_asked_or_none(rate, h):
+    """An oscillator; the map of a step that is taken is that of the exponential."""
+    a = np.array([[0.0, rate], [-rate, 0.0]])
+    system, rtol = affine(a, np.zeros(2)), 1e-9
+    model = Model(system, None, rtol=rtol)
+    states = np.zeros((8, 2))
+    flow = step_transition(model, system.mode("flow"), 0.0, h, states, np.zeros(0), np.eye(2))
+    assert (flow is None) == (rate > 10.0)
+    if flow is not None:
+        np.testing.assert_allclose(flow.state, expm(h * a), rtol=0.0, atol=rtol)

@@ -115,3 +115,17 @@ def test_a_kink_of_the_coefficients_does_not_hide_before_the_first_stage(toleran
         # each step may add atol + rtol |z|, and z >= 1
         error = abs(steps[-1].states[-1, 0] / exact - 1.0)
         assert error < 2.0 * len(steps) * tolerance
+
+
+@pytest.mark.parametrize(("start", "size"), [(1.0, 1e9), (1.0, 1e18), (0.0, 1e18)])
+def test_coefficients_that_no_numbers_resolve_are_an_error(start, size):
+    """Where steps are a few spacings of numbers long, a shorter one is rounded to the same."""
+    times = []
+
+    def equation(t):
+        times.append(t)
+        assert len(times) < 10_000
+        return np.array([[0.0, 1.0], [size * np.sin(1e25 * t), 0.0]]), None
+
+    with pytest.raises(IntegrationError, match="faster than steps"):
+        list(collocated(equation, np.eye(2), start, start + 0.1, rtol=1e-9, atol=1e-9))

@@ -165,7 +165,7 @@ class ContactHypotheses:
 
     def predict(self, state: HypothesesState, time: float, input: Input = None) -> HypothesesState:
         """The state at a later time. input: see `SaltedKalmanFilter.predict`."""
-        if not time > state.time:
+        if time == state.time:
             return state
         now = self.filter.rules.start(state.estimate)
         e = self.filter.predict(now, time, input).estimate

@@ -226,5 +226,7 @@ def test_settings_that_cannot_be_are_refused():
         replace(SETTINGS, touch_force=10.0)
     with pytest.raises(InputError, match="gravity must point down along z"):
         replace(SETTINGS, gravity=(0.0, 1.0, -9.0))
+    with pytest.raises(InputError, match="noise must be a BaseNoise"):
+        replace(SETTINGS, noise={})
     with pytest.raises(InputError, match="encoder must be greater than 0"):
         BaseNoise(encoder=0.0)

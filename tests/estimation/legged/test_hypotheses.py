@@ -243,6 +243,16 @@ def test_what_does_not_fit_is_refused():
         replace(SETTINGS, evidence=EVIDENCE, ground=0.0)
 
 
+def test_there_is_no_prediction_back_in_time():
+    own = hypotheses()
+    state = own.start(SETTINGS.build(ROBOT).start(standing()))
+    assert own.predict(state, state.time) is state
+    with pytest.raises(InputError, match="time must not be before"):
+        own.predict(state, state.time - 0.1)
+    with pytest.raises(InputError, match="time must be finite"):
+        own.predict(state, np.nan)
+
+
 def test_a_foot_that_is_in_the_air_at_first_may_stand_all_the_same():
     """Begun with a lifted foot, which is put down where its angles say, it is the same filter."""
     estimator = replace(SETTINGS, evidence=EVIDENCE).build(ROBOT)
