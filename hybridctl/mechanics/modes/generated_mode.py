@@ -24,8 +24,8 @@ from hybridctl.mechanics.modes.contact_mode import ContactMode, ContactPoint
 from hybridctl.mechanics.modes.mode_expressions import (
     ModeEquations,
     ModeField,
+    cholesky,
     field_of,
-    free_input,
     mode_derivatives,
 )
 from hybridctl.mechanics.modes.selection import select_modes
@@ -194,10 +194,11 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return ca.Function("tangent", [x], ca.cse([ca.densify(rates), ca.densify(back)]))
 
     def _free_input(self) -> Function:
-        """The function (x, numbers) -> (0, M^-1 S), (nx, nu)."""
-        constants, numbers = self._equations.constants.symbolic()
-        x = ca.SX.sym("x", constants.nq + constants.nv)
-        moved = free_input(constants, self._unit(x)[: constants.nq])
+        """The function (x, numbers) -> (0, M^-1 S), (nx, nu): inputs where contacts give way."""
+        c, numbers = self._equations.constants.symbolic()
+        x = ca.SX.sym("x", c.nq + c.nv)
+        by_mass, _ = cholesky(Bodies(c.tree, self._unit(x)[: c.nq]).mass())
+        moved = ca.vertcat(ca.SX.zeros(c.nq, c.actuation.shape[1]), by_mass(ca.DM(c.actuation)))
         return ca.Function("free", [x, numbers], ca.cse([ca.densify(moved)]))
 
     def _unit(self, x: Expression) -> Expression:

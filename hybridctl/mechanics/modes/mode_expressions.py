@@ -156,12 +156,6 @@ def field_of(equations: ModeEquations) -> ModeField:
     return ModeField(x, u, field, bodies.rate, forces, guards, margin, sound)
 
 
-def free_input(c: Constants, q: Expression) -> Expression:
-    """The matrix (0, M^-1 S), (nq + nv, nu): what inputs do where contacts give way."""
-    by_mass, _ = cholesky(Bodies(c.tree, q).mass())
-    return ca.vertcat(ca.SX.zeros(c.nq, c.actuation.shape[1]), by_mass(ca.DM(c.actuation)))
-
-
 def mode_derivatives(mode: ModeField) -> list[Expression]:
     """The derivatives of (v, a), then of the guards, by (q, v) (., 2 nv) and by u (., nu)."""
     nq, nv = mode.rates.shape
