@@ -42,9 +42,7 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 GUARD_TOLERANCE = 1e-8  # of its scale: how far below zero a guard may be, as in `simulate`
 _FEW = 4  # events of a hypothesis between two values
-_SMALL = (
-    8  # dimensions: compiled steps with noise take a tenth of the time of points, of 12 twice that
-)
+_SMALL = 8  # dimensions: of a block (6) compiled noise takes 40 us, points 250; of a cube (12) more
 _STEPS = 100  # of the integrator past the guards of a mode
 
 
