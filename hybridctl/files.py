@@ -10,7 +10,6 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import uuid4
 
@@ -92,18 +91,6 @@ def saved_arrays(path: str | os.PathLike[str], what: str, version: int) -> Itera
         raise FileFormatError(f"{path} cannot be read: {error}") from error
     except _GARBLED as error:
         raise FileFormatError(f"{path} is not a saved {what}: {error}") from error
-
-
-@contextmanager
-def file_of(given: str | os.PathLike[str], suffix: str) -> Iterator[Path]:
-    """The path of what `file_or_text` reads: a temporary file for a text."""
-    if not (isinstance(given, str) and "<" in given):
-        yield Path(given)
-        return
-    with TemporaryDirectory() as folder:
-        path = (Path(folder) / "text").with_suffix(suffix)
-        path.write_text(given, encoding="utf-8")
-        yield path
 
 
 @contextmanager

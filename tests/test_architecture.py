@@ -70,10 +70,11 @@ HOME = {
     },
     "coal": {"mechanics/contacts/found_contacts.py", "mechanics/multibody/urdf.py"},
     "matplotlib": {"app/plots/panels.py"},
-    "mujoco": {"interop/mujoco.py"},
+    "mujoco": {"mechanics/multibody/mjcf.py"},
     "pinocchio": {
         "app/viewer/bodies.py",
         "estimation/legged/rotation.py",
+        "mechanics/multibody/mjcf.py",
         "mechanics/multibody/robot.py",
         "mechanics/multibody/sweeps.py",
         "mechanics/multibody/urdf.py",
@@ -190,11 +191,22 @@ def test_a_heavy_library_has_a_home(library):
     assert set(users) <= HOME[library]
 
 
+def lines_of_code(tree):
+    """The lines that hold code: explanations do not make a file too long."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = set()
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and ast.get_docstring(node):
+            docstrings |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    ends = [(n.lineno, n.end_lineno) for n in ast.walk(tree) if hasattr(n, "lineno")]
+    return {line for both in ends for line in both} - docstrings
+
+
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_functions_fit_a_screen_and_files_a_sitting(path):
-    text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 500
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert len(lines_of_code(tree)) <= 400
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             start = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
             assert node.end_lineno - start.lineno < 60, node.name

@@ -15,7 +15,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from hybridctl.hybrid.plant import Sample
 from hybridctl.mechanics.contacts.contact import WORLD, Contact, checked_contacts
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere
 from hybridctl.mechanics.multibody.bodies import MovingBody
+from hybridctl.mechanics.multibody.mjcf import load_mujoco
 from hybridctl.mechanics.multibody.robot import Robot
 
 _POINT = 1e-3  # m, radius of the sphere that stands for a contact point
@@ -182,7 +182,7 @@ class MujocoPlant:
         self._period = number("period", period, above=0.0)
         assert model.timestep is not None
         self._substeps = max(round(period / model.timestep), 1)
-        mujoco, engine = _mujoco(), model.model
+        mujoco, engine = load_mujoco(), model.model
         engine.opt.timestep = period / self._substeps
         self._engine, self._data = mujoco, mujoco.MjData(engine)
         self._diverging = int(mujoco.mjtWarning.mjWARN_BADQACC)
@@ -232,17 +232,9 @@ class MujocoPlant:
         return Sample(time, state, {"normal_force": forces, "contact": forces > 0.0})
 
 
-def _mujoco() -> Any:
-    """The engine, which is loaded when it is first used."""
-    try:
-        return import_module("mujoco")
-    except ImportError as error:
-        raise InputError('MuJoCo needs `pip install "hybridctl[mujoco]"`') from error
-
-
 def _compiled(made: MujocoModel) -> Any:
     """The model by the engine's compiler."""
-    mujoco, robot = _mujoco(), made.robot
+    mujoco, robot = load_mujoco(), made.robot
     spec = mujoco.MjSpec()
     tree = robot.tree()
     option = spec.option
@@ -310,7 +302,7 @@ def _joint_names(i: int, body: MovingBody) -> list[str]:
 
 def _joint(made: Any, i: int, body: MovingBody, at: Array, robot: Robot, armature: Array) -> None:
     """Add the joints of ours whose frame is at a pose (4, 4) in the engine's body."""
-    names, kinds = _joint_names(i, body), _mujoco().mjtJoint
+    names, kinds = _joint_names(i, body), load_mujoco().mjtJoint
     if body.kind == "floating":
         if body.parent >= 0 or (body.rotation != np.eye(3)).any() or body.position.any():
             raise InputError("a floating base must be placed at the origin of the world")
@@ -346,7 +338,7 @@ def _pair(
     shift = 0.0 if contact.radius else _POINT
     body, at = _carrier(made.robot, bodies, contact.frame)
     place = at @ _frame(np.eye(3), contact.offset)
-    kinds, apart = _mujoco().mjtGeom, {"contype": 0, "conaffinity": 0, "mass": 0.0}
+    kinds, apart = load_mujoco().mjtGeom, {"contype": 0, "conaffinity": 0, "mass": 0.0}
     body.add_geom(
         name=f"point {i}", type=kinds.mjGEOM_SPHERE, size=[radius, 0, 0], pos=place[:3, 3], **apart
     )
@@ -399,14 +391,14 @@ def _frame(rotation: Array, position: ArrayLike) -> Array:
 def _pose(pose: Array) -> dict[str, Array]:
     """A pose as the engine takes it, with its quaternion w, x, y, z."""
     quaternion = np.zeros(4)
-    _mujoco().mju_mat2Quat(quaternion, np.ascontiguousarray(pose[:3, :3]).ravel())
+    load_mujoco().mju_mat2Quat(quaternion, np.ascontiguousarray(pose[:3, :3]).ravel())
     return {"pos": pose[:3, 3], "quat": quaternion}
 
 
 def _turn(quaternion: Array) -> Array:
     """The rotation (3, 3) of a quaternion w, x, y, z."""
     matrix = np.zeros(9)
-    _mujoco().mju_quat2Mat(matrix, quaternion)
+    load_mujoco().mju_quat2Mat(matrix, quaternion)
     return matrix.reshape(3, 3)
 
 

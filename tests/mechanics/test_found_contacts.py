@@ -66,12 +66,47 @@ def test_what_was_taken_is_printed():
 def test_nothing_found_says_so():
     with pytest.raises(InputError, match=r"these are \['tip'\]: name its contacts by hand"):
         found(legged("tip", ""))
-    robot = Robot.from_mjcf(
-        '<mujoco><worldbody><body name="a"><joint type="slide" name="x"/>'
-        '<geom type="sphere" size="0.1"/></body></worldbody></mujoco>'
-    )
-    with pytest.raises(InputError, match="must be built from a URDF"):
+    robot = Robot(Robot.from_urdf(legged("tip", "")).model)
+    with pytest.raises(InputError, match="must be built from a URDF or MJCF file"):
         contacts_from(robot)
+
+
+MJCF = """<mujoco><worldbody><geom type="plane" size="1 1 1" pos="0 0 -0.2" {plane}/>
+<body name="trunk"><freejoint/><geom type="box" size="0.2 0.1 0.1"/><body name="leg">
+<joint name="hip" axis="0 1 0"/>{geom}</body></body></worldbody></mujoco>"""
+
+
+@pytest.mark.parametrize(
+    ("geom", "offsets", "radius"),
+    [
+        ('<geom size="0.02" pos="0 0 -0.1"/>', [(0, 0, -0.1)], 0.02),
+        ('<geom type="capsule" size="0.02" fromto="0 0 0 0 0 -0.3"/>', [(0, 0, -0.3)], 0.02),
+        (
+            '<geom type="capsule" size="0.02" fromto="-0.1 0 -0.3 0.2 0 -0.3"/>',
+            [(-0.1, 0, -0.3), (0.2, 0, -0.3)],
+            0.02,
+        ),
+        (
+            '<geom type="box" size="0.1 0.05 0.02" pos="0 0 -0.1"/>',
+            [(x, y, -0.12) for x in (-0.1, 0.1) for y in (-0.05, 0.05)],
+            0.0,
+        ),
+    ],
+)
+def test_contacts_of_an_mjcf_touch_its_plane(geom, offsets, radius):
+    """A leg that is one capsule touches with its lower end, one that lies level with both."""
+    contacts = contacts_from(Robot.from_mjcf(MJCF.format(plane="", geom=geom)))
+    found = sorted(tuple(contact.offset.tolist()) for contact in contacts)
+    np.testing.assert_allclose(found, sorted(offsets), atol=1e-14)
+    assert {contact.radius for contact in contacts} == {radius}
+    for contact in contacts:
+        np.testing.assert_array_equal(contact.surface.point, (0.0, 0.0, -0.2))
+
+
+def test_shapes_that_only_are_drawn_make_no_contact():
+    geom = '<geom size="0.02" contype="0" conaffinity="0" group="2"/>'
+    with pytest.raises(InputError, match="name its contacts by hand"):
+        contacts_from(Robot.from_mjcf(MJCF.format(plane="", geom=geom)))
 
 
 @pytest.mark.parametrize(

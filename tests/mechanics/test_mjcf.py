@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.mechanics import Robot
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
-LEG = """<mujoco><worldbody><body name="trunk" pos="0 0 1"><freejoint name="base"/>
+LEG = """<mujoco>{more}<worldbody><body name="trunk" pos="0 0 1"><freejoint name="base"/>
 <geom type="box" size="0.2 0.1 0.05" mass="3"/>
 <body name="thigh" pos="0.1 0 -0.05">
 <joint name="hip" type="hinge" axis="0 1 0" damping="0.1" armature="0.01"/>
 <geom type="capsule" size="0.02" fromto="0 0 0 0 0 -0.2" mass="0.4"/>
 <body name="shank" pos="0 0 -0.2"><joint name="knee" type="hinge" axis="0 1 0" {joint}/>
 <geom type="capsule" size="0.02" fromto="0 0 0 0 0 -0.2" mass="0.2"/></body></body></body>
-</worldbody>{more}<actuator><motor joint="knee" gear="7"/></actuator></mujoco>"""
+</worldbody><actuator><motor joint="knee" gear="7"/></actuator></mujoco>"""
 PLAIN = LEG.format(joint="", more="")
 
 
@@ -80,29 +80,173 @@ def test_a_file_is_read_as_its_text_is(tmp_path):
     assert Robot.from_mjcf(path).joint_names == ("base", "hip", "knee")
 
 
-def test_springs_are_given_by_hand():
-    text = LEG.format(joint='stiffness="2"', more="")
-    with pytest.raises(InputError, match=r"'knee' a stiffness of 2.*stiffness=\{'knee'"):
-        Robot.from_mjcf(text)
-    robot = Robot.from_mjcf(text, stiffness={"knee": 2.0})
-    q = robot.neutral()
-    q[-1] = 0.3
-    bent, still = robot.bias(q, np.zeros(8)), Robot.from_mjcf(PLAIN).bias(q, np.zeros(8))
-    np.testing.assert_allclose(bent - still, [0.0] * 7 + [0.6], atol=1e-12)
+def test_springs_of_the_file_pull_and_can_be_replaced():
+    """A spring of 2 N m/rad about 0.1 rad, bent by 0.3 rad; the file's `ref` counts in both."""
+    text = LEG.format(joint='stiffness="2" springref="5.729577951308232" ref="11"', more="")
+    text = text.replace("<worldbody>", '<compiler angle="degree"/><worldbody>')
+    robot, plain = Robot.from_mjcf(text), Robot.from_mjcf(PLAIN)
+    q, at_rest = robot.neutral(), np.zeros(8)
+    q[-1] = 0.4
+    soft = Robot.from_mjcf(text, stiffness={"knee": 0.0})
+    np.testing.assert_allclose(
+        robot.bias(q, at_rest) - soft.bias(q, at_rest), [0.0] * 7 + [0.6], atol=1e-12
+    )
+    bent = plain.neutral()
+    bent[-1] = 0.4 - np.radians(11.0)  # MuJoCo counts positions from the reference
+    np.testing.assert_allclose(soft.bias(q, at_rest), plain.bias(bent, at_rest), atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("joint", "more", "message"),
+    ("joint", "more", "kind"),
     [
-        ('frictionloss="0.1"', "", "'knee' a frictionloss of 0.1"),
-        ("", '<equality><weld body1="trunk" body2="shank"/></equality>', "<equality>"),
-        ("", '<tendon><fixed><joint joint="hip" coef="1"/></fixed></tendon>', "<tendon>"),
-        ("", '<include file="other.xml"/>', "must be one file"),
+        ('frictionloss="0.1"', "", "frictionloss"),
+        ("", '<equality><weld name="glue" body1="trunk" body2="shank"/></equality>', "equality"),
+        (
+            "",
+            '<tendon><fixed name="glue"><joint joint="hip" coef="1"/></fixed></tendon>',
+            "tendon",
+        ),
+        ("", '<option density="1000"/>', "fluid"),
     ],
 )
-def test_what_would_be_lost_is_refused(joint, more, message):
-    with pytest.raises(InputError, match=message):
-        Robot.from_mjcf(LEG.format(joint=joint, more=more))
+def test_what_would_be_lost_is_refused_unless_it_is_ignored(joint, more, kind):
+    text = LEG.format(joint=joint, more=more)
+    with pytest.raises(InputError, match=rf"would be lost; ignore=\['{kind}'\]"):
+        Robot.from_mjcf(text)
+    named = [kind] if kind == "fluid" else ["knee"] if joint else ["glue"]
+    for ignore in ([kind], named):
+        robot = Robot.from_mjcf(text, ignore=ignore)
+        q = robot.neutral()
+        np.testing.assert_array_equal(robot.mass_matrix(q), Robot.from_mjcf(PLAIN).mass_matrix(q))
+
+
+def test_all_losses_have_their_kind():
+    """A muscle, a motor on a site, springs of a ball, armature of a free joint, mixed gravcomp."""
+    text = """<mujoco><worldbody><body name="a" gravcomp="0.5"><freejoint name="root"/>
+<geom size="0.1" mass="1"/><site name="s"/><body name="b" pos="0 0 1"><joint name="ball"
+type="ball" stiffness="3"/><geom size="0.1" mass="1"/></body></body>
+<body name="c"><joint name="held" type="free" armature="0.2"/><geom size="0.1"/></body>
+<body name="d"><joint name="hinge"/><geom size="0.1"/></body></worldbody>
+<actuator><muscle name="m" joint="hinge" lengthrange="0 1"/><general name="jet" site="s"/>
+</actuator></mujoco>"""
+    kinds = ["stiffness", "armature", "muscle", "actuator", "gravcomp"]
+    for k in range(len(kinds)):
+        left = kinds[:k] + kinds[k + 1 :]
+        with pytest.raises(InputError, match=rf"ignore=\['{kinds[k]}'\]"):
+            Robot.from_mjcf(text, ignore=left)
+    assert Robot.from_mjcf(text, ignore=kinds).nv == 16
+
+
+def test_a_file_includes_others_and_a_text_cannot(tmp_path):
+    (tmp_path / "leg.xml").write_text(PLAIN)
+    whole = tmp_path / "scene.xml"
+    whole.write_text('<mujoco><include file="leg.xml"/></mujoco>')
+    assert Robot.from_mjcf(whole).joint_names == ("base", "hip", "knee")
+    with pytest.raises(FileFormatError, match=r"not compiled by MuJoCo: .*leg\.xml"):
+        Robot.from_mjcf(whole.read_text())
+
+
+def test_scene_has_all_its_trees():
+    scene = """<mujoco><worldbody><body name="arm"><joint name="elbow" axis="0 1 0"/>
+<geom size="0.1" mass="1" pos="0 0 -1"/></body><body name="puck" pos="1 0 0"><joint name="px"
+type="slide" axis="1 0 0"/><joint name="py" type="slide" axis="0 1 0"/>
+<geom size="0.1" mass="2"/></body></worldbody></mujoco>"""
+    robot = Robot.from_mjcf(scene)
+    assert robot.joint_names == ("elbow", "px", "py")
+    assert robot.mass == pytest.approx(3.0, rel=1e-15)
+
+
+def test_pose_of_a_fixed_base_is_kept():
+    """The base stands 1 m up and is turned by 180 degrees: its shoulder (0.5, 0, 0) at -0.5 m."""
+    arm = """<mujoco><worldbody><body name="base" pos="0 0 1" quat="0 0 0 1">
+<geom type="box" size=".1 .1 .1" mass="1"/><body name="link" pos="0.5 0 0">
+<joint name="j" axis="0 1 0"/><geom size="0.1" mass="2" pos="0 0 -0.3"/></body></body>
+</worldbody></mujoco>"""
+    contact = Contact("c", "link", Plane((0, 0, 0), (0, 0, 1)))
+    system = contact_system(Robot.from_mjcf(arm), [contact])
+    outputs = system.mode(("open",)).outputs(0.0, np.zeros(2), np.zeros(1))
+    np.testing.assert_allclose(outputs["contact_position"][0], (-0.5, 0.0, 1.0), atol=1e-15)
+
+
+BALL = 1000.0 * 4.0 / 3.0 * np.pi * 0.1**3  # kg, of MuJoCo's default density
+
+
+@pytest.mark.parametrize(
+    ("head", "geoms", "mass"),
+    [
+        ("", '<geom size="0.1" contype="0" conaffinity="0"/>', BALL),
+        (
+            '<compiler inertiagrouprange="0 2"/>',
+            '<geom size="0.1"/><geom size="0.1" group="4"/>',
+            BALL,
+        ),
+        ("", '<frame><geom size="0.1"/></frame>', BALL),
+        ('<default><geom density="500"/></default>', '<geom size="0.1"/>', BALL / 2.0),
+    ],
+)
+def test_mass_follows_from_shapes_as_in_mujoco(head, geoms, mass):
+    text = f"""<mujoco>{head}<worldbody><body name="a"><joint name="j" type="slide"
+armature="0.1"/>{geoms}</body></worldbody></mujoco>"""
+    robot = Robot.from_mjcf(text)
+    assert robot.mass == pytest.approx(mass, rel=1e-14)
+    assert robot.mass_matrix(np.zeros(1))[0, 0] == pytest.approx(mass + 0.1, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "weight"),
+    [
+        ('<option gravity="0 0 -1.62"/>', "", 3.24),
+        ('<option gravity="0 0 0"/>', "", 0.0),
+        ('<option><flag gravity="disable"/></option>', "", 0.0),
+        ("", 'gravcomp="0.25"', 0.75 * 19.62),
+    ],
+)
+def test_gravity_is_that_of_the_file(head, body, weight):
+    text = f"""<mujoco>{head}<worldbody><body name="a" {body}><joint name="j" type="slide"
+axis="0 0 1"/><geom size="0.1" mass="2"/></body></worldbody></mujoco>"""
+    robot, q = Robot.from_mjcf(text), np.zeros(1)
+    assert robot.bias(q, q)[0] == pytest.approx(weight, rel=1e-15)
+    ours = Robot.from_mjcf(text, gravity=(0.0, 0.0, -9.81))
+    assert ours.bias(q, q)[0] == pytest.approx(19.62, rel=1e-15)
+
+
+def test_keyframes_limits_and_names():
+    text = """<mujoco><compiler angle="radian"/><worldbody><body pos="0 0 0.5"><freejoint/>
+<geom size="0.1"/><body name="arm"><joint range="-1 2" limited="true" actuatorfrcrange="-3 3"
+actuatorfrclimited="true"/><joint name="slider" type="slide"/><geom size="0.1"/>
+<site name="tip" pos="0 0 0.2"/></body></body></worldbody>
+<actuator><motor joint="slider" gear="4" forcerange="-2 2" forcelimited="true"/></actuator>
+<keyframe><key name="bent" qpos="1 2 3 0 1 0 0 0.3 0.4"/></keyframe></mujoco>"""
+    robot = Robot.from_mjcf(text)
+    assert robot.joint_names == ("body 1 joint", "arm joint 1", "slider")
+    np.testing.assert_array_equal(robot.keyframes["bent"], [1, 2, 3, 1, 0, 0, 0, 0.3, 0.4])
+    np.testing.assert_array_equal(robot.keyframes["qpos0"], [0, 0, 0.5, 0, 0, 0, 1, 0, 0])
+    model = robot.model
+    assert (model.lowerPositionLimit[7], model.upperPositionLimit[7]) == (-1.0, 2.0)
+    assert np.isinf(model.upperPositionLimit[8])
+    assert model.upperEffortLimit[6:].tolist() == [3.0, 8.0]  # that of the joint; 4 times 2 N
+    np.testing.assert_allclose(robot.frame("tip").position, (0.0, 0.0, 0.2))
+
+
+def test_armature_and_damping_of_an_actuator_count_with_its_gear_squared():
+    """MuJoCo keeps them apart from those of the joint: 0.1 + 3^2 2 kg m^2."""
+    mujoco = pytest.importorskip("mujoco")
+    text = """<mujoco><worldbody><body><joint name="j" armature="0.1" damping="0.2"/>
+<geom size="0.1"/></body></worldbody><actuator><motor joint="j" gear="3" armature="2"
+damping="0.5"/></actuator></mujoco>"""
+    robot, model = Robot.from_mjcf(text), mujoco.MjModel.from_xml_string(text)
+    data = mujoco.MjData(model)
+    data.qvel[:] = 1.0
+    mujoco.mj_forward(model, data)
+    force = -float(data.qfrc_passive[0] + data.qfrc_actuator[0])
+    assert robot.bias(np.zeros(1), np.ones(1))[0] == pytest.approx(force, rel=1e-14)
+    own = robot.mass_matrix(np.zeros(1))[0, 0] - float(model.body_inertia[1][0])
+    assert own == pytest.approx(18.1, rel=1e-14)
+
+
+def test_a_urdf_is_named_as_such():
+    with pytest.raises(FileFormatError, match=r"got <robot>; use Robot\.from_urdf"):
+        Robot.from_mjcf('<robot name="r"><link name="a"/></robot>')
 
 
 @pytest.mark.parametrize("text", ["<mujoco>", "<robot/>", "<mujoco><worldbody><body>"])

@@ -1,4 +1,4 @@
-"""Contacts of a robot's feet with the ground, guessed from the collision shapes of its URDF."""
+"""Contacts of a robot's feet with the ground, guessed from the collision shapes of its file."""
 
 from __future__ import annotations
 
@@ -16,66 +16,60 @@ from hybridctl.errors import InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane, Surface
+from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.urdf import shapes_of
 
 GROUND = Plane(point=(0, 0, 0), normal=(0, 0, 1))
-_FOOT = ("sole", "toe", "foot", "feet", "ankle")
-_NEAR = 0.01  # m
-_DIGITS = 14  # of offsets in m, so that those that a URDF gives in decimals stay as they are
+_FOOT_WORDS = ("sole", "toe", "foot", "feet", "ankle")
+_REACH = 0.01  # m, by which the origin of a foot may lie outside a shape that is taken as its own
+_OFFSET_DIGITS = 14  # of offsets in m, so that those that a file gives in decimals stay as they are
 
 
 class FoundContacts(tuple[Contact, ...]):
-    """Contacts that were guessed; printed, a line for each of them."""
+    """Contacts that were guessed; printed with a line for each of them."""
 
     def __repr__(self) -> str:
-        return "\n".join(map(_line, self))
+        return "\n".join(map(_describe, self))
 
 
 def contacts_from(
     robot: Robot,
-    surface: Surface = GROUND,
+    surface: Surface | None = None,
     *,
     friction: float = 0.7,
     restitution: float = 0.0,
 ) -> FoundContacts:
-    """Contacts of the feet of a robot with a surface of the world, guessed from its URDF.
+    """Guess the contacts of a robot's feet with a surface of the world from its URDF or MJCF.
 
     Feet are the last bodies of its chains that have a link whose name says so (sole, toe, foot,
-    ankle); of a robot without such names all links at ends that have collision spheres or boxes.
-    A sphere makes a round contact, a box one at each of its four lowest corners, with the joints
-    at zero. Shapes are those of the links so named, else those of their body that reach to the
-    link's origin, to 1 cm; a foot with neither makes a point at that origin. Print the result to
-    see what was taken, and leave out or replace what does not fit.
+    ankle). Of a robot without such names all links at ends that have collision spheres, boxes or
+    capsules are taken. A sphere makes a round contact, a capsule one at its lower end, or at both
+    where it lies level, and a box one at each of its four lowest corners, with the joints at zero.
+    Shapes are those of the links so named, else those of their body that reach to the link's
+    origin, to 1 cm; a foot with neither makes a point at that origin. Print the result to see what
+    was taken, and leave out or replace what does not fit.
 
-    friction, restitution: of all of them. Raises `InputError` for a robot that was not built from
-    a URDF, and where nothing is found.
+    Args:
+        robot: Built from a URDF or an MJCF file.
+        surface: What the feet touch. If None, the plane of an MJCF file that has one, else the
+            plane z = 0.
+        friction: Coulomb's coefficient of all contacts.
+        restitution: Of all contacts.
+
+    Returns:
+        The contacts, in the order of the file.
+
+    Raises:
+        InputError: The robot was not built from a file, or nothing is found.
     """
-    source = instance("robot", robot, Robot).source
-    if source is None:
-        raise InputError("robot must be built from a URDF, which says how its links collide")
-    text = file_or_text("urdf", source)
-    model = robot.model
-    read = shapes_of(model, text, purpose="collision", kinds=("sphere", "box"))
-    root = ElementTree.fromstring(text)
-    order = [link.attrib["name"] for link in root.findall("link")]
-    shapes = [(model.frames[s.parentFrame].name, s) for s in read.geometryObjects]
-    shapes.sort(key=lambda found: order.index(found[0]))
-    bodies, ends = _ends(robot, root)
-    feet = [foot for foot in map(_foot, bodies) if foot]
-    places: list[tuple[str, str, tuple[float, ...], float]] = []
-    for links in feet or [ends]:
-        own = [(link, shape) for link, shape in shapes if link in links]
-        if feet and not own:
-            own = [(link, shape) for link, shape in shapes if _reaches(robot, shape, links[0])]
-        foot = links[0] if feet else ""
-        points = [
-            (foot or link, link, *place) for link, s in own for place in _places(robot, s, link)
-        ]
-        places += points or ([(foot, foot, (0.0, 0.0, 0.0), 0.0)] if feet else [])
+    model = _collision_model(instance("robot", robot, Robot))
+    if surface is None:
+        surface = _ground_of(model)
+    places = _contact_places(robot, model)
     counts = Counter(name for name, *_ in places)
     numbers = {name: count(1) for name, several in counts.items() if several > 1}
-    found = [
+    return FoundContacts(
         Contact(
             f"{name} {next(numbers[name])}" if name in numbers else name,
             link,
@@ -86,66 +80,145 @@ def contacts_from(
             restitution=restitution,
         )
         for name, link, offset, radius in places
-    ]
-    if not found:
+    )
+
+
+_Place = tuple[str, str, tuple[float, ...], float]  # name, link, offset in it and radius, m
+
+
+def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
+    """Find where the feet of a robot touch; `InputError` where none is found."""
+    bodies, ends = _ends(robot, model)
+    feet = [foot for foot in map(_foot_links, bodies) if foot]
+    places = list[_Place]()
+    for links in feet or [ends]:
+        shapes = [shape for shape in model.shapes if shape.link in links]
+        if feet and not shapes:
+            shapes = [shape for shape in model.shapes if _reaches(robot, shape, links[0])]
+        foot = links[0] if feet else ""
+        points = [
+            (foot or shape.link, shape.link, *point)
+            for shape in shapes
+            for point in _points_of(robot, shape)
+        ]
+        places += points or ([(foot, foot, (0.0, 0.0, 0.0), 0.0)] if feet else [])
+    if not places:
         raise InputError(
             "robot must have links at the ends of its chains that are called sole, toe, foot or "
-            "ankle, or that have collision spheres or boxes, but these are "
+            "ankle, or that have collision spheres, boxes or capsules, but these are "
             f"{ends}: name its contacts by hand"
         )
-    return FoundContacts(found)
+    return places
 
 
-def _ends(robot: Robot, root: ElementTree.Element) -> tuple[list[list[str]], list[str]]:
-    """The links of each moving body that carries no other, and all links that carry no other."""
-    names = [link.attrib["name"] for link in root.findall("link")]
-    body = {name: robot.frame(name).joint for name in names if name in robot.link_names}
-    carried = [(j.find("parent"), j.find("child")) for j in root.findall("joint")]
-    pairs = [(p.get("link"), c.get("link")) for p, c in carried if p is not None and c is not None]
+def _collision_model(robot: Robot) -> CollisionModel:
+    """Return the links and collision shapes of a robot's file; `InputError` without a file."""
+    if robot.collision is not None:
+        return robot.collision
+    if robot.source is None:
+        raise InputError(
+            "robot must be built from a URDF or MJCF file, which says how its links collide"
+        )
+    text = file_or_text("urdf", robot.source)
+    model = robot.model
+    read = shapes_of(model, text, purpose="collision", kinds=("sphere", "box"))
+    root = ElementTree.fromstring(text)
+    parents = dict[str, str | None].fromkeys(link.attrib["name"] for link in root.findall("link"))
+    for joint in root.findall("joint"):
+        parent, child = joint.find("parent"), joint.find("child")
+        if parent is not None and child is not None:
+            parents[child.attrib["link"]] = parent.attrib["link"]
+    shapes = [_urdf_shape(model.frames[s.parentFrame].name, s) for s in read.geometryObjects]
+    order = {name: k for k, name in enumerate(parents)}
+    shapes.sort(key=lambda shape: order[shape.link])
+    return CollisionModel(parents, tuple(shapes))
+
+
+def _urdf_shape(link: str, shape: Any) -> CollisionShape:
+    """Convert a sphere or a box of Pinocchio's geometry model."""
+    ball = isinstance(shape.geometry, coal.Sphere)
+    at = shape.placement
+    return CollisionShape(
+        link,
+        int(shape.parentJoint),
+        "sphere" if ball else "box",
+        (shape.geometry.radius,) if ball else tuple(shape.geometry.halfSide.tolist()),
+        np.array(at.rotation),
+        np.array(at.translation),
+    )
+
+
+def _ground_of(model: CollisionModel) -> Surface:
+    """Return the one plane that a file has, or the plane z = 0."""
+    planes = [shape for shape in model.shapes if shape.kind == "plane"]
+    if len(planes) != 1:
+        return GROUND
+    return Plane(point=planes[0].position, normal=planes[0].rotation[:, 2])
+
+
+def _ends(robot: Robot, model: CollisionModel) -> tuple[list[list[str]], list[str]]:
+    """Find the ends of a robot's chains.
+
+    Returns:
+        The links of each moving body that carries no other body, and all moving links that carry
+        no other link.
+    """
+    body = {n: robot.frame(n).joint for n in model.parents if n in robot.link_names}
+    pairs = [(p, c) for c, p in model.parents.items() if p is not None]
     carriers = {body[p] for p, c in pairs if p in body and c in body and body[p] != body[c]}
     last = dict.fromkeys(joint for joint in body.values() if joint and joint not in carriers)
     bodies = [[name for name in body if body[name] == joint] for joint in last]
     return bodies, [name for name in body if body[name] and name not in {p for p, _ in pairs}]
 
 
-def _foot(links: list[str]) -> list[str]:
-    """The links of a body whose names say foot, by what they say, most of all a sole."""
-    return [name for word in _FOOT for name in links if word in name.lower()]
+def _foot_links(links: list[str]) -> list[str]:
+    """Return the links of a body whose names say foot, those that say sole first."""
+    return [name for word in _FOOT_WORDS for name in links if word in name.lower()]
 
 
-def _reaches(robot: Robot, shape: Any, link: str) -> bool:
+def _reaches(robot: Robot, shape: CollisionShape, link: str) -> bool:
     """Whether a shape of the link's body holds the origin of the link, to 1 cm."""
     foot = robot.frame(link)
-    if foot.joint != shape.parentJoint:
+    if foot.joint != shape.joint or shape.kind == "plane":
         return False
-    at = shape.placement.actInv(foot.position)
-    if isinstance(shape.geometry, coal.Sphere):
-        return bool(np.linalg.norm(at) <= shape.geometry.radius + _NEAR)
-    return bool(np.all(np.abs(at) <= shape.geometry.halfSide + _NEAR))
+    at = shape.rotation.T @ (foot.position - shape.position)
+    if shape.kind == "box":
+        return bool(np.all(np.abs(at) <= np.array(shape.size) + _REACH))
+    half = shape.size[1] if shape.kind == "capsule" else 0.0
+    axial = max(abs(float(at[2])) - half, 0.0)
+    return bool(np.hypot(np.hypot(at[0], at[1]), axial) <= shape.size[0] + _REACH)
 
 
-def _places(robot: Robot, shape: Any, link: str) -> Iterator[tuple[tuple[float, ...], float]]:
-    """Points of a shape in the frame of its link, each with its radius."""
-    centre = np.array(shape.placement.translation)
-    if isinstance(shape.geometry, coal.Sphere):
-        yield _offset(robot, centre, link), shape.geometry.radius
+def _points_of(robot: Robot, shape: CollisionShape) -> Iterator[tuple[tuple[float, ...], float]]:
+    """Find the points of a shape that touch the ground: offset in its link and radius, m."""
+    if shape.kind == "plane":
         return
-    signs = np.array(list(product((-1, 1), repeat=3)))
-    corners = centre + (signs * shape.geometry.halfSide) @ shape.placement.rotation.T
-    upright = robot.poses(robot.neutral(), [shape.parentJoint])[0]
-    heights = corners @ upright[2, :3]
-    for i in np.sort(np.argsort(heights, kind="stable")[:4]):
-        yield _offset(robot, corners[i], link), 0.0
+    upright = robot.poses(robot.neutral(), [shape.joint])[0][2, :3]
+    if shape.kind == "box":
+        signs = np.array(list(product((-1, 1), repeat=3)))
+        corners = shape.position + (signs * np.array(shape.size)) @ shape.rotation.T
+        for i in np.sort(np.argsort(corners @ upright, kind="stable")[:4]):
+            yield _offset(robot, corners[i], shape.link), 0.0
+        return
+    radius = shape.size[0]
+    half = shape.size[1] if shape.kind == "capsule" else 0.0
+    ends = shape.position + np.array([[-half], [half]]) * shape.rotation[:, 2]
+    heights = ends @ upright
+    # A leg that is one capsule touches with its foot; a foot that lies level touches with both
+    # ends. The radius tells them apart, whatever small angle a file has.
+    low = ends[heights <= heights.min() + radius] if half else ends[:1]
+    for end in low:
+        yield _offset(robot, end, shape.link), radius
 
 
 def _offset(robot: Robot, place: Array, link: str) -> tuple[float, ...]:
-    """Where a place in the frame of the link's joint is in that of the link."""
+    """Convert a place (3,) in the frame of the link's joint to the frame of the link."""
     frame = robot.frame(link)
-    offset = np.round(frame.rotation.T @ (place - frame.position), _DIGITS)
+    offset = np.round(frame.rotation.T @ (place - frame.position), _OFFSET_DIGITS)
     return tuple((offset + 0.0).tolist())  # no -0.0
 
 
-def _line(contact: Contact) -> str:
+def _describe(contact: Contact) -> str:
     place = ", ".join(f"{value:.4g}" for value in contact.offset)
     kind = f"sphere of {contact.radius:.4g} m" if contact.radius else "point"
     return f"{contact.name}: {kind} at ({place}) m in {contact.frame}"

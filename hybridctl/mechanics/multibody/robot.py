@@ -16,9 +16,9 @@ import numpy as np
 import pinocchio as pin
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.checks import Array, instance, member, number, vector
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import file_of, file_or_text
+from hybridctl.checks import Array, instance, member, number, sequence, vector
+from hybridctl.errors import InputError
+from hybridctl.files import file_or_text
 from hybridctl.mechanics.multibody.bodies import (
     Body,
     BodyKinematics,
@@ -34,7 +34,8 @@ from hybridctl.mechanics.multibody.joints import (
     coordinate_labels,
     motors,
 )
-from hybridctl.mechanics.multibody.mjcf import check_mjcf, motors_of, nested, parsed
+from hybridctl.mechanics.multibody.links import CollisionModel
+from hybridctl.mechanics.multibody.mjcf import read_mjcf
 from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, armature
 from hybridctl.mechanics.multibody.sweeps import Sweeps
 from hybridctl.mechanics.multibody.urdf import Root as Root
@@ -42,6 +43,15 @@ from hybridctl.mechanics.multibody.urdf import model_of
 from hybridctl.tables import html_table
 
 _UNIT_NORM = 1e-6  # how far norms of quaternions and circles may be off one: six digits of a file
+
+
+_FRAME_ORDER = (pin.FrameType.BODY, pin.FrameType.JOINT, pin.FrameType.FIXED_JOINT)
+
+
+def _frame_rank(frame: Any) -> int:
+    """Order frames of one name: links, joints, then all others."""
+    known = frame.type in _FRAME_ORDER
+    return _FRAME_ORDER.index(frame.type) if known else len(_FRAME_ORDER)
 
 
 class _Scratch(threading.local):
@@ -64,7 +74,8 @@ class Robot:
     mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
     `joints`: where those of one degree of freedom are among coordinates and velocities.
     `resists`: whether there are springs or dampers.
-    `source` is the URDF it was built from, a path or its text, or None.
+    `source` is the URDF it was built from, a path or its text, or None. `keyframes` has the named
+    configurations (nq,) of an MJCF file, and `collision` its shapes; {} and None without one.
     """
 
     def __init__(
@@ -81,6 +92,8 @@ class Robot:
         check_inertias(instance("model", model, pin.Model))
         check_joints(model)
         self.source: str | os.PathLike[str] | None = None
+        self.keyframes: dict[str, Array] = {}
+        self.collision: CollisionModel | None = None
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
@@ -158,37 +171,50 @@ class Robot:
         rest: Mapping[str, float] | None = None,
         damping: Mapping[str, float] | None = None,
         rotors: Mapping[str, Rotor] | None = None,
-        gravity: ArrayLike = (0.0, 0.0, -9.81),
+        gravity: ArrayLike | None = None,
+        ignore: Sequence[str] = (),
     ) -> Robot:
-        """A robot from an MJCF file or its text, as Pinocchio's parser reads it.
+        """Build a robot from an MJCF file or its text, as MuJoCo compiles it.
 
-        Bodies, joints with damping and armature, and a free joint as floating base. actuated: by
-        default the joints that have an actuator; inputs are their torques or forces, before gears
-        and controllers of the file. The other arguments are those of `from_urdf`.
+        Bodies, joints, masses, gravity, armature, damping and springs equal MuJoCo's. Inputs are
+        torques or forces along the joints, before gears and controllers of the file. See `mjcf`
+        for the coordinates of free joints. Needs `pip install "hybridctl[mujoco]"`.
 
-        Raises `FileFormatError` for a file that is no MJCF, and `InputError` for what would be
-        lost: includes, equality constraints, tendons, soft bodies, springs that are not given, and
-        dry friction of joints.
+        Args:
+            mjcf: Path of the file, or its text; a text cannot include other files.
+            actuated: Joints with a motor. If None, those that have an actuator, in the order of
+                the file; without actuators all but free joints.
+            stiffness: Of springs by joint name, N m/rad or N/m, in place of the file's.
+            rest: Of springs by joint name, rad or m, in place of the file's.
+            damping: By joint name, N m s/rad or N s/m, in place of the file's.
+            rotors: Of geared motors, by joint name, in place of the file's armature.
+            gravity: (3,), m/s^2. If None, that of the file.
+            ignore: What of the file may be left out: "equality", "tendon", "flex", "fluid",
+                "muscle", "actuator" (on anything but a joint), "frictionloss", "stiffness" (of
+                balls and free joints), "nonlinear" (springs and dampers), "armature" (of a free
+                joint), "gravcomp", "plugin", or the name of one element.
+
+        Returns:
+            The robot; `keyframes` has its configurations, with "qpos0" as the file's own.
+
+        Raises:
+            FileFormatError: The file is no MJCF that MuJoCo compiles.
+            InputError: The file has something that a robot cannot hold and that `ignore` does not
+                name, or no joint; or MuJoCo is not installed.
+            UnknownNameError: A joint is named that does not exist.
         """
-        root = parsed(file_or_text("mjcf", mjcf))
-        check_mjcf(root, stiffness or {})
-        with file_of(nested(root) or mjcf, ".xml") as path:
-            try:
-                model = pin.buildModelFromMJCF(str(path))
-            except (ValueError, RuntimeError) as error:
-                raise FileFormatError(f"mjcf is not a robot description: {error}") from error
-        if model.nv == 0:
-            raise InputError("mjcf has no joint that moves")
-        motor_names = motors_of(root) if actuated is None else actuated
-        return Robot(
-            model,
-            actuated=motor_names,
-            stiffness=stiffness,
-            rest=rest,
+        read = read_mjcf(mjcf, sequence("ignore", ignore))
+        robot = Robot(
+            read.model,
+            actuated=read.actuated if actuated is None else actuated,
+            stiffness={**read.stiffness, **(stiffness or {})},
+            rest={**read.rest, **(rest or {})},
             damping=damping,
             rotors=rotors,
-            gravity=gravity,
+            gravity=read.model.gravity.linear if gravity is None else gravity,
         )
+        robot.keyframes, robot.collision = read.keyframes, read.collision
+        return robot
 
     def __repr__(self) -> str:
         return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self.joint_names)})"
@@ -294,9 +320,23 @@ class Robot:
     # Names
 
     def frame(self, name: str) -> Frame:
-        """A frame by name, "universe" for the world; `UnknownNameError` if there is none."""
-        frames = {frame.name: frame for frame in self._model.frames}
-        frame = frames[member("frame", name, tuple(frames))]
+        """Return a frame by name, "universe" for the world.
+
+        A URDF may give a link, a joint and, in Pinocchio, a frame one name. A link comes first
+        then, and a joint before any other frame.
+
+        Args:
+            name: Of a link, a joint or a fixed frame.
+
+        Returns:
+            The joint that moves the frame, and its pose there.
+
+        Raises:
+            UnknownNameError: No frame has this name.
+        """
+        known = member("frame", name, tuple(frame.name for frame in self._model.frames))
+        named = [frame for frame in self._model.frames if frame.name == known]
+        frame = min(named, key=_frame_rank)
         at = frame.placement
         return Frame(int(frame.parentJoint), np.array(at.rotation), np.array(at.translation))
 
