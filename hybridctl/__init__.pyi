@@ -37,6 +37,10 @@ from .hybrid.trajectory import HybridTrajectory as HybridTrajectory
 from .logs import Log as Log
 from .logs import read_log as read_log
 from .logs import write_log as write_log
+from .mechanics.contacts.contact import Contact as Contact
+from .mechanics.contacts.surfaces import Plane as Plane
+from .mechanics.multibody.robot import Robot as Robot
+from .mechanics.system import contact_system as contact_system
 from .relaxing import relax as relax
 from .sensitivity.bderivative import BDerivative as BDerivative
 from .sensitivity.gains import JumpGains as JumpGains
