@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
@@ -66,6 +68,7 @@ class ContactSet:
     """Contacts of a robot with their names resolved to joints.
 
     `owner` (r,) is the contact of each row, `tangents` the rows of each contact's tangents.
+    `moved_trees` (c, k) tells which of the robot's k kinematic trees move each contact.
     """
 
     def __init__(self, robot: Robot, contacts: Sequence[Contact]) -> None:
@@ -87,6 +90,7 @@ class ContactSet:
         self._both = np.concatenate((self._a, self._b))
         self._support_a = np.array([robot.supporting(j) for j in joint_a])
         self._sign = self._support_a - np.array([robot.supporting(j) for j in joint_b])
+        self.moved_trees = _moved_trees(robot, self._sign)
         self._each = tuple(contact.surface for contact in contacts)
         self._surfaces = grouped(self._each)
         self._curved = any(surface.curved for surface in self._each)
@@ -354,6 +358,21 @@ class ContactSet:
             + world @ (slip_q + skew(slip) @ jacobian_b[:, 3:])
         )
         return rate, world @ relative, rate_q
+
+
+def _moved_trees(robot: Robot, moves: Array) -> NDArray[np.bool_]:
+    """Return which kinematic trees of a robot move each contact, (c, k).
+
+    Two velocities belong to one tree if a chain of bodies connects them: M^-1 is block-diagonal in
+    the trees, at all configurations.
+
+    Args:
+        robot: The robot, with nv velocities.
+        moves: Nonzero where a velocity moves the point of a contact against its surface, (c, nv).
+    """
+    count, tree = connected_components(robot.carriers(), directed=False)
+    in_tree = tree[:, None] == np.arange(count)
+    return np.asarray((moves != 0.0) @ in_tree)
 
 
 def _pose(rotation: Array, position: Array) -> Array:

@@ -205,7 +205,7 @@ class _ImpactReset(ResetModel):
     def _hit(self, q: Array, v: Array) -> ImpactResult:
         terms = self.dynamics.kept_values(q, v)
         at = self._touching(terms)
-        reached = at if not self.closed else self._reached(at, terms)
+        reached = at if not self.closed else self._reached(at)
         result = impact_of(self.dynamics, v, reached, terms)
         if reached == at:
             return result
@@ -213,20 +213,25 @@ class _ImpactReset(ResetModel):
         modes = tuple(self.modes[i] if i in kept else m for i, m in enumerate(result.modes))
         return replace(result, modes=modes)
 
-    def _reached(self, at: tuple[int, ...], terms: TermValues) -> tuple[int, ...]:
-        """The contacts of some that impulses of the ones that are not closed reach.
+    def _reached(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the contacts whose velocities the impulses of this impact can change.
 
-        Impulses of contacts move velocities, and these others through the mass matrix: by what is
-        not zero for whatever configuration, so that rounding only makes more of them.
+        M^-1 couples all velocities of a kinematic tree, so an impulse on one body of a tree may
+        reach every contact of that tree. A contact between two trees passes impulses on. This is
+        decided by the structure of the robot: an entry of M that happens to be zero at one
+        configuration is not zero beside it, and derivatives of the impact need it.
+
+        Args:
+            at: Indices of the contacts that hit, are closed, or rest on their surface.
+
+        Returns:
+            The contacts of `at` that are connected with one that was not closed before, in order.
         """
-        owner, moves = self.dynamics.all.owner, terms.jacobian != 0.0
-        of = {i: moves[owner == i].any(axis=0) for i in at}
+        moves = self.dynamics.all.moved_trees
         found = {i for i in at if i not in self.closed}
-        linked = terms.mass != 0.0
         while True:
-            moved = np.any([of[i] for i in found], axis=0)
-            moved = linked[moved].any(axis=0)
-            more = {i for i in at if (of[i] & moved).any()} | found
+            trees = moves[list(found)].any(axis=0)
+            more = found | {i for i in at if (moves[i] & trees).any()}
             if more == found:
                 return tuple(i for i in at if i in found)
             found = more
