@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import JammingError
+from hybridctl.errors import JammingError, RiserError
 from hybridctl.hybrid.mode import Bridge, Edge, Reset
 from hybridctl.hybrid.model import (
     Jump,
@@ -80,6 +80,9 @@ class ContactEdges:
             return Edge(_ImpactReset(self.dynamics, frozenset(hit), self.modes))
         if stops:
             return Edge(Stop(self.dynamics, tuple(after), stops))
+        leaving = tuple(guard.contact for guard in events if guard.kind == "leaves")
+        if leaving:
+            return Edge(_Departure(self.dynamics, tuple(after), leaving))
         begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
         if begin:
             return Edge(Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)))
@@ -138,6 +141,9 @@ class _ImpactReset(ResetModel):
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         q, v = self._parts(x)
+        risers = self.hit.intersection(self.dynamics.all.at_risers(q))
+        if risers:
+            raise riser_error(self.dynamics, t, sorted(risers))
         result = self._hit(q, v)
         after = np.concatenate([q, result.velocity_after])
         gaps = result.terms.gaps
@@ -313,6 +319,34 @@ class _Release(ResetModel):
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         return Reset.identity(2 * self.dynamics.robot.nv).calc_diff(at)
+
+
+@dataclass(frozen=True)
+class _Departure(_Release):
+    """Sliding contacts, `leaving`, come to the border of their piece, and open.
+
+    Above a lower piece they fall. Where the next piece is higher they would hit a face that their
+    surface does not have.
+    """
+
+    leaving: tuple[int, ...]
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        q = x[: self.dynamics.robot.nq]
+        beyond = self.dynamics.all.gaps_beyond(q)
+        risers = [i for i in self.leaving if beyond[i] < 0.0]
+        if risers:
+            raise riser_error(self.dynamics, t, risers)
+        return super().calc(t, x, u)
+
+
+def riser_error(dynamics: ContactDynamics, t: float, contacts: Sequence[int]) -> RiserError:
+    """Return the error of contacts that run into risers of their surfaces at time t, s."""
+    names = [dynamics.contacts[i].name for i in contacts]
+    return RiserError(
+        f"contacts {names} run into a riser of their surface at t = {t:.9g} s, but it has treads "
+        "only: lift them over the edge, or give them a second contact with a Plane as the riser"
+    )
 
 
 class _Jam(_Release):
