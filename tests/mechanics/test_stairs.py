@@ -6,7 +6,14 @@ import pytest
 
 import hybridctl as hc
 from hybridctl.errors import InputError, RiserError
-from hybridctl.mechanics import Contact, ContactDynamics, Robot, Stairs, contact_system
+from hybridctl.mechanics import (
+    Contact,
+    ContactDynamics,
+    Robot,
+    Stairs,
+    contact_system,
+    time_stepping,
+)
 
 G = 9.81
 EDGE, DROP = 0.3, 0.05  # m
@@ -106,6 +113,19 @@ def test_what_flies_into_a_riser_ends_there_by_name(terms, rise):
     up = (0.5 * rise + 0.5 * G * t**2) / t
     with pytest.raises(RiserError, match=r"t = 0.15 s"):
         hc.simulate(system, ("open",), [0.0, 0.0, 2.0, up], (0.0, 0.4))
+
+
+def test_time_stepping_falls_off_edges_and_refuses_risers():
+    """Its steps of 1 ms put what falls for 0.1 s off by g t h / 2 = 0.5 mm, and as much by impact.
+
+    It takes part in contacts at a gap of zero or less, so that it ends as deep as that below.
+    """
+    down, up = (point_system(Stairs([EDGE], [0.0, z]), 0.0, "pinocchio") for z in (-DROP, DROP))
+    start, span = [0.0, 0.0, 2.0, 0.0], (0.0, 0.4)
+    run = time_stepping(down.robot, down.contacts, start, span)
+    np.testing.assert_allclose(run.final_state, fallen(2.0, 0.0, 0.4)[0], atol=1e-3)
+    with pytest.raises(RiserError, match="'foot'"):
+        time_stepping(up.robot, up.contacts, start, span)
 
 
 def test_treads_of_one_height_are_one_tread():

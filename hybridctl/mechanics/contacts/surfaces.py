@@ -244,7 +244,8 @@ class Terrain(ByValue):
 
     whose gradient on the ground is the unit normal; off it phi is a distance to first order. h is
     kept `serialized`. Derivatives up to the fourth of h are needed: a height that is given in
-    pieces makes forces jump where they meet.
+    pieces makes forces jump where they meet. Height and slope must not jump there: a closed contact
+    that slides over such a border is an `IntegrationError`.
     """
 
     serialized: str

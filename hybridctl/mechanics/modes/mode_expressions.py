@@ -216,7 +216,7 @@ class PhaseExpressions(ClosedRows):
         return mix
 
     def guards(self, rows: RowExpressions, forces: Expression, ratio: Expression) -> Expression:
-        """The guards of the mode, in the order of `guards`; ratio: see `jamming`."""
+        """Return the guards of the mode, in the order of `guards._guards`; ratio: see `jamming`."""
         values = []
         for i, mode in enumerate(self.modes):
             tangents = self._tangents[i]
