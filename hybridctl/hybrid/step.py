@@ -480,7 +480,9 @@ def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array
     moves = np.abs(back - x)
     if (moves <= EXPLAINED * error).all():  # a state on the constraint is within the error
         return back
-    left = held.excess(space.normalize(step.before)) * (1.0 + step.end - step.start)
+    # In one step of h seconds a gap grows by h times its rate, and a rate by `decay` times its gap.
+    growth = 1.0 + (step.end - step.start) + held.decay
+    left = growth * held.excess(space.normalize(step.before))
     explained = EXPLAINED * _residual_error(mode, held, x, error) + left * held.tolerances
     if not (residuals <= explained).all():
         i = int((residuals / explained).argmax())

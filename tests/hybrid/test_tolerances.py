@@ -112,9 +112,9 @@ def test_eight_samples_of_a_short_interval_are_at_different_times():
     assert run.events[0].time - t == pytest.approx(3e-5, abs=8.0 * math.ulp(t))
 
 
-def held(project):
+def held(project, decay=0.0):
     """A mode that holds x at zero to 1e-3."""
-    residual = Held(("x",), lambda x: x[:1], np.array([1e-3]), ("m",))
+    residual = Held(("x",), lambda x: x[:1], np.array([1e-3]), ("m",), decay=decay)
     field = lambda t, x, u: np.zeros(1)  # noqa: E731
     return hc.Mode("m", hc.VectorSpace(1), field, project=project, held=residual)
 
@@ -146,14 +146,17 @@ def test_a_state_is_put_back_from_no_farther_than_its_step_explains(tolerance, t
 
 
 @pytest.mark.parametrize(("times", "far"), [(0.9, False), (1.1, True)])
-@pytest.mark.parametrize("length", [0.1, 2.0])
+@pytest.mark.parametrize(("length", "decay"), [(0.1, 0.0), (2.0, 0.0), (0.1, 3.0)])
 def test_what_a_step_began_with_is_explained_and_may_grow_as_a_gap_with_its_rate(
-    length, times, far
+    length, decay, times, far
 ):
-    """A start that is off by a tolerates a (1 + t / s): a gap of a m that grows at a m/s."""
-    start = 0.3e-3
-    x = times * start * (1.0 + length) + EXPLAINED * 1e-9
-    mode = held(np.zeros_like)
+    """A start that is off by a explains a (1 + h + s), a gap of a m and its rate of a m/s.
+
+    In a step of h the gap grows by a h, and by a decay of s the rate becomes up to a s.
+    """
+    start = 0.2e-3
+    x = times * start * (1.0 + length + decay) + EXPLAINED * 1e-9
+    mode = held(np.zeros_like, decay)
     if far:
         with pytest.raises(IntegrationError, match="leaves what its mode holds"):
             ended(mode, start, x, length)

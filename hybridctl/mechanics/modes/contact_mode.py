@@ -198,6 +198,7 @@ class ContactMode(ModeModel):
             np.full(count + len(phase.constrained), OFF_MODE),
             ("m",) * count + ("m/s",) * len(phase.constrained),
             jacobian=self._residuals_jacobian,
+            decay=self.dynamics.stabilization,
         )
 
     def _residuals(self, x: Array) -> Array:
