@@ -201,6 +201,10 @@ class JammingError(NoContactSolutionError):
         self.contacts, self.forces, self.ratio = contacts, forces, ratio
 
 
+class RiserError(SimulationError):
+    """A contact runs into the riser of a step: a face that its surface does not have."""
+
+
 class SeveralContactSolutionsError(SimulationError):
     """The contact problem has more than one solution: friction and coupling are too strong.
 

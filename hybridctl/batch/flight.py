@@ -19,7 +19,7 @@ from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.many import ManySteps
 from hybridctl.hybrid.model import FREE_PACE, ModeModel, StepAhead
 from hybridctl.hybrid.run import Run
-from hybridctl.hybrid.step import Step, put_back
+from hybridctl.hybrid.step import Step, StepEnds, put_back
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
 from hybridctl.sensitivity.variation import arc_transition
@@ -236,7 +236,10 @@ class Flight:
         tolerances = ground.rtol, ground.run.integrator.atol
         for k in rows.tolist():
             try:
-                x = put_back(ground.mode, float(self._t[k]), self._x[k], *tolerances)
+                ends = StepEnds(
+                    float(self.start[k]), self.states[k, 0], float(self._t[k]), self._x[k]
+                )
+                x = put_back(ground.mode, ends, *tolerances)
             except IntegrationError:
                 self.odd[k] = True
                 continue

@@ -29,6 +29,7 @@ from hybridctl.hybrid.step import (
     ExplicitFormula,
     Formula,
     Step,
+    StepEnds,
     failure,
     put_back,
 )
@@ -135,9 +136,11 @@ class Flow:
                 length = max(SHRINK, SAFETY * missed ** (-1.0 / DEGREE)) * (step.end - step.start)
                 self._stepper = self._started(step.start, step.states[0], abs(length))
                 step = self._stepper.advance(min(longest, abs(length)))
-            self._put_back(step)
             self._last = abs(step.end - step.start)
             yield step
+            # An event ends the step before its end. Only a state that the flow goes on from must
+            # obey the constraint: beyond the event the mode may have none.
+            self._put_back(step)
             if step.end == self._t_end:
                 return
             self._go_on(step)
@@ -172,7 +175,8 @@ class Flow:
     def _put_back(self, step: Step) -> None:
         """Project the end of a step onto what its mode holds; the next one begins there."""
         settings = self._settings
-        x = put_back(self._motion.mode, step.end, step.states[-1], settings.rtol, settings.atol)
+        ends = StepEnds(step.start, step.states[0], step.end, step.states[-1])
+        x = put_back(self._motion.mode, ends, settings.rtol, settings.atol)
         if x is not None:
             step.states[-1] = x
             self._stepper.restart(x)

@@ -17,7 +17,9 @@ class Held:
 
     tolerances (k,): the size of each residual that still counts as zero, in its own unit. names,
     units: (k,), for messages. jacobian: D_x of the residuals (k, ndx). refuse(what, key, x): raises
-    for further states at which no arc of the mode begins.
+    for further states at which no arc of the mode begins. decay: rate in 1/s at which the field
+    itself takes residuals back, 0 if it leaves them; a gap of 1 m then has a rate of up to so many
+    m/s.
     """
 
     names: tuple[str, ...]
@@ -26,6 +28,7 @@ class Held:
     units: tuple[str, ...]
     jacobian: Callable[[Array], Array] | None = field(default=None, kw_only=True)
     refuse: Callable[[str, Hashable, Array], None] | None = field(default=None, kw_only=True)
+    decay: float = field(default=0.0, kw_only=True)
 
     def excess(self, x: Array) -> float:
         """The largest residual at x in units of its tolerance."""

@@ -17,9 +17,11 @@ INPUT_RTOL = 1e-6
 OFF = 1e-5
 """Of what a mode tolerates: a state this far from what it holds is put back on it; of 1e-5 m of a
 gap ten times what Newton's method leaves there,"""
+EXPLAINED = 100.0
+"""Times the tolerance of a step: error of a state that its integration explains."""
 FARTHEST = 1e4
-"""Times the tolerance of a step and what the state is off: but no farther. Constraints that know a
-direction only weakly take it ten times as far."""
+"""Times the tolerance of a step and what the state is off: farthest move of a state whose residuals
+are explained. Constraints that know a direction only weakly take it a tenth as far."""
 
 # Event times. They are as good as the flow; these only end a search where rounding begins.
 

@@ -12,6 +12,9 @@ is that of its velocity) or "slip" where it slides in a surface. Guards ([RS] 2.
   whose gradient is that of s . v_t with s the direction at the event: |v_t| itself has no
   derivative at zero.
 
+- "<contact> leaves its piece" of one that slides over a surface of several pieces: how far it is
+  from the border of its piece, m. It opens there; if the next piece is higher the run ends in a
+  `RiserError`, as for an open contact that runs into a riser.
 - "sliding jams", in modes with sliding friction: what friction leaves of the normal response, as a
   part of what it is without, less 1e-6 (see `jamming`). The run goes on past it by a bridge (see
   `simulate`), or ends there in a `JammingError`.

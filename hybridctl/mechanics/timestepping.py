@@ -36,7 +36,7 @@ from hybridctl.mechanics.constrained.equations import impact_problem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.coulomb import follow
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, Modes
-from hybridctl.mechanics.impacts.resets import PENETRATION
+from hybridctl.mechanics.impacts.resets import PENETRATION, riser_error
 from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
@@ -73,8 +73,9 @@ def time_stepping(
     the states of the step before go on. `progress` is called with the time reached.
 
     Raises `InputError` for bad arguments, `GuardViolatedError` if x0 penetrates by more than
-    1e-6 m, `IntegrationError` for a state that is not finite, and `NoContactSolutionError` where
-    no impulses obey the law, as is possible with restitution.
+    1e-6 m, `IntegrationError` for a state that is not finite, `NoContactSolutionError` where
+    no impulses obey the law, as is possible with restitution, and `RiserError` for a contact that
+    runs into a riser of its `Stairs`.
     """
     start, end = interval("t_span", t_span)
     system = contact_system(robot, contacts)
@@ -193,6 +194,7 @@ def _advance(
     q = robot.integrate(x[:nq], 0.5 * h * v)
     u = law(t + 0.5 * h, np.concatenate((q, v)))
     terms = dynamics.terms.values(q, v, u)
+    _check_risers(dynamics, t, q, terms.gaps)
     free = v + h * np.linalg.solve(terms.mass, terms.drive)
     touching = tuple(OPEN if gap > 0.0 else CLOSED for gap in terms.gaps.tolist())
     phase = dynamics.phase(touching)
@@ -214,6 +216,13 @@ def _advance(
     for i, mode in zip(phase.closed, found.modes, strict=True):
         modes[i] = mode
     return _Advance(robot.integrate(q, 0.5 * h * v_next), v_next, impulses, tuple(modes))
+
+
+def _check_risers(dynamics: ContactDynamics, t: float, q: Array, gaps: Array) -> None:
+    """Raise `RiserError` for contacts that are in a step and nearer in height to a lower tread."""
+    inside = (gaps < 0.0) & (gaps < dynamics.all.piece_gaps(q, gaps))
+    if inside.any():
+        raise riser_error(dynamics, t, np.flatnonzero(inside).tolist())
 
 
 def _guards(contacts: Sequence[Contact], before: Modes, after: Modes) -> tuple[str, ...]:

@@ -10,6 +10,8 @@ needs, from the equations and from Pinocchio alone. `api` has the few calls to w
     python -m attack.systems 500 0 layouts laws
     python -m attack.built 2000
     python -m attack.squeezed 200
+    python -m attack.branches 300
+    python -m attack.edges 200
     python -m attack.gaps 50
 
 print a table of many. Everything is seeded: case i is the same in every size.

@@ -10,9 +10,10 @@ import hybridctl as hc
 from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.model import Held
 from hybridctl.hybrid.series import FRACTIONS
-from hybridctl.hybrid.step import put_back
+from hybridctl.hybrid.step import StepEnds, put_back
 from hybridctl.hybrid.tolerances import (
     CREEP,
+    EXPLAINED,
     FARTHEST,
     HOP,
     INPUT_RTOL,
@@ -111,31 +112,69 @@ def test_eight_samples_of_a_short_interval_are_at_different_times():
     assert run.events[0].time - t == pytest.approx(3e-5, abs=8.0 * math.ulp(t))
 
 
-def held(project):
+def held(project, decay=0.0):
     """A mode that holds x at zero to 1e-3."""
-    residual = Held(("x",), lambda x: x[:1], np.array([1e-3]), ("m",))
+    residual = Held(("x",), lambda x: x[:1], np.array([1e-3]), ("m",), decay=decay)
     field = lambda t, x, u: np.zeros(1)  # noqa: E731
     return hc.Mode("m", hc.VectorSpace(1), field, project=project, held=residual)
+
+
+def ended(mode, start, end, length=0.1, tolerance=1e-9):
+    """What becomes of the end of a step, from x = start to x = end."""
+    ends = StepEnds(0.0, np.array([start]), length, np.array([end]))
+    return put_back(mode, ends, tolerance, tolerance)
 
 
 @pytest.mark.parametrize(("off", "moved"), [(0.9 * OFF, False), (1.1 * OFF, True)])
 def test_states_are_put_back_from_a_hundred_thousandth_of_what_is_tolerated(off, moved):
     """Contacts tolerate 1e-5 m, and Newton's method leaves 1e-11 m: ten times less than this."""
-    back = put_back(held(np.zeros_like), 0.0, np.array([off * 1e-3]), 1e-9, 1e-9)
-    assert (back is not None) == moved
+    end = off * 1e-3
+    assert (ended(held(np.zeros_like), 0.0, end, tolerance=1e-2 * end) is not None) == moved
 
 
 @pytest.mark.parametrize(("times", "far"), [(0.9, False), (1.1, True)])
-def test_a_state_is_put_back_no_farther_than_its_step_can_be_off(times, far):
-    """Off by 1e-3 with tolerances of 1e-9: it moves by no more than 1e4 times their sum."""
-    x = np.array([1e-3])
-    moved = times * FARTHEST * (1e-9 + 1e-9 * 1e-3 + 1e-3)
-    mode = held(lambda x: x + moved)
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-7])
+def test_a_state_is_put_back_from_no_farther_than_its_step_explains(tolerance, times, far):
+    """A residual x of which a step with an error of a (1 + |x|) explains 100 times that."""
+    x = times * EXPLAINED * tolerance
+    mode = held(np.zeros_like)
+    if far:
+        with pytest.raises(IntegrationError, match=r"x is .* m, of which .* explain"):
+            ended(mode, 0.0, x, tolerance=tolerance)
+    else:
+        assert ended(mode, 0.0, x, tolerance=tolerance) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(("times", "far"), [(0.9, False), (1.1, True)])
+@pytest.mark.parametrize(("length", "decay"), [(0.1, 0.0), (2.0, 0.0), (0.1, 3.0)])
+def test_what_a_step_began_with_is_explained_and_may_grow_as_a_gap_with_its_rate(
+    length, decay, times, far
+):
+    """A start that is off by a explains a (1 + h + s), a gap of a m and its rate of a m/s.
+
+    In a step of h the gap grows by a h, and by a decay of s the rate becomes up to a s.
+    """
+    start = 0.2e-3
+    x = times * start * (1.0 + length + decay) + EXPLAINED * 1e-9
+    mode = held(np.zeros_like, decay)
     if far:
         with pytest.raises(IntegrationError, match="leaves what its mode holds"):
-            put_back(mode, 0.0, x, 1e-9, 1e-9)
+            ended(mode, start, x, length)
     else:
-        assert put_back(mode, 0.0, x, 1e-9, 1e-9) == pytest.approx(x + moved)
+        assert ended(mode, start, x, length) == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(("times", "far"), [(0.9, False), (1.1, True)])
+def test_a_projection_moves_an_explained_state_no_farther_than_weak_constraints_do(times, far):
+    """Off by 1e-3 as its start, with tolerances of 1e-9: it moves by 1e4 times their sum."""
+    x = 1e-3
+    moved = times * FARTHEST * (1e-9 + 1e-9 * x + x)
+    mode = held(lambda x: x + moved)
+    if far:
+        with pytest.raises(IntegrationError, match="back there its state moves"):
+            ended(mode, x, x)
+    else:
+        assert ended(mode, x, x) == pytest.approx(x + moved)
 
 
 @pytest.mark.parametrize(("error", "shorter"), [(0.95, False), (1.05, True)])

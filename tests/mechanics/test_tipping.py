@@ -62,7 +62,7 @@ def test_a_foot_tips_when_the_centre_of_pressure_is_below_its_foremost_point(rat
     loads = mode.dynamics.acceleration(*np.split(arc(early), [8]), push(early, None), mode.key)
     assert np.abs(loads.forces[:2]).max() < 1e-9 * weight
     assert loads.forces[2:].min() > 0.05 * weight
-    guards = dict(zip(mode.guard_names, mode.contact_guards.values(loads), strict=True))
+    guards = dict(zip(mode.guard_names, mode.contact_guards.values(loads, None), strict=True))
     assert [guards[f"{i} {kind}"] for i in range(2) for kind in ("opens", "slips")] == [0.0] * 4
     with pytest.raises(AmbiguousEventError):  # a load that is held has no rate that tells when
         hc.linearize(system, run)
@@ -78,7 +78,7 @@ def test_loads_inside_their_cones_by_rounding_are_at_the_border(beyond, is_held)
     assert point.solution.least is None
     largest, friction = point.forces.max(), np.zeros((5, 2))
     friction[0, 0] = 2.0 * point.forces[0] + beyond * largest
-    values = mode.contact_guards.values(replace(point, friction=friction))
+    values = mode.contact_guards.values(replace(point, friction=friction), None)
     slips = values[mode.guard_names.index("0 slips")]
     # rounding of forces of some 10 N
     assert slips == pytest.approx(0.0 if is_held else -beyond * largest, abs=1e-14 * (not is_held))

@@ -20,16 +20,27 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts.contact import Contact, ContactPlace
-from hybridctl.mechanics.contacts.surfaces import TangentFrames, grouped, plane_of_motion
+from hybridctl.mechanics.contacts.surfaces import (
+    PiecewiseSurface,
+    Plane,
+    Stairs,
+    TangentFrames,
+    grouped,
+    plane_of_motion,
+)
 from hybridctl.mechanics.multibody.bodies import BodyKinematics
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
 
 _LOOKS = 3
+_BEYOND = 1e-8
+"""In m: how far beyond a border the next piece is looked at; edges of `Stairs` are 1e-9 m wide."""
 
 
 class RowDerivatives(NamedTuple):
@@ -66,6 +77,7 @@ class ContactSet:
     """Contacts of a robot with their names resolved to joints.
 
     `owner` (r,) is the contact of each row, `tangents` the rows of each contact's tangents.
+    `moved_trees` (c, k) tells which of the robot's k kinematic trees move each contact.
     """
 
     def __init__(self, robot: Robot, contacts: Sequence[Contact]) -> None:
@@ -87,7 +99,13 @@ class ContactSet:
         self._both = np.concatenate((self._a, self._b))
         self._support_a = np.array([robot.supporting(j) for j in joint_a])
         self._sign = self._support_a - np.array([robot.supporting(j) for j in joint_b])
+        self.moved_trees = _moved_trees(robot, self._sign)
         self._each = tuple(contact.surface for contact in contacts)
+        self._piecewise = {
+            i: surface
+            for i, surface in enumerate(self._each)
+            if isinstance(surface, PiecewiseSurface) and surface.has_borders
+        }
         self._surfaces = grouped(self._each)
         self._curved = any(surface.curved for surface in self._each)
         self._frames = self._tangent_frames(contacts)
@@ -100,7 +118,8 @@ class ContactSet:
         self.joint_b = [joint_b[i] for i in self.owner]
         self._row_sign = self._sign[self.owner]
         self._arm = self._radius[self.owner, None] if self._radius.any() else None
-        flat = bool(contacts) and not self._curved
+        # Another surface without curvature may have pieces with different normals.
+        flat = bool(contacts) and all(isinstance(s, Plane | Stairs) for s in self._each)
         self._flat = self._in_surfaces(np.zeros((len(contacts), 3))) if flat else None
 
     def _tangent_frames(self, contacts: Sequence[Contact]) -> TangentFrames:
@@ -135,6 +154,72 @@ class ContactSet:
         """Signed distances (c,), positive when open."""
         _, _, r = self._place(self._robot.poses(q, self.joints))
         return self._gaps(r)
+
+    @property
+    def piecewise(self) -> tuple[int, ...]:
+        """The contacts whose surfaces have pieces with borders."""
+        return tuple(self._piecewise)
+
+    def piece_gaps(self, q: Array, gaps: Array) -> Array:
+        """Return the gaps (c,) of contacts from the pieces that they are on, if they are closed.
+
+        Beyond the border of its piece the gap of a contact is that from another piece; what holds
+        the contact closed until its event is the piece that it has been on.
+
+        Args:
+            q: Configuration (nq,).
+            gaps: Gaps (c,) at q, m: the answer for contacts on surfaces of one piece.
+        """
+        if not self._piecewise:
+            return gaps
+        _, _, r = self._place(self._robot.poses(q, self.joints))
+        gaps = gaps.copy()
+        for i, surface in self._piecewise.items():
+            gaps[i] = surface.piece_distance(r[i : i + 1])[0]
+        return gaps
+
+    def margins(self, q: Array) -> Array:
+        """Return how far contacts (c,) are from the borders of their pieces, m.
+
+        Negative beyond, infinite for surfaces of one piece.
+        """
+        _, _, r = self._place(self._robot.poses(q, self.joints))
+        margins = np.full(len(self._each), np.inf)
+        for i, surface in self._piecewise.items():
+            margins[i] = surface.margin(r[i : i + 1])[0]
+        return margins
+
+    def margin_jacobian(self, q: Array) -> Array:
+        """Return the derivatives (c, nv) of the margins, zero for surfaces of one piece."""
+        motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
+        p, turn, r = self._place(motion.poses)
+        rows = np.zeros((len(self._each), self._robot.nv))
+        for i, surface in self._piecewise.items():
+            d = turn[i] @ surface.margin_gradient(r[i : i + 1])[0]
+            wrench = np.concatenate((d, np.cross(p[i], d)))
+            rows[i] = self._sign[i] * (wrench @ motion.jacobian)
+        return rows
+
+    def gaps_beyond(self, q: Array) -> Array:
+        """Return the gaps (c,) just beyond the nearest border of the piece of each contact, m.
+
+        Positive where the next piece is lower; NaN for surfaces of one piece.
+        """
+        _, _, r = self._place(self._robot.poses(q, self.joints))
+        gaps = np.full(len(self._each), np.nan)
+        for i, surface in self._piecewise.items():
+            at = r[i : i + 1]
+            gaps[i] = surface.distance(
+                at - (surface.margin(at) + _BEYOND) * surface.margin_gradient(at)
+            )[0]
+        return gaps
+
+    def at_risers(self, q: Array) -> tuple[int, ...]:
+        """Return the contacts that are at a face between two pieces of their surface."""
+        if not self._piecewise:
+            return ()
+        _, _, r = self._place(self._robot.poses(q, self.joints))
+        return tuple(i for i, s in self._piecewise.items() if s.is_at_riser(r[i : i + 1])[0])
 
     def in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
         """Contact points (c, 3) in m and the forces there (c, 3), both in the world.
@@ -314,7 +399,8 @@ class ContactSet:
         """The contacts as points on planes of the world, None where some are something else."""
         count = len(self._each)
         moving = all(self.joint_a[:count]) and not any(self.joint_b[:count])
-        if self._flat is None or self._radius.any() or not moving:
+        planes = all(isinstance(surface, Plane) for surface in self._each)
+        if self._flat is None or self._radius.any() or not moving or not planes:
             return None
         turn, origin = self._local[count:, :3, :3], self._local[count:, :3, 3]
         directions = _times(turn[self.owner], self._flat)
@@ -354,6 +440,21 @@ class ContactSet:
             + world @ (slip_q + skew(slip) @ jacobian_b[:, 3:])
         )
         return rate, world @ relative, rate_q
+
+
+def _moved_trees(robot: Robot, moves: Array) -> NDArray[np.bool_]:
+    """Return which kinematic trees of a robot move each contact, (c, k).
+
+    Two velocities belong to one tree if a chain of bodies connects them: M^-1 is block-diagonal in
+    the trees, at all configurations.
+
+    Args:
+        robot: The robot, with nv velocities.
+        moves: Nonzero where a velocity moves the point of a contact against its surface, (c, nv).
+    """
+    count, tree = connected_components(robot.carriers(), directed=False)
+    in_tree = tree[:, None] == np.arange(count)
+    return np.asarray((moves != 0.0) @ in_tree)
 
 
 def _pose(rotation: Array, position: Array) -> Array:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.errors import JammingError
+from hybridctl.errors import JammingError, RiserError
 from hybridctl.hybrid.mode import Bridge, Edge, Reset
 from hybridctl.hybrid.model import (
     Jump,
@@ -80,6 +80,9 @@ class ContactEdges:
             return Edge(_ImpactReset(self.dynamics, frozenset(hit), self.modes))
         if stops:
             return Edge(Stop(self.dynamics, tuple(after), stops))
+        leaving = tuple(guard.contact for guard in events if guard.kind == "leaves")
+        if leaving:
+            return Edge(_Departure(self.dynamics, tuple(after), leaving))
         begin = [g.contact for g in events if g.kind == "slips" and self.modes[g.contact] == STICK]
         if begin:
             return Edge(Breakaway(self.dynamics, self.modes, tuple(after), tuple(begin)))
@@ -138,6 +141,9 @@ class _ImpactReset(ResetModel):
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         q, v = self._parts(x)
+        risers = self.hit.intersection(self.dynamics.all.at_risers(q))
+        if risers:
+            raise riser_error(self.dynamics, t, sorted(risers))
         result = self._hit(q, v)
         after = np.concatenate([q, result.velocity_after])
         gaps = result.terms.gaps
@@ -205,7 +211,7 @@ class _ImpactReset(ResetModel):
     def _hit(self, q: Array, v: Array) -> ImpactResult:
         terms = self.dynamics.kept_values(q, v)
         at = self._touching(terms)
-        reached = at if not self.closed else self._reached(at, terms)
+        reached = at if not self.closed else self._reached(at)
         result = impact_of(self.dynamics, v, reached, terms)
         if reached == at:
             return result
@@ -213,20 +219,25 @@ class _ImpactReset(ResetModel):
         modes = tuple(self.modes[i] if i in kept else m for i, m in enumerate(result.modes))
         return replace(result, modes=modes)
 
-    def _reached(self, at: tuple[int, ...], terms: TermValues) -> tuple[int, ...]:
-        """The contacts of some that impulses of the ones that are not closed reach.
+    def _reached(self, at: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the contacts whose velocities the impulses of this impact can change.
 
-        Impulses of contacts move velocities, and these others through the mass matrix: by what is
-        not zero for whatever configuration, so that rounding only makes more of them.
+        M^-1 couples all velocities of a kinematic tree, so an impulse on one body of a tree may
+        reach every contact of that tree. A contact between two trees passes impulses on. This is
+        decided by the structure of the robot: an entry of M that happens to be zero at one
+        configuration is not zero beside it, and derivatives of the impact need it.
+
+        Args:
+            at: Indices of the contacts that hit, are closed, or rest on their surface.
+
+        Returns:
+            The contacts of `at` that are connected with one that was not closed before, in order.
         """
-        owner, moves = self.dynamics.all.owner, terms.jacobian != 0.0
-        of = {i: moves[owner == i].any(axis=0) for i in at}
+        moves = self.dynamics.all.moved_trees
         found = {i for i in at if i not in self.closed}
-        linked = terms.mass != 0.0
         while True:
-            moved = np.any([of[i] for i in found], axis=0)
-            moved = linked[moved].any(axis=0)
-            more = {i for i in at if (of[i] & moved).any()} | found
+            trees = moves[list(found)].any(axis=0)
+            more = found | {i for i in at if (moves[i] & trees).any()}
             if more == found:
                 return tuple(i for i in at if i in found)
             found = more
@@ -308,6 +319,34 @@ class _Release(ResetModel):
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         return Reset.identity(2 * self.dynamics.robot.nv).calc_diff(at)
+
+
+@dataclass(frozen=True)
+class _Departure(_Release):
+    """Sliding contacts, `leaving`, come to the border of their piece, and open.
+
+    Above a lower piece they fall. Where the next piece is higher they would hit a face that their
+    surface does not have.
+    """
+
+    leaving: tuple[int, ...]
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        q = x[: self.dynamics.robot.nq]
+        beyond = self.dynamics.all.gaps_beyond(q)
+        risers = [i for i in self.leaving if beyond[i] < 0.0]
+        if risers:
+            raise riser_error(self.dynamics, t, risers)
+        return super().calc(t, x, u)
+
+
+def riser_error(dynamics: ContactDynamics, t: float, contacts: Sequence[int]) -> RiserError:
+    """Return the error of contacts that run into risers of their surfaces at time t, s."""
+    names = [dynamics.contacts[i].name for i in contacts]
+    return RiserError(
+        f"contacts {names} run into a riser of their surface at t = {t:.9g} s, but it has treads "
+        "only: lift them over the edge, or give them a second contact with a Plane as the riser"
+    )
 
 
 class _Jam(_Release):

@@ -117,7 +117,7 @@ class ContactMode(ModeModel):
     def guards_at(self, point: ContactPoint) -> Array:
         """The guards (n,)."""
         if self.phase.closed:
-            return self.contact_guards.values(point.contact)
+            return self.contact_guards.values(point.contact, point.q)
         return self.dynamics.gaps(point.q)
 
     def field_jacobian_at(self, point: ContactPoint) -> FieldJacobian:
@@ -198,13 +198,15 @@ class ContactMode(ModeModel):
             np.full(count + len(phase.constrained), OFF_MODE),
             ("m",) * count + ("m/s",) * len(phase.constrained),
             jacobian=self._residuals_jacobian,
+            decay=self.dynamics.stabilization,
         )
 
     def _residuals(self, x: Array) -> Array:
         """Gaps (k,) and rates (m,) that this mode holds at zero."""
         n = self.dynamics.robot.nq
         now = self.dynamics.terms.values(x[:n], x[n:], np.zeros(self.nu))
-        return np.concatenate((now.gaps[list(self.phase.closed)], now.rates[self.phase.held_rows]))
+        gaps = self.dynamics.all.piece_gaps(x[:n], now.gaps)
+        return np.concatenate((gaps[list(self.phase.closed)], now.rates[self.phase.held_rows]))
 
     def _residuals_jacobian(self, x: Array) -> Array:
         """The derivatives of the residuals by the state, (k + m, 2 nv)."""

@@ -208,7 +208,7 @@ class ContactDynamics:
         """
         values = self.terms.values(q, v, u)
         gaps = values.gaps.copy()
-        return settled(self.phase, phase, _closed_rows(phase, values, self.stabilization)), gaps
+        return settled(self.phase, phase, self._closed_rows(phase, q, values)), gaps
 
     def carried(self, now: Solution) -> Solution:
         """The solution with loads shared inside the friction cones."""
@@ -231,7 +231,14 @@ class ContactDynamics:
 
     def rows(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> ContactRows:
         """Terms of the closed contacts of a phase."""
-        return _closed_rows(phase, self.terms.values(q, v, u), self.stabilization)
+        values = self.terms.values(q, v, u)
+        return self._closed_rows(phase, q, values)
+
+    def _closed_rows(self, phase: ContactPhase, q: Array, values: TermValues) -> ContactRows:
+        """Return the rows of a phase; residuals decay as `stabilization` says."""
+        if self.stabilization:
+            values = values._replace(gaps=self.all.piece_gaps(q, values.gaps))
+        return _closed_rows(phase, values, self.stabilization)
 
     def solve(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> Solution:
         """The equations of a phase with at least one closed contact; see `equations.solve`."""
@@ -252,7 +259,7 @@ class ContactDynamics:
         closed, held = list(phase.closed), phase.held_rows
         for _ in range(_PROJECTIONS):
             now = self.terms.values(q, v, none)
-            gap = now.gaps[closed]
+            gap = self.all.piece_gaps(q, now.gaps)[closed]
             if np.abs(gap).max() <= ON_SURFACE:
                 rows = now.jacobian[held]
                 system = KKT(now.mass, rows)

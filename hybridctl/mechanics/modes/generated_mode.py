@@ -108,7 +108,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
     @cached_property
     def _clear(self) -> Array:
         """Values (n,) above which closed contacts push, hold, or slide the way they do."""
-        least = {"closes": -np.inf, "sticks": STANDSTILL}
+        least = {"closes": -np.inf, "leaves": -np.inf, "sticks": STANDSTILL}
         return np.array([least.get(guard.kind, 0.0) for guard in self.contact_guards.guards])
 
     @cached_property

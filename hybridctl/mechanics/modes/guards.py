@@ -31,7 +31,7 @@ _ON_BORDER = 1e-9
 """Of the largest normal force: what the programme of redundant forces leaves of zero at a border
 that it holds."""
 
-Kind = Literal["closes", "opens", "slips", "sticks", "jams"]
+Kind = Literal["closes", "opens", "slips", "sticks", "jams", "leaves"]
 _ALL = -1
 _FORCES = ("opens", "slips")
 _SIGNS = {0.0: "", 1.0: "+", -1.0: "-"}
@@ -53,6 +53,8 @@ class ContactGuard(NamedTuple):
         """The guard's name, in print and in the mode graph."""
         if self.kind == "jams":
             return "sliding jams"
+        if self.kind == "leaves":
+            return f"{contacts[self.contact].name} leaves its piece"
         sign = _SIGNS[self.sign] if self.kind == "slips" else ""
         return f"{contacts[self.contact].name} {self.kind}{sign}"
 
@@ -119,15 +121,25 @@ class ContactGuards:
             found[kind] = Alike.of(self.guards, at)
         return found
 
-    def values(self, point: ContactAcceleration) -> Array:
-        """The values: gaps in m, forces in N, speeds in m/s; positive inside the mode.
+    def values(self, point: ContactAcceleration, q: Array) -> Array:
+        """Return the values (n,), positive inside the mode.
 
         Forces of redundant contacts that are held at the border of their cones, or inside by
         rounding alone, are there exactly.
+
+        Args:
+            point: Acceleration and forces of the mode.
+            q: Configuration (nq,) of the point.
+
+        Returns:
+            Gaps and margins in m, forces in N, speeds in m/s.
         """
         values = np.empty(len(self.guards))
         for kind, alike in self._kinds.items():
-            values[alike.at] = self._values(kind, alike, point)
+            if kind == "leaves":
+                values[alike.at] = self.dynamics.all.margins(q)[alike.contacts]
+            else:
+                values[alike.at] = self._values(kind, alike, point)
         now = point.solution
         if now is not None and now.inside:
             near, each = ON_CONE if now.least is None else _ON_BORDER, values.tolist()
@@ -142,17 +154,24 @@ class ContactGuards:
         nv = self.dynamics.robot.nv
         z = np.empty((len(self.guards), d.acceleration_z.shape[1]))
         for kind, alike in self._kinds.items():
-            z[alike.at] = self._jams(q, d) if kind == "jams" else self._changes(kind, alike, d)
+            z[alike.at] = self._along(kind, alike, q, d)
         return GuardJacobian(np.zeros(len(z)), z[:, : 2 * nv], z[:, 2 * nv :])
 
     def row(self, i: int, q: Array, d: AccelerationDerivatives) -> GuardJacobian:
         """The derivatives of guard i alone."""
         n, guard = 2 * self.dynamics.robot.nv, self.guards[i]
-        if guard.kind == "jams":
-            z = self._jams(q, d)
-        else:
-            z = self._changes(guard.kind, Alike.of(self.guards, [i]), d)[0]
+        z = self._along(guard.kind, Alike.of(self.guards, [i]), q, d)[0]
         return GuardJacobian(np.zeros(()), z[:n], z[n:])
+
+    def _along(self, kind: Kind, alike: Alike, q: Array, d: AccelerationDerivatives) -> Array:
+        """Return the derivatives (k, 2 nv + nu) of guards of one kind, at the configuration q."""
+        if kind == "jams":
+            return self._jams(q, d)[None]
+        if kind != "leaves":
+            return self._changes(kind, alike, d)
+        change = np.zeros((len(alike.at), d.acceleration_z.shape[1]))
+        change[:, : self.dynamics.robot.nv] = self.dynamics.all.margin_jacobian(q)[alike.contacts]
+        return change
 
     def by_parameters(self, d: AccelerationDerivatives, static_p: Array) -> Array:
         """The derivatives D_p g (n, np), for parameters that leave kinematics alone.
@@ -162,7 +181,7 @@ class ContactGuards:
         """
         rows = np.zeros((len(self.guards), static_p.shape[1]))
         for kind, alike in self._kinds.items():
-            if kind != "jams":
+            if kind not in ("jams", "leaves"):  # margins are kinematics
                 rows[alike.at] = self._changes(kind, alike, d)
             if kind == "slips":
                 i = alike.contacts
@@ -254,6 +273,10 @@ def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
             yield ContactGuard(i, "sticks", SLIPS[mode])
     if can_jam(dynamics.phase(modes)):
         yield ContactGuard(_ALL, "jams")
+    # Last, so that plans find the other guards at the same places on ground of one piece.
+    for i in dynamics.all.piecewise:
+        if modes[i] not in (OPEN, STICK):
+            yield ContactGuard(i, "leaves")
 
 
 def _length(way: float, signs: Array | None, vectors: Array) -> Array:

@@ -169,7 +169,7 @@ def mode_derivatives(mode: ModeField) -> list[Expression]:
 
 def _target(rows: RowExpressions, count: int, s: float) -> Expression:
     """What J a (r, 1) must be for contacts to stay closed and sticking."""
-    gaps = ca.vertcat(rows.gaps, ca.SX.zeros(rows.rates.numel() - count, 1))
+    gaps = ca.vertcat(rows.piece_gaps, ca.SX.zeros(rows.rates.numel() - count, 1))
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
 
 
@@ -216,7 +216,7 @@ class PhaseExpressions(ClosedRows):
         return mix
 
     def guards(self, rows: RowExpressions, forces: Expression, ratio: Expression) -> Expression:
-        """The guards of the mode, in the order of `guards`; ratio: see `jamming`."""
+        """Return the guards of the mode, in the order of `guards._guards`; ratio: see `jamming`."""
         values = []
         for i, mode in enumerate(self.modes):
             tangents = self._tangents[i]
@@ -227,6 +227,8 @@ class PhaseExpressions(ClosedRows):
                 values.append(_length(rows.rates[tangents]) - STOPPED)
         if self.rubs:
             values.append(ratio - JAMMED)
+        leaving = [i for i in rows.margins if self.modes[i] not in (OPEN, STICK)]
+        values += [rows.margins[i] for i in leaving]
         return ca.vertcat(*values)
 
     def cones(self, forces: Expression) -> list[Expression]:

@@ -21,16 +21,22 @@ import casadi as ca
 from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts.contact import ContactPlace
-from hybridctl.mechanics.contacts.surfaces import ExpressedSurface, Surface
+from hybridctl.mechanics.contacts.surfaces import ExpressedSurface, PiecewiseSurface, Surface
 from hybridctl.mechanics.multibody.expressions import Bodies, BodyMotion, Expression, Spatial
 
 
 class RowExpressions(NamedTuple):
-    """The gaps (c, 1), and the rates and accelerations (r, 1) of a motion along the rows."""
+    """The gaps (c, 1), and the rates and accelerations (r, 1) of a motion along the rows.
+
+    piece_gaps (c, 1): gaps from the pieces that closed contacts are on. margins: by contact, those
+    (1, 1) on surfaces with pieces; see `ContactSet`.
+    """
 
     gaps: Expression
     rates: Expression
     accelerations: Expression
+    piece_gaps: Expression
+    margins: dict[int, Expression]
 
 
 class ContactPoints:
@@ -54,7 +60,11 @@ class ContactPoints:
             velocity, acceleration = point.touching(motion, velocity, acceleration)
             tangents += [(ca.dot(t, velocity), ca.dot(t, acceleration)) for t in point.tangents]
         rates, accelerations = zip(*normals, *tangents, strict=True) if normals else ((), ())
-        return RowExpressions(self.gaps(), _column(rates), _column(accelerations))
+        margins = {i: p.margin for i, p in enumerate(self._points) if p.margin is not None}
+        piece_gaps = _column([point.piece_distance for point in self._points])
+        return RowExpressions(
+            self.gaps(), _column(rates), _column(accelerations), piece_gaps, margins
+        )
 
     def jacobian(self) -> Expression:
         """The Jacobian J (r, nv) of the rows, whose rates are J v."""
@@ -91,7 +101,10 @@ class _PointExpressions:
         self._on_b = pose_b.rotation.T @ (self._world - pose_b.position)
         r = self._turn.T @ (self._on_b - ca.SX(place.position))
         distance, self.normal, self._curvature = _surface(known_surface(place.surface), r)
-        self.distance = distance - place.radius
+        self.distance = self.piece_distance = distance - place.radius
+        self.margin: Expression | None = None
+        if isinstance(place.surface, PiecewiseSurface) and place.surface.has_borders:
+            self.piece_distance, self.margin = place.surface.piece_expressions(r)
         self.tangents = _tangents(self.normal, place.directions, place.axis)
         self._radius = place.radius
         arm = -place.radius * (self._turn @ self.normal)
