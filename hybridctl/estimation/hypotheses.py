@@ -495,13 +495,23 @@ def _kept(
         if same is None:
             kept.append(h)
         else:
-            both = float(np.logaddexp(kept[same].weight, h.weight)) - kept[same].side
-            kept[same] = kept[same]._replace(log_weight=both)
+            one = kept[same]
+            both = float(np.logaddexp(one.weight, h.weight)) - one.side
+            kept[same] = one._replace(log_weight=both, merged=(*one.merged, h))
     kept = sorted(kept, key=_by_weight)[: rules.bound]
     best, i = kept[0], kept[0].innovation
     if log_likelihood is not None and i is not None and i.accepted:
         kept[0] = best._replace(innovation=i._replace(log_likelihood=log_likelihood))
-    return tuple(_normalized(kept))
+    left = float(logsumexp([h.weight for h in kept]))
+    dropped = -float(np.expm1(left - logsumexp([h.weight for h in found])))
+    return tuple(
+        h._replace(
+            log_weight=h.log_weight - left,
+            merged=tuple(m._replace(log_weight=m.log_weight - left) for m in h.merged),
+            dropped=max(dropped, 0.0),
+        )
+        for h in kept
+    )
 
 
 def _agree(model: Model, a: Hypothesis, b: Hypothesis) -> bool:
