@@ -92,8 +92,22 @@ def correct(
     Raises `InputError` for a value, a Jacobian or a covariance of the wrong size.
     """
     found = compare(measurement, mode, estimate, value, u)
-    if found is None:
-        return None
+    return None if found is None else correct_by_residual(measurement, mode, estimate, found)
+
+
+def correct_by_residual(
+    measurement: AnyMeasurement, mode: ModeModel, estimate: Estimate, found: LinearizedResidual
+) -> tuple[Estimate, Innovation]:
+    """Return the estimate after a value, and the innovation.
+
+    An innovation that the gate rejects leaves the estimate as it is.
+
+    Args:
+        measurement: The measurement of which `found` is a residual.
+        mode: Mode of the estimate.
+        estimate: Estimate before the value.
+        found: Residual of the value, its derivative by the state, and its noise.
+    """
     r, h, noise = found
     p = estimate.covariance
     spread = h.dot(p)

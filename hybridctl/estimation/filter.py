@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, count, instance, member, number, quoted, semidefinite, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.correct import correct
+from hybridctl.estimation.correct import compared
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.estimate_checks import admitted
 from hybridctl.estimation.hypotheses import (
@@ -38,7 +38,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 
 Constant = ArrayLike | Mapping[ModeKey, ArrayLike]
-FIRST_ORDER = MomentRule(predict, correct)
+FIRST_ORDER = MomentRule(predict, compared)
 
 
 class SaltedKalmanFilter:

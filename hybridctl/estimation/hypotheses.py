@@ -12,8 +12,10 @@ or back from an event that is still to come. From one hypothesis others part
 
 The probability of each comes from the guard's value g and its variance,
 :math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
-difference of their times. Below `LEAST` nothing parts. Weights are multiplied with the likelihood
-of each value; a value that the gate rejects counts as one at its limit. Of those that agree, in
+difference of their times. Below `LEAST` nothing parts. Weights sum to one before each value, and
+are multiplied with the density of the value under each hypothesis, so that the likelihood of a
+value integrates to one over the value. In the weights, a value that the gate rejects counts as one
+at the gate's limit. Of those that agree, in
 mode and within half a deviation in every coordinate, the likelier is kept with both weights, and
 of all the likeliest `bound`. With a bound of one there is the mean's own order alone, and notes say
 where another has more than `chances.DOUBT`.
@@ -36,24 +38,23 @@ from hybridctl.errors import SimulationError
 from hybridctl.estimation.chances import (
     LEAST,
     astride,
-    chance_after,
     chance_before,
     contrary,
+    find_truncation,
     inside,
     may_part,
     overtaking,
     within_reach,
 )
 from hybridctl.estimation.contact_signal import ContactSignal
-from hybridctl.estimation.correct import Innovation
+from hybridctl.estimation.correct import Compared, Innovation, correct_by_residual
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.measurement import AnyMeasurement
+from hybridctl.estimation.measurement import AnyMeasurement, LinearizedResidual
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import StatePrediction, extend
 from hybridctl.estimation.reconcile import ahead, reconcile
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.model import ModeModel
 
 HYPOTHESES = 1  # by default
 FORGOTTEN = -14.0  # of its weight, relative to the likeliest
@@ -61,17 +62,17 @@ AGREE = 0.5  # deviations
 _UNTRIED = 4  # times as many as are kept, before a value has been compared with them
 _LOOKS = 2  # at hypotheses that have passed a guard, for each that is kept beside the first
 _EXACT = 1e-9  # of a coordinate without deviation, relative
+_LEAST_SIDE = -1e4  # of `side`: added to a weight and taken off again it costs 1e-12
 
 Corrected = tuple[Estimate, Innovation]
 Predict = Callable[[Model, Estimate, float, InputLaw], StatePrediction]
-Correct = Callable[[AnyMeasurement, ModeModel, Estimate, Array, Array], Corrected | None]
 
 
 class MomentRule(NamedTuple):
-    """How mean and covariance are predicted and corrected: to first order, or by sigma points."""
+    """How an estimate is predicted, and a value linearised: to first order, or by sigma points."""
 
     predict: Predict
-    correct: Correct
+    compare: Compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +95,22 @@ class Rules:
         beginning = self.beginning or Beginning(estimate.mode, estimate.covariance)
         return FilterState(estimate.time, begun([Hypothesis(estimate)]), beginning)
 
-    def corrected(self, e: Estimate, channel: str, value: Array, law: InputLaw) -> Corrected | None:
-        """An estimate after a value, and the innovation; None where it is missing."""
+    def compared(
+        self, e: Estimate, channel: str, value: Array, law: InputLaw
+    ) -> LinearizedResidual | None:
+        """Return the linearised residual of a value (m,); None where the value is missing."""
+        mode, u = self.model.system.mode(e.mode), law(e.time, e.mean)
+        return self.moments.compare(self.measurements[channel], mode, e, value, u)
+
+    def corrected_by(self, e: Estimate, channel: str, found: LinearizedResidual) -> Corrected:
+        """Return an estimate after a value with this residual, and the innovation."""
         mode = self.model.system.mode(e.mode)
-        return self.moments.correct(self.measurements[channel], mode, e, value, law(e.time, e.mean))
+        return correct_by_residual(self.measurements[channel], mode, e, found)
+
+    def corrected(self, e: Estimate, channel: str, value: Array, law: InputLaw) -> Corrected | None:
+        """Return an estimate after a value (m,), and the innovation; None where it is missing."""
+        found = self.compared(e, channel, value, law)
+        return None if found is None else self.corrected_by(e, channel, found)
 
 
 def begun(hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
@@ -149,39 +162,118 @@ def predicted(
         else:
             found += _parted(rules, h, main, end, law)
     if not found:  # all were past their guards, where the simulation does not go on
-        freed = [h._replace(pending=(), side=0.0) for h in hypotheses]
+        freed = [h._replace(log_weight=h.weight, pending=(), side=0.0) for h in hypotheses]
         return predicted(rules, freed, end, law)
+    if rules.bound == 1:
+        return tuple(found)
     found.sort(key=_by_weight)
-    return tuple(found[: _UNTRIED * rules.bound])
+    return tuple(_normalized(found[: _UNTRIED * rules.bound]))
+
+
+def _normalized(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+    """Return hypotheses with weights that sum to one."""
+    total = float(logsumexp([h.weight for h in hypotheses]))
+    return [h._replace(log_weight=h.log_weight - total) for h in hypotheses]
 
 
 def corrected(
     rules: Rules, hypotheses: Sequence[Hypothesis], channel: str, value: Array, law: InputLaw
 ) -> tuple[Hypothesis, ...]:
-    """Hypotheses after a value of a measurement, the likeliest first, of those that are kept."""
-    first = rules.corrected(hypotheses[0].estimate, channel, value, law)
+    r"""Return the hypotheses after a value of a measurement that are kept, the likeliest first.
+
+    With weights w before the value that sum to one, and a density :math:`p_h` of the value for each
+    hypothesis, the likelihood of the value is :math:`\sum_h w_h p_h(y)`, which integrates to one.
+    The density of a hypothesis is :math:`N(r; 0, S)`, times what `Truncation.log_evidence` says.
+    Hypotheses whose gate rejects the value have no part in this sum, as theirs is the density of an
+    outlier; with the gate's other values it integrates to less than one.
+
+    Args:
+        rules: The rules of the filter.
+        hypotheses: Hypotheses before the value.
+        channel: Name of the measurement.
+        value: The value (m,).
+        law: The input.
+    """
+    first = rules.compared(hypotheses[0].estimate, channel, value, law)
     if first is None:
         return tuple(h._replace(predicted=h.estimate) for h in hypotheses)
     if rules.bound == 1:
-        return (_settled(rules, hypotheses[0], first, law, ()),)
-    found = []
+        (h,) = hypotheses
+        after, innovation = rules.corrected_by(h.estimate, channel, first)
+        weight = h.weight + _evidence(innovation)
+        return (_settled(rules, _Updated(h, (), first, after, innovation), law, weight),)
+    updated = list[_Updated]()
     for k, (h, passed) in enumerate(zip(*_early(rules, hypotheses, law), strict=True)):
-        own = _beside(rules, h, channel, value, law) if k else first
+        own = _updated(rules, h, passed, channel, value, law, None if k else first)
         if own is not None:
-            found.append(_settled(rules, h, own, law, passed))
-    if len(found) == 1:
-        only = found[0]
-        return (only._replace(log_weight=-only.side),)
-    return _kept(rules, found)
+            updated.append(own)
+    if len(updated) == 1:
+        return (_settled(rules, updated[0], law, 0.0),)
+    total = float(logsumexp([one.prior.weight for one in updated]))
+    weights = [one.prior.weight - total + _log_density(rules, one, law) for one in updated]
+    taken = [w for one, w in zip(updated, weights, strict=True) if one.innovation.accepted]
+    found = [_settled(rules, one, law, w) for one, w in zip(updated, weights, strict=True)]
+    return _kept(rules, found, float(logsumexp(taken)) if taken else -np.inf)
 
 
-def _beside(
-    rules: Rules, h: Hypothesis, channel: str, value: Array, law: InputLaw
-) -> Corrected | None:
-    """A less likely hypothesis after a value; None where it has run away, which ends it alone."""
+class _Updated(NamedTuple):
+    """A hypothesis that was corrected by a value, without regard to the others.
+
+    Attributes:
+        prior: The hypothesis before the value.
+        passed: Guards that are positive here, and with which others have gone on.
+        residual: Residual of the value, linearised.
+        estimate: Estimate after the value.
+        innovation: Innovation of the value.
+    """
+
+    prior: Hypothesis
+    passed: tuple[str, ...]
+    residual: LinearizedResidual
+    estimate: Estimate
+    innovation: Innovation
+
+
+def _updated(
+    rules: Rules,
+    h: Hypothesis,
+    passed: tuple[str, ...],
+    channel: str,
+    value: Array,
+    law: InputLaw,
+    residual: LinearizedResidual | None,
+) -> _Updated | None:
+    """Return a hypothesis after a value; None where it has run away, which ends it alone.
+
+    Args:
+        rules: The rules of the filter.
+        h: The hypothesis before the value.
+        passed: Guards that are positive here, and with which others have gone on.
+        channel: Name of the measurement.
+        value: The value (m,).
+        law: The input.
+        residual: Residual of the likeliest hypothesis, an error of which ends the filter; None for
+            the others.
+    """
+    if residual is not None:
+        return _Updated(h, passed, residual, *rules.corrected_by(h.estimate, channel, residual))
     with suppress(SimulationError):
-        return rules.corrected(h.estimate, channel, value, law)
+        found = rules.compared(h.estimate, channel, value, law)
+        if found is not None:
+            return _Updated(h, passed, found, *rules.corrected_by(h.estimate, channel, found))
     return None
+
+
+def _log_density(rules: Rules, one: _Updated, law: InputLaw) -> float:
+    """Return the log-density of a value given a hypothesis, as the weights count it."""
+    found, h = _evidence(one.innovation), one.prior
+    if not one.innovation.accepted:
+        return found  # the value has not changed what is known of the guards
+    unfired, fired = (h.pending, ()) if h.pending else (one.passed, h.fired)
+    cut = find_truncation(rules.model, h.estimate, unfired, fired, law)
+    if cut is not None:
+        found += cut.log_evidence(h.estimate.covariance, one.residual, one.innovation)
+    return found
 
 
 def signalled(
@@ -196,9 +288,12 @@ def signalled(
         events, notes = (*h.events, *p.events), (*h.notes, *p.notes)
         after = h._replace(estimate=p.estimate, events=events, notes=notes)
         found.append(
-            after._replace(predicted=e, reconciliation=passed, pending=(), side=0.0, fired=())
-        )
-    return tuple(found) if len(found) == 1 else _kept(rules, found)
+            after._replace(
+                log_weight=h.weight, predicted=e, reconciliation=passed, pending=(), side=0.0,
+                fired=(),
+            )
+        )  # fmt: skip
+    return tuple(found) if len(found) == 1 else _kept(rules, found, None)
 
 
 def _gone(h: Hypothesis, way: StatePrediction) -> Hypothesis:
@@ -228,9 +323,10 @@ def _parted(
 ) -> list[Hypothesis]:
     """A prediction with events, and what else may have happened at each of them.
 
-    The likeliest orders alone are gone along, as many as hypotheses are kept beside the first.
+    The likeliest orders alone are gone along, as many as hypotheses are kept beside the first. What
+    they weigh the prediction loses.
     """
-    model, own, others = rules.model, 0.0, list[Hypothesis]()
+    model, others, parts = rules.model, list[Hypothesis](), list[float]()
     orders = list[tuple[float, int, str]]()
     for k, (before, event) in enumerate(zip(main.befores, main.events, strict=False)):
         if not may_part(model.at(before.estimate, law), event):
@@ -240,7 +336,7 @@ def _parted(
             continue
         chance = chance_before(model, late.estimate, event.guards, law)
         if h.weight + chance > LEAST:
-            own += contrary(chance)
+            parts.append(chance)
             others.append(_gone(h, late)._replace(pending=event.guards, side=h.side + chance))
         for name, chance in overtaking(model, before.estimate, event.guards, law):
             orders.append((h.log_weight + chance, k, name))
@@ -249,8 +345,9 @@ def _parted(
         if weight > LEAST:
             way = _overtaken(rules, main.befores[k], name, end, law)
         if way is not None:
+            parts.append(weight - h.log_weight)
             others.append(_gone(h, way)._replace(log_weight=weight))
-    whole = _gone(h, main)
+    whole, own = _gone(h, main), contrary(float(logsumexp(parts))) if parts else 0.0
     return [whole._replace(log_weight=h.log_weight + own), *others]
 
 
@@ -322,31 +419,29 @@ def _early(
             passed.append([])
             found.append(_gone(h, way)._replace(log_weight=best.weight))
             look(len(found) - 1, best.weight)
+    for k, names in enumerate(passed):
+        if names:  # what has gone on is no longer here
+            h = found[k]
+            left = chance_before(model, h.estimate, names, law)
+            found[k] = h._replace(log_weight=h.log_weight + left)
     return found, [tuple(names) for names in passed]
 
 
-def _settled(
-    rules: Rules, h: Hypothesis, found: Corrected, law: InputLaw, passed: Sequence[str]
-) -> Hypothesis:
-    """A hypothesis after a value, in its mode, with its new weight.
+def _settled(rules: Rules, one: _Updated, law: InputLaw, weight: float) -> Hypothesis:
+    """Return a hypothesis after a value, brought back into a mode.
 
-    passed: guards that another one that has parted from it takes to have fired.
+    Args:
+        rules: The rules of the filter.
+        one: The hypothesis corrected by the value.
+        law: The input.
+        weight: Logarithm of its weight after the value, that of its side of guards included.
     """
-    model, (after, innovation) = rules.model, found
-    side, pending, weight = h.side, h.pending, h.log_weight + _evidence(innovation)
-    if pending:
-        side = chance_before(model, after, pending, law)
-        if inside(model, after, pending, law):
-            weight, side, pending, passed = weight + side, 0.0, (), pending
-    elif rules.bound > 1:
-        weight += chance_after(model, after, h.fired, law)
-        weight -= chance_after(model, h.estimate, h.fired, law)
-        if passed:
-            before = chance_before(model, after, passed, law)
-            if inside(model, after, passed, law):
-                weight += before
-            else:
-                side, pending = before, tuple(passed)
+    model, h, after, innovation = rules.model, one.prior, one.estimate, one.innovation
+    side, pending, passed = 0.0, h.pending or one.passed, one.passed
+    if pending and inside(model, after, pending, law):
+        pending, passed = (), pending
+    elif pending:
+        side = max(chance_before(model, after, pending, law), _LEAST_SIDE)
     way = reconcile(model, after, law, pending)
     reconciliation, notes = None, (*h.notes, *way.notes)
     if way.events:
@@ -354,10 +449,10 @@ def _settled(
         if rules.bound == 1:
             notes += astride(model, after, way.events[0], (after.time,), law)
         if pending and way.estimate.mode != after.mode:  # by another guard
-            weight, side, pending = weight + side, 0.0, ()
+            side, pending = 0.0, ()
     return Hypothesis(
         way.estimate,
-        weight,
+        weight - side,
         side,
         pending,
         h.parent,
@@ -367,7 +462,7 @@ def _settled(
         notes,
         reconciliation,
         innovation,
-        passed=tuple(passed),
+        passed=passed,
         fired=way.events[-1].guards if way.events else h.fired,
     )
 
@@ -381,10 +476,17 @@ def _by_weight(h: Hypothesis) -> float:
     return -h.weight
 
 
-def _kept(rules: Rules, found: list[Hypothesis]) -> tuple[Hypothesis, ...]:
-    """Hypotheses that differ and are likely enough, with weights that sum to one."""
+def _kept(
+    rules: Rules, found: list[Hypothesis], log_likelihood: float | None
+) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses that differ and are likely enough, with weights that sum to one.
+
+    Args:
+        rules: The rules of the filter.
+        found: Hypotheses after a value, or after a signal; sorted in place.
+        log_likelihood: Of the value, by all of them; None after a signal.
+    """
     found.sort(key=_by_weight)
-    total = float(logsumexp([h.weight for h in found]))
     kept = list[Hypothesis]()
     for h in found:
         if h.weight < found[0].weight + FORGOTTEN:
@@ -393,14 +495,23 @@ def _kept(rules: Rules, found: list[Hypothesis]) -> tuple[Hypothesis, ...]:
         if same is None:
             kept.append(h)
         else:
-            both = float(np.logaddexp(kept[same].weight, h.weight)) - kept[same].side
-            kept[same] = kept[same]._replace(log_weight=both)
+            one = kept[same]
+            both = float(np.logaddexp(one.weight, h.weight)) - one.side
+            kept[same] = one._replace(log_weight=both, merged=(*one.merged, h))
     kept = sorted(kept, key=_by_weight)[: rules.bound]
-    left = float(logsumexp([h.weight for h in kept]))
     best, i = kept[0], kept[0].innovation
-    if i is not None and i.accepted:
-        kept[0] = best._replace(innovation=i._replace(log_likelihood=total))
-    return tuple(h._replace(log_weight=h.log_weight - left) for h in kept)
+    if log_likelihood is not None and i is not None and i.accepted:
+        kept[0] = best._replace(innovation=i._replace(log_likelihood=log_likelihood))
+    left = float(logsumexp([h.weight for h in kept]))
+    dropped = -float(np.expm1(left - logsumexp([h.weight for h in found])))
+    return tuple(
+        h._replace(
+            log_weight=h.log_weight - left,
+            merged=tuple(m._replace(log_weight=m.log_weight - left) for m in h.merged),
+            dropped=max(dropped, 0.0),
+        )
+        for h in kept
+    )
 
 
 def _agree(model: Model, a: Hypothesis, b: Hypothesis) -> bool:

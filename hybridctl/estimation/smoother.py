@@ -6,8 +6,16 @@ r"""The fixed-interval smoother of Rauch, Tung and Striebel, back through the ev
 
 with :math:`\Phi_k` the first-order map of the prediction, saltation matrices included. The
 pseudo-inverse leaves out what contacts hold. Where a correction took the estimate through an event,
-that is a step of its own, with the first-order map of the event. The way back is along the
-hypothesis that was right in the end.
+that is a step of its own, with the first-order map of the event.
+
+Of several hypotheses each is smoothed along its own order of events. Those that the filter merged
+once they agreed have different orders before. What later values say of the state after the merger,
+:math:`\psi(x) \propto N(x; \hat x^s, P^s) / N(x; \hat x, P)`, tells how probable each of them is:
+
+.. math:: w_b^s \propto w_b \int N(x; \hat x_b, P_b)\, \psi(x)\, dx.
+
+Several ways back that meet in one hypothesis are taken on from there by their common moments. As
+the way back is linear, the moments of the states before are the same as if each were taken alone.
 
 On a manifold :math:`P_{k+1}^s` belongs to the tangent space at the smoothed mean. In that at
 :math:`\hat x_{k+1}^-` it is :math:`J^{-1} P_{k+1}^s J^{-T}`, with J the derivative of the change
@@ -18,10 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
 from hybridctl.checks import Array
+from hybridctl.estimation.chances import DOUBT
 from hybridctl.estimation.estimate import (
     Estimate,
     Mixture,
@@ -29,11 +39,13 @@ from hybridctl.estimation.estimate import (
     nearest_semidefinite,
     right_jacobian,
 )
-from hybridctl.estimation.mixture import combined, shares_of
+from hybridctl.estimation.mixture import combined, moments, shares_of
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.spaces import Space
 
+BEGUN_ANEW = "no first-order map: smoothing begins anew"
 _RANK = 1e-12
 # Of the variance that is carried to a coordinate, when almost all cancels; squared, of the largest
 # that is carried to any, which is what rounding of the map itself leaves.
@@ -44,8 +56,11 @@ _ROUNDING = 1e-14
 class Smoothed:
     """Estimates given all values: at the start, and one for each step of the filter.
 
-    mixtures: the same of all hypotheses that are left in the end, with probabilities of modes.
-    notes: times before which estimates do not know of later values, and why.
+    estimates: along the one order of events that was likeliest in the end, given that it was right.
+    mixtures: moments of all hypotheses together, each along its own order, with probabilities of
+    modes. notes: times of what is not known, and why: before which estimates do not know of later
+    values, at which another order than that of `estimates` has a probability of more than 1 %, and
+    at which the filter dropped hypotheses of more than 1 %.
     """
 
     initial: Estimate
@@ -57,9 +72,9 @@ class Smoothed:
 def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     """Smooth the result of a filter on `system`.
 
-    Of several hypotheses the smoothed estimates are those of the one that was right in the end
-    (`FilterResult.history`), given that it was; `mixtures` are those of all that are left in the
-    end, each along its own way, by their weights.
+    Of several hypotheses the smoothed estimates are those of the one that was likeliest in the end
+    (`FilterResult.history`), given that it was right; `mixtures` are those of all, those that the
+    filter has merged included, each along its own order, by their weights given all values.
 
     Where a prediction or correction has no first-order map (piecewise linear events, contact
     signals that measure a guard, particles), the past does not learn of what comes after it, and
@@ -70,14 +85,186 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     """
     if not result.steps:
         return Smoothed(result.initial, (), (), ())
+    (initial, *estimates), notes = _along(system, result.initial, result.history)
+    if all(len(step.hypotheses) == 1 and not step.hypotheses[0].merged for step in result.steps):
+        return Smoothed(initial, tuple(estimates), tuple(Mixture.of(e) for e in estimates), notes)
+    mixtures, others = _smooth_all(system, result)
+    every = sorted({*notes, *others, *_dropped(result)})
+    return Smoothed(initial, tuple(estimates), mixtures, tuple(every))
+
+
+Notes = list[tuple[float, str]]
+
+
+def _dropped(result: FilterResult) -> Notes:
+    """Return a note for each value after which hypotheses were dropped that may be right."""
+    found = [(step.time, step.hypotheses[0].dropped) for step in result.steps]
+    text = "hypotheses of a probability of {:.2g} were dropped, and are not smoothed"
+    return [(time, text.format(p)) for time, p in found if p > DOUBT]
+
+
+class _Node(NamedTuple):
+    """A hypothesis of a sample given all values.
+
+    Attributes:
+        weight: Its probability.
+        estimate: Its moments, all ways back to it together.
+    """
+
+    weight: float
+    estimate: Estimate
+
+
+def _smooth_all(system: HybridSystem, result: FilterResult) -> tuple[tuple[Mixture, ...], Notes]:
+    """Return the mixture of each sample given all values, and notes of what is not known.
+
+    From the last sample to the first there is one `_Node` for each hypothesis of the filter from
+    which a way leads to the end, so that the work of a sample does not grow with their number.
+    """
     left = result.steps[-1].hypotheses
-    chains = [_along(system, result.initial, result.history_of(k)) for k in range(len(left))]
-    (initial, *estimates), notes = chains[0]
-    mixtures = tuple(Mixture.of(e) for e in estimates)
-    if len(left) > 1:
-        rows = zip(*(found[1:] for found, _ in chains), strict=True)
-        mixtures = tuple(combined(system, row, shares_of(left)) for row in rows)
-    return Smoothed(initial, tuple(estimates), mixtures, notes)
+    nodes = {
+        k: _Node(w, h.estimate)
+        for k, (h, w) in enumerate(zip(left, shares_of(left).tolist(), strict=True))
+    }
+    mixtures, notes, likeliest = [result.mixtures[-1]], Notes(), 0
+    for step, earlier in zip(result.steps[:0:-1], result.steps[-2::-1], strict=True):
+        ways: dict[int, list[_Node]] = {}
+        lost = False
+        for k, node in nodes.items():
+            for link, way in _branches(system, step.hypotheses[k], node):
+                before = earlier.hypotheses[link.parent].estimate
+                smoothed = _back(system, before, link, way.estimate)
+                lost |= smoothed is None
+                way = way._replace(estimate=before if smoothed is None else smoothed)
+                ways.setdefault(link.parent, []).append(way)
+        if lost:
+            notes.append((step.time, BEGUN_ANEW))
+        nodes = {k: _joined(system, found) for k, found in ways.items()}
+        weights = np.array([node.weight for node in nodes.values()])
+        estimates = [node.estimate for node in nodes.values()]
+        mixtures.append(combined(system, estimates, weights / weights.sum()))
+        likeliest = step.hypotheses[likeliest].parent
+        other = 1.0 - nodes[likeliest].weight
+        if other > DOUBT:
+            text = f"another order of events has a probability of {other:.2g}: see mixtures"
+            notes.append((earlier.time, text))
+    return tuple(reversed(mixtures)), notes
+
+
+def _joined(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
+    """Return the moments of several ways back to one hypothesis."""
+    if len(ways) == 1:
+        return ways[0]
+    weights = np.array([way.weight for way in ways])
+    total, e = float(weights.sum()), ways[0].estimate
+    states = np.array([way.estimate.mean for way in ways])
+    covariances = [way.estimate.covariance for way in ways]
+    space = system.mode(e.mode).space
+    x, p = moments(space, states, weights / total, covariances)
+    return _Node(total, replace(e, mean=x, covariance=p))
+
+
+def _branches(
+    system: HybridSystem, link: Hypothesis, node: _Node
+) -> list[tuple[Hypothesis, _Node]]:
+    """Return a hypothesis, and those merged with it, each with its part of all that is known.
+
+    Args:
+        system: The system.
+        link: The hypothesis of the filter after a value.
+        node: The same, given all values.
+    """
+    if not link.merged:
+        return [(link, node)]
+    merged = np.exp([m.weight - link.weight for m in link.merged])
+    space = system.mode(link.estimate.mode).space
+    later = _LaterValues.of(space, link.estimate, node.estimate)
+    found = [(node.estimate, later.log_weight_of_own)]
+    found += [later.applied(system, link.estimate, m.estimate) for m in link.merged]
+    logs = np.array([log for _, log in found])
+    weights = np.array([max(1.0 - merged.sum(), 0.0), *merged]) * np.exp(logs - logs.max())
+    shares = (weights / weights.sum()).tolist()
+    return [
+        (h, _Node(w * node.weight, e))
+        for h, (e, _), w in zip((link, *link.merged), found, shares, strict=True)
+    ]
+
+
+class _LaterValues(NamedTuple):
+    r"""What values after a merger say of the state there: :math:`\exp(\eta^T u - u^T D u / 2)`.
+
+    Coordinates u are those in which the filtered covariance is the identity:
+    :math:`x = \hat x \boxplus L u`. What contacts hold is left out.
+
+    Attributes:
+        root: L (ndx, r).
+        inverse: Its pseudo-inverse (r, ndx).
+        precision: D (r, r), positive semidefinite.
+        vector: :math:`\eta` (r,).
+    """
+
+    root: Array
+    inverse: Array
+    precision: Array
+    vector: Array
+
+    @classmethod
+    def of(cls, space: Space, filtered: Estimate, smoothed: Estimate) -> _LaterValues:
+        """Return the ratio of a smoothed and a filtered estimate in one mode."""
+        p = filtered.covariance
+        scale = np.sqrt(np.maximum(np.diag(p), 0.0))
+        free = scale > 0.0
+        values, vectors = np.linalg.eigh(p[np.ix_(free, free)] / np.outer(scale[free], scale[free]))
+        live = values > _RANK * values.max(initial=0.0)
+        root = np.zeros((len(p), int(live.sum())))
+        inverse = root.T.copy()
+        root[free] = scale[free, None] * vectors[:, live] * np.sqrt(values[live])
+        inverse[:, free] = (vectors[:, live] / np.sqrt(values[live])).T / scale[free]
+        way, covariance = _seen_from(space, filtered, smoothed)
+        m, turn = np.linalg.eigh(inverse @ covariance @ inverse.T)
+        # Where the smoothed variance is not less, as that of several ways back together may be,
+        # later values count as saying nothing.
+        known = (m > 0.0) & (m < 1.0)
+        turn, m = turn[:, known], m[known]
+        precision = turn * (1.0 / m - 1.0) @ turn.T
+        return cls(root, inverse, precision, turn @ ((turn.T @ (inverse @ way)) / m))
+
+    @property
+    def log_weight_of_own(self) -> float:
+        """The logarithm of the integral of this over the filtered estimate."""
+        n = len(self.vector)
+        return self._posterior(np.zeros(n), np.eye(n))[2]
+
+    def applied(
+        self, system: HybridSystem, filtered: Estimate, other: Estimate
+    ) -> tuple[Estimate, float]:
+        """Return another estimate given the later values, and the logarithm of the integral.
+
+        Args:
+            system: The system.
+            filtered: The estimate of which this was made.
+            other: The other estimate, in the same mode at the same time.
+        """
+        mode = system.mode(filtered.mode)
+        way, p = _seen_from(mode.space, filtered, other)
+        u, b, log = self._posterior(self.inverse @ way, self.inverse @ p @ self.inverse.T)
+        x, covariance = corrected(mode, filtered.mean, self.root @ b @ self.root.T, self.root @ u)
+        return replace(other, mean=x, covariance=nearest_semidefinite(covariance)), log
+
+    def _posterior(self, u: Array, b: Array) -> tuple[Array, Array, float]:
+        """Return mean, covariance and log-integral of N(u, b) times this."""
+        d, factor = self.precision, np.eye(len(u)) + b @ self.precision
+        after = np.linalg.solve(factor, b)
+        pull = self.vector - d @ u
+        log = self.vector @ u - 0.5 * u @ d @ u + 0.5 * pull @ after @ pull
+        return u + after @ pull, after, float(log - 0.5 * np.linalg.slogdet(factor)[1])
+
+
+def _seen_from(space: Space, there: Estimate, e: Estimate) -> tuple[Array, Array]:
+    """Return mean (ndx,) and covariance (ndx, ndx) of an estimate in the tangent space there."""
+    way = space.difference(there.mean, e.mean)
+    turn = np.linalg.inv(right_jacobian(space, way))
+    return way, turn @ e.covariance @ turn.T
 
 
 def _along(
@@ -89,7 +276,7 @@ def _along(
     for before, link in zip(reversed(befores), reversed(links), strict=True):
         smoothed = _back(system, before, link, later)
         if smoothed is None:
-            notes.append((link.estimate.time, "no first-order map: smoothing begins anew"))
+            notes.append((link.estimate.time, BEGUN_ANEW))
         later = before if smoothed is None else smoothed
         found.append(later)
     return found[::-1], tuple(reversed(notes))
@@ -115,10 +302,9 @@ def _through(
 ) -> Estimate:
     """The smoothed estimate before a map phi that led to `after`, which smoothed is `later`."""
     space = system.mode(after.mode).space
-    way = space.difference(after.mean, later.mean)
-    turn = np.linalg.inv(right_jacobian(space, way))
+    way, covariance = _seen_from(space, after, later)
     gain = _gain(before.covariance, phi, after.covariance)
-    change = turn @ later.covariance @ turn.T - after.covariance
+    change = covariance - after.covariance
     own = before.covariance + gain @ change @ gain.T
     x, p = corrected(system.mode(before.mode), before.mean, own, gain @ way)
     return Estimate(before.mode, before.time, x, nearest_semidefinite(p))

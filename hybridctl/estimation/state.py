@@ -43,7 +43,9 @@ class Hypothesis(NamedTuple):
     how events were passed that the value has brought about. innovation: None without a value.
     undone: events of the past from this time on are not those of this hypothesis. passed: guards
     that others, which have parted from it at this value, take to have fired. fired: those of its
-    last event.
+    last event. merged: hypotheses that agreed with it after this value, with weights that are part
+    of its own; a smoother goes back along each. dropped: the probability, after this value, of
+    hypotheses that were dropped because others were likelier.
     """
 
     estimate: Estimate
@@ -60,6 +62,8 @@ class Hypothesis(NamedTuple):
     undone: float | None = None
     passed: tuple[str, ...] = ()
     fired: tuple[str, ...] = ()
+    merged: tuple[Hypothesis, ...] = ()
+    dropped: float = 0.0
 
     @property
     def weight(self) -> float:

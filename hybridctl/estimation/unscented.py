@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.estimation.correct import correct, observed, present, residual
+from hybridctl.estimation.correct import observed, present, residual
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.hypotheses import MomentRule
@@ -128,7 +127,7 @@ class UnscentedFilter(SaltedKalmanFilter):
     are the same.
     """
 
-    moments = MomentRule(predict_points, partial(correct, compare=compared_points))
+    moments = MomentRule(predict_points, compared_points)
 
 
 def sigma_points(p: Array) -> Array:
