@@ -29,7 +29,11 @@ _OUT = click.option(
     type=_PATH,
     help="Folder for the results; an interrupted run of many parts goes on in its folder.",
 )
-_OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an earlier run in the folder.")
+_OVERWRITE = click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace an earlier run of the same command; other files in the folder stay.",
+)
 _CONFIG = click.option("--config", type=_PATH, help="JSON file with settings.")
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
@@ -139,11 +143,13 @@ class Asked:
         from hybridctl.app.page.transcript import Transcript
         from hybridctl.app.report import RunFolder
 
-        folder = RunFolder(name, self.out, overwrite=self.overwrite, resumes=resumes)
-        console = Transcript()
-        gc.freeze()  # what imports have left would be gone through by every full collection
-        find(folder, console)
-        finish(folder, console, summary, claim, look=self.look)
+        kind = str(click.get_current_context().command.name)
+        own = RunFolder(name, self.out, kind=kind, overwrite=self.overwrite, resumes=resumes)
+        with own as folder:
+            console = Transcript()
+            gc.freeze()  # what imports have left would be gone through by every full collection
+            find(folder, console)
+            finish(folder, console, summary, claim, look=self.look)
         hold_claims(folder)
 
 
@@ -359,8 +365,12 @@ def record_log(
         return
     source = find_model(model)
     configuration = source.configured(config, (*settings, *seeds))
-    path = RunFolder(f"record-{source.name}").path if out is None else out
-    record.record(source, configuration, path, Transcript(), overwrite=overwrite)
+    console = Transcript()
+    if out is None:
+        with RunFolder(f"record-{source.name}", kind="record") as folder:
+            record.record(source, configuration, folder.path, console)
+    else:
+        record.record(source, configuration, out, console, overwrite=overwrite)
 
 
 @cli.command("filter")
