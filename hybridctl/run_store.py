@@ -80,9 +80,8 @@ class RunStore:
         try:
             self.root = path.resolve()
             if path.is_dir() and not os.path.lexists(path / EARLIER):
-                self._refuse_foreign(
-                    Marker.read(self.root, locked=False)
-                )  # before anything is written there
+                # also before the lock, so that nothing is written into a folder that is refused
+                self._refuse_foreign(Marker.read(self.root, locked=False))
             path.mkdir(parents=True, exist_ok=True)
             self.root = path.resolve()
             self._replace_unattended()
