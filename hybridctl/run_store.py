@@ -18,7 +18,7 @@ import fcntl
 import logging
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -58,13 +58,21 @@ class RunStore:
         guarded: Whether a `with` statement closes the store.
     """
 
-    def __init__(self, path: Path, header: Mapping[str, Any], *, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        header: Mapping[str, Any],
+        *,
+        overwrite: bool = False,
+        inputs: Sequence[Path] = (),
+    ) -> None:
         """Open a folder for a run.
 
         Args:
             path: Folder that is new, has no visible files, or holds a run of the same kind.
             header: "kind", "experiment", "version" and "record" of the run, see `Marker`.
             overwrite: Whether a finished run, or one that could be resumed, is replaced.
+            inputs: Files that the run reads. A run that wrote one of them is not replaced.
 
         Raises:
             InputError: The folder holds something else, or another run uses it.
@@ -88,7 +96,7 @@ class RunStore:
             self._release = _lock(self.root, self._shown)
             try:
                 self._recover()
-                self.marker = self._start(overwrite)
+                self.marker = self._start(overwrite, inputs)
             except BaseException:
                 self._release()
                 raise
@@ -165,8 +173,11 @@ class RunStore:
         finally:
             self._release()
 
-    def _start(self, overwrite: bool) -> Marker:
-        """Return the marker to go on with: a new one, or that of the run that is resumed."""
+    def _start(self, overwrite: bool, inputs: Sequence[Path]) -> Marker:
+        """Return the marker to go on with: a new one, or that of the run that is resumed.
+
+        `overwrite` and `inputs` are those of the constructor.
+        """
         earlier = Marker.read(self.root)
         self._refuse_foreign(earlier)
         if earlier is None:
@@ -195,6 +206,13 @@ class RunStore:
                 f"out must be a new or an empty folder, but {self._shown} holds {held[0]!r}; "
                 "overwrite replaces the run in it"
             )
+        for one in inputs:
+            name = _name_below(one, self._roots())
+            if name is not None and earlier.owns(name, self.root):
+                raise InputError(
+                    f"out: {self._shown} holds {printable(name)}, which this run reads and would "
+                    "replace; name another folder, or copy that file"
+                )
         self._set_aside(earlier)
         if foreign := _foreign_names(self.root, earlier.folders):
             _LOG.warning("%s also holds %s, which stays", self._shown, _listed(foreign))

@@ -3,12 +3,16 @@
 import json
 import logging
 import os
+import re
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 import hybridctl as hc
+from hybridctl import experiments
+from hybridctl.app import cli
 from hybridctl.app.report import RunFolder
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import FileWriteError, InputError
@@ -346,3 +350,36 @@ def test_logging_names_no_folder_that_was_new(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         run(tmp_path / "run")
     assert caplog.text == ""
+
+
+@pytest.mark.parametrize("options", [(), ("--overwrite",)])
+def test_a_filter_into_the_folder_of_a_sweep_is_refused(options, tmp_path):
+    hc.sweep(abs_of, [{"x": 1.0}], out=tmp_path)
+    before = snapshot(tmp_path)
+    arguments = ["filter", "--model", "ball", "--out", str(tmp_path), *options]
+    with pytest.raises(InputError, match=r"`sweep` \(abs_of\), which `filter` does not replace"):
+        cli.cli(arguments, standalone_mode=False)
+    assert snapshot(tmp_path) == before
+
+
+def test_a_run_does_not_replace_the_one_that_wrote_what_it_reads(tmp_path):
+    path = run(tmp_path / "run")
+    for name in ("config.json", "./figures/../config.json"):
+        with pytest.raises(InputError, match=r"holds config.json, which this run reads"):
+            RunFolder("e", path, overwrite=True, inputs=[path / name])
+    run(path, "new", overwrite=True, inputs=[tmp_path / "config.json"])
+    assert (path / "config.json").read_text() == "new"
+
+
+def test_files_are_moved_and_removed_in_few_places():
+    """What is removed elsewhere does not ask whose it is."""
+    package = Path(hc.__file__).parent
+    pattern = re.compile(r"rmtree|\.unlink\(|\.rename\(|os\.(replace|remove|rename|truncate)\(")
+    found = {
+        path.relative_to(package).as_posix()
+        for path in [*package.rglob("*.py"), *Path(experiments.__file__).parent.rglob("*.py")]
+        if pattern.search(path.read_text(encoding="utf-8"))
+    }
+    assert found - {"compiled.py"} == {
+        *("files.py", "run_marker.py", "run_store.py", "control/tuning/journal.py")
+    }

@@ -144,7 +144,14 @@ class Asked:
         from hybridctl.app.report import RunFolder
 
         kind = str(click.get_current_context().command.name)
-        own = RunFolder(name, self.out, kind=kind, overwrite=self.overwrite, resumes=resumes)
+        own = RunFolder(
+            name,
+            self.out,
+            kind=kind,
+            overwrite=self.overwrite,
+            resumes=resumes,
+            inputs=_given_files(),
+        )
         with own as folder:
             console = Transcript()
             gc.freeze()  # what imports have left would be gone through by every full collection
@@ -439,6 +446,16 @@ def identify_parameters(
     options |= {"config": asked.config, "assignments": asked.settings}
     options["workers"] = 1 if workers is None else workers
     asked.run(*prepared(IdentifyRequest(logs, model, names, profiles=shown, **options)))
+
+
+def _given_files() -> list[Path]:
+    """Return the files that arguments and options of this command name."""
+    found: list[Path] = []
+    for value in click.get_current_context().params.values():
+        for one in value if isinstance(value, tuple) else (value,):
+            if isinstance(one, str | Path) and os.path.isfile(one):
+                found.append(Path(one))
+    return found
 
 
 def _as_settings(kind: type, experiment: str, **given: object) -> list[str]:

@@ -65,6 +65,7 @@ class RunFolder:
         overwrite: bool = False,
         resumes: str | None = None,
         draws: bool = True,
+        inputs: Sequence[Path] = (),
     ) -> None:
         """Open a folder for a run.
 
@@ -76,6 +77,7 @@ class RunFolder:
             overwrite: Whether a run that has ended, or could be resumed, is replaced.
             resumes: Name of the journal from which such a run goes on.
             draws: Whether figures are wanted.
+            inputs: Files that the run reads. A run that wrote one of them is not replaced.
 
         Raises:
             InputError: The folder holds something else, or another run goes on in it.
@@ -85,7 +87,7 @@ class RunFolder:
         self.draws = draws
         self.path = _new_folder(Path("runs"), experiment) if path is None else Path(path)
         header = {"kind": kind, "experiment": experiment, "version": __version__, "record": resumes}
-        self._store = RunStore(self.path, header, overwrite=overwrite)
+        self._store = RunStore(self.path, header, overwrite=overwrite, inputs=inputs)
         self._end_left_over = finalize(self, _end_left_over, self._store)
 
     def __enter__(self) -> RunFolder:
