@@ -24,6 +24,8 @@ EARLIER = ".hybridctl-earlier"
 LOCK = ".hybridctl.lock"
 OWN_NAMES = frozenset({MARKER, EARLIER, LOCK})
 FORMAT = 1  # of the marker
+_UNREADABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)  # as a marker
+_START = b'{"hybridctl run": '  # of the first line
 _CHUNK_BYTES = 2**20  # that are hashed at a time
 
 
@@ -108,16 +110,18 @@ class Marker:
         whole = content[: content.rfind(b"\n") + 1]
         try:
             lines = [json.loads(line) for line in whole.decode().splitlines()]
-            if not content or (not lines and content.startswith(b'{"hybridctl')):
-                return None
+            if not lines and (content.startswith(_START) or _START.startswith(content)):
+                return None  # killed before its first line was written whole
             marker = cls(path, lines[0])
             if marker.header["hybridctl run"] != FORMAT:
                 raise ValueError(f"its format is {marker.header['hybridctl run']!r}")
             if not {"kind", "experiment"} <= marker.header.keys():
                 raise ValueError("it names no run")
+            if marker.record is not None:
+                _check_name(marker.record)
             for line in lines[1:]:
                 marker._take(line)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except _UNREADABLE as error:
             raise InputError(
                 f"out: {path} is no list of files of this version of hybridctl ({error}), so no "
                 "file there is touched; name another folder"
@@ -155,6 +159,8 @@ class Marker:
         """Update the attributes by one line; raises ValueError for a name outside the folder."""
         if "file" in entry:
             given = Fingerprint(int(entry["bytes"]), entry["sha256"], bool(entry["grows"]))
+            if given.grows and given.size < 1:
+                raise ValueError("a journal has a first line")  # else any file would match
             self.files.setdefault(_check_name(entry["file"]), []).append(given)
         elif "folder" in entry:
             self.folders.append(_check_name(entry["folder"]))

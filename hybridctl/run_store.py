@@ -40,6 +40,7 @@ from hybridctl.run_marker import (
     remove_run,
 )
 
+SUMMARY = "summary.json"  # the last of the files that a run has to write
 _NAMED_FILES = 8  # foreign files that a message names at most
 _LOCK_TEXT = "hybridctl process "
 _LOG = logging.getLogger(__name__)
@@ -173,6 +174,10 @@ class RunStore:
         finally:
             self._release()
 
+    def close_left_over(self) -> None:
+        """End a run that no `with` statement ends; it has failed if it wrote no `SUMMARY`."""
+        self.close(ended=self.marker.owns(SUMMARY, self.root))
+
     def _start(self, overwrite: bool, inputs: Sequence[Path]) -> Marker:
         """Return the marker to go on with: a new one, or that of the run that is resumed.
 
@@ -213,10 +218,18 @@ class RunStore:
                     f"out: {self._shown} holds {printable(name)}, which this run reads and would "
                     "replace; name another folder, or copy that file"
                 )
+        return self._replace(earlier)
+
+    def _replace(self, earlier: Marker) -> Marker:
+        """Move the earlier run aside, and return the marker of the new one."""
         self._set_aside(earlier)
-        if foreign := _foreign_names(self.root, earlier.folders):
-            _LOG.warning("%s also holds %s, which stays", self._shown, _listed(foreign))
-        return Marker.create(self.root, self._header)
+        try:
+            if foreign := _foreign_names(self.root, earlier.folders):
+                _LOG.warning("%s also holds %s, which stays", self._shown, _listed(foreign))
+            return Marker.create(self.root, self._header)
+        except BaseException:  # the disk may be full
+            self._recover()
+            raise
 
     def _refuse_foreign(self, marker: Marker | None) -> None:
         """Raise InputError for a folder with visible files and without a marker."""
@@ -244,7 +257,7 @@ class RunStore:
                 f"out: process {os.getpid()} on {platform.node()} is running into {self._shown}; "
                 "name another folder"
             )
-        other.close(ended=other.marker.finished)
+        other.close_left_over()
 
     def _set_aside(self, earlier: Marker) -> None:
         """Move the files of the earlier run and its marker into `EARLIER`."""
@@ -284,6 +297,8 @@ class RunStore:
             remove_run(earlier, aside)
         else:
             _check_way(earlier, aside, self.root, current)
+            if current is None:
+                outside.unlink(missing_ok=True)  # a marker that was killed before its first line
             kept = None if current is None else self._withdraw(current)
             move_run(earlier, aside, self.root)
             also = "" if kept is None else f"; that of the run that was stopped is in {kept}"

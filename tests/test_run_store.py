@@ -202,6 +202,28 @@ def fail(path, error, files, **options):
         raise error
 
 
+def test_a_marker_that_was_cut_off_while_another_run_is_aside_loses_nothing(tmp_path):
+    """With the marker whole or before its first line is, what was replaced comes back."""
+    path = run(tmp_path / "run")
+    folder = RunFolder("e", path, overwrite=True)
+    folder.write_text("config.json", "new")
+    text = (path / MARKER).read_bytes()
+    first = text.index(b"\n")
+    for length in (0, 1, 14, first, first + 1, first + 20, len(text) - 5, len(text)):
+        killed = tmp_path / str(length)
+        shutil.copytree(path, killed)
+        (killed / LOCK).unlink()
+        (killed / MARKER).write_bytes(text[:length])
+        if length <= first:  # nothing is written before the marker is
+            (killed / "config.json").unlink()
+        with pytest.raises(InputError) as refused:
+            RunFolder("e", killed)
+        back = "overwrite replaces" in str(refused.value)
+        assert back or (killed / EARLIER / "config.json").read_text() == "old"
+        assert (killed / "config.json").read_text() == ("old" if back else "new")
+        assert back == (length in (0, 1, 14, first, len(text)))
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_what_a_run_replaces_comes_back_if_the_run_fails(error, tmp_path, caplog):
     path = run(tmp_path / "run")

@@ -30,9 +30,7 @@ _OUT = click.option(
     help="Folder for the results; an interrupted run of many parts goes on in its folder.",
 )
 _OVERWRITE = click.option(
-    "--overwrite",
-    is_flag=True,
-    help="Replace an earlier run of the same command; other files in the folder stay.",
+    "--overwrite", is_flag=True, help="Replace an earlier run of this command."
 )
 _CONFIG = click.option("--config", type=_PATH, help="JSON file with settings.")
 _SET = click.option(
@@ -141,18 +139,12 @@ class Asked:
         from hybridctl.app.experiment import hold_claims
         from hybridctl.app.page.build import finish
         from hybridctl.app.page.transcript import Transcript
-        from hybridctl.app.report import RunFolder
+        from hybridctl.app.report import RunFolder, named_files
 
-        kind = str(click.get_current_context().command.name)
-        own = RunFolder(
-            name,
-            self.out,
-            kind=kind,
-            overwrite=self.overwrite,
-            resumes=resumes,
-            inputs=_given_files(),
-        )
-        with own as folder:
+        context = click.get_current_context()
+        kind, inputs = str(context.command.name), named_files(context.params.values())
+        options: Any = {"overwrite": self.overwrite, "resumes": resumes, "inputs": inputs}
+        with RunFolder(name, self.out, kind=kind, **options) as folder:
             console = Transcript()
             gc.freeze()  # what imports have left would be gone through by every full collection
             find(folder, console)
@@ -446,16 +438,6 @@ def identify_parameters(
     options |= {"config": asked.config, "assignments": asked.settings}
     options["workers"] = 1 if workers is None else workers
     asked.run(*prepared(IdentifyRequest(logs, model, names, profiles=shown, **options)))
-
-
-def _given_files() -> list[Path]:
-    """Return the files that arguments and options of this command name."""
-    found: list[Path] = []
-    for value in click.get_current_context().params.values():
-        for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, str | Path) and os.path.isfile(one):
-                found.append(Path(one))
-    return found
 
 
 def _as_settings(kind: type, experiment: str, **given: object) -> list[str]:

@@ -28,12 +28,12 @@ from hybridctl.checks import printable, quoted
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic, read_text
 from hybridctl.hybrid.trajectory import Event
+from hybridctl.run_store import SUMMARY as SUMMARY
 from hybridctl.run_store import RunStore
 from hybridctl.settings import typed
 
 C = TypeVar("C")
 
-SUMMARY = "summary.json"
 CONFIGURATION = "config.json"
 _PACKAGES = ("hybridctl", "numpy", "scipy", "pin", "casadi", "clarabel", "matplotlib")
 
@@ -88,7 +88,7 @@ class RunFolder:
         self.path = _new_folder(Path("runs"), experiment) if path is None else Path(path)
         header = {"kind": kind, "experiment": experiment, "version": __version__, "record": resumes}
         self._store = RunStore(self.path, header, overwrite=overwrite, inputs=inputs)
-        self._end_left_over = finalize(self, _end_left_over, self._store)
+        self._end_left_over = finalize(self, self._store.close_left_over)
 
     def __enter__(self) -> RunFolder:
         self._store.guarded = True
@@ -169,9 +169,10 @@ def _new_folder(parent: Path, experiment: str) -> Path:
     return path
 
 
-def _end_left_over(store: RunStore) -> None:
-    """End a run without a `with` statement, whose object is no longer used."""
-    store.close(ended=store.marker.owns(SUMMARY, store.root))
+def named_files(values: Iterable[object]) -> list[Path]:
+    """Return the files that are named by arguments and options of a command."""
+    flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
+    return [Path(one) for one in flat if isinstance(one, str | Path) and Path(one).is_file()]
 
 
 def event_record(event: Event) -> dict[str, Any]:
