@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.errors import FileFormatError, FileWriteError, InputError
+from hybridctl.run_store import store_of
 
 MOST_TEXT = 16 * 2**20  # bytes of a URDF or of JSON
 _CUT_OFF = (EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
@@ -94,22 +95,37 @@ def saved_arrays(path: str | os.PathLike[str], what: str, version: int) -> Itera
 
 
 @contextmanager
-def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary file beside `path` that replaces it when the block ends without an error.
+def atomic(path: str | os.PathLike[str], *, grows: bool = False) -> Iterator[Path]:
+    """Yield a temporary file beside `path` that replaces it when the block ends without an error.
 
-    The temporary file keeps the suffix of `path`, for writers that choose a format by it. Raises
-    `FileWriteError` where the system does not write it.
+    The temporary file keeps the suffix of `path`, for writers that choose a format by it. In the
+    folder of an open run the file is listed as one of that run before it appears.
+
+    Args:
+        path: File to write; folders on the way to it are made.
+        grows: Whether lines are going to be appended to the file later.
+
+    Raises:
+        FileWriteError: The system does not write it, or `path` lies in the folder of an open run
+            and is a file that this run has not written.
     """
     target = Path(path)
     temporary = target.with_name(f".{target.stem}-{uuid4().hex}{target.suffix}")
+    store = store_of(target)
     try:
+        if store is not None:
+            store.announce(target, temporary)
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.touch(exist_ok=False)  # with the permissions of an ordinary new file
             yield temporary
+            if store is not None:
+                store.list_file(target, temporary, grows)
             os.replace(temporary, target)
         finally:
             temporary.unlink(missing_ok=True)
+    except FileWriteError:
+        raise
     except OSError as error:
         reason = error.strerror or str(error) or type(error).__name__
         raise FileWriteError(f"{target} cannot be written: {reason}") from error

@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"errors"},
     {"checks"},
+    {"run_marker"},
+    {"run_store"},
     {"files", "formula", "spaces", "series", "settings", "tables", "workers"},
     {"compiled", "yaml_files"},
     {"hybrid"},

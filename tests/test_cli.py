@@ -27,7 +27,7 @@ def ended(monkeypatch, capsys, *arguments):
 def left(folder):
     """Files but the lock, which is there while the traceback of an error holds its run."""
     files = (p.name for p in Path(folder).rglob("*") if p.is_file())
-    return sorted(name for name in files if name != ".running")
+    return sorted(name for name in files if not name.startswith(".hybridctl"))
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

@@ -10,7 +10,8 @@ from hybridctl.robots import ball, block, cube
 
 import hybridctl as hc
 from hybridctl.app import plots
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.app.plots.panels import Line, Panel, series
+from hybridctl.errors import FileWriteError, InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import coordinates
 
@@ -224,3 +225,17 @@ def test_figures_have_colours_that_all_can_tell_apart():
     for path in (Path(__file__).parent.parent / "experiments").rglob("*.py"):
         assert set(re.findall(r"#[0-9a-f]{6}", path.read_text())) <= known, path
         assert not re.search(r'color="(red|green|purple|C\d|tab:\w+)"', path.read_text()), path
+
+
+def test_a_file_beside_a_figure_that_is_not_of_one_is_not_overwritten(tmp_path):
+    """The user has named the .png alone."""
+    lines = [[Panel("x", [Line(np.arange(3.0), np.arange(3.0))])]]
+    for suffix in (".svg", ".json"):
+        theirs = (tmp_path / "cube").with_suffix(suffix)
+        theirs.write_text('{"title": "my cube", "mass": 0.37}')
+        with pytest.raises(FileWriteError, match=rf"cube\{suffix} would be overwritten"):
+            series(tmp_path / "cube.png", lines, title="cube")
+        assert [p.name for p in tmp_path.iterdir()] == [theirs.name]
+        theirs.unlink()
+    for _ in range(2):  # its own files are replaced
+        series(tmp_path / "cube.png", lines, title="cube")

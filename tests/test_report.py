@@ -20,6 +20,7 @@ from hybridctl.app import plugins
 from hybridctl.app.models import find_model
 from hybridctl.app.report import RunFolder, load_configuration, record_table
 from hybridctl.errors import FileFormatError, FileWriteError, InputError
+from hybridctl.run_marker import LOCK, MARKER
 from hybridctl.settings import typed
 
 
@@ -146,6 +147,11 @@ def test_runs_that_begin_at_once_have_folders_of_their_own(tmp_path, monkeypatch
     assert all(path.is_dir() and path.name.startswith("e-") for path in paths)
 
 
+def visible(path):
+    """Names in a folder without those of the marker and the lock."""
+    return sorted(p.name for p in path.iterdir() if not p.name.startswith(".hybridctl"))
+
+
 def earlier(path):
     """The folder of a run that has been."""
     folder = RunFolder("e", path)
@@ -164,8 +170,9 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(tmp_path):
 
 def test_a_run_that_is_overwritten_leaves_nothing_behind(tmp_path):
     path = earlier(tmp_path / "run")
-    RunFolder("e", path, overwrite=True)
-    assert list(path.iterdir()) == []
+    with RunFolder("e", path, overwrite=True):
+        assert visible(path) == []
+    assert visible(path) == []
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -180,19 +187,23 @@ def test_an_interrupted_run_is_resumed_and_another_is_not(tmp_path):
     path = earlier(tmp_path / "run")
     with pytest.raises(InputError, match="new or an empty folder"):
         RunFolder("e", path, resumes="runs.jsonl")
-    (path / "runs.jsonl").write_text("{}")
+    RunFolder("e", path, overwrite=True, resumes="runs.jsonl").write_text("runs.jsonl", "{}\n")
+    assert visible(path) == ["config.json", "figures", "summary.json"]  # that run has failed
+    with RunFolder("e", path, overwrite=True, resumes="runs.jsonl") as folder:
+        folder.write_text("runs.jsonl", "{}\n")
     RunFolder("e", path, resumes="runs.jsonl")
-    assert (path / "figures/old.txt").exists()
+    assert visible(path) == ["runs.jsonl"]
+    with pytest.raises(InputError, match=r"holds .runs.jsonl.; overwrite replaces"):
+        RunFolder("e", path)
 
 
 def test_a_run_that_has_failed_does_not_block_the_next(tmp_path):
     path = earlier(tmp_path / "run")
     (path / "summary.json").unlink()
-    (path / "runs.jsonl").write_text("{}")
-    RunFolder("e", path, resumes="runs.jsonl")
-    assert (path / "figures/old.txt").exists()
-    RunFolder("e", path)
-    assert list(path.iterdir()) == []
+    lines = (path / MARKER).read_text().splitlines(keepends=True)
+    (path / MARKER).write_text("".join(line for line in lines if "finished" not in line))
+    with RunFolder("e", path):
+        assert visible(path) == []
 
 
 RUNNER = """
@@ -216,8 +227,8 @@ def test_the_folder_of_a_run_that_goes_on_in_another_process_is_left_alone(tmp_p
         assert (path / "config.json").read_text() == "{}"
         process.kill()
     assert RunFolder("e", path, resumes="config.json") / "config.json" in path.iterdir()
-    RunFolder("e", path)
-    assert list(path.iterdir()) == []
+    with RunFolder("e", path):
+        assert visible(path) == []
 
 
 def test_a_run_that_is_done_is_refused_without_holding_its_folder(tmp_path):
@@ -225,7 +236,7 @@ def test_a_run_that_is_done_is_refused_without_holding_its_folder(tmp_path):
     with pytest.raises(InputError) as refused:
         RunFolder("e", path)
     assert refused.value.__traceback__ is not None
-    assert not (path / ".running").exists()
+    assert not (path / LOCK).exists()
 
 
 def test_a_file_system_without_locks_takes_runs(tmp_path, monkeypatch):

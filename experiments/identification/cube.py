@@ -365,7 +365,6 @@ def draw_profiles(folder: Path, surface: LikelihoodQuadratic, top: Top) -> None:
 
     A point of the evaluation is drawn as far from the profile as it is from the quadratic.
     """
-    folder.mkdir(exist_ok=True)
     n = surface.values.shape[1]
     even, odd = surface.top(list(range(0, n, 2))), surface.top(list(range(1, n, 2)))
     tops = {"all tosses": top, "even ones": even, "odd ones": odd}

@@ -37,7 +37,6 @@ def draw(
     folder: Path, truth: MotionCapture, outcomes: Sequence[BaseOutcome], result: FilterResult
 ) -> None:
     """All figures, into a folder."""
-    folder.mkdir(exist_ok=True)
     by_name = {outcome.name: outcome for outcome in outcomes}
     _path(folder / "path.png", truth, by_name)
     _errors(folder / "errors.png", by_name, _bands(result))

@@ -29,7 +29,9 @@ _OUT = click.option(
     type=_PATH,
     help="Folder for the results; an interrupted run of many parts goes on in its folder.",
 )
-_OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace an earlier run in the folder.")
+_OVERWRITE = click.option(
+    "--overwrite", is_flag=True, help="Replace an earlier run of this command."
+)
 _CONFIG = click.option("--config", type=_PATH, help="JSON file with settings.")
 _SET = click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."
@@ -137,13 +139,16 @@ class Asked:
         from hybridctl.app.experiment import hold_claims
         from hybridctl.app.page.build import finish
         from hybridctl.app.page.transcript import Transcript
-        from hybridctl.app.report import RunFolder
+        from hybridctl.app.report import RunFolder, named_files
 
-        folder = RunFolder(name, self.out, overwrite=self.overwrite, resumes=resumes)
-        console = Transcript()
-        gc.freeze()  # what imports have left would be gone through by every full collection
-        find(folder, console)
-        finish(folder, console, summary, claim, look=self.look)
+        context = click.get_current_context()
+        kind, inputs = str(context.command.name), named_files(context.params.values())
+        options: Any = {"overwrite": self.overwrite, "resumes": resumes, "inputs": inputs}
+        with RunFolder(name, self.out, kind=kind, **options) as folder:
+            console = Transcript()
+            gc.freeze()  # what imports have left would be gone through by every full collection
+            find(folder, console)
+            finish(folder, console, summary, claim, look=self.look)
         hold_claims(folder)
 
 
@@ -359,8 +364,12 @@ def record_log(
         return
     source = find_model(model)
     configuration = source.configured(config, (*settings, *seeds))
-    path = RunFolder(f"record-{source.name}").path if out is None else out
-    record.record(source, configuration, path, Transcript(), overwrite=overwrite)
+    console = Transcript()
+    if out is None:
+        with RunFolder(f"record-{source.name}", kind="record") as folder:
+            record.record(source, configuration, folder.path, console)
+    else:
+        record.record(source, configuration, out, console, overwrite=overwrite)
 
 
 @cli.command("filter")

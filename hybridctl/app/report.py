@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import itertools
 import json
-import os
 import platform
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -16,9 +13,8 @@ from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from string import Formatter
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
-from uuid import uuid4
 from weakref import finalize
 
 import numpy as np
@@ -27,28 +23,37 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from hybridctl import __version__
 from hybridctl.checks import printable, quoted
-from hybridctl.errors import FileFormatError, FileWriteError, InputError
+from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic, read_text
 from hybridctl.hybrid.trajectory import Event
+from hybridctl.run_store import SUMMARY as SUMMARY
+from hybridctl.run_store import RunStore
 from hybridctl.settings import typed
 
 C = TypeVar("C")
 
-SUMMARY = "summary.json"
 CONFIGURATION = "config.json"
-_RUNNING = ".running"
 _PACKAGES = ("hybridctl", "numpy", "scipy", "pin", "casadi", "clarabel", "matplotlib")
 
 
 class RunFolder:
     """A folder that holds one run: configuration, versions, seed, metrics, data and figures.
 
-    Without a path it is `runs/<experiment>-<date>-<time>`, numbered where another run has that
-    name. A given folder must be new or empty, or hold the run that `resumes` names a file of; a
-    run that has failed, so that it has no summary.json, is removed, and with `overwrite` any. Every
-    file is written atomically. `draws` says whether figures are wanted. Raises `InputError` for
-    any other folder, and for one that another process is running into.
+    Its marker lists what the run has written, see `hybridctl.run_store`. Only listed files are ever
+    removed or overwritten. `write_text`, `write_json`, `files.atomic` and all writers of hybridctl
+    list their files; a file that is written by other means is foreign to the next run.
+
+    Life cycle: a `with` statement ends the run. A run that ends by an exception has failed, and the
+    run that it has replaced comes back. Without a `with` statement the run ends with the object,
+    and has failed if it has not written summary.json. A run that has failed is replaced by the
+    next one in its folder.
+
+    Attributes:
+        experiment: Name of the run.
+        path: The folder, as it was given.
+        draws: Whether figures are wanted.
     """
 
     def __init__(
@@ -56,72 +61,90 @@ class RunFolder:
         experiment: str,
         path: str | Path | None = None,
         *,
+        kind: str = "simulate",
         overwrite: bool = False,
         resumes: str | None = None,
         draws: bool = True,
+        inputs: Sequence[Path] = (),
     ) -> None:
+        """Open a folder for a run.
+
+        Args:
+            experiment: Name of the run.
+            path: Folder that is new, holds no visible files, or holds a run of the same kind. None
+                for `runs/<experiment>-<date>-<time>`, numbered where another run has that name.
+            kind: Command that makes the run. A run of another kind is never replaced.
+            overwrite: Whether a run that has ended, or could be resumed, is replaced.
+            resumes: Name of the journal from which such a run goes on.
+            draws: Whether figures are wanted.
+            inputs: Files that the run reads. A run that wrote one of them is not replaced.
+
+        Raises:
+            InputError: The folder holds something else, or another run goes on in it.
+            FileWriteError: The folder cannot be written.
+        """
         self.experiment = experiment
         self.draws = draws
-        if path is None:
-            self.path = _new_folder(Path("runs"), experiment)
-            self._hold()
-            return
-        self.path = Path(path)
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"out must be a folder, but {self.path} is a file")
-        release = self._hold()
-        content = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
-        goes_on = resumes in content and not overwrite
-        failed = CONFIGURATION in content and SUMMARY not in content
-        if content and (overwrite or (failed and not goes_on)):
-            _remove_run(self.path, content)
-            release()
-            self._hold()
-        elif content and not goes_on:
-            release()
-            raise InputError(
-                f"out must be a new or an empty folder, but {self.path} holds {content[0]!r}; "
-                "overwrite replaces the run in it"
-            )
+        self.path = _new_folder(Path("runs"), experiment) if path is None else Path(path)
+        header = {"kind": kind, "experiment": experiment, "version": __version__, "record": resumes}
+        self._store = RunStore(self.path, header, overwrite=overwrite, inputs=inputs)
+        self._end_left_over = finalize(self, self._store.close_left_over)
 
-    def _hold(self) -> Callable[[], object]:
-        """Keep other processes out while this object is there; returns what lets them in."""
-        path = (self.path / _RUNNING).resolve()
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise FileWriteError(f"out: {self.path}: {error.strerror}") from error
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            holder = os.read(file, 200).decode()
-            os.close(file)
-            raise InputError(
-                f"out: process {holder} is running into {self.path}; wait for its end, or name "
-                "another folder"
-            ) from error
-        except OSError:  # a file system without locks
-            pass
-        os.ftruncate(file, 0)
-        os.write(file, f"{os.getpid()} on {platform.node()}".encode())
-        return finalize(self, _released, path, file)
+    def __enter__(self) -> RunFolder:
+        self._store.guarded = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end_left_over.detach()
+        self._store.close(ended=error is None)
 
     def __truediv__(self, name: str) -> Path:
         """The path of a file in the folder."""
         return self.path / name
 
     def write_configuration(self, config: Any, seed: int | None) -> None:
-        """Write config.json: the resolved configuration, the seed, and all versions."""
+        """Write config.json: the resolved configuration, the seed, and all versions.
+
+        Args:
+            config: Configuration dataclass.
+            seed: Seed of random numbers, None where there are none.
+
+        Raises:
+            InputError: The run is resumed and its config.json has other settings.
+        """
+        settings = dataclasses.asdict(config)
+        if self._store.resumed:
+            self._check_resumed(settings)
         self.write_json(
             CONFIGURATION,
             {
                 "experiment": self.experiment,
                 "seed": seed,
-                "configuration": dataclasses.asdict(config),
+                "configuration": settings,
                 "versions": versions(),
             },
         )
+
+    def _check_resumed(self, settings: Mapping[str, Any]) -> None:
+        """Raise InputError if config.json has other settings; who computes may change."""
+        try:
+            stored = json.loads((self / CONFIGURATION).read_text())["configuration"]
+        except (OSError, KeyError, TypeError, ValueError):  # stopped before it was written
+            return
+        asked = json.loads(json.dumps(plain(settings)))
+        for name in ("workers", "dask"):
+            stored.pop(name, None)
+            asked.pop(name, None)
+        if stored != asked:
+            raise InputError(
+                f"{self.path} holds a run with other settings: use them again to resume it, or "
+                "another folder"
+            )
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file; arrays become lists, and infinities and NaN become null."""
@@ -146,24 +169,10 @@ def _new_folder(parent: Path, experiment: str) -> Path:
     return path
 
 
-def _released(path: Path, file: int) -> None:
-    """Let other processes into a folder."""
-    path.unlink(missing_ok=True)
-    os.close(file)
-
-
-def _remove_run(path: Path, content: Sequence[str]) -> None:
-    """Empty a folder, in one step, if it holds a run."""
-    if CONFIGURATION not in content:
-        raise InputError(
-            f"out: {path} holds {content[0]!r} but no {CONFIGURATION}, so it is no run that could "
-            "be overwritten"
-        )
-    whole = path.resolve()
-    aside = whole.with_name(f".{whole.name}-{uuid4().hex}")
-    whole.rename(aside)
-    whole.mkdir()
-    shutil.rmtree(aside)
+def named_files(values: Iterable[object]) -> list[Path]:
+    """Return the files that are named by arguments and options of a command."""
+    flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
+    return [Path(one) for one in flat if isinstance(one, str | Path) and Path(one).is_file()]
 
 
 def event_record(event: Event) -> dict[str, Any]:

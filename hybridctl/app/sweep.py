@@ -200,7 +200,8 @@ def sweep(
     import the function: it has to be in a module, and a script that starts them needs
     `if __name__ == "__main__":`. The rows do not depend on who made them.
     out: a folder for the table, results as they come, and a page with a plot; a sweep that was
-    stopped goes on there. overwrite: replaces another run in it. tell: called with a line on each
+    stopped goes on there. overwrite: replaces another sweep in it; files that no run has written
+    stay, and a folder with such files only is refused. tell: called with a line on each
     run that ends, such as `print`.
 
     Raises `InputError` for a grid without values, and for a function that other processes cannot
@@ -215,19 +216,23 @@ def sweep(
         )
     name = getattr(function, "__qualname__", type(function).__name__)
     units = [Unit(name, point, point) for point in points]
-    folder = None if out is None else RunFolder(name, out, overwrite=overwrite, resumes=PLAN)
+    folder = (
+        None
+        if out is None
+        else RunFolder(name, out, kind="sweep", overwrite=overwrite, resumes=PLAN)
+    )
     own = (
         nullcontext(Crew(workers, len(points))) if isinstance(workers, Executor) else crew(workers)
     )
-    with own as found:
+    with folder or nullcontext(), own as found:
         rows = run(
             units, folder, found, tell or (lambda line: None), job=partial(_called, function)
         )
-    result = Sweep(tuple(rows), tuple(units[0].varied))
-    if folder is not None:
-        console = Transcript(quiet=True)
-        write(result, folder, console)
-        write_page(folder, console.entries, summary=repr(result), claim=function.__doc__ or "")
+        result = Sweep(tuple(rows), tuple(units[0].varied))
+        if folder is not None:
+            console = Transcript(quiet=True)
+            write(result, folder, console)
+            write_page(folder, console.entries, summary=repr(result), claim=function.__doc__ or "")
     return result
 
 

@@ -85,6 +85,22 @@ def test_what_is_recorded_is_filtered_without_a_mapping(model, suffix, tmp_path,
         assert (out / name).stat().st_size > 0
 
 
+def test_a_log_is_not_overwritten_by_one_that_is_made_unless_that_was_made_too(tmp_path):
+    log, given = tmp_path / "log.csv", settings("ball")
+    for name in ("log.csv", "truth_sampled.csv"):
+        (tmp_path / name).write_text("t,x\n0,1\n")
+        for more in ((), ("--overwrite",)):
+            text = complaint("record", "ball", "--out", log, *given, *more)
+            assert f"{name} " in text
+        assert [p.name for p in tmp_path.iterdir()] == [name]
+        (tmp_path / name).unlink()
+    call("record", "ball", "--out", log, *given)
+    assert "there already; overwrite replaces it" in complaint("record", "ball", "--out", log)
+    before = log.read_text()
+    call("record", "ball", "--out", log, *given, "--overwrite", "--seed", 5)
+    assert log.read_text() != before
+
+
 def test_states_innovations_and_their_size_are_drawn(ball_log, tmp_path):
     call("filter", ball_log, "--model", "ball", "--out", tmp_path / "out")
     drawn = {path.stem: path.stat().st_size for path in (tmp_path / "out/figures").iterdir()}

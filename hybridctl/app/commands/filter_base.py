@@ -92,6 +92,5 @@ def draw(folder: RunFolder, found: BaseRun) -> None:
             lines = [Line(times, middle), *band(times, middle, wide)]
             row.append(Panel(label.format(names[k]), lines))
         rows.append(row)
-    (folder / "figures").mkdir(exist_ok=True)
     title = "The root, with two standard deviations; shaded by feet in contact"
     series(folder / "figures/base.png", rows, title=title, bands=result_bands(found.result))

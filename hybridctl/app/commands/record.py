@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,11 +17,11 @@ from rich.console import Console
 
 from hybridctl.app.models import ModelSource
 from hybridctl.app.report import say
-from hybridctl.errors import InputError
+from hybridctl.errors import HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, LogChannel
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import Truth, synthetic
-from hybridctl.logs import Log, write_estimates, write_log
+from hybridctl.logs import Log, read_log, write_estimates, write_log
 from hybridctl.series import Series
 from hybridctl.tables import mode_text
 
@@ -68,15 +69,21 @@ def record(
     *,
     overwrite: bool = False,
 ) -> Path:
-    """Write a synthetic log and its truth; `out` is a file, or a folder that gets log.npz.
+    """Write a synthetic log and its truth, and return the path of the log.
 
-    Raises `InputError` for a log that is there already, unless it may be overwritten.
+    Args:
+        source: Model that is simulated.
+        settings: Settings of the model and of its sensors.
+        out: File of the log, or a folder that gets log.npz.
+        console: Where the channels and events are printed.
+        overwrite: Whether an earlier log by this function is replaced, with its truth.
+
+    Raises:
+        InputError: One of the files is there already, and may not be overwritten or is not one
+            that this function has written.
     """
     path = out if out.suffix in SUFFIXES else out / "log.npz"
-    if path.exists() and not overwrite:
-        raise InputError(
-            f"out must be a new log, but {path} is there already; overwrite replaces it"
-        )
+    _check_new(path, overwrite)
     model = source.make(settings)
     with console.status("simulating"):
         log, truth = synthetic_log(model, settings)
@@ -89,9 +96,38 @@ def record(
     return path
 
 
+def _check_new(path: Path, overwrite: bool) -> None:
+    """Raise InputError if a log or its truth would overwrite a file that `record` did not write.
+
+    Only the log says who wrote it. The files beside it are taken for its truth, since `record`
+    does not begin where one of them is there without it.
+    """
+    beside = truth_path(path)
+    names = [f"{beside.stem}{ending}" for ending in (".npz", "_sampled.npz", "_sampled.csv")]
+    found = [one for one in (path, *(path.with_name(n) for n in names)) if os.path.lexists(one)]
+    if not found:
+        return
+    if not overwrite:
+        raise InputError(
+            f"out must be a new log, but {found[0]} is there already; overwrite replaces it if it "
+            "was made by `record`"
+        )
+    if not _is_recorded(path):
+        raise InputError(
+            f"out: {found[0]} was not made by `record`, so it is not overwritten; name another file"
+        )
+
+
+def _is_recorded(path: Path) -> bool:
+    """Return whether a file is a log with the settings that `record` leaves in it."""
+    try:
+        return path.is_file() and {"experiment", "settings"} <= read_log(path).metadata.keys()
+    except HybridctlError:
+        return False
+
+
 def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
     """Write the log, and the truth beside it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_log(path, log)
     beside = truth_path(path)
     truth.run.save(beside)

@@ -138,7 +138,9 @@ def _settings(path: Path) -> list[str]:
 
 def _files(folder: RunFolder) -> list[str]:
     found = (path.relative_to(folder.path) for path in sorted(folder.path.rglob("*")))
-    names = [path.as_posix() for path in found if not path.name.startswith(".")]
+    # what is hidden is no result, such as an earlier run that this one replaces
+    shown = (path for path in found if not any(part.startswith(".") for part in path.parts))
+    names = [path.as_posix() for path in shown]
     return [name for name in names if name not in _HIDDEN and (folder / name).is_file()]
 
 

@@ -19,7 +19,9 @@ from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from hybridctl.checks import Array
+from hybridctl.errors import FileWriteError
 from hybridctl.files import atomic, packed
+from hybridctl.run_store import store_of
 
 # Okabe and Ito's colours, which people who see fewer colours can tell apart.
 BLUE, VERMILION, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#e69f00", "#009e73", "#56b4e9"
@@ -32,6 +34,8 @@ _DPI = 130
 _IN_COLUMN = 4  # names of curves
 _WIDE = 0.12  # of the axis: a band as wide has its name above it
 _LONGEST = 120  # characters of a label
+_CREATOR = "hybridctl"  # in each .svg, by which it is known when it is overwritten
+_HEAD_BYTES = 4096  # of an .svg or a .json in which its writer is looked for
 _FEW = 50.0  # a logarithmic axis that spans less has plain numbers
 
 
@@ -170,7 +174,7 @@ def series(
     figure.suptitle(readable(title))
     if path is None:
         return figure
-    save_figure(figure, path)
+    save_figure(figure, path, beside=(".json",))
     record = {
         "title": title,
         "xlabel": xlabel,
@@ -301,16 +305,55 @@ def snapshots(
     save_figure(figure, path)
 
 
-def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Save a figure as pixels at `path`, a .png, and as vectors in the .svg beside it."""
+def save_figure(
+    figure: Figure, path: str | os.PathLike[str], *, beside: Sequence[str] = ()
+) -> None:
+    """Save a figure as pixels at `path`, a .png, and as vectors in the .svg beside it.
+
+    Args:
+        figure: Figure to save.
+        path: File of the pixels, which is overwritten if it is there.
+        beside: Suffixes of other files that the caller is going to write beside it.
+
+    Raises:
+        FileWriteError: A file beside `path` is there that was not written with a figure; nothing
+            is written then.
+    """
+    for suffix in (".svg", *beside):
+        _check_beside(Path(path).with_suffix(suffix), Path(path))
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=_DPI)
     layout = figure.get_layout_engine()
     figure.set_layout_engine("none")  # that of the pixels stays, and is not found again
-    plain = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    plain = {"Date": None, "Creator": _CREATOR, "Format": None, "Type": None}
     with (
         atomic(Path(path).with_suffix(".svg")) as temporary,
         mpl.rc_context({"svg.hashsalt": "hybridctl"}),
     ):
         figure.savefig(temporary, metadata=plain)
     figure.set_layout_engine(layout)
+
+
+def _check_beside(path: Path, named: Path) -> None:
+    """Raise FileWriteError if a file that the user did not name would be overwritten.
+
+    Args:
+        path: File beside a figure, .svg or .json.
+        named: File of the figure, which the user named; it may be `path` itself.
+    """
+    # in the folder of a run its marker tells whose a file is
+    if path == named or not os.path.lexists(path) or store_of(path) is not None:
+        return
+    start = b""
+    if path.is_file() and not path.is_symlink():
+        with path.open("rb") as file:
+            start = file.read(_HEAD_BYTES)
+    signs = {
+        ".svg": (b"<dc:creator>", f">{_CREATOR}<".encode()),
+        ".json": (b'{"title": ', b'"xlabel": ', b'"xlog": ', b'"bands": '),
+    }
+    if not all(sign in start for sign in signs[path.suffix]):
+        raise FileWriteError(
+            f"{path} would be overwritten with the figure {named.name}, but is not of an earlier "
+            "one by hybridctl; move it away, or name another figure"
+        )

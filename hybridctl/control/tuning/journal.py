@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import atomic
+from hybridctl.run_store import check_writable
 from hybridctl.workers import Crew
 
 R = TypeVar("R")
@@ -29,9 +30,10 @@ class Journal:
         self._header = json.dumps(configuration, sort_keys=True)
         self._known: dict[str, tuple[Any, ...]] = {}
         if self.path.exists():
+            check_writable(self.path)
             self._read()
         else:
-            with atomic(self.path) as temporary:
+            with atomic(self.path, grows=True) as temporary:
                 temporary.write_text(self._header + "\n")
 
     def __len__(self) -> int:

@@ -1,0 +1,477 @@
+"""The files that runs wrote into a folder, so that no other file of the folder is ever touched.
+
+A run lists what it writes in a marker, `.hybridctl.jsonl` in its folder: kind and version of the
+run first, then each file with its SHA-256, before the file appears under its name. A file belongs
+to a run if it is listed and still has a listed content. All other files are foreign: they are
+never moved, removed or overwritten, and a listed file that somebody has changed is foreign too.
+
+A run that replaces an earlier one moves the earlier files into `.hybridctl-earlier`. They are
+removed when the run has ended, and moved back when it fails. A killed run does neither; the next
+run in that folder does it first. Each move is made so that it can be completed after a kill:
+the marker moves last, so it is found beside the files that it lists.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from hybridctl.checks import printable
+from hybridctl.errors import FileWriteError, InputError
+from hybridctl.run_marker import (
+    EARLIER,
+    FORMAT,
+    LOCK,
+    MARKER,
+    OWN_NAMES,
+    Fingerprint,
+    Marker,
+    move_files,
+    move_run,
+    passes_link,
+    remove_run,
+)
+
+SUMMARY = "summary.json"  # the last of the files that a run has to write
+_NAMED_FILES = 8  # foreign files that a message names at most
+_LOCK_TEXT = "hybridctl process "
+_LOG = logging.getLogger(__name__)
+
+
+class RunStore:
+    """The folder of one run, locked against other processes.
+
+    Life cycle: the constructor completes what a killed run left, moves the run that is replaced
+    aside and creates or reopens the marker. `announce` and `list_file` are called by
+    `files.atomic` around each write. `close` ends the run, once.
+
+    Attributes:
+        root: The folder, absolute and without links.
+        resumed: Whether the run goes on from the journal of an earlier one.
+        guarded: Whether a `with` statement closes the store.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        header: Mapping[str, Any],
+        *,
+        overwrite: bool = False,
+        inputs: Sequence[Path] = (),
+    ) -> None:
+        """Open a folder for a run.
+
+        Args:
+            path: Folder that is new, has no visible files, or holds a run of the same kind.
+            header: "kind", "experiment", "version" and "record" of the run, see `Marker`.
+            overwrite: Whether a finished run, or one that could be resumed, is replaced.
+            inputs: Files that the run reads. A run that wrote one of them is not replaced.
+
+        Raises:
+            InputError: The folder holds something else, or another run uses it.
+            FileWriteError: The folder cannot be written.
+        """
+        self._shown = printable(str(path))
+        self._header = {"hybridctl run": FORMAT, **header}
+        self._given = Path(os.path.abspath(path))
+        self.resumed = self.guarded = self._closed = False
+        self._process = os.getpid()
+        if path.exists() and not path.is_dir():
+            raise InputError(f"out must be a folder, but {self._shown} is a file")
+        try:
+            self.root = path.resolve()
+            if path.is_dir() and not os.path.lexists(path / EARLIER):
+                # also before the lock, so that nothing is written into a folder that is refused
+                self._refuse_foreign(Marker.read(self.root, locked=False))
+            path.mkdir(parents=True, exist_ok=True)
+            self.root = path.resolve()
+            self._replace_unattended()
+            self._release = _lock(self.root, self._shown)
+            try:
+                self._recover()
+                self.marker = self._start(overwrite, inputs)
+            except BaseException:
+                self._release()
+                raise
+        except FileWriteError:
+            raise
+        except OSError as error:
+            where = self._shown if error.filename is None else printable(str(error.filename))
+            raise FileWriteError(f"out: {where}: {error.strerror or error}") from error
+        _OPEN[self.root] = self
+
+    def announce(self, target: Path, temporary: Path) -> None:
+        """List a temporary file, and the folders that are made for it, before they are made.
+
+        Args:
+            target: File that the temporary file is going to replace.
+            temporary: File beside `target`, under a random name.
+
+        Raises:
+            FileWriteError: `target` is there and foreign, or lies behind a link.
+        """
+        name = self._name_of(target)
+        self._check_free(name)
+        for folder in reversed(PurePosixPath(name).parents[:-1]):
+            if not os.path.lexists(self.root / folder):
+                self.marker.add(folder=str(folder))
+        self.marker.add(temporary=str(PurePosixPath(name).with_name(temporary.name)))
+
+    def list_file(self, target: Path, temporary: Path, grows: bool) -> None:
+        """List the content of `temporary` under the name of `target`, which it is to replace.
+
+        Args:
+            target: File of the run.
+            temporary: File that has been written whole.
+            grows: Whether lines are going to be appended to the file.
+
+        Raises:
+            FileWriteError: A foreign file has appeared under the name.
+        """
+        name = self._name_of(target)
+        self._check_free(name)
+        found = Fingerprint.of(temporary, grows)
+        if found not in self.marker.files.get(name, ()):
+            self.marker.add(file=name, bytes=found.size, sha256=found.digest, grows=grows)
+
+    def check_writable(self, path: Path) -> None:
+        """Raise FileWriteError if `path` is there and was not written by this run."""
+        self._check_free(self._name_of(path))
+
+    def close(self, *, ended: bool) -> None:
+        """End the run and let others into the folder; further calls do nothing.
+
+        Args:
+            ended: Whether the run has ended without an error. Then the run that it replaced is
+                removed, else that run is moved back.
+
+        Raises:
+            FileWriteError: The files of the earlier run could not be removed or moved back. They
+                are in `EARLIER` of the folder.
+        """
+        # a forked process has a copy of this object, but neither the lock nor the run is its own
+        if self._closed or self._process != os.getpid():
+            return
+        self._closed = True
+        _OPEN.pop(self.root, None)
+        try:
+            if ended:
+                self.marker.add(finished=True)
+            self._recover()
+        except InputError as error:  # something foreign is in the way of the earlier run
+            _LOG.warning("%s", error)
+        except OSError as error:
+            if self.root.exists():  # else somebody has removed the folder with all in it
+                raise FileWriteError(f"out: {self._shown}: {error.strerror or error}") from error
+        finally:
+            self._release()
+
+    def close_left_over(self) -> None:
+        """End a run that no `with` statement ends; it has failed if it wrote no `SUMMARY`."""
+        self.close(ended=self.marker.owns(SUMMARY, self.root))
+
+    def _start(self, overwrite: bool, inputs: Sequence[Path]) -> Marker:
+        """Return the marker to go on with: a new one, or that of the run that is resumed.
+
+        `overwrite` and `inputs` are those of the constructor.
+        """
+        earlier = Marker.read(self.root)
+        self._refuse_foreign(earlier)
+        if earlier is None:
+            return Marker.create(self.root, self._header)
+        kind, record = self._header["kind"], self._header.get("record")
+        if earlier.kind != kind:
+            raise InputError(
+                f"out: {self._shown} holds a run of `{printable(earlier.kind)}` "
+                f"({printable(earlier.experiment)}), which `{kind}` does not replace; name another "
+                "folder, or remove that one"
+            )
+        if changed := earlier.changed(self.root):
+            raise InputError(
+                f"out: {self._shown} holds {_listed(changed)}, changed since the run wrote it, so "
+                "it is kept; move it away, or name another folder"
+            )
+        if record is not None and not overwrite and earlier.owns(record, self.root):
+            self.resumed = True
+            return earlier
+        held = [n for n in (earlier.record,) if n is not None and earlier.owns(n, self.root)]
+        if earlier.finished and not held:
+            held = sorted(earlier.present(self.root))[:1]
+        # what has failed and cannot be resumed is of no use, and is replaced unasked
+        if held and not overwrite:
+            raise InputError(
+                f"out must be a new or an empty folder, but {self._shown} holds {held[0]!r}; "
+                "overwrite replaces the run in it"
+            )
+        for one in inputs:
+            name = _name_below(one, self._roots())
+            if name is not None and earlier.owns(name, self.root):
+                raise InputError(
+                    f"out: {self._shown} holds {printable(name)}, which this run reads and would "
+                    "replace; name another folder, or copy that file"
+                )
+        return self._replace(earlier)
+
+    def _replace(self, earlier: Marker) -> Marker:
+        """Move the earlier run aside, and return the marker of the new one."""
+        self._set_aside(earlier)
+        try:
+            if foreign := _foreign_names(self.root, earlier.folders):
+                _LOG.warning("%s also holds %s, which stays", self._shown, _listed(foreign))
+            return Marker.create(self.root, self._header)
+        except BaseException:  # the disk may be full
+            self._recover()
+            raise
+
+    def _refuse_foreign(self, marker: Marker | None) -> None:
+        """Raise InputError for a folder with visible files and without a marker."""
+        if marker is not None:
+            return
+        names = sorted(n for n in os.listdir(self.root) if not n.startswith("."))
+        if names:
+            raise InputError(
+                f"out must be a new or an empty folder, but {self._shown} holds {names[0]!r} and "
+                f"no {MARKER}: it is no run that may be replaced, or one by an earlier version; "
+                "name another folder, or remove it yourself"
+            )
+
+    def _replace_unattended(self) -> None:
+        """Close the run of this process in the same folder, as its object is left over.
+
+        An interactive session keeps objects of runs that have failed. Raises InputError where the
+        other run is inside its `with` statement, so that it goes on.
+        """
+        other = _OPEN.get(self.root)
+        if other is None or other._process != os.getpid():
+            return
+        if other.guarded:
+            raise InputError(
+                f"out: process {os.getpid()} on {platform.node()} is running into {self._shown}; "
+                "name another folder"
+            )
+        other.close_left_over()
+
+    def _set_aside(self, earlier: Marker) -> None:
+        """Move the files of the earlier run and its marker into `EARLIER`."""
+        aside = self.root / EARLIER
+        try:
+            aside.mkdir()
+        except FileExistsError as error:
+            raise InputError(
+                f"out: {self._shown} holds files in {EARLIER} that no run has written; move them "
+                "away, or name another folder"
+            ) from error
+        try:
+            move_run(earlier, self.root, aside)
+        except BaseException:
+            self._recover()
+            raise
+
+    def _recover(self) -> None:
+        """Remove the earlier run that was set aside, or move it back, if there is one.
+
+        Raises:
+            InputError: Foreign files are in the way; then nothing is moved.
+        """
+        aside = self.root / EARLIER
+        if not aside.is_dir() or aside.is_symlink():
+            return
+        outside, inside = self.root / MARKER, aside / MARKER
+        if outside.exists() and inside.exists() and outside.samefile(inside):
+            inside.unlink()  # killed while the marker itself was moved, by either way
+        current, earlier = Marker.read(self.root), Marker.read(aside)
+        if earlier is None:
+            # killed while the earlier run was moved aside, so that its marker is still outside;
+            # or after all of it was removed, when there is nothing left to move
+            if current is not None:
+                move_files(current, aside, self.root)
+        elif current is not None and current.finished:
+            remove_run(earlier, aside)
+        else:
+            _check_way(earlier, aside, self.root, current)
+            if current is None:
+                outside.unlink(missing_ok=True)  # a marker that was killed before its first line
+            kept = None if current is None else self._withdraw(current)
+            move_run(earlier, aside, self.root)
+            also = "" if kept is None else f"; that of the run that was stopped is in {kept}"
+            _LOG.warning("the earlier run is back in %s%s", self._shown, also)
+        _remove_empty_tree(aside)
+
+    def _withdraw(self, current: Marker) -> str | None:
+        """Take a run that has failed out of the folder, so that the earlier one can come back.
+
+        Results that can be resumed move to a folder `interrupted-...`, whose name is returned;
+        other files are removed.
+        """
+        if current.interrupted is None:
+            if not self._has_results(current):
+                remove_run(current, self.root)
+                return None
+            name = f"interrupted-{datetime.now():%Y%m%d-%H%M%S-%f}"
+            current.add(interrupted=name)  # a kill during the move: the next start goes on with it
+        assert current.interrupted is not None
+        target = self.root / current.interrupted
+        target.mkdir(exist_ok=True)
+        move_run(current, self.root, target)
+        return f"{self._shown}/{target.name}"
+
+    def _has_results(self, marker: Marker) -> bool:
+        """Return whether the journal of a run has more than its header, which is one line."""
+        record = marker.record
+        if record is None or not marker.owns(record, self.root):
+            return False
+        return (self.root / record).read_bytes().count(b"\n") > 1
+
+    def _check_free(self, name: str) -> None:
+        """Raise FileWriteError if something foreign stands under a name, or a link before it."""
+        path = self.root / name
+        if passes_link(self.root, name) or (
+            os.path.lexists(path) and not self.marker.owns(name, self.root)
+        ):
+            raise FileWriteError(
+                f"{printable(str(path))} was not written by this run, so it is not overwritten; "
+                "move it away, or name another folder"
+            )
+
+    def _name_of(self, path: Path) -> str:
+        """Return the name of a file relative to the folder."""
+        name = _name_below(path, self._roots())
+        assert name is not None
+        return name
+
+    def _roots(self) -> tuple[Path, Path]:
+        return self.root, self._given
+
+
+_OPEN: dict[Path, RunStore] = {}  # runs of this process that have not ended, by their root
+
+
+def store_of(path: Path) -> RunStore | None:
+    """Return the open run into whose folder a path leads, the innermost of several."""
+    found = [store for store in list(_OPEN.values()) if _name_below(path, store._roots())]
+    return max(found, key=lambda store: len(store.root.parts), default=None)
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise FileWriteError if `path` lies in the folder of an open run that did not write it."""
+    store = store_of(Path(path))
+    if store is not None:
+        store.check_writable(Path(path))
+
+
+def _name_below(path: Path, roots: tuple[Path, Path]) -> str | None:
+    """Return the name of a path below one of the roots, as written or with links resolved."""
+    for place in (Path(os.path.abspath(path)), Path(os.path.realpath(path.parent)) / path.name):
+        for root in roots:
+            if place != root and place.is_relative_to(root):
+                return place.relative_to(root).as_posix()
+    return None
+
+
+def _check_way(earlier: Marker, aside: Path, root: Path, current: Marker | None) -> None:
+    """Raise InputError if foreign files stand where files of the earlier run are to go back.
+
+    Args:
+        earlier: Marker of the run in `aside`.
+        aside: Folder of the earlier run.
+        root: Folder into which it goes back.
+        current: Marker of the failed run in `root`, whose files are not in the way.
+    """
+    blocked = []
+    for name in earlier.present(aside):
+        path = root / name
+        free = not os.path.lexists(path) or os.path.samestat(path.lstat(), (aside / name).lstat())
+        own = current is not None and current.owns(name, root)
+        above = [root / folder for folder in PurePosixPath(name).parents[:-1]]
+        way = all(not os.path.lexists(p) or (p.is_dir() and not p.is_symlink()) for p in above)
+        if not way or not (free or own):
+            blocked.append(name)
+    if blocked:
+        raise InputError(
+            f"out: the earlier run in {printable(str(aside))} cannot go back, as "
+            f"{_listed(blocked)} is in its way; move that away"
+        )
+
+
+def _remove_empty_tree(folder: Path) -> None:
+    """Remove a folder and those in it, as far as they are empty."""
+    for place, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):
+            os.rmdir(place)
+
+
+def _foreign_names(root: Path, own_folders: list[str], below: str = "") -> list[str]:
+    """Return the names of all that is left in a folder after the files of its run have moved."""
+    names: list[str] = []
+    for entry in sorted(os.scandir(root / below), key=lambda entry: entry.name):
+        name = f"{below}{entry.name}"
+        if name in OWN_NAMES:
+            continue
+        if name in own_folders and entry.is_dir(follow_symlinks=False):
+            names += _foreign_names(root, own_folders, f"{name}/")
+        else:
+            names.append(name)
+    return names
+
+
+def _listed(names: list[str]) -> str:
+    """Return names as they stand in a message."""
+    shown = ", ".join(printable(name) for name in names[:_NAMED_FILES])
+    rest = len(names) - _NAMED_FILES
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _lock(root: Path, shown: str) -> Callable[[], None]:
+    """Keep other processes out of a folder, and return the function that lets them in.
+
+    Args:
+        root: Folder in which the lock file is made.
+        shown: The folder as messages name it.
+
+    Raises:
+        InputError: Another process is in it, or a foreign file has the name of the lock.
+    """
+    path = root / LOCK
+    while True:
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise InputError(f"out: {path} is a link; move it away") from error
+            raise
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            holder = os.read(file, 200).decode(errors="replace").removeprefix(_LOCK_TEXT)
+            os.close(file)
+            raise InputError(
+                f"out: process {printable(holder)} is running into {shown}; wait for its end, or "
+                "name another folder"
+            ) from error
+        except OSError:  # a file system without locks
+            break
+        try:
+            if os.path.samestat(os.fstat(file), path.lstat()):
+                break
+        except FileNotFoundError:  # the last holder has removed the file between open and lock
+            pass
+        os.close(file)
+    if (content := os.read(file, 200)) and not content.startswith(_LOCK_TEXT.encode()):
+        os.close(file)
+        raise InputError(f"out: {path} is no lock of hybridctl; move it away")
+    os.ftruncate(file, 0)
+    os.pwrite(file, f"{_LOCK_TEXT}{os.getpid()} on {platform.node()}".encode(), 0)
+
+    def release() -> None:
+        path.unlink(missing_ok=True)
+        os.close(file)
+
+    return release
