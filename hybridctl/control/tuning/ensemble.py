@@ -26,6 +26,7 @@ from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
 from hybridctl.control.tracking import tracking_error
+from hybridctl.control.tuning.fingerprint import fingerprint
 from hybridctl.control.tuning.journal import Journal, completed
 from hybridctl.control.tuning.structure import WindowedGains
 from hybridctl.errors import GuardViolatedError, InputError, SimulationError
@@ -122,6 +123,8 @@ class Ensemble:
         """The statistics of these gains over all members."""
         crew = Crew(Here()) if self.executor is None else Crew(self.executor, len(self.members))
         label = f"{controller}:{digest(gains)}"
+        if self.record is not None:  # its configuration has what the trial is made of
+            label += f":{fingerprint(type(self.trial), 'trial')[:16]}"
         found = completed(
             partial(_attempt, self.trial, controller, gains),
             self.members,
