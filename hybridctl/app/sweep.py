@@ -457,7 +457,8 @@ def _rows(units: Sequence[Unit], results: Sequence[Mapping[str, Any]]) -> list[R
         for name, value in result["values"].items():
             title = f"result.{name}" if name in apart else name
             if title in row and (name in apart or name not in own):
-                raise InputError(f"results must not be called both {name!r} and {title!r}")
+                plain = title.removeprefix("result.")
+                raise InputError(f"results must not be called both {plain!r} and {title!r}")
             if name not in own or name in apart:
                 row[title] = value
         rows.append(row)

@@ -15,6 +15,7 @@ from attack.kills import COMMANDS, RECORDS, SIGNALS, begin, kill
 
 pytestmark = pytest.mark.slow
 KILLS = int(os.environ.get("HYBRIDCTL_KILLS", "2"))
+TIMES = {"simulation_seconds", "seconds_per_step", "times_real_time", "seconds"}
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -signal.SIGKILL}
 
 
@@ -47,7 +48,7 @@ def content(out):
 
 def untimed(value):
     if isinstance(value, dict):
-        return {k: untimed(v) for k, v in value.items() if "seconds" not in k}
+        return {k: untimed(v) for k, v in value.items() if k not in TIMES}
     return list(map(untimed, value)) if isinstance(value, list) else value
 
 
