@@ -72,7 +72,9 @@ def test_a_command_that_is_killed_leaves_nothing_behind_and_goes_on(number, undi
     duration, expected = undisturbed(name)
     out, process = tmp_path / "run", begin(name, tmp_path / "run")
     time.sleep(duration * drawn.uniform(0.1, 0.9))
-    if process.poll() is None:
+    if process.poll() is not None:
+        process.communicate()
+    else:
         alone, together = kill(process, sent, whole)
         print(f"{name} {sent.name} group={whole}: ended after {alone:.2f} s, all {together:.2f} s")
         said, errors = process.communicate(timeout=60)

@@ -12,7 +12,7 @@ from control.pushed_ball import Trial
 from hybridctl.app.experiment import journal_of
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.tuning import journal as journals
-from hybridctl.control.tuning.ensemble import Ensemble
+from hybridctl.control.tuning.ensemble import Ensemble, Outcome
 from hybridctl.control.tuning.journal import Journal, completed
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.workers import Crew, Here
@@ -96,6 +96,15 @@ def test_the_text_of_an_experiment_counts(tmp_path):
     assert found == [None, None, ("",)]
 
 
+def test_numbers_of_numpy_are_kept_and_what_json_does_not_hold_is_refused(tmp_path):
+    record = Journal(tmp_path / "r.jsonl", {})
+    record.put("x", (np.bool_(True), np.int64(3), np.float32(0.5), np.array([math.inf])))
+    assert Journal(record.path, {}).get("x") == (True, 3, 0.5, [math.inf])
+    with pytest.raises(InputError, match="got 1j"):
+        record.put("y", (1j,))
+    assert len(Journal(record.path, {})) == 1
+
+
 @dataclass(frozen=True)
 class Doubled(Trial):
     """The same trial, edited."""
@@ -113,3 +122,9 @@ def test_an_edited_trial_is_run_again(tmp_path):
     np.testing.assert_array_equal(edited.errors, 2.0 * first.errors)
     lines = (tmp_path / "runs.jsonl").read_text().splitlines()
     assert len({json.loads(line)[0] for line in lines[1:]}) == 4
+    for k in (3.0, 4.0):  # functions go by their code and what they enclose
+
+        def trial(controller, gains, member, k=k):
+            return Outcome(k, 0.0)
+
+        assert Ensemble(trial, [0], record=record)(gains).errors.tolist() == [k]

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from hybridctl import __version__
 from hybridctl.checks import quoted
 from hybridctl.control.tuning.fingerprint import canonical_form, canonical_text, fingerprint
@@ -78,9 +80,10 @@ class Journal:
         return tuple(self._known.values())
 
     def put(self, key: str, values: tuple[Any, ...]) -> None:
-        """Store values under a key."""
+        """Store values under a key. Raises `InputError` for what JSON does not hold."""
+        line = json.dumps([key, values, self._code], default=_as_json)
         with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps([key, values, self._code]) + "\n")
+            file.write(line + "\n")
         self._known[key] = values
 
     def _read(self) -> None:
@@ -106,6 +109,13 @@ class Journal:
             )
         if len(whole) < len(content):
             os.truncate(self.path, len(whole))
+
+
+def _as_json(value: Any) -> Any:
+    """Return numbers and arrays of numpy as those of JSON; `json.dumps` calls this for the rest."""
+    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biuf":
+        return value.tolist()
+    raise InputError(f"results that are kept must be numbers, text or lists, got {quoted(value)}")
 
 
 def _text(form: Any) -> str:
