@@ -25,7 +25,7 @@ from hybridctl.experiments.door_plants.sensing import Kind
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.experiment import Check, Findings, experiment
+from hybridctl.app.experiment import Check, Findings, experiment, sources
 from hybridctl.app.report import RunFolder, progress, record_table, table
 from hybridctl.checks import Array, member
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics, standard_error
@@ -160,7 +160,7 @@ def ensemble(
         folder = Path(config.record)
         folder.mkdir(parents=True, exist_ok=True)
         name = f"{law}-{plant.name}".replace(" ", "_").replace(",", "").replace(".", "_")
-        record = Journal(folder / f"{name}.jsonl", {"trial": repr(trial)})
+        record = Journal(folder / f"{name}.jsonl", {"trial": trial}, sources(config, ()))
     return Ensemble(trial, members, executor, record, penalty=1.0)
 
 

@@ -15,7 +15,6 @@ the salted filter leaves its band.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -203,7 +202,7 @@ def outcomes(
 ) -> list[tuple[FilterOutcome, ...]]:
     """All trials, in their order; those that the record has are not made again."""
     with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
-        made = completed(attempt, trials, workers, begin("runs"), record, json.dumps)
+        made = completed(attempt, trials, workers, begin("runs"), record)
     return [tuple(FilterOutcome(*each) for each in found) for found in made]
 
 

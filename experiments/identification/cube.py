@@ -11,7 +11,6 @@ from the last pose in flight is from the pose some time later.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -78,7 +77,7 @@ class LikelihoodTable:
         self, points: Array, numbers: Sequence[int], tick: Callable[[float], None] | None = None
     ) -> Array:
         cases = [(*point, number) for point in points.tolist() for number in numbers]
-        found = completed(self._found, cases, Crew(Here()), tick, self.journal, json.dumps)
+        found = completed(self._found, cases, Crew(Here()), tick, self.journal)
         return np.array(found, dtype=np.float64).reshape(len(points), len(numbers), 2)
 
     def _found(self, case: tuple[float, float, float, int]) -> tuple[float, int]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -29,10 +29,10 @@ from hybridctl.experiments.walking.walk import Walk, in_mid_step, in_step, pushe
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import __version__
+from hybridctl.app.experiment import journal_of
 from hybridctl.app.report import table
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.control.tuning.journal import Journal, completed
+from hybridctl.control.tuning.journal import completed
 from hybridctl.workers import Crew, Here
 
 RECORD = "walks.jsonl"
@@ -135,7 +135,7 @@ Found = dict[WalkTrial, list[tuple[int, str]]]  # steps and reason of a fall fro
 def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial]) -> Found:
     """All walks by trial, kept in the folder: those from the first start come before others."""
     settings = {"law": judge.law, "steps": judge.steps, "seed": judge.seed}
-    known = {"version": __version__, "settings": asdict(judge.config), **settings}
+    settings["compiled"] = judge.compiled
     taken = [(number, trial) for number, trial in enumerate(trials) if judge.takes(trial)]
     walks = [(*each, start) for start in range(starts) for each in taken]
     kept = completed(
@@ -143,8 +143,7 @@ def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial])
         walks,
         Crew(Here()),
         None,
-        Journal(folder / RECORD, known),
-        lambda walk: f"{walk[1]}, start {walk[2]}",
+        journal_of(folder / RECORD, judge.config, **settings),
     )
     found: Found = {trial: [] for _, trial in taken}
     for (_, trial, _), (steps, reason) in zip(walks, kept, strict=True):

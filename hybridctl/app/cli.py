@@ -136,6 +136,7 @@ class Asked:
 
         Raises `ClaimError`, in the end, where what was found does not hold what is claimed.
         """
+        from hybridctl.app.commands.signals import resumed_in
         from hybridctl.app.experiment import hold_claims
         from hybridctl.app.page.build import finish
         from hybridctl.app.page.transcript import Transcript
@@ -147,8 +148,9 @@ class Asked:
         with RunFolder(name, self.out, kind=kind, **options) as folder:
             console = Transcript()
             gc.freeze()  # what imports have left would be gone through by every full collection
-            find(folder, console)
-            finish(folder, console, summary, claim, look=self.look)
+            with resumed_in(folder.path, resumes):
+                find(folder, console)
+                finish(folder, console, summary, claim, look=self.look)
         hold_claims(folder)
 
 
@@ -289,6 +291,7 @@ def sweep(
     The numbers do not depend on how many workers there are. A worker that dies costs its unit
     only. Nested settings have dotted names, as in `--vary robot.hinge_damping=10:20:5`.
     """
+    from hybridctl.app.experiment import sources
     from hybridctl.app.models import experiment_module
     from hybridctl.app.sweep import PLAN, plan, run, write
     from hybridctl.app.sweep_result import Sweep
@@ -301,8 +304,9 @@ def sweep(
 
     def find(folder: RunFolder, console: Console) -> None:
         folder.write_configuration(base, seed=None)
+        code = sources(base, [unit.settings for unit in units])
         with crew(1 if workers is None else workers, dask) as found:
-            rows = run(units, folder, found, click.echo)
+            rows = run(units, folder, found, click.echo, code=code)
         write(Sweep(tuple(rows), tuple(units[0].varied)), folder, console)
 
     name = f"sweep-{Path(experiment).stem}"
@@ -480,20 +484,25 @@ def _switched(kind: type, arguments: list[str]) -> list[str]:
 
 
 def main() -> None:
-    """Entry point: errors raised on purpose end with one line and exit code 1.
+    """Run the command line, and end with one line and exit code 1 for an error raised on purpose.
 
-    The matrices are small, so one BLAS thread is fastest, unless the environment says otherwise.
+    Ctrl-C does, too, with exit code 130 (143 for SIGTERM). Matrices are small, so one BLAS thread
+    is fastest, unless the environment says otherwise.
     """
+    from hybridctl.app.commands.signals import stopped_by_signals
+
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        cli(prog_name="hybridctl")
+        with stopped_by_signals():
+            cli(prog_name="hybridctl")
     except HybridctlError as error:
         from hybridctl.checks import printable
 
         click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(1)
     except OSError as error:
-        reason = error.strerror or str(error) or type(error).__name__
-        where = "" if error.filename is None else f": {error.filename}"
-        click.echo(f"error: {reason}{where}", err=True)
+        where = f": {error.filename}" if error.filename else ""
+        click.echo(
+            f"error: {error.strerror or str(error) or type(error).__name__}{where}", err=True
+        )
         sys.exit(1)

@@ -7,6 +7,7 @@ config.json, runs, summary.json, checks.json, tables and figures.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import wraps
@@ -16,8 +17,9 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import __version__
 from hybridctl.app.report import RunFolder, Tick, progress, table
+from hybridctl.control.tuning.code_reading import source_digest
+from hybridctl.control.tuning.fingerprint import files_named
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import ClaimError
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -96,14 +98,32 @@ def experiment(
     return run
 
 
-def journal_of(path: Path, config: Any) -> Journal:
-    """The journal in which a study keeps its runs, to go on from where it was interrupted.
+def journal_of(path: Path, config: Any, **more: Any) -> Journal:
+    """Return the journal in which a study keeps its runs, to go on from where it was interrupted.
 
-    Who works on it (`workers`, `dask`) may change. Raises `InputError` for a journal of other
-    settings.
+    Args:
+        path: The file.
+        config: Settings of the study. Who works on it (`workers`, `dask`) may change.
+        more: What else the runs depend on, by name.
+
+    Raises:
+        InputError: For a journal of other settings.
     """
     settings = {k: v for k, v in asdict(config).items() if k not in ("workers", "dask")}
-    return Journal(path, {"version": __version__, "settings": settings})
+    return Journal(path, {"settings": settings, **more}, sources(config, settings))
+
+
+def sources(config: Any, settings: Any) -> dict[str, Any]:
+    """Return digests of the code of an experiment, and of the files that settings name.
+
+    Args:
+        config: Settings of the experiment: its code is the module of their class, with what that
+            imports outside of installed packages.
+        settings: Text among them that is the path of a file counts with what the file holds.
+    """
+    module = sys.modules.get(type(config).__module__)
+    source = None if module is None else source_digest(module)
+    return {"source": source, "files": dict(files_named(settings))}
 
 
 def studied(

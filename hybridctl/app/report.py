@@ -361,10 +361,12 @@ Tick = Callable[[float], None]
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON holds it: arrays as lists, infinities and NaN as None."""
+    """Return a value as JSON holds it: arrays as lists, infinities and NaN as None."""
+    if isinstance(value, np.ndarray | np.bool_):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | np.ndarray):
+    if isinstance(value, list | tuple):
         return [plain(v) for v in value]
     if isinstance(value, np.integer):
         return int(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import hashlib
 import json
 import math
 import sys
@@ -13,11 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import nullcontext
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from itertools import product
+from numbers import Real
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -26,20 +27,22 @@ from rich.console import Console
 from hybridctl.app.models import experiment_module, from_anywhere
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.report import RunFolder, json_or_text, plain, say, table
-from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep
+from hybridctl.app.report import RunFolder, json_or_text, say, table
+from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep, short
 from hybridctl.checks import count, did_you_mean, quoted, sequence
 from hybridctl.checks import function as check_function
+from hybridctl.control.tuning.fingerprint import canonical_form, fingerprint
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import HybridctlError, InputError, UnknownNameError
 from hybridctl.files import atomic
 from hybridctl.settings import typed
-from hybridctl.workers import Crew, crew
+from hybridctl.workers import Crew, call_numbered, crew
 
 PLAN = "sweep.jsonl"
 MOST_UNITS = 1_000_000
 _PRINTED = 200  # rows of a table that is printed
 _ENTRIES = 16  # of a list that become columns
+_ENTRIES_OF_ROWS = {"status", "message"}  # beside what varied and results
 _TIMES = frozenset({"simulation_seconds", "seconds_per_step"})  # how long a run took, not a result
 
 Settings = dict[str, Any]
@@ -58,14 +61,16 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """A name for the file of its results: the same for the same settings."""
-        content = json.dumps([self.experiment, plain(self.settings)], sort_keys=True, default=repr)
-        return hashlib.sha256(content.encode()).hexdigest()[:20]
+        """Name of its results in a folder: it differs where a setting differs.
+
+        Raises `InputError` for a setting without a canonical form, see `fingerprint`.
+        """
+        return fingerprint([self.experiment, canonical_form("grid", self.settings)])
 
     @property
     def label(self) -> str:
         """What varies, in words."""
-        return ", ".join(f"{name}={value}" for name, value in self.varied.items())
+        return ", ".join(f"{name}={short(value)}" for name, value in self.varied.items())
 
 
 def plan(experiment: str, base: Any, vary: Sequence[str], seeds: int | None) -> tuple[Unit, ...]:
@@ -171,12 +176,17 @@ def _called(function: Callable[..., Any], unit: Unit) -> Row:
 
 
 def _outcome_of(run: Callable[[], Any]) -> Row:
+    """Return status, message and numbers of a run; raises for a result that `numbers` refuses."""
     try:
-        found = plain(run())
+        found = run()
     except HybridctlError as error:
         return {"status": FAILED, "message": str(error), "values": {}}
-    named = numbers(found, "" if isinstance(found, dict) else "result")
-    return {"status": DONE, "message": "", "values": dict(named)}
+    values: dict[str, Any] = {}
+    for name, value in numbers(found, "" if isinstance(found, Mapping) else "result"):
+        if name in values:
+            raise InputError(f"results must have different names, got {name!r} twice")
+        values[name] = value
+    return {"status": DONE, "message": "", "values": values}
 
 
 def sweep(
@@ -190,22 +200,36 @@ def sweep(
 ) -> Sweep:
     """Call a function for every combination of a grid; its numbers make one table.
 
-    function: of the names of the grid as keywords. It returns a number, or numbers in a mapping,
-    which may be nested and get dotted names. Where it raises an error of hybridctl, such as a
-    simulation that cannot go on, the run has "failed"; other errors end the sweep.
-    grid: the values of each name, of which all combinations are taken, the last name changing
-    fastest; or a list of the combinations.
-    workers: this process (1), as many others (0 for one on each processor), or any executor of
-    `concurrent.futures`, such as that of a Dask client, `client.get_executor()`. Other processes
-    import the function: it has to be in a module, and a script that starts them needs
-    `if __name__ == "__main__":`. The rows do not depend on who made them.
-    out: a folder for the table, results as they come, and a page with a plot; a sweep that was
-    stopped goes on there. overwrite: replaces another sweep in it; files that no run has written
-    stay, and a folder with such files only is refused. tell: called with a line on each
-    run that ends, such as `print`.
+    Every point of the grid has a row of its own, also where two are equal. The rows do not depend
+    on who computes them.
 
-    Raises `InputError` for a grid without values, and for a function that other processes cannot
-    import.
+    Args:
+        function: Takes the names of the grid as keywords, and returns a number, or numbers in a
+            mapping, which may be nested and get dotted names; see `numbers`. Where it raises an
+            error of hybridctl, such as a simulation that cannot go on, the run has "failed"; other
+            errors end the sweep.
+        grid: The values of each name, of which all combinations are taken, the last name changing
+            fastest; or a list of the combinations. Without `out` values may be any objects.
+        workers: This process (1), as many others (0 for one on each processor), or any executor of
+            `concurrent.futures`, such as that of a Dask client, `client.get_executor()`. Other
+            processes import the function: it has to be in a module, and a script that starts them
+            needs `if __name__ == "__main__":`.
+        out: Folder for the table, results as they come, and a page with a plot. A sweep that was
+            stopped goes on there. Results are found again by the values of the grid, which then
+            are numbers, text, arrays, or dataclasses, lists and mappings of these (see
+            `fingerprint.canonical_form`). Where the code of the function has changed, with what it
+            uses, or the version of hybridctl, they are computed anew.
+        overwrite: Whether another sweep in `out` is replaced. Files that no run has written stay; a
+            folder with such files only is refused.
+        tell: Called with a line on each run that ends, such as `print`.
+
+    Returns:
+        The rows.
+
+    Raises:
+        InputError: For a grid without values, for a function that other processes cannot import,
+            for a result that is no number, for a value or a function that cannot be told from
+            others in `out`, and for a folder with results of another grid.
     """
     check_function("function", function)
     points = _points(grid)
@@ -224,10 +248,9 @@ def sweep(
     own = (
         nullcontext(Crew(workers, len(points))) if isinstance(workers, Executor) else crew(workers)
     )
+    job, code = partial(_called, function), {} if folder is None else {"function": function}
     with folder or nullcontext(), own as found:
-        rows = run(
-            units, folder, found, tell or (lambda line: None), job=partial(_called, function)
-        )
+        rows = run(units, folder, found, tell or (lambda line: None), job=job, code=code)
         result = Sweep(tuple(rows), tuple(units[0].varied))
         if folder is not None:
             console = Transcript(quiet=True)
@@ -269,44 +292,103 @@ def run(
     tell: Callable[[str], None],
     *,
     job: Callable[[Unit], Row] = work,
+    code: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Row]:
-    """Run the units that have no result in the folder yet; a row for each, in their order.
+    """Run the units that have no result in the folder yet.
 
     Each result is written as it comes, so that an interrupted sweep goes on where it was. A unit
     whose worker is lost has the status "lost" and no result; the others are not touched by it.
+
+    Args:
+        units: All units; equal ones are run each.
+        folder: Where results are kept and looked up, if anywhere.
+        workers: Who runs them.
+        tell: Called with a line on each unit that ends.
+        job: What is run.
+        code: What results depend on beside the units, by name, such as the function. Results of
+            other code in the folder are not used.
+
+    Returns:
+        A row for each unit, in their order.
+
+    Raises:
+        InputError: For a folder with results of other units.
     """
-    rows, record = dict[str, Row](), None
-    keys = [unit.key for unit in units]
+    for name in _ENTRIES_OF_ROWS & units[0].varied.keys():
+        raise InputError(f"grid must not have the name {name!r}, which every row has of its own")
+    found, record, keys = dict[int, Row](), None, list[str]()
     if folder is not None:
-        varied = plain([unit.varied for unit in units])
-        asked = {"experiment": units[0].experiment, "units": keys, "varied": varied}
-        record = Journal(folder / PLAN, asked)
-        rows = {key: found[0] for key in keys if (found := record.get(key)) is not None}
-    if rows:
-        tell(f"{len(rows)} of {len(units)} runs have results already")
-    left = [unit for unit, key in zip(units, keys, strict=True) if key not in rows]
-    for unit, future in workers.finished(job, left):
-        row = rows[unit.key] = _outcome(future)
+        keys = list(_different(unit.key for unit in units))
+        shown = [{name: _shown(value) for name, value in unit.varied.items()} for unit in units]
+        known = {"experiment": units[0].experiment, "units": keys, "varied": shown}
+        record = Journal(folder / PLAN, known, code)
+        if record.others:
+            tell(f"{record.others} results of other code or another version are not used")
+        stored = ((k, record.get(key)) for k, key in enumerate(keys))
+        found = {k: row[0] for k, row in stored if row is not None}
+    if found:
+        tell(f"{len(found)} of {len(units)} runs have results already")
+    left = [(k, unit) for k, unit in enumerate(units) if k not in found]
+    for (k, unit), future in workers.finished(partial(call_numbered, job), left):
+        row = found[k] = _outcome(future)
         if record is not None and row["status"] != LOST:
-            record.put(unit.key, (row,))
+            record.put(keys[k], (row,))
         note = f": {row['message']}" if row["message"] else ""
-        tell(f"[{len(rows)}/{len(units)}] {unit.label}: {row['status']}{note}")
-    return [_row(unit, rows[key]) for unit, key in zip(units, keys, strict=True)]
+        tell(f"[{len(found)}/{len(units)}] {unit.label}: {row['status']}{note}")
+    return _rows(units, [found[k] for k in range(len(units))])
+
+
+def _different(keys: Iterable[str]) -> Iterator[str]:
+    """Yield the keys, those that came before with a number."""
+    seen = Counter[str]()
+    for key in keys:
+        seen[key] += 1
+        yield key if seen[key] == 1 else f"{key}-{seen[key]}"
+
+
+def _shown(value: Any) -> Any:
+    """Return a setting as the first line of a journal shows it; `Unit.key` determines it."""
+    return value.item() if isinstance(value, np.bool_ | np.number) else value
 
 
 def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
-    """The numbers in nested results with their dotted names; of lists the first entries.
+    """Yield the numbers in nested results with their dotted names.
 
-    An entry of a list that names its "quantity" goes by that, others by their place.
+    Truth values are numbers, and nan and infinities are kept. A complex number has two, its `real`
+    and `imag`. Of a list or an array the first entries are taken; an entry that names its
+    "quantity" goes by that, others by their place. Text and None are left out.
+
+    Args:
+        value: Numbers, text, None, or lists, tuples, arrays and mappings of these.
+        name: Dotted name of the value.
+
+    Yields:
+        Name and number.
+
+    Raises:
+        InputError: For anything else; it would be missing in a run that is called done.
     """
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, complex):
+        value = {"real": value.real, "imag": value.imag}
     if isinstance(value, Mapping):
         children = [(str(key), child) for key, child in value.items() if key not in _TIMES]
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         children = [(_name_of(child, k), child) for k, child in enumerate(value[:_ENTRIES])]
-    else:
-        if isinstance(value, int | float):
-            yield name, value
+    elif isinstance(value, int | float):
+        yield name, value
         return
+    elif isinstance(value, Real | Decimal):
+        yield name, float(value)
+        return
+    elif isinstance(value, str | None):
+        return
+    else:
+        raise InputError(
+            f"result {name!r} must be a number, or numbers in lists and mappings, got "
+            f"{quoted(value)}"
+        )
     for key, child in children:
         yield from numbers(child, f"{name}.{key}" if name else key)
 
@@ -327,9 +409,16 @@ def write_table(folder: RunFolder, rows: Sequence[Row]) -> list[Path]:
         from pyarrow import parquet
     except ImportError:
         return [folder / "table.csv"]
-    content = pa.table({name: [row.get(name) for row in rows] for name in columns})
+
+    def column(name: str) -> Any:
+        values = [row.get(name) for row in rows]
+        try:
+            return pa.array(values)
+        except (pa.ArrowException, TypeError, OverflowError):  # values of several types
+            return pa.array([None if value is None else str(value) for value in values])
+
     with atomic(folder / "table.parquet") as temporary:
-        parquet.write_table(content, temporary)
+        parquet.write_table(pa.table({name: column(name) for name in columns}), temporary)
     return [folder / "table.csv", folder / "table.parquet"]
 
 
@@ -355,6 +444,31 @@ def _outcome(future: Future[Row]) -> Row:
         return {"status": LOST, "message": f"its worker died: {error}", "values": {}}
 
 
-def _row(unit: Unit, result: Mapping[str, Any]) -> Row:
-    entries = {"status": result["status"], "message": result["message"]}
-    return {**unit.varied, **entries, **result["values"]}
+def _rows(units: Sequence[Unit], results: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return what varied, status, message and results of each unit.
+
+    A result with the name of a setting is that setting if it has its value in all rows; otherwise
+    it is called `result.NAME`. So is one with the name of another entry.
+    """
+    own, apart = {*_ENTRIES_OF_ROWS, *units[0].varied}, set[str]()
+    for unit, result in zip(units, results, strict=True):
+        for name in own & result["values"].keys():
+            if name not in unit.varied or not _is_same(unit.varied[name], result["values"][name]):
+                apart.add(name)
+    rows = []
+    for unit, result in zip(units, results, strict=True):
+        row = {**unit.varied, "status": result["status"], "message": result["message"]}
+        for name, value in result["values"].items():
+            title = f"result.{name}" if name in apart else name
+            if title in row and (name in apart or name not in own):
+                plain = title.removeprefix("result.")
+                raise InputError(f"results must not be called both {plain!r} and {title!r}")
+            if name not in own or name in apart:
+                row[title] = value
+        rows.append(row)
+    return rows
+
+
+def _is_same(setting: Any, result: Any) -> bool:
+    """Return whether a result is the value of a setting; 1 and 1.0 are the same, nan is none."""
+    return isinstance(setting, int | float | np.number | np.bool_) and bool(setting == result)

@@ -12,7 +12,7 @@ import numpy as np
 from rich.table import Table
 
 from hybridctl.app.report import table
-from hybridctl.checks import Array, member
+from hybridctl.checks import Array, member, quoted
 from hybridctl.errors import InputError
 from hybridctl.hybrid.frames import pandas
 from hybridctl.tables import html_table
@@ -25,6 +25,7 @@ _SAME = 1e-9  # of the largest value of a result: what differs less does not var
 _ROUNDING = 1e-12  # a result that is nowhere larger is zero
 _DRAWN, _TOLD, _LINES = 6, 6, 8  # results in a figure and in a table, lines in a panel
 _ON_A_LINE = 20  # letters of a name
+_LONGEST_SETTING = 60  # characters of an object in a table
 _SEED = "seed"
 
 Row = dict[str, Any]
@@ -140,11 +141,13 @@ class Sweep:
     def _groups(self, axis: str) -> Iterator[tuple[str, list[Row]]]:
         """Runs that differ along the axis and by seed alone, and what they have in common."""
         others = [name for name in self.varied if name not in (axis, _SEED)]
-        groups: dict[str, list[Row]] = {}
+        groups: dict[tuple[Any, ...], list[Row]] = {}
         for row in self.rows:
-            key = ", ".join(f"{name}={_cell(row[name])}" for name in others)
+            # By what the values are: their labels are rounded or cut short.
+            key = tuple(_identity(row[name]) for name in others)
             groups.setdefault(key, []).append(row)
-        yield from groups.items()
+        for rows in groups.values():
+            yield ", ".join(f"{name}={_cell(rows[0][name])}" for name in others), rows
 
     def _lines(self, axis: str, name: str, groups: Sequence[tuple[str, list[Row]]]) -> Any:
         from hybridctl.app.plots import CURVES, Line
@@ -165,8 +168,21 @@ def _mean(values: Array) -> float:
     return float(known.mean()) if len(known) else np.nan
 
 
+def _identity(value: Any) -> Any:
+    """Return what tells values apart: of numbers and text the exact value, else the object."""
+    return repr(value) if isinstance(value, int | float | str | None) else id(value)
+
+
+def short(value: Any) -> str:
+    """Return a setting in a few words: numbers and text whole, of others the first characters."""
+    if isinstance(value, int | float | str | None):
+        return str(value)
+    text = quoted(value)
+    return text if len(text) <= _LONGEST_SETTING else f"{text[:_LONGEST_SETTING]}..."
+
+
 def _cell(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else short(value)
 
 
 def _wrapped(name: str) -> str:

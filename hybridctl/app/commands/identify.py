@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -13,8 +14,10 @@ from rich.console import Console
 
 from hybridctl.app.commands.filter import load_log
 from hybridctl.app.models import find_model, from_anywhere
-from hybridctl.app.report import RunFolder, plain, say, table
+from hybridctl.app.report import RunFolder, say, table
 from hybridctl.checks import Array, array, member, quoted
+from hybridctl.control.tuning.code_reading import source_digest
+from hybridctl.control.tuning.fingerprint import files_named, fingerprint
 from hybridctl.control.tuning.journal import Journal
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
@@ -27,6 +30,7 @@ from hybridctl.estimation.identify import (
     profile,
 )
 from hybridctl.estimation.record import Record
+from hybridctl.robot_file import RobotFile
 from hybridctl.settings import least_and_most
 from hybridctl.workers import crew
 
@@ -114,7 +118,9 @@ def run(
     console: Console,
 ) -> None:
     """Identify into a folder, which may be that of a run that was stopped."""
-    record = Journal(folder / STATE, _asked(request, problem.settings))
+    record = Journal(
+        folder / STATE, _asked(request, problem.settings), _code(request, problem.records)
+    )
     folder.write_configuration(problem.settings, seed=None)
     try:
         done = [LikelihoodPoint.from_dict(content) for (content,) in record.values()]
@@ -146,7 +152,20 @@ def _asked(request: IdentifyRequest, settings: FilterSettings) -> dict[str, Any]
         "segments": request.segments,
         "until": request.until,
         "mapping": None if request.mapping is None else str(request.mapping),
-        "settings": plain(asdict(settings)),
+        "settings": asdict(settings),
+    }
+
+
+def _code(request: IdentifyRequest, records: tuple[Record, ...]) -> dict[str, Any]:
+    """Return what evaluations are computed by: the code or the files of the model, and the logs."""
+    function = find_model(request.model).function
+    module, robot = sys.modules.get(function.__module__), getattr(function, "__self__", None)
+    urdf = robot.path.parent / robot.robot.urdf if isinstance(robot, RobotFile) else ""
+    return {
+        "source": None if module is None else source_digest(module),
+        "robot": robot,
+        "files": dict(files_named([urdf])),
+        "records": fingerprint(records, "records"),
     }
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -26,6 +27,7 @@ from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
 from hybridctl.control.tracking import tracking_error
+from hybridctl.control.tuning.fingerprint import fingerprint
 from hybridctl.control.tuning.journal import Journal, completed
 from hybridctl.control.tuning.structure import WindowedGains
 from hybridctl.errors import GuardViolatedError, InputError, SimulationError
@@ -104,7 +106,9 @@ class Ensemble:
     """Members `members` of a trial; called with gains and a controller.
 
     executor: any of concurrent.futures, or None to run here. record: where outcomes are kept and
-    looked up. advance: called once for each outcome. penalty: the error of a run that fails.
+    looked up, by controller, gains, member and the code of the trial's class; what the trial is
+    made of belongs to the configuration of the record. advance: called once for each outcome.
+    penalty: the error of a run that fails.
     """
 
     trial: Trial
@@ -122,6 +126,10 @@ class Ensemble:
         """The statistics of these gains over all members."""
         crew = Crew(Here()) if self.executor is None else Crew(self.executor, len(self.members))
         label = f"{controller}:{digest(gains)}"
+        if self.record is not None:
+            is_function = isinstance(self.trial, FunctionType | MethodType | partial)
+            code = self.trial if is_function else type(self.trial)
+            label += f":{fingerprint(code, 'trial')[:16]}"
         found = completed(
             partial(_attempt, self.trial, controller, gains),
             self.members,

@@ -1,0 +1,108 @@
+"""What Python code executes and reads: its bytecode, names, modules and their source."""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import sys
+import sysconfig
+from itertools import pairwise
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
+_LOADS |= {"LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"}
+_ADDING = {"append", "appendleft", "extend", "add", "update", "put"}
+"""Methods that put something into an object and return nothing of it."""
+_INSTALLED_IN = ("site-packages", "dist-packages")
+_PYTHON = sysconfig.get_paths()["stdlib"]
+
+
+def instructions_digest(code: CodeType) -> str:
+    """Return a digest of the instructions of a code, without its constants.
+
+    Lines of the source are not part of it. Bytecode of another version of Python differs.
+    """
+    parts = (
+        sys.implementation.cache_tag,
+        code.co_code,
+        getattr(code, "co_exceptiontable", b""),  # from Python 3.11 on; before, it is in the code
+        (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
+        (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags),
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def names_read(code: CodeType) -> set[str]:
+    """Return the names from outside whose values a code reads, with the codes within it.
+
+    A list that is only appended to is not read: a function that notes its calls there returns the
+    same without it.
+    """
+    found = set()
+    for one, following in pairwise([*dis.get_instructions(code), None]):
+        if one is not None and one.opname in _LOADS and not _adds(following):
+            found.add(str(one.argval))
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found |= names_read(constant)
+    return found
+
+
+def _adds(instruction: dis.Instruction | None) -> bool:
+    """Return whether an instruction takes a method of `_ADDING` from the object before it."""
+    if instruction is None or instruction.opname not in ("LOAD_METHOD", "LOAD_ATTR"):
+        return False
+    return instruction.argval in _ADDING
+
+
+def is_installed(name: str | None) -> bool:
+    """Return whether a module belongs to Python, hybridctl or an installed package."""
+    top = (name or "").partition(".")[0]
+    if top in ("hybridctl", "__main__"):  # the latter is a name of the standard library, too
+        return top == "hybridctl"
+    module = sys.modules.get(name or "")
+    file = getattr(module, "__file__", None) or getattr(sys.modules.get(top), "__file__", None)
+    if file is None:
+        return top in sys.stdlib_module_names
+    path = Path(file)
+    return any(part in _INSTALLED_IN for part in path.parts) or path.is_relative_to(_PYTHON)
+
+
+def source_digest(module: ModuleType) -> str | None:
+    """Return a digest of the text of a module and of others that it imports, directly or not.
+
+    Installed packages are left out. None for a module without a file, as of a notebook.
+    """
+    waiting, files = [module], dict[str, bytes]()
+    while waiting:
+        one = waiting.pop()
+        file = getattr(one, "__file__", None)
+        if file is None or one.__name__ in files:
+            continue
+        try:
+            files[one.__name__] = Path(file).read_bytes()
+        except OSError:
+            continue
+        waiting += _modules_used(one)
+    if module.__name__ not in files:
+        return None
+    total = hashlib.sha256()
+    for name in sorted(files):
+        # Which name a script has depends on who starts it.
+        label = "" if name in (module.__name__, "__main__") else name
+        total.update(f"{label} {len(files[name])} ".encode() + files[name])
+    return total.hexdigest()[:32]
+
+
+def _modules_used(module: ModuleType) -> list[ModuleType]:
+    """Return the modules, other than installed ones, of which a module holds something."""
+    found: dict[str, Any] = {}
+    for value in vars(module).values():
+        name = value.__name__ if isinstance(value, ModuleType) else None
+        if name is None and (callable(value) or isinstance(value, type)):
+            name = getattr(value, "__module__", None)
+        if isinstance(name, str) and not is_installed(name):
+            found[name] = sys.modules.get(name)
+    return [one for one in found.values() if isinstance(one, ModuleType)]

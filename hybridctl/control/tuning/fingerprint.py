@@ -1,0 +1,376 @@
+"""Canonical forms of settings and of code, by which kept results are found again.
+
+A journal keeps results by what they depend on. `canonical_form` describes a value such that two
+values with one form are the same for a computation, whoever made them, in whichever process:
+
+- None, truth values, whole numbers, finite floats and text stand for themselves, lists and mappings
+  of text to values too. All else is tagged by a key that begins with "$".
+- Floats are exact: nan, inf, -inf and -0.0 are four values, and 1 is not 1.0.
+- Arrays go by type, shape and the digest of all their bytes.
+- Dataclasses, named tuples and msgspec structs go by their class and fields.
+- Functions and classes go by their code: by name within installed packages (whose versions a
+  journal has to name), else by what is executed: the bytecode with its constants, defaults,
+  closure, and whatever globals it reads. Comments and layout do not matter, the version of Python
+  does.
+
+Other objects have no form and are refused by name: two of them cannot be told apart for sure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from functools import cached_property, partial
+from pathlib import Path, PurePath
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import numpy as np
+
+from hybridctl.checks import quoted
+from hybridctl.control.tuning.code_reading import (
+    instructions_digest,
+    is_installed,
+    names_read,
+    source_digest,
+)
+from hybridctl.errors import InputError
+
+_EXACT_REPR = (date, datetime, time, timedelta, Decimal, Fraction, UUID, range, type(...))
+"""Types whose representation determines the value."""
+_ARRAYS = (np.ndarray, np.memmap, np.matrix)
+"""Arrays that are described by their entries alone; other subclasses hold more, such as units."""
+_MAPPINGS = (dict, OrderedDict, MappingProxyType)
+_LARGEST_DECIMAL = 2**64
+"""Whole numbers above it are hexadecimal: Python refuses decimals of more than 4300 digits."""
+
+
+def canonical_form(name: str, value: Any) -> Any:
+    """Return what JSON can hold and what determines a value.
+
+    Args:
+        name: Name of the argument, for errors.
+        value: A setting, or a function.
+
+    Returns:
+        The form: None, bool, int, float, str, and lists and dicts of forms.
+
+    Raises:
+        InputError: For an object that has no canonical form; the message names where it stands.
+    """
+    try:
+        return _Description().form(name, value)
+    except RecursionError as error:
+        raise InputError(f"{name} is nested too deeply, got {quoted(value)}") from error
+
+
+def canonical_text(name: str, value: Any) -> str:
+    """Return the canonical form as one line of JSON; raises as `canonical_form` does."""
+    return json.dumps(canonical_form(name, value), sort_keys=True)
+
+
+def fingerprint(value: Any, name: str = "value") -> str:
+    """Return 32 hexadecimal digits that determine a value; raises as `canonical_form` does."""
+    return _digest(canonical_text(name, value).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+class _Description:
+    """Describes one value with all that it holds.
+
+    Attributes:
+        _open: Ids of the objects around the present one, from the outermost. One that holds itself
+            is described by its place in this list.
+        _known: Forms of functions and classes that have been described, by id.
+    """
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+        self._known: dict[int, Any] = {}
+
+    def form(self, where: str, value: Any) -> Any:
+        """Return the form of a value; `where` says where it stands, for errors."""
+        kind = type(value)
+        if value is None or kind in (bool, str):
+            return value
+        if kind is int:
+            return value if abs(value) < _LARGEST_DECIMAL else {"$int": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"$float": repr(value)}
+        if id(value) in self._known:
+            return self._known[id(value)]
+        if id(value) in self._open:
+            return {"$again": self._open.index(id(value))}
+        self._open.append(id(value))
+        try:
+            found = self._scalar_form(where, value)
+            for describe in (self._container_form, self._object_form, self._code_form):
+                found = describe(where, value) if found is None else found
+        finally:
+            self._open.pop()
+        if found is None:
+            raise InputError(
+                f"{where} cannot be told from others, so that results with it in a folder would be "
+                f"mixed up: a {kind.__name__} has no canonical form, got {quoted(value)}. Give the "
+                "numbers, text, arrays or dataclasses that it is made of, or no folder"
+            )
+        return found
+
+    def _scalar_form(self, where: str, value: Any) -> Any:
+        """Return the form of an enum, a number, bytes, a path or an array; None for the rest."""
+        if isinstance(value, Enum):
+            return {"$enum": [self.form(where, type(value)), value.name]}
+        if isinstance(value, np.ndarray):
+            return self._array_form(where, value)
+        if isinstance(value, np.generic) and not value.dtype.hasobject:
+            return {"$number": [value.dtype.str, value.tobytes().hex()]}
+        if type(value) is complex:
+            return {"$complex": [self.form(where, value.real), self.form(where, value.imag)]}
+        if type(value) in (bytes, bytearray):
+            return {"$bytes": [len(value), _digest(value)]}
+        if isinstance(value, PurePath):
+            return {"$path": str(value)}
+        if isinstance(value, _EXACT_REPR) and type(value) in _EXACT_REPR:
+            return {f"${type(value).__name__}": repr(value)}
+        return None
+
+    def _array_form(self, where: str, value: Any) -> Any:
+        if type(value) is np.ma.MaskedArray:
+            mask = np.ma.getmaskarray(value)
+            return {"$masked": [self.form(where, value.filled()), self.form(where, mask)]}
+        if type(value) not in _ARRAYS:
+            return None
+        if value.dtype.hasobject:
+            entries = [self.form(where, entry) for entry in value.ravel().tolist()]
+            return {"$objects": [list(value.shape), entries]}
+        kind = value.dtype.descr if value.dtype.names else value.dtype.str
+        return {"$array": [str(kind), list(value.shape), _digest(value.tobytes())]}
+
+    def _container_form(self, where: str, value: Any) -> Any:
+        """Return the form of a list, tuple, set or mapping; None for what is none."""
+        kind = type(value)
+        if kind is list:
+            return [self.form(f"{where}[{k}]", entry) for k, entry in enumerate(value)]
+        if isinstance(value, tuple):
+            entries = [self.form(f"{where}[{k}]", entry) for k, entry in enumerate(value)]
+            if kind is tuple:
+                return {"$tuple": entries}
+            named = hasattr(kind, "_fields")
+            return {"$tuple": entries, "$type": self.form(where, kind)} if named else None
+        if kind in (set, frozenset):
+            entries = [self.form(f"{where}, an entry", entry) for entry in value]
+            return {f"${kind.__name__}": sorted(entries, key=_sort_key)}
+        if kind not in _MAPPINGS:
+            return None
+        if all(type(key) is str and not key.startswith("$") for key in value):
+            return {key: self.form(f"{where}.{key}", entry) for key, entry in value.items()}
+        pairs = [
+            [self.form(f"{where}, a key", key), self.form(f"{where}[{quoted(key)}]", entry)]
+            for key, entry in value.items()
+        ]
+        return {"$mapping": sorted(pairs, key=_sort_key)}
+
+    def _object_form(self, where: str, value: Any) -> Any:
+        """Return the form of a dataclass or a struct: its class and fields; None for the rest."""
+        kind = type(value)
+        if is_dataclass(kind):
+            # What a class does not pickle is not part of its value, such as the system of a run.
+            own = _own_state(value)
+            entries = (
+                {f.name: getattr(value, f.name) for f in fields(value)} if own is None else own
+            )
+        elif isinstance(value, msgspec.Struct):
+            entries = {name: getattr(value, name) for name in kind.__struct_fields__}
+        else:
+            return None
+        held = {name: self.form(f"{where}.{name}", entry) for name, entry in entries.items()}
+        return {"$object": self.form(where, kind), "$fields": held}
+
+    def _code_form(self, where: str, value: Any) -> Any:
+        """Return the form of a function, a class or a module; None for what is none."""
+        if isinstance(value, ModuleType):
+            own = is_installed(value.__name__)
+            return {"$module": [value.__name__, None if own else source_digest(value)]}
+        if isinstance(value, partial):
+            parts = (value.func, value.args, value.keywords)
+            return {"$partial": [self.form(where, part) for part in parts]}
+        if isinstance(value, MethodType):
+            return {"$method": [self.form(where, value.__func__), self.form(where, value.__self__)]}
+        if isinstance(value, staticmethod | classmethod):
+            return {f"${type(value).__name__}": self.form(where, value.__func__)}
+        if isinstance(value, property):
+            parts = (value.fget, value.fset)
+            return {"$property": [self.form(where, part) for part in parts]}
+        if isinstance(value, cached_property):
+            return {"$property": self.form(where, value.func)}
+        if isinstance(value, FunctionType | type):
+            return self._named_form(where, value)
+        if isinstance(value, np.ufunc):
+            return {"$name": f"numpy.{value.__name__}"}
+        if isinstance(value, BuiltinFunctionType) and _is_of_module(value):
+            return {"$name": f"{value.__module__}.{value.__qualname__}"}
+        wrapped = getattr(value, "__wrapped__", None)  # as of `functools.lru_cache`
+        if callable(value) and wrapped is not None:
+            return {"$wraps": self.form(where, wrapped)}
+        return None
+
+    def _named_form(self, where: str, value: Any) -> Any:
+        """Return the form of a Python function or a class, and remember it."""
+        if is_installed(value.__module__) and _is_importable(value):
+            found = {"$name": f"{value.__module__}.{value.__qualname__}"}
+        else:
+            describe = self._class_parts if isinstance(value, type) else self._function_parts
+            text = json.dumps(describe(value), sort_keys=True)
+            found = {"$code": value.__qualname__, "$digest": _digest(text.encode())}
+        self._known[id(value)] = found
+        return found
+
+    def _function_parts(self, function: FunctionType) -> Any:
+        """Return what a call executes: code, defaults, and what it reads from around it.
+
+        Globals have the values that their module gives them, so that the text of the module stands
+        for those without a form. So do the closures of functions that can be imported, which their
+        decorators made. Other closures vary from function to function and need a form.
+        """
+        code, module = function.__code__, sys.modules.get(function.__module__ or "")
+        title = f"function {function.__qualname__!r}"
+        made_here = module if _is_importable(function) else None
+        read = names_read(code)
+        around = {}
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            if name in read:
+                around[name] = self._form_or_source(
+                    f"{title} uses {name!r}, which", cell, made_here
+                )
+        for name in sorted(read & function.__globals__.keys()):
+            value = function.__globals__[name]
+            around[f"global {name}"] = self._form_or_source(
+                f"{title} uses {name!r}, which", value, module
+            )
+        defaults = (function.__defaults__, function.__kwdefaults__)
+        return [
+            self.form(f"{title}, its constants", _instructions(code)),
+            self._form_or_source(f"{title} has defaults, which", defaults, made_here),
+            around,
+        ]
+
+    def _class_parts(self, kind: type) -> Any:
+        """Return what makes a class: its bases, functions and constants.
+
+        Functions that `dataclass` writes follow from the fields, and are left out.
+        """
+        module, parts = sys.modules.get(kind.__module__), {}
+        for name, value in vars(kind).items():
+            special = name.startswith("__") and name.endswith("__")
+            if special and not (isinstance(value, FunctionType) and not _is_written(value)):
+                continue
+            if type(value).__name__ in ("member_descriptor", "getset_descriptor", "_abc_data"):
+                continue
+            where = f"class {kind.__qualname__!r} has {name!r}, which"
+            parts[name] = self._form_or_source(where, value, module)
+        bases = [self.form(f"class {kind.__qualname__!r}", base) for base in kind.__bases__]
+        return [bases, parts]
+
+    def _form_or_source(self, where: str, value: Any, module: ModuleType | None) -> Any:
+        """Return the form of a value, or the text of the module that makes it, if it has one."""
+        value = _content(value)
+        try:
+            return self.form(where, value)
+        except InputError:
+            source = None if module is None else source_digest(module)
+            if source is None:
+                raise
+            return {"$source": source}
+
+
+def _sort_key(form: Any) -> str:
+    return json.dumps(form, sort_keys=True)
+
+
+def _content(value: Any) -> Any:
+    """Return what a cell of a closure holds, or the value itself; an empty cell holds None."""
+    if type(value).__name__ != "cell":
+        return value
+    try:
+        return value.cell_contents
+    except ValueError:
+        return None
+
+
+def _own_state(value: Any) -> dict[str, Any] | None:
+    """Return the state that a class of this package pickles by its own `__getstate__`."""
+    method = getattr(type(value), "__getstate__", None)
+    if not isinstance(method, FunctionType):
+        return None
+    state = method(value)
+    return state if isinstance(state, dict) else None
+
+
+def _is_of_module(function: BuiltinFunctionType) -> bool:
+    """Return whether a built-in function is no method of an object."""
+    return function.__self__ is None or isinstance(function.__self__, ModuleType)
+
+
+def _is_importable(value: Any) -> bool:
+    """Return whether a module has a function or a class under its name."""
+    found: Any = sys.modules.get(value.__module__ or "")
+    for name in value.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is value
+
+
+def _is_written(function: FunctionType) -> bool:
+    """Return whether `dataclass` or `NamedTuple` has written a function."""
+    return function.__code__.co_filename == "<string>"
+
+
+def _instructions(code: CodeType) -> list[Any]:
+    """Return the instructions of a code with its constants, and those of codes within it."""
+    constants = [_instructions(c) if isinstance(c, CodeType) else c for c in code.co_consts]
+    return [instructions_digest(code), constants]
+
+
+def files_named(settings: Any) -> Iterator[tuple[str, str]]:
+    """Yield the files that text and paths among settings name, with digests of their contents."""
+    if isinstance(settings, str | PurePath):
+        path = Path(settings)
+        try:
+            if str(settings) and path.is_file():
+                yield str(settings), _file_digest(path)
+        except (OSError, ValueError):  # no name of a file: too long, or a zero byte in it
+            return
+    elif isinstance(settings, Mapping):
+        for entry in settings.values():
+            yield from files_named(entry)
+    elif isinstance(settings, list | tuple):
+        for entry in settings:
+            yield from files_named(entry)
+
+
+def _file_digest(path: Path) -> str:
+    total = hashlib.sha256()
+    with open(path, "rb") as file:
+        for block in iter(lambda: file.read(2**20), b""):
+            total.update(block)
+    return total.hexdigest()[:32]

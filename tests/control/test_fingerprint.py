@@ -1,0 +1,274 @@
+"""Canonical forms: what differs has another form, what is equal the same, the rest is refused."""
+
+import functools
+import importlib.util
+import json
+import math
+import pickle
+import sys
+from collections import namedtuple
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from itertools import combinations
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hybridctl.robots import ball
+
+import hybridctl as hc
+from hybridctl.control.tuning.fingerprint import canonical_form, canonical_text, files_named
+from hybridctl.errors import InputError
+from hybridctl.mechanics import Terrain
+
+
+class Color(Enum):
+    RED = 1
+    BLUE = 2
+
+
+@dataclass(frozen=True)
+class Part:
+    mass: float
+    inside: object = None
+
+
+class Entry(msgspec.Struct):
+    mass: float
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+def flat(slope):
+    return Terrain(lambda x, y: slope + 0.0 * x)
+
+
+def long_series(k):
+    values = np.zeros((2000, 1))
+    values[k] = 1.0
+    return hc.Series(np.arange(2000.0), values)
+
+
+@functools.cache
+def dropped(height):
+    system = ball.system(ball.BallParameters())
+    return hc.simulate(system, ("open",), [0.0, height, 0.0, 0.0], (0.0, 0.1))
+
+
+SCALARS = [
+    *(
+        None,
+        True,
+        False,
+        0,
+        1,
+        0.0,
+        -0.0,
+        1.0,
+        math.inf,
+        -math.inf,
+        math.nan,
+        2**70,
+        "",
+        "1",
+        "None",
+    ),
+    *(b"", b"1", 1j, complex(0.0, -1.0), complex(-0.0, 1.0), Decimal("1"), Decimal("1.0")),
+    *(Fraction(1, 2), Fraction(1, 3), Path("a"), Path("b"), Color.RED, Color.BLUE),
+    *(np.float64(1), np.float32(1), np.int64(1), np.bool_(True)),
+    *(np.datetime64("2020-01-01"), np.datetime64("2020-01-02")),
+]
+CONTAINERS = [
+    *((), [], {}, set(), frozenset(), (1,), [1], {1}, frozenset({1}), [[1]], (1, 2)),
+    *({"a": 1}, {"a": 1.0}, {1: "a"}, {"$float": "nan"}, range(3), range(4)),
+    *(np.array(1.0), np.array([1.0]), np.array([1]), np.array([[1.0]]), np.array([-0.0])),
+    *(np.array([0.0]), np.array([math.nan]), np.array(["a"]), np.array([None])),
+    *(np.array([1.0, 2.0]), np.ma.array([1.0, 2.0], mask=[0, 1])),
+]
+OBJECTS = [
+    *(Part(1.0), Part(1), Part(1.0, [1]), Entry(1.0), Entry(2.0), Pair(1, 2), Pair(2, 1)),
+    *(flat(0.1), flat(0.2), long_series(500), long_series(1000), dropped(1.0), dropped(1.1)),
+    *(math.sin, math.cos, np.sin, len, Part, Entry, np.array, functools.partial(min, 1)),
+    *(functools.partial(min, 2), functools.partial(min, key=1)),
+]
+DIFFERENT = [*SCALARS, *CONTAINERS, *OBJECTS]
+
+
+def test_what_differs_has_another_form_and_what_is_equal_the_same():
+    texts = [canonical_text("value", value) for value in DIFFERENT]
+    same = [
+        (DIFFERENT[i], DIFFERENT[k])
+        for i, k in combinations(range(len(texts)), 2)
+        if texts[i] == texts[k]
+    ]
+    assert same == []
+    for value, text in zip(DIFFERENT, texts, strict=True):
+        assert canonical_text("value", pickle.loads(pickle.dumps(value))) == text
+        json.loads(text)
+
+
+def test_order_in_mappings_and_memory_do_not_matter():
+    assert canonical_form("m", {"a": 1, "b": 2}) == canonical_form("m", {"b": 2, "a": 1})
+    assert canonical_form("m", {1: 1, "b": 2}) == canonical_form("m", {"b": 2, 1: 1})
+    a = np.arange(12.0).reshape(3, 4)
+    assert canonical_form("a", a.T) == canonical_form("a", np.ascontiguousarray(a.T))
+    loop = [1]
+    loop.append(loop)
+    assert canonical_form("loop", loop) == [1, {"$again": 0}]
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        (object(), "grid"),
+        ({"a": [1, object()]}, r"grid\.a\[1\]"),
+        (Part(1.0, iter([])), r"grid\.inside"),
+        (np.random.default_rng(1), "grid"),
+        ([].append, "grid"),
+        (ball.system(ball.BallParameters()), "a ContactSystem has no"),
+        (functools.partial(min, object()), "grid"),
+        (type("Float", (float,), {})(1.0), "grid"),
+    ],
+)
+def test_an_object_without_a_form_is_refused_by_name(value, where):
+    with pytest.raises(InputError, match=where) as refused:
+        canonical_form("grid", value)
+    assert "canonical form" in str(refused.value)
+
+
+def test_a_list_within_lists_without_end_is_refused():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(InputError, match="nested too deeply"):
+        canonical_form("grid", deep)
+    while deep:  # taken apart here: its own end would be a recursion, too
+        deep = deep.pop()
+
+
+def made(tmp_path, text, name="swept"):
+    """The module of a text, loaded anew."""
+    path = tmp_path / f"{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+BASE = """
+import math
+import helpers_of_swept as helpers
+RATE = 2.0
+TABLE = {"a": [1, 2]}
+STREAM = iter([])
+class Law:
+    gain = 3.0
+    def apply(self, x):
+        return self.gain * x
+def helper(x):
+    return RATE * x
+def f(x, power=2):
+    return helper(x) ** power + helpers.half(x) + Law().apply(x) + TABLE["a"][0]
+def streamed(x):
+    return x + len(list(STREAM))
+"""
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Digests of `f` after edits of its module and of the one beside it."""
+
+    def digest(*edit, half="return x / 2", name="f"):
+        made(tmp_path, f"def half(x):\n    {half}\n", "helpers_of_swept")
+        text = BASE.replace(*edit) if edit else BASE
+        return canonical_text("function", getattr(made(tmp_path, text), name))
+
+    yield digest
+    del sys.modules["swept"], sys.modules["helpers_of_swept"]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        ("** power", "* power"),
+        ("power=2", "power=3"),
+        ("power=2", "power=2.0"),
+        ("return RATE * x", "return RATE + x"),
+        ("RATE = 2.0", "RATE = 2.5"),
+        ("gain = 3.0", "gain = 3.5"),
+        ("self.gain * x", "self.gain - x"),
+        ("[1, 2]", "[0, 2]"),
+    ],
+)
+def test_an_edit_of_a_function_or_of_what_it_uses_is_seen(texts, edit):
+    assert texts(*edit) != texts()
+
+
+def test_an_edit_beside_a_function_is_not(texts):
+    assert texts("def f(", "# A comment.\n\n\nOTHER = 3\ndef f(") == texts()
+    assert texts(half="return x / 3") != texts()
+
+
+def test_globals_without_a_form_go_by_the_text_of_their_module(texts):
+    assert texts(name="streamed") == texts(name="streamed")
+    assert texts("iter([])", "iter([1])", name="streamed") != texts(name="streamed")
+
+
+def scaling(k):
+    return lambda x: k * x
+
+
+def test_functions_on_one_line_and_closures_are_told_apart():
+    a, b = lambda x: x, lambda x: 100 * x
+    times = [scaling(k) for k in (1, 2, 1.0)]
+    texts = {canonical_text("function", each) for each in (a, b, *times)}
+    assert len(texts) == 5
+    assert canonical_text("f", functools.lru_cache(a)) != canonical_text(
+        "f", functools.lru_cache(b)
+    )
+    assert canonical_text("function", scaling(1)) == canonical_text("function", times[0])
+    with pytest.raises(InputError, match=r"'k', which cannot be told from others"):
+        canonical_form("function", scaling(object()))
+
+
+def test_a_list_of_calls_is_not_what_a_function_depends_on():
+    calls = []
+
+    def noting(x):
+        calls.append(x)
+        return x
+
+    def reading(x):
+        return len(calls) + x
+
+    before = [canonical_text("function", each) for each in (noting, reading)]
+    calls.append(1)
+    assert canonical_text("function", noting) == before[0]
+    assert canonical_text("function", reading) != before[1]
+
+
+def test_methods_and_recursion_have_forms():
+    def count(n):
+        return n and count(n - 1)
+
+    def other(n):
+        return n and other(n - 2)
+
+    assert canonical_text("f", count) != canonical_text("f", other)
+    assert canonical_text("f", Color.RED.__class__) != canonical_text("f", Part)
+    assert canonical_text("f", Part(1.0).__eq__) != canonical_text("f", Part(2.0).__eq__)
+
+
+def test_files_that_settings_name_count_with_what_they_hold(tmp_path):
+    (tmp_path / "a").write_text("1")
+    settings = {"data": str(tmp_path / "a"), "list": [tmp_path / "none", {"x": "\0", "y": 3}]}
+    ((name, first),) = files_named(settings)
+    assert name == str(tmp_path / "a")
+    (tmp_path / "a").write_text("2")
+    assert dict(files_named(settings))[name] != first
