@@ -133,7 +133,7 @@ class Stairs(ByValue, Level):
 
     def margin_gradient(self, r: Array) -> Array:
         """Return the gradients (n, 3): plus or minus e_x."""
-        return self._margins(r)[1][:, None] * np.array([1.0, 0.0, 0.0])
+        return np.asarray(self._margins(r)[1][:, None] * np.array([1.0, 0.0, 0.0]))
 
     def _margins(self, r: Array) -> tuple[Array, Array]:
         """Return the margins (n,) and their derivatives by x (n,)."""
