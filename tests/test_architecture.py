@@ -64,6 +64,7 @@ HOME = {
         "whole_step.py",
         "mechanics/multibody/expressions.py",
         "mechanics/terms/contact_expressions.py",
+        "mechanics/contacts/stairs.py",
         "mechanics/contacts/surfaces.py",
         "mechanics/terms/generated.py",
         "mechanics/modes/generated_mode.py",

@@ -2,7 +2,8 @@
 
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.found_contacts import contacts_from
-from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Stairs, Terrain
+from hybridctl.mechanics.contacts.stairs import Stairs
+from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.equilibrium import equilibrium
 from hybridctl.mechanics.impacts.kick import Kick
 from hybridctl.mechanics.limb_symmetry import limb_symmetry

@@ -96,6 +96,18 @@ def test_margins_of_stairs_on_a_moving_body_have_the_derivatives_of_their_differ
     np.testing.assert_allclose(row, np.array(values) / (2.0 * h), atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("x", "z"), [(EDGE - 1e-6, 0.0), (EDGE - 1e-12, -DROP), (EDGE, -DROP), (EDGE + 1e-12, -DROP)]
+)
+def test_what_falls_right_at_an_edge_lands_on_one_of_its_treads(x, z):
+    """An edge is 1e-9 m wide, and belongs to the lower tread."""
+    system = point_system(Stairs([EDGE], [0.0, -DROP]), 0.3, "pinocchio")
+    run = hc.simulate(system, None, [x, 0.02, 0.0, 0.0], (0.0, 0.2))
+    assert [e.guards for e in run.events] == [("foot closes",)]
+    assert run.events[0].time == pytest.approx(np.sqrt(2.0 * (0.02 - z) / G), abs=1e-8)
+    assert run.final_state[1] == pytest.approx(z, abs=1e-9)
+
+
 @pytest.mark.parametrize("terms", TERMS)
 def test_what_slides_into_a_riser_ends_there_by_name(terms):
     """At 2 m/s and without friction it is there after 0.15 s."""

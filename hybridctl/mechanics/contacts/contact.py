@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridctl.checks import Array, number, quoted, vector
 from hybridctl.errors import InputError
-from hybridctl.mechanics.contacts.surfaces import ByValue, Stairs, Surface, Terrain
+from hybridctl.mechanics.contacts.stairs import Stairs
+from hybridctl.mechanics.contacts.surfaces import ByValue, Surface, Terrain
 
 if TYPE_CHECKING:
     from hybridctl.mechanics.multibody.robot import Robot

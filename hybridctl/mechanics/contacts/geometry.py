@@ -26,14 +26,8 @@ from scipy.sparse.csgraph import connected_components
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts.contact import Contact, ContactPlace
-from hybridctl.mechanics.contacts.surfaces import (
-    PiecewiseSurface,
-    Plane,
-    Stairs,
-    TangentFrames,
-    grouped,
-    plane_of_motion,
-)
+from hybridctl.mechanics.contacts.stairs import PiecewiseSurface, Stairs
+from hybridctl.mechanics.contacts.surfaces import Plane, TangentFrames, grouped, plane_of_motion
 from hybridctl.mechanics.multibody.bodies import BodyKinematics
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot

@@ -11,34 +11,21 @@ far from its singularity. In a plane of motion with axis e, t = e x n.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache, reduce
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import casadi as ca
 import numpy as np
-from numpy.typing import NDArray
 
-from hybridctl.checks import Array, Indices, array, flag, function, number, vector
+from hybridctl.checks import Array, Indices, flag, function, number, vector
 from hybridctl.errors import InputError
 from hybridctl.mechanics.multibody.joints import skew
 
 _NO_MOTION = 1e-9
 """Of the largest: motions of a contact point in directions in which it does not move."""
 _CLEARLY_TILTED = 1e-4  # rad: axes written with five digits are off by less
-_SAME_HEIGHT = 1e-12
-"""In m: heights of treads that differ by less are one height, written with other roundings."""
-_LEAST_RISE = 1e-4
-"""In m: lowest step of stairs. A mode tolerates gaps of 1e-5 m, and its nearest tread must be
-certain."""
-_EDGE_WIDTH = 1e-9
-"""In m: a point this close to an edge is above the lower tread; rounding of places is 1e-15 m."""
-_AT_RISER = 1e-6
-"""In m: distance from an edge, and from the treads beside it, at which a point is at the riser.
-Event times, known to 1e-9 s, leave less of the one, and a point that lands less of the other."""
-
 Expression: TypeAlias = Any
 
 
@@ -93,42 +80,7 @@ class ExpressedSurface(Protocol):
         ...
 
 
-@runtime_checkable
-class PiecewiseSurface(Surface, Protocol):
-    """A surface of smooth pieces, between which its distance jumps.
-
-    The piece of a point that is in contact follows from the point alone: its height tells on which
-    piece it is, also just beyond the border of that piece, where the surface is elsewhere. There it
-    leaves the piece.
-    """
-
-    @property
-    def has_borders(self) -> bool:
-        """Whether there is more than one piece."""
-        ...
-
-    def piece_distance(self, r: Array) -> Array:
-        """Return the signed distances (n,) in m of points (n, 3) from their nearest pieces."""
-        ...
-
-    def margin(self, r: Array) -> Array:
-        """Return the distances (n,) in m from the borders of these pieces, negative beyond."""
-        ...
-
-    def margin_gradient(self, r: Array) -> Array:
-        """Return the gradients (n, 3) of the margins."""
-        ...
-
-    def is_at_riser(self, r: Array) -> NDArray[np.bool_]:
-        """Return whether points (n, 3) are at a face between two pieces, and on neither."""
-        ...
-
-    def piece_expressions(self, r: Expression) -> tuple[Expression, Expression]:
-        """Return the piece distance and the margin (1, 1) of a point (3, 1)."""
-        ...
-
-
-class _Level:
+class Level:
     """A surface without curvature."""
 
     curved = False
@@ -143,7 +95,7 @@ class _Level:
 
 
 @dataclass(frozen=True, eq=False)
-class _Flat(_Level):
+class _Flat(Level):
     """Planes: one for all points, with fields (3,), or one for each of n, with fields (n, 3)."""
 
     point: Array
@@ -305,152 +257,6 @@ class Terrain(ByValue):
         found = [np.asarray(of_one(*each)) for each in zip(*points, strict=True)]
         shape = ((), (3,), (3, 3), (3, 3))[order]
         return np.array(found).reshape(len(points[0]), *shape)
-
-
-@dataclass(frozen=True, eq=False)
-class Stairs(ByValue, _Level):
-    r"""Level treads along x, z = h(x) in the frame of its body, touched from above.
-
-    .. math:: \phi = z - h(x), \qquad h = z_i \text{ for } e_i \le x < e_{i+1} .
-
-    edges (n,): e_1 < .. < e_n, m. heights (n + 1,): of the treads from the one before e_1 on, m.
-    phi jumps where a point passes over an edge, to 1e-9 m. A contact that slides over an edge
-    leaves its tread: it opens above a lower tread. Risers are no part of the surface: what runs
-    into one ends the run in a `RiserError`.
-
-    Neighbouring treads of one height are one tread. Heights differ by at least 1e-4 m otherwise,
-    ten times what a mode tolerates of a gap: the height of a contact tells on which tread it is.
-    """
-
-    edges: Any
-    heights: Any
-
-    def __post_init__(self) -> None:
-        edges = array("edges", self.edges, (None,))
-        heights = array("heights", self.heights, (len(edges) + 1,))
-        if not (np.diff(edges) > 2.0 * _EDGE_WIDTH).all():
-            raise InputError(f"edges must increase, got {edges.tolist()}")
-        rises = np.diff(np.unique(heights))
-        if ((rises > _SAME_HEIGHT) & (rises < _LEAST_RISE)).any():
-            raise InputError(
-                f"heights must be equal or differ by {_LEAST_RISE:g} m, got {heights.tolist()}: "
-                "steps that are lower cannot be told from gaps; round them"
-            )
-        object.__setattr__(self, "edges", edges)
-        object.__setattr__(self, "heights", heights)
-
-    def expression(self, r: Expression) -> Expression:
-        """The signed distance phi of the point r (3, 1)."""
-        edges = self._edges_of_lower_treads()
-        rises = zip(edges.tolist(), np.diff(self.heights).tolist(), strict=True)
-        return r[2] - self.heights[0] - sum(rise * (r[0] >= edge) for edge, rise in rises)
-
-    def distance(self, r: Array) -> Array:
-        """The heights z - h(x) above the ground."""
-        edges = self._edges_of_lower_treads()
-        return np.asarray(r[:, 2] - self.heights[edges.searchsorted(r[:, 0], "right")])
-
-    def _edges_of_lower_treads(self) -> Array:
-        """Return the edges (n,), moved by `_EDGE_WIDTH` into the higher tread.
-
-        A contact that leaves its tread is at the edge to rounding. It is above the lower tread
-        then, whatever the rounding, and does not land on the tread that it has left.
-        """
-        return np.asarray(self.edges + _EDGE_WIDTH * np.sign(np.diff(self.heights)))
-
-    def normal(self, r: Array) -> Array:
-        """The upward normals."""
-        return np.broadcast_to(np.array([0.0, 0.0, 1.0]), r.shape)
-
-    @property
-    def has_borders(self) -> bool:
-        """Whether there is more than one tread."""
-        return len(_treads(self).levels) > 1
-
-    def piece_distance(self, r: Array) -> Array:
-        """Return the heights z - z_i (n,) above the treads that are nearest in height."""
-        treads = _treads(self)
-        return np.asarray(r[:, 2] - treads.levels[treads.level_of(r[:, 2])])
-
-    def margin(self, r: Array) -> Array:
-        """Return how far x is from the border of all treads of that height, (n,)."""
-        return self._margins(r)[0]
-
-    def margin_gradient(self, r: Array) -> Array:
-        """Return the gradients (n, 3): plus or minus e_x."""
-        return self._margins(r)[1][:, None] * np.array([1.0, 0.0, 0.0])
-
-    def _margins(self, r: Array) -> tuple[Array, Array]:
-        """Return the margins (n,) and their derivatives by x (n,)."""
-        treads, each = _treads(self), np.arange(len(r))
-        behind, ahead = r[:, :1] - treads.starts, treads.ends - r[:, :1]
-        inside = np.minimum(behind, ahead)
-        inside[treads.level_of(r[:, 2])[:, None] != treads.level] = -np.inf
-        k = inside.argmax(axis=1)
-        return inside[each, k], np.where(behind[each, k] < ahead[each, k], 1.0, -1.0)
-
-    def is_at_riser(self, r: Array) -> NDArray[np.bool_]:
-        """Return whether points are at an edge, between the heights of its two treads."""
-        treads, height = _treads(self), r[:, 2:]
-        low = np.minimum(treads.heights[:-1], treads.heights[1:]) + _AT_RISER
-        high = np.maximum(treads.heights[:-1], treads.heights[1:]) - _AT_RISER
-        at = np.abs(r[:, :1] - treads.ends[:-1]) <= _AT_RISER
-        return np.asarray((at & (low < height) & (height < high)).any(axis=1))
-
-    def piece_expressions(self, r: Expression) -> tuple[Expression, Expression]:
-        """Return the height above the nearest tread, and the margin, of the point r (3, 1)."""
-        treads = _treads(self)
-        margins: list[Expression] = []
-        for level in range(len(treads.levels)):
-            own = treads.level == level
-            sides = zip(treads.starts[own].tolist(), treads.ends[own].tolist(), strict=True)
-            inside = [
-                reduce(
-                    ca.fmin, [s * (r[0] - e) for s, e in ((1.0, a), (-1.0, b)) if math.isfinite(e)]
-                )
-                for a, b in sides
-            ]
-            margins.append(reduce(ca.fmax, inside))
-        height, margin = ca.SX(float(treads.levels[0])), margins[0]
-        for k, border in enumerate(treads.halfway.tolist(), 1):
-            height = ca.if_else(r[2] > border, float(treads.levels[k]), height)
-            margin = ca.if_else(r[2] > border, margins[k], margin)
-        return r[2] - height, margin
-
-
-class _Treads(NamedTuple):
-    """Stairs without edges between equal heights.
-
-    Attributes:
-        starts, ends: Of each of m treads along x, m; infinite for the first and the last.
-        heights: Of each tread, (m,), m.
-        levels: Heights that differ, in order, (k,), m.
-        level: Which of these each tread has, (m,).
-        halfway: Between each two levels, (k - 1,), m.
-    """
-
-    starts: Array
-    ends: Array
-    heights: Array
-    levels: Array
-    level: Indices
-    halfway: Array
-
-    def level_of(self, z: Array) -> Indices:
-        """Return which level is nearest to heights (n,)."""
-        return np.asarray(self.halfway.searchsorted(z, "left"))
-
-
-@lru_cache
-def _treads(stairs: Stairs) -> _Treads:
-    found = np.unique(stairs.heights)
-    levels = found[np.diff(found, prepend=-np.inf) > _SAME_HEIGHT]
-    halfway = 0.5 * (levels[1:] + levels[:-1])
-    level = halfway.searchsorted(stairs.heights, "left")
-    steps = np.diff(level) != 0
-    edges, level = stairs.edges[steps], level[np.append(True, steps)]
-    ends, starts = np.append(edges, np.inf), np.append(-np.inf, edges)
-    return _Treads(starts, ends, levels[level], levels, level, halfway)
 
 
 @lru_cache

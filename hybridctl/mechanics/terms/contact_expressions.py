@@ -21,7 +21,8 @@ import casadi as ca
 from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts.contact import ContactPlace
-from hybridctl.mechanics.contacts.surfaces import ExpressedSurface, PiecewiseSurface, Surface
+from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
+from hybridctl.mechanics.contacts.surfaces import ExpressedSurface, Surface
 from hybridctl.mechanics.multibody.expressions import Bodies, BodyMotion, Expression, Spatial
 
 

@@ -22,6 +22,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, kept, key_of, native, needed_compiler, transposed
+from hybridctl.mechanics.contacts import stairs, surfaces
 from hybridctl.mechanics.contacts.contact import ContactPlace
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.surfaces import Plane
@@ -39,7 +40,13 @@ from hybridctl.mechanics.terms.contact_terms import (
     TermValues,
 )
 
-_SOURCES = (expressions.__file__, contact_expressions.__file__, __file__)
+_SOURCES = (
+    expressions.__file__,
+    contact_expressions.__file__,
+    surfaces.__file__,
+    stairs.__file__,
+    __file__,
+)
 
 
 class GeneratedTerms(Terms):
@@ -176,13 +183,13 @@ class Constants(NamedTuple):
     def key(self, *parts: Any) -> str:
         """A name for what is made for this structure, and from parts (see `compiled.key_of`)."""
         zeros = self._with(lambda numbers: numbers == 0.0)
-        surfaces = [
+        kinds = [
             (type(place.surface).__name__, sorted(vars(place.surface).items()))
             for place in self.places
         ]
         places = tuple(p._replace(surface=None) for p in zeros.places)  # type: ignore[arg-type]
         structure = zeros._replace(places=places)
-        return key_of(sources(*_SOURCES), structure, surfaces, *parts)
+        return key_of(sources(*_SOURCES), structure, kinds, *parts)
 
     def _with(self, change: Callable[[Array], Any]) -> Constants:
         """The functions with a change of all that robots of one structure may differ in."""
