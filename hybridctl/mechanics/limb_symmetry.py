@@ -172,11 +172,11 @@ def _coordinate_block(kind: str, block: Array) -> Array:
     velocities are, and w stays. So do cosine and sine of an angle.
     """
     if kind == "circle":
-        return block_diag(1.0, block)
+        return np.asarray(block_diag(1.0, block))
     if kind in ("spherical", "floating"):
-        return block_diag(block, 1.0)
+        return np.asarray(block_diag(block, 1.0))
     if kind == "planar":
-        return block_diag(block[:2, :2], 1.0, block[2, 2])
+        return np.asarray(block_diag(block[:2, :2], 1.0, block[2, 2]))
     return block
 
 

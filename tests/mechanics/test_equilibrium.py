@@ -302,6 +302,29 @@ def test_the_least_force_is_that_of_loads_as_a_run_shares_them():
     assert found.normal[4:].min() >= least * (1.0 - 1e-4)
 
 
+@pytest.mark.parametrize("stiffness", [{}, {"joint1": 2.0, "joint2": 1.0}])
+def test_a_pendulum_without_motors_hangs(stiffness):
+    """Where its potential has a minimum or saddle: springs hold it off the vertical."""
+    robot = Robot.from_urdf(
+        _published("double_pendulum"), actuated=[], stiffness=stiffness, rest={"joint1": 1.0}
+    )
+    wall = [Contact("tip", robot.link_names[-1], Plane((9.0, 0.0, 0.0), (-1.0, 0.0, 0.0)))]
+    found = equilibrium(contact_system(robot, wall), ("open",), [0.6, 0.2])
+    assert np.abs(robot.bias(found.state[:2], np.zeros(2))).max() < 1e-9 * robot.weight
+    assert (np.abs(found.state[:2]).max() > 0.05) == bool(stiffness)
+    assert len(found.input) == 0
+    assert found.normal.tolist() == [0.0]
+
+
+def test_motors_hold_an_arm_in_the_air(hopper):
+    """Without closed contacts the posture stays but for the torques: those of gravity."""
+    robot = Robot.from_urdf(HOPPER)
+    foot = Contact("foot", "shank", Plane((0.0, 0.0, -2.0), (0.0, 0.0, 1.0)), friction=0.8)
+    found = equilibrium(contact_system(robot, [foot]), ("open",), [0.4, 0.5], torque_weight=1e-8)
+    np.testing.assert_allclose(found.state[:2], [0.4, 0.5], atol=1e-5)
+    np.testing.assert_allclose(found.input, robot.bias(found.state[:2], np.zeros(2)), atol=1e-7)
+
+
 PUBLISHED = """a1 go1 go2 b1 laikago solo12 solo hyq_no_sensors bolt quadruped
     talos_full_v2_box icub_reduced romeo_small simple_humanoid"""
 
