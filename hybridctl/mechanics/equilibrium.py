@@ -1,11 +1,20 @@
 r"""Equilibrium: a state at rest that contacts and motors hold, with its forces and torques.
 
-At rest the equations of motion are :math:`h(q, 0) = S u + J^T f`. Postures near a given one that
-contacts can hold are many, and so are the torques that hold them; the one found is that of least
+At rest the equations of motion are :math:`h(q, 0) = S u + J^T f`. Many postures near a given one
+satisfy them, with many torques and, where contacts are redundant, many contact forces. The search
+minimises
 
-.. math:: \tfrac12 |q \ominus q_0|^2 + \tfrac{r}{2} |u|^2
+.. math:: \tfrac12 |q \ominus q_0|^2 + \tfrac{r}{2} |u|^2 + \tfrac{\epsilon}{2} |f / W|^2
 
-under these equations, with forces inside their cones, and gaps that are closed or not negative.
+subject to these equations, closed gaps that are zero and open gaps that are not negative, forces
+inside their friction cones, joint limits, torque limits, and :math:`|q \ominus q_0| \le` `reach` in
+each coordinate. W is the weight; :math:`\epsilon` makes the forces unique and moves q by less than
+1e-6.
+
+It is sequential convex programming with a trust region (Nocedal and Wright, *Numerical
+Optimization*, 2006, 18.5: S-l1-QP). Equations and gaps are linearised with the exact derivatives of
+the dynamics, their violations are penalised by their absolute values, and cones and limits are kept
+by each conic programme, which Clarabel solves.
 """
 
 from __future__ import annotations
@@ -14,27 +23,51 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import minimize
 
 from hybridctl.checks import Array, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.coulomb.contact_states import STICK
-from hybridctl.mechanics.system import ContactSystem
+from hybridctl.mechanics.static_problem import StaticMargins, StaticPoint, StaticProblem
+from hybridctl.mechanics.system import ContactSystem, PushedSystem
 
-_BALANCED = 1e-9  # of the weight, and m: what may be left of a posture's equations
+_MAX_VIOLATION = 1e-9
+"""Violation of the equations (relative to the weight), gaps (m) and cones that is accepted.
 
-_ACCURACY = 1e-14
-_MOST = 500
+Rounding of the terms is 1e-14; the conic programmes are solved to 1e-11."""
+_FIRST_RADIUS, _LEAST_RADIUS = 0.5, 1e-9
+"""Radius of the trust region in rad and m, at the start and where the search ends.
+
+Half a radian is where the sine of an angle differs from its linearisation by 4 %."""
+_LEAST_DECREASE = 1e-11
+"""Predicted decrease of the merit, relative to one plus the merit, at which the search ends.
+
+The posture is then within some sqrt(1e-11) = 3e-6 rad of the minimum, and its equations hold to
+1e-11 / penalty."""
+_LEAST_PROGRESS = 1e-4
+"""Predicted decrease, relative to the penalised violations, below which these are not reduced.
+
+The value is a choice: it ends searches for equilibria that do not exist."""
+_PENALTY_RANGE = 1e4
+"""How often the first penalty may be multiplied before the search gives up. A choice."""
+_MAX_PROGRAMMES = 100
+"""Conic programmes of one search. The robots of example-robot-data take 5 to 30."""
+_STARTS, _START_SPREAD = 2, 0.3
+"""Searches from q0 and from postures beside it, by up to so many rad or m, if the first fails."""
 
 
 @dataclass(frozen=True, eq=False)
 class Equilibrium:
-    """A state (nx,) at rest with the input (nu,) that holds it.
+    """A state at rest with the input that holds it.
 
-    normal (c,), friction (c, 2): forces of all contacts in N. residual: of the equations, relative
-    to the weight.
+    Attributes:
+        state: The state (nx,): posture and zero velocity.
+        input: Input (nu,) that holds it, N m or N.
+        normal: Normal forces (c,) of all contacts in N, zero where open. Redundant contacts share
+            loads as they do in a run from this state.
+        friction: Friction forces (c, 2) in N along the tangents of each surface.
+        residual: Largest violation of the equations of motion, relative to the weight, and of
+            closed gaps in m.
+        distance: Largest change of a coordinate from q0, rad or m.
     """
 
     state: Array
@@ -42,13 +75,14 @@ class Equilibrium:
     normal: Array
     friction: Array
     residual: float
+    distance: float
 
     def __repr__(self) -> str:
         most = np.abs(self.input).max(initial=0.0)
         forces = ", ".join(f"{force:.4g}" for force in self.normal)
         return (
             f"Equilibrium(normal forces [{forces}] N, largest input {most:.4g}, "
-            f"residual {self.residual:.2g})"
+            f"residual {self.residual:.2g}, {self.distance:.2g} from q0)"
         )
 
 
@@ -61,133 +95,137 @@ def equilibrium(
     torque: float = np.inf,
     force: float = 0.0,
     share: float = 0.9,
+    reach: float = 1.0,
 ) -> Equilibrium:
-    """The equilibrium near q0 (nq,) in a mode whose closed contacts stick, or have no friction.
+    """Return the equilibrium near a posture, in a mode whose closed contacts do not slide.
 
-    torque_weight: r in 1/(N m)^2, against the way to q0 in rad^2 and m^2. torque: the greatest
-    absolute input. force: the least normal force, N. share: of static friction that may be used.
+    It minimises the distance from q0 and the torques, weighed against each other (see the module),
+    within the joint limits of the model. A joint whose two limits are equal, as URDF has it where
+    none are written, has none. q0 itself may be outside limits and surfaces.
 
-    Raises `InputError` for a mode with contacts that slide, and where no equilibrium is found
-    near q0, with what is left of the equations.
+    Args:
+        system: Robot and contacts.
+        mode: Mode of each contact, such as ("stick", "open").
+        q0: Posture (nq,) to stay near to.
+        torque_weight: Weight r of squared inputs in 1/(N m)^2, against squared changes of
+            coordinates in rad^2 and m^2.
+        torque: Largest absolute input, N m or N.
+        force: Smallest normal force of a closed contact, N.
+        share: Part of static friction that may be used, in (0, 1].
+        reach: Largest change of a coordinate from q0 that counts as near, rad or m.
+
+    Raises:
+        InputError: If a contact of the mode slides, if q0 is no posture of the robot, or if no
+            equilibrium is found within `reach`; the message then has the distance of the nearest
+            one that was found, or what is left of the equations at the best posture.
     """
-    search = _EquilibriumEquations(system, mode, vector("q0", q0, system.robot.nq))
+    if isinstance(system, PushedSystem):
+        raise InputError("system must be without wrenches, got a pushed one: give `system.own`")
+    system.mode(mode)  # refuses an unknown mode
+    start = vector("q0", q0, system.robot.nq)
+    system.robot.check("q0", start)
     number("torque_weight", torque_weight, above=0.0)
+    if torque != np.inf:
+        number("torque", torque, above=0.0)
+    number("force", force, at_least=0.0)
     number("share", share, above=0.0, at_most=1.0)
-    nv, nu = system.robot.nv, system.robot.nu
-    limit = np.full(nu, np.inf if torque == np.inf else number("torque", torque, above=0.0))
-    size = np.concatenate((np.ones(nv), np.full(nu, torque_weight), np.zeros(search.rows)))
-    free = np.full(search.rows, np.inf)
-    cones = search.cones(share)
-    least = np.where(np.abs(cones).sum(axis=1) == 1.0, force, 0.0)
-    found = minimize(
-        lambda z: 0.5 * float(size @ z**2),
-        np.zeros(len(size)),
-        jac=lambda z: size * z,
-        method="SLSQP",
-        bounds=list(
-            zip(
-                np.concatenate((np.full(nv, -np.inf), -limit, -free)),
-                np.concatenate((np.full(nv, np.inf), limit, free)),
-                strict=True,
+    if reach != np.inf:
+        number("reach", reach, above=0.0)
+    problem = StaticProblem(system, mode, start, torque_weight, StaticMargins(torque, force, share))
+    point, violation = _search(problem, reach)
+    if violation <= _MAX_VIOLATION and not problem.keeps_margins(point):
+        # Redundant contacts share loads in another way than this point does, and some then carry
+        # too little. So the search is repeated with loads that are shared so.
+        problem = problem.with_shared_loads()
+        point, violation = _search(problem, reach)
+    if violation <= _MAX_VIOLATION and problem.keeps_margins(point):
+        return _equilibrium_at(problem, point, violation)
+    limits = f"with torque={torque:g}, force={force:g}, share={share:g}"
+    if reach != np.inf:
+        far, far_violation = _search(problem, np.inf)
+        if far_violation <= _MAX_VIOLATION and problem.distance(far) > reach:
+            raise InputError(
+                f"no equilibrium was found within reach={reach:g} of q0 in mode {mode!r}, "
+                f"{limits}:\nthe nearest that was found is {problem.distance(far):.3g} away, at "
+                f"{problem.farthest_coordinate(far)}: start nearer to it, or give a larger reach"
             )
-        ),
-        constraints=[
-            {"type": "eq", "fun": search.equations, "jac": search.derivatives},
-            {"type": "ineq", "fun": search.gaps, "jac": search.gap_derivatives},
-            {
-                "type": "ineq",
-                "fun": lambda z: cones @ z[nv + nu :] - least / search.weight,
-                "jac": lambda z: np.hstack((np.zeros((len(cones), nv + nu)), cones)),
-            },
-        ],
-        options={"maxiter": _MOST, "ftol": _ACCURACY},
-    )
-    residual = float(np.abs(search.equations(found.x)).max())
-    slack = cones @ found.x[nv + nu :] - least / search.weight
-    if residual > _BALANCED or (slack < -_BALANCED).any():
+    if violation <= _MAX_VIOLATION:
+        normal, _ = problem.shared_loads(point)
         raise InputError(
-            f"no equilibrium was found near q0 in mode {mode!r}: {residual:.3g} of the weight or m "
-            f"is left of its equations ({found.message})"
+            f"no equilibrium was found near q0 in mode {mode!r}, {limits}:\nits redundant contacts "
+            f"share loads beyond these, with normal forces {normal.round(3).tolist()} N, "
+            f"{problem.distance(point):.3g} away from q0"
         )
-    return search.result(found.x, residual)
+    raise InputError(
+        f"no equilibrium was found near q0 in mode {mode!r}, {limits}:\n{violation:.3g} of the "
+        "weight or m is left of its equations and gaps at the best posture, "
+        f"{problem.distance(point):.3g} away from q0"
+    )
 
 
-class _EquilibriumEquations:
-    """Equations in z = (dq, u, f / weight), f the forces on the rows that a mode holds."""
+def _search(problem: StaticProblem, reach: float) -> tuple[StaticPoint, float]:
+    """Return the best point found within `reach` of q0, and its violation.
 
-    def __init__(self, system: ContactSystem, mode: ModeKey, q0: Array) -> None:
-        modes = contact_modes(mode)
-        self._system, self._q0 = system, q0
-        self._phase = system.dynamics.phase(modes)
-        if self._phase.sliding:
-            raise InputError(f"mode {mode!r} must have no contact that slides")
-        self._held = self._phase.held_rows
-        self._open = [i for i in range(len(modes)) if i not in self._phase.closed]
-        self._stick = [i for i in self._phase.closed if modes[i] == STICK]
-        self.rows, self.weight = len(self._held), system.robot.weight
+    The violation is that of `StaticProblem.violation` plus what exceeds `reach`. A search that
+    ends off the equations, as it may where torques matter much more than the posture, goes on to
+    the posture next to its end that solves them. One that fails is repeated from beside q0: at a
+    stretched leg the linearised equations do not show the way.
+    """
+    rng = np.random.default_rng(0)
+    best, least = problem.start(np.zeros(problem.nv)), np.inf
+    for k in range(_STARTS):
+        spread = min(_START_SPREAD, reach) if k else 0.0
+        start = problem.start(rng.uniform(-spread, spread, size=problem.nv))
+        found = _descend(problem, start, reach)
+        if problem.violation(found) > _MAX_VIOLATION:
+            found = _descend(problem.stay_near(found), found, reach)
+        excess = max(problem.distance(found) - reach - _MAX_VIOLATION, 0.0)
+        violation = problem.violation(found) + excess
+        if violation < least:
+            best, least = found, violation
+        if least <= _MAX_VIOLATION:
+            break
+    return best, least
 
-    def _parts(self, z: Array) -> tuple[Array, Array, Array]:
-        nv, nu = self._system.robot.nv, self._system.robot.nu
-        forces = np.zeros(len(self._system.dynamics.all.owner))
-        forces[self._held] = self.weight * z[nv + nu :]
-        return self._system.robot.integrate(self._q0, z[:nv]), z[nv : nv + nu], forces
 
-    def equations(self, z: Array) -> Array:
-        """The residuals (h - S u - J' f) / weight (nv,), and gaps of closed contacts in m."""
-        q, u, forces = self._parts(z)
-        dynamics, robot = self._system.dynamics, self._system.robot
-        values = dynamics.terms.values(q, np.zeros(robot.nv), u)
-        moved = -(values.drive + values.jacobian.T @ forces) / self.weight
-        return np.concatenate((moved, values.gaps[list(self._phase.closed)]))
+def _descend(problem: StaticProblem, point: StaticPoint, reach: float) -> StaticPoint:
+    """Return the end of one search by sequential convex programming, feasible or not."""
+    radius, penalty = _FIRST_RADIUS, problem.first_penalty
+    max_penalty = _PENALTY_RANGE * penalty
+    merit = problem.merit(point, penalty)
+    for _ in range(_MAX_PROGRAMMES):
+        trial = problem.trial(point, penalty, radius, reach)
+        if trial is None:
+            break
+        decrease = merit - trial.predicted
+        violated = merit - problem.merit(point, 0.0)
+        least = max(_LEAST_DECREASE * (1.0 + merit), _LEAST_PROGRESS * violated)
+        if decrease <= least or radius < _LEAST_RADIUS:
+            if problem.violation(point) <= _MAX_VIOLATION or penalty >= max_penalty:
+                break
+            # The penalty is below the multipliers: it pays to violate the equations.
+            penalty, radius = 10.0 * penalty, _FIRST_RADIUS
+            merit = problem.merit(point, penalty)
+            continue
+        trial_merit = problem.merit(trial.point, penalty)
+        ratio, size = (merit - trial_merit) / decrease, float(np.abs(trial.step).max())
+        if ratio < 0.25:
+            radius = 0.25 * min(size, radius)
+        elif ratio > 0.75:
+            radius = max(radius, 2.0 * size)
+        if trial_merit < merit:
+            point, merit = trial.point, trial_merit
+    return point
 
-    def derivatives(self, z: Array) -> Array:
-        """The derivatives of the equations by z."""
-        q, _, forces = self._parts(z)
-        dynamics, robot = self._system.dynamics, self._system.robot
-        nv, closed, still = robot.nv, list(self._phase.closed), np.zeros(robot.nv)
-        by_q = dynamics.terms.derivatives(q, still, still, forces).equations[:, :nv]
-        jacobian = dynamics.all.jacobian(q)
-        upper = np.hstack(
-            (by_q / self.weight, -robot.actuation / self.weight, -jacobian[self._held].T)
-        )
-        lower = np.zeros((len(closed), upper.shape[1]))
-        lower[:, :nv] = jacobian[closed]
-        return np.vstack((upper, lower))
 
-    def gaps(self, z: Array) -> Array:
-        """The gaps of open contacts, m."""
-        return self._system.dynamics.gaps(self._parts(z)[0])[self._open]
-
-    def gap_derivatives(self, z: Array) -> Array:
-        """The derivatives of the gaps by z."""
-        by_q = self._system.dynamics.gap_jacobian(self._parts(z)[0])[self._open]
-        return np.hstack((by_q, np.zeros((len(by_q), len(z) - by_q.shape[1]))))
-
-    def cones(self, share: float) -> Array:
-        """Rows (k, rows) that forces keep positive: normal forces, and sides of their cones.
-
-        In space the cone is the pyramid inside it.
-        """
-        found, held = [], self._held.tolist()
-        unit = np.eye(len(held))
-        for i in self._phase.closed:
-            normal = unit[held.index(i)]
-            found.append(normal)
-            if i not in self._stick:
-                continue
-            tangents = self._system.dynamics.all.tangents[i].tolist()
-            static = share * float(self._system.dynamics.static_friction[i])
-            for row in tangents:
-                along = unit[held.index(row)]
-                limit = static / np.sqrt(len(tangents)) * normal
-                found += [limit - along, limit + along]
-        return np.array(found).reshape(len(found), len(held))
-
-    def result(self, z: Array, residual: float) -> Equilibrium:
-        q, u, forces = self._parts(z)
-        normal, friction = (
-            forces[: len(self._system.contacts)],
-            self._system.dynamics.tangential(forces),
-        )
-        state = np.concatenate((q, np.zeros(self._system.robot.nv)))
-        return Equilibrium(state, u.copy(), normal, friction, residual)
+def _equilibrium_at(problem: StaticProblem, point: StaticPoint, residual: float) -> Equilibrium:
+    """Return the equilibrium at a point that solves the equations to `residual`."""
+    normal, friction = problem.shared_loads(point)
+    return Equilibrium(
+        np.concatenate((point.q, np.zeros(problem.nv))),
+        problem.inputs(point),
+        normal,
+        friction,
+        residual,
+        problem.distance(point),
+    )

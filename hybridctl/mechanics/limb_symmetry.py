@@ -1,17 +1,50 @@
-"""The symmetry of a robot whose limbs can be exchanged, such as the legs of a walker."""
+r"""The mirror symmetry of a robot whose limbs can be exchanged, such as the legs of a walker.
+
+Let X be the reflection of space at a plane through the origin with normal n. It takes a linear
+velocity v to R v and an angular one to -R w, :math:`R = I - 2 n n^T`. A robot is symmetric if the
+reflection of each of its motions is a motion of the robot with left and right joints exchanged. At
+the neutral configuration the columns J of the joints' Jacobian then obey
+
+.. math:: X J_i = J_{p(i)} B_i
+
+with p(i) the partner of joint i, and B_i a sign where it has one degree of freedom. These B_i make
+the map V of velocities, for which at mirrored states :math:`V^T M V = M` and :math:`V^T h = h`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import block_diag
 
-from hybridctl.checks import member
+from hybridctl.checks import Array, member, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.coulomb.contact_states import SLIP_MINUS, SLIP_PLUS
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.symmetry import Symmetry
+
+_TOLERANCE = 1e-6
+"""Default of `limb_symmetry`: a URDF writes six digits."""
+_ROUNDING = 1e-9
+"""Entries of V nearer than this to -1, 0 or 1 are these: it is far above the rounding of a URDF."""
+_STATES, _SEED = 5, 0
+"""Random states at which the symmetry is checked, and their seed."""
+_LEAST_DIAGONAL = 1e-9
+"""Smallest entry of the diagonal of M, relative to the largest, by which errors are scaled."""
+_OPPOSITE = {SLIP_PLUS: SLIP_MINUS, SLIP_MINUS: SLIP_PLUS, "slips+": "slips-", "slips-": "slips+"}
+_COEFFICIENTS = (
+    "friction",
+    "static_friction",
+    "restitution",
+    "tangential_restitution",
+    "restitution_threshold",
+)
 
 
 def limb_symmetry(
@@ -20,35 +53,77 @@ def limb_symmetry(
     contacts: Mapping[str, str],
     *,
     free: Mapping[str, str] | None = None,
+    normal: ArrayLike = (0.0, 1.0, 0.0),
+    tolerance: float = _TOLERANCE,
 ) -> Symmetry:
-    """The symmetry that exchanges joints of one degree of freedom, and contacts.
+    """Return the symmetry that mirrors motions and exchanges joints and contacts.
 
-    joints, contacts: pairs of names, each pair given once; what is in none stays. free: the joint
-    along which motions may be moved, by the name of that direction, such as {"translation":
-    "root_x"}. That the robot is symmetric so is not checked.
+    Signs follow from the model: hip flexion stays, abduction changes its sign, and so do y, roll
+    and yaw of a floating base. Mass matrix, bias forces, gaps and directions of sliding are checked
+    at random states.
 
-    Raises `UnknownNameError` for names the system lacks, and `InputError` where a name is in
-    several pairs or a joint has several degrees of freedom.
+    Args:
+        system: Robot and contacts.
+        joints: Pairs of joints that are exchanged, each given once. Other joints stay: a floating
+            or sagittal base, a waist.
+        contacts: Pairs of contacts that are exchanged, each given once.
+        free: Joints of one degree of freedom along which motions may be moved, by the name of that
+            direction, such as {"translation": "root_x"}.
+        normal: Normal (3,) of the plane of symmetry, in world axes at the neutral configuration;
+            the plane contains the origin of the world.
+        tolerance: Largest deviation from symmetry that is accepted: of joint axes in m and without
+            unit, of the mass matrix relative to its diagonal, of the bias relative to itself, of
+            gaps in m.
+
+    Raises:
+        UnknownNameError: If the system lacks a name.
+        InputError: If a name is in several pairs, if joints or contacts of a pair are of different
+            kinds, or if the robot is not symmetric within `tolerance`; with the deviations.
     """
     robot = system.robot
+    number("tolerance", tolerance, above=0.0)
+    axis = vector("normal", normal, 3)
+    if not axis.any():
+        raise InputError("normal must not be zero, got (0, 0, 0)")
     names = [contact.name for contact in system.contacts]
     swapped = _pairs("contacts", contacts, names)
     order = tuple(names.index(swapped.get(name, name)) for name in names)
-    other = _pairs("joints", joints, robot.joint_names)
-    index = {name: robot.velocity_index(name) for name in (*other, *(free or {}).values())}
-    n = robot.nv
-    place = np.arange(n)
-    for name, partner in other.items():
-        place[index[name]] = index[partner]
-    matrix = np.kron(np.eye(2), np.eye(n)[place])
-    ways = {way: np.eye(2 * n)[index[joint]] for way, joint in (free or {}).items()}
-    inputs = np.linalg.pinv(robot.actuation) @ np.eye(n)[place] @ robot.actuation
-    of_mode, of_guard = partial(_reordered, order), partial(_renamed, swapped)
-    return Symmetry(matrix, inputs, of_mode, of_guard, order, ways)
+    partners = _pairs("joints", joints, robot.joint_names)
+    mirror = _mirror(robot, partners, axis / np.linalg.norm(axis))
+    inputs = np.linalg.pinv(robot.actuation) @ mirror.velocities @ robot.actuation
+    if (
+        np.abs(robot.actuation @ inputs - mirror.velocities @ robot.actuation).max(initial=0.0)
+        > 0.5
+    ):
+        raise InputError("joints: of each pair both or none must have a motor, which is not so")
+    signs = _check(system, mirror, order, tolerance)
+    flipped = frozenset(name for name, sign in zip(names, signs, strict=True) if sign < 0.0)
+    ways = {
+        way: np.eye(2 * robot.nv)[robot.velocity_index(joint)]
+        for way, joint in (free or {}).items()
+    }
+    curved = robot.nq != robot.nv
+    return Symmetry(
+        np.kron(np.eye(2), mirror.velocities),
+        inputs,
+        partial(_mirrored_mode, order, tuple(name in flipped for name in names)),
+        partial(_mirrored_guard, swapped, flipped),
+        order,
+        ways,
+        block_diag(mirror.coordinates, mirror.velocities) if curved else None,
+    )
+
+
+class _Mirror(NamedTuple):
+    """The maps of coordinates S (nq, nq) and of velocities V (nv, nv), and the error of axes."""
+
+    coordinates: Array
+    velocities: Array
+    error: float
 
 
 def _pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
-    """Pairs of limbs, each in both orders."""
+    """Return the partner of each name of `pairs`, in both directions."""
     found: dict[str, str] = {}
     for one, other in pairs.items():
         for name in (one, other):
@@ -58,12 +133,122 @@ def _pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> dict[st
     return found
 
 
-def _reordered(order: tuple[int, ...], key: ModeKey) -> ModeKey:
+def _mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _Mirror:
+    """Return the maps that follow from the joints' axes at the neutral configuration.
+
+    Raises `InputError` for a pair of joints of different kinds.
+    """
+    reflection = np.eye(3) - 2.0 * np.outer(normal, normal)
+    columns = robot.motion(robot.neutral(), np.zeros(robot.nv), [1]).jacobian
+    mirrored = block_diag(reflection, -reflection) @ columns
+    bodies = dict(zip(robot.joint_names, robot.tree().bodies, strict=True))
+    q_map, v_map, error = np.zeros((robot.nq, robot.nq)), np.zeros((robot.nv, robot.nv)), 0.0
+    for name, body in bodies.items():
+        partner = bodies[partners.get(name, name)]
+        if partner.kind != body.kind or partner.twist.shape != body.twist.shape:
+            raise InputError(
+                f"joints: {name!r} and {partners[name]!r} must be of the same kind, got "
+                f"{body.kind} and {partner.kind}"
+            )
+        size = body.twist.shape[1]
+        own, other = slice(body.v, body.v + size), slice(partner.v, partner.v + size)
+        fit = np.linalg.lstsq(columns[:, other], mirrored[:, own], rcond=None)[0]
+        left, _, right = np.linalg.svd(fit)
+        block = left @ right  # the nearest orthogonal matrix: a sign where there is one velocity
+        whole = np.round(block)
+        block = np.where(np.abs(block - whole) < _ROUNDING, whole, block)
+        error = max(error, float(np.abs(columns[:, other] @ block - mirrored[:, own]).max()))
+        v_map[other, own] = block
+        coordinates = _coordinate_block(body.kind, block)
+        count = len(coordinates)
+        q_map[partner.q : partner.q + count, body.q : body.q + count] = coordinates
+    return _Mirror(q_map, v_map, error)
+
+
+def _coordinate_block(kind: str, block: Array) -> Array:
+    """Return the map of a joint's coordinates, given that of its velocities.
+
+    A quaternion x, y, z, w turns with the rotation vector: its vector part is mapped as angular
+    velocities are, and w stays. So do cosine and sine of an angle.
+    """
+    if kind == "circle":
+        return np.asarray(block_diag(1.0, block))
+    if kind in ("spherical", "floating"):
+        return np.asarray(block_diag(block, 1.0))
+    if kind == "planar":
+        return np.asarray(block_diag(block[:2, :2], 1.0, block[2, 2]))
+    return block
+
+
+def _check(
+    system: ContactSystem, mirror: _Mirror, order: tuple[int, ...], tolerance: float
+) -> list[float]:
+    """Return the sign with which the sliding velocity of each contact along one direction is seen.
+
+    Raises `InputError` if the robot and its contacts are not symmetric within the tolerance.
+    """
+    robot, contacts, rng = system.robot, system.contacts, np.random.default_rng(_SEED)
+    v_map = mirror.velocities
+    errors = {"joint axes": mirror.error, "mass matrix": 0.0, "bias forces": 0.0}
+    errors |= {"gaps [m]": 0.0, "directions of sliding": 0.0}
+    signs = [1.0] * len(contacts)
+    for _ in range(_STATES):
+        q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+        v, image = rng.normal(size=robot.nv), mirror.coordinates @ q
+        mass = robot.mass_matrix(q)
+        scale = np.sqrt(np.maximum(mass.diagonal(), _LEAST_DIAGONAL * mass.diagonal().max()))
+        off = (v_map.T @ robot.mass_matrix(image) @ v_map - mass) / np.outer(scale, scale)
+        bias = robot.bias(q, v)
+        bias_off = (v_map.T @ robot.bias(image, v_map @ v) - bias) / scale
+        size = float(np.linalg.norm(bias / scale))
+        _raise_to(errors, "mass matrix", np.abs(off).max())
+        _raise_to(errors, "bias forces", np.linalg.norm(bias_off) / size if size else 0.0)
+        if not contacts:
+            continue
+        gaps, image_gaps = system.dynamics.gaps(q), system.dynamics.gaps(image)
+        _raise_to(errors, "gaps [m]", np.abs(image_gaps[list(order)] - gaps).max())
+        rows, image_rows = system.dynamics.all.jacobian(q), system.dynamics.all.jacobian(image)
+        for i, tangents in enumerate(system.dynamics.all.tangents):
+            images = system.dynamics.all.tangents[order[i]]
+            if not len(tangents) == len(images):
+                raise InputError(_unlike(system, i, order[i], "directions of sliding"))
+            if len(tangents):
+                seen, own = image_rows[images] @ v_map, rows[tangents]
+                turn = seen @ np.linalg.pinv(own)
+                _raise_to(errors, "directions of sliding", np.abs(seen - turn @ own).max())
+                signs[i] = float(np.sign(turn[0, 0])) if len(tangents) == 1 else 1.0
+    for i, j in enumerate(order):
+        for what in _COEFFICIENTS:
+            if getattr(contacts[i], what) != getattr(contacts[j], what):
+                raise InputError(_unlike(system, i, j, what))
+    if not max(errors.values()) <= tolerance:
+        listed = ", ".join(f"{what} {error:.2g}" for what, error in errors.items())
+        raise InputError(
+            f"system must be its own mirror image within tolerance={tolerance:g}, but deviates by: "
+            f"{listed}\nright pairs, normal and placement of the plane, or allow more by tolerance"
+        )
+    return signs
+
+
+def _raise_to(errors: dict[str, float], what: str, error: float) -> None:
+    """Set `errors[what]` to `error` if that is larger, or not a number."""
+    if not error <= errors[what]:
+        errors[what] = float(error)
+
+
+def _unlike(system: ContactSystem, i: int, j: int, what: str) -> str:
+    one, other = system.contacts[i].name, system.contacts[j].name
+    return f"contacts: {one!r} and {other!r} must have the same {what} to be exchanged"
+
+
+def _mirrored_mode(order: tuple[int, ...], flips: tuple[bool, ...], key: ModeKey) -> ModeKey:
+    """Return the mode of the mirrored motion: contacts exchanged, signs of sliding changed."""
     assert isinstance(key, tuple)
-    return tuple(key[i] for i in order)
+    return tuple(_OPPOSITE.get(key[i], key[i]) if flips[i] else key[i] for i in order)
 
 
-def _renamed(swapped: Mapping[str, str], name: str) -> str:
-    """The name of a guard after its contact is swapped; names are "<contact> closes" and so on."""
+def _mirrored_guard(swapped: Mapping[str, str], flipped: frozenset[str], name: str) -> str:
+    """Return the guard of the mirrored motion; names are "<contact> closes" and so on."""
     contact, space, what = name.rpartition(" ")
-    return swapped.get(contact, contact) + space + what
+    seen = _OPPOSITE.get(what, what) if contact in flipped else what
+    return swapped.get(contact, contact) + space + seen

@@ -383,7 +383,7 @@ def _crossings(arc: Arc, section: PoincareSection, symmetry: Symmetry | None) ->
     above = _height(section, arc.space)
 
     def height(t: float) -> float:
-        return above(carried(symmetry, arc(t)))
+        return above(arc(t) if symmetry is None else symmetry.image(arc(t)))
 
     ends = np.minimum(arc.breaks + arc.lengths, arc.end)
     steps = zip(arc.breaks, ends, strict=True)

@@ -33,14 +33,21 @@ def _same(name: T) -> T:
 class Symmetry:
     r"""A symmetry: with x(t) under u(t), :math:`S x(t)` under :math:`W u(t)` is a motion.
 
-    state: S (n, n), regular, on a state space whose coordinates are added. input: W (nu, nu), the
-    identity by default. mode, guard: what a mode and a guard are called in the other motion, and
-    contacts: which contact's impulse is that of contact i there, exchanges that done twice change
-    nothing; by default all stay.
-    free: directions (n,) by name, such as "translation", by which a motion may be moved as well.
+    Attributes:
+        state: Map S (ndx, ndx) of perturbations of states, regular. It maps states too on a space
+            whose coordinates are added.
+        input: Map W (nu, nu) of inputs; the identity by default.
+        mode: Mode of the other motion; an exchange that done twice changes nothing.
+        guard: Name of a guard in the other motion; such an exchange too.
+        contacts: For each contact, the one whose impulse it has in the other motion; by default
+            itself.
+        free: Directions (ndx,) by name, such as "translation", by which a motion may be moved too.
+        coordinates: Map (nx, nx) of states on a space with other coordinates than perturbations,
+            such as quaternions; None where `state` maps states.
 
-    Raises `InputError` for matrices that are not square or not regular, and for free directions
-    that depend on each other.
+    Raises:
+        InputError: If a map is not square or not regular, or if free directions depend on each
+            other.
     """
 
     state: ArrayLike
@@ -49,6 +56,7 @@ class Symmetry:
     guard: Callable[[str], str] = _same
     contacts: tuple[int, ...] | None = None
     free: Mapping[str, ArrayLike] = field(default_factory=dict)
+    coordinates: ArrayLike | None = None
 
     def __post_init__(self) -> None:
         function("mode", self.mode)
@@ -56,14 +64,27 @@ class Symmetry:
         _regular("state", self.matrix)
         if self.input is not None:
             _regular("input", array("input", self.input, (None, None)))
+        if self.coordinates is not None:
+            _regular("coordinates", self.state_map)
         directions = self.directions
         if len(directions.T) and np.linalg.matrix_rank(directions) < len(directions.T):
             raise InputError(f"free directions must be independent, got {dict(self.free)}")
 
     @cached_property
     def matrix(self) -> Array:
-        """The matrix S (n, n) of states."""
+        """The map S (ndx, ndx) of perturbations."""
         return array("state", self.state, (None, None))
+
+    @cached_property
+    def state_map(self) -> Array:
+        """The map (nx, nx) of the coordinates of states."""
+        if self.coordinates is None:
+            return self.matrix
+        return array("coordinates", self.coordinates, (None, None))
+
+    def image(self, states: Array) -> Array:
+        """Return the states (nx, ...) of the other motion."""
+        return np.asarray(self.state_map @ states)
 
     @cached_property
     def directions(self) -> Array:
@@ -79,17 +100,22 @@ class Symmetry:
         return array("input", np.eye(nu) if self.input is None else self.input, (nu, nu))
 
     def check(self, space: Space) -> None:
-        """Raise `InputError` where S is no map of this space."""
-        if space.nx != space.ndx or len(self.matrix) != space.ndx:
+        """Raise `InputError` if the maps do not fit this space.
+
+        Args:
+            space: State space of nx coordinates and ndx perturbations.
+        """
+        sizes = len(self.state_map), len(self.matrix)
+        if sizes != (space.nx, space.ndx):
             raise InputError(
-                f"symmetry: state must be of shape ({space.ndx}, {space.ndx}) on a space whose "
-                f"coordinates are added, got {self.matrix.shape} with {space.nx} coordinates of "
-                f"{space.ndx} dimensions"
+                f"symmetry: state must be of shape ({space.ndx}, {space.ndx}) on this space, and "
+                f"coordinates of ({space.nx}, {space.nx}), given if nx and ndx differ; got "
+                f"{self.matrix.shape} and {self.state_map.shape}"
             )
 
     def gap(self, space: Space, start: Array, end: Array) -> Array:
-        """The gap S end - start (n,), without its part along the free directions."""
-        off = space.difference(start, self.matrix @ end)
+        """Return the gap (ndx,) from `start` to the image of `end`, less free directions."""
+        off = space.difference(start, self.image(end))
         return np.asarray(off - self.along(off))
 
     def along(self, off: Array) -> Array:
@@ -101,6 +127,8 @@ class Symmetry:
 def _regular(name: str, matrix: Array) -> None:
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} must be square, got shape {matrix.shape}")
+    if not matrix.size:
+        return  # a system without inputs
     sizes = np.linalg.svd(matrix, compute_uv=False)
     if not sizes[-1] > _REGULAR * sizes[0]:
         raise InputError(f"{name} must be regular, got singular values {sizes.tolist()}")

@@ -34,7 +34,7 @@ from hybridctl.control.lqr.continuous import (
 )
 from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import Weights
-from hybridctl.errors import SimulationError
+from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
@@ -58,8 +58,10 @@ class LaterPeriod:
     @staticmethod
     def of(once: HybridTrajectory, symmetry: Symmetry | None) -> LaterPeriod:
         """The image in which an orbit goes on where it ends."""
-        shift = np.zeros(once.arcs[0].space.ndx)
-        if symmetry is not None:
+        shift = np.zeros(once.arcs[0].space.nx)
+        if symmetry is not None and symmetry.free:
+            if symmetry.coordinates is not None:
+                raise InputError("symmetry: states with quaternions must have no free directions")
             start = once.arcs[0](once.start)
             shift = symmetry.along(symmetry.matrix @ once.final_state - start)
         return LaterPeriod(symmetry, once.end - once.start, shift)
@@ -123,9 +125,9 @@ class LaterPeriod:
 
     @cached_property
     def _states(self) -> Array:
-        """The inverse of the symmetry's matrix of states."""
+        """The inverse of the symmetry's map of states (nx, nx)."""
         assert self.symmetry is not None
-        return np.asarray(np.linalg.inv(self.symmetry.matrix))
+        return np.asarray(np.linalg.inv(self.symmetry.state_map))
 
     def _inputs(self, nu: int) -> Array:
         """The inverse (nu, nu) of the symmetry's matrix of inputs."""

@@ -204,6 +204,10 @@ class Task:
             array("start", self.start, (self.system.space.nx,))
         if self.symmetry is not None:
             self.symmetry.check(self.system.space)
+            if self.symmetry.coordinates is not None:
+                raise InputError(
+                    "symmetry: the robot of a task must have no quaternions or circles"
+                )
         for k in range(len(phases)):
             self.rebounding(k)
         count("degree", self.degree, at_least=0)

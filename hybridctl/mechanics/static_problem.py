@@ -1,0 +1,302 @@
+"""The equations of rest of a robot in one mode, and convex models of them; see `equilibrium`."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import NamedTuple
+
+import clarabel
+import numpy as np
+from scipy.linalg import null_space
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.constrained.equations import friction_weights
+from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
+from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.mechanics.system import ContactSystem
+
+_MAX_EXCESS = 1e-6
+"""Forces, relative to the weight, by which contacts may exceed their margins.
+
+A run finds them with the mass matrix, whose condition makes 1e-9 of them."""
+_FORCE_WEIGHT = 1e-6
+"""Weight of squared contact forces, relative to the weight, against rad^2 and m^2."""
+_LEAST_PENALTY = 1e2
+"""Smallest first penalty of violations.
+
+It has to exceed the multipliers of the equations, r |u| W, where |u| is usually some W / 10 in N m;
+so it begins with r W^2, which is 100 for a robot of 1 kN at r = 1e-4."""
+_MAX_COORDINATE = 1e100
+"""Joint limits beyond are none: Pinocchio writes 1.8e308 where a model has none."""
+
+
+class StaticMargins(NamedTuple):
+    """Limits of `equilibrium`: torque in N m, normal force in N, share of static friction."""
+
+    torque: float
+    force: float
+    share: float
+
+
+class StaticPoint(NamedTuple):
+    """A posture q (nq,), inputs (nu,) and forces along the held rows (m,), both per weight."""
+
+    q: Array
+    inputs: Array
+    forces: Array
+
+
+class StaticTrial(NamedTuple):
+    """The solution of one conic programme: step (nv,), point, and the merit that it predicts."""
+
+    step: Array
+    point: StaticPoint
+    predicted: float
+
+
+class StaticProblem:
+    """The equations of rest of a mode and the limits of their solution.
+
+    Unknowns of each programme are d (nv), a step of the posture, and the inputs and forces per
+    weight. Residuals (nv + k) are those of the equations per weight and the gaps of the k closed
+    contacts in m.
+    """
+
+    def __init__(
+        self,
+        system: ContactSystem,
+        mode: ModeKey,
+        q0: Array,
+        torque_weight: float,
+        margins: StaticMargins,
+    ) -> None:
+        robot, modes = system.robot, contact_modes(mode)
+        self._system, self._robot, self._modes, self._q0 = system, robot, modes, q0
+        self._preferred, self._shares_loads = q0, False
+        self._phase = system.dynamics.phase(modes)
+        if self._phase.sliding:
+            raise InputError(f"mode {mode!r} must have no contact that slides")
+        self.nv, self._weight, self._margins = robot.nv, robot.weight, margins
+        self._closed = list(self._phase.closed)
+        self._open = [i for i in range(len(modes)) if i not in self._phase.closed]
+        self._held = self._phase.held_rows
+        coefficients = margins.share * self._phase.friction.static
+        cones = zip(self._phase.cones, coefficients.tolist(), strict=True)
+        self._cones = [Cone(normal, tangents, mu) for (normal, tangents), mu in cones]
+        count = len(self._held)
+        self._in_cones = cone_rows(self._cones, [], count) if count else (np.zeros((0, 0)), [])
+        self._lower, self._upper = _joint_limits(robot)
+        weights = 0.0, torque_weight * robot.weight**2, _FORCE_WEIGHT
+        self.first_penalty = max(_LEAST_PENALTY, torque_weight * robot.weight**2)
+        self._load_weights = np.repeat(weights, [robot.nv, robot.nu, len(self._held)])
+
+    def stay_near(self, point: StaticPoint) -> StaticProblem:
+        """Return the same problem with the objective to stay near a point, whatever the torques."""
+        other = copy(self)
+        other._preferred, other.first_penalty = point.q, _LEAST_PENALTY
+        other._load_weights = np.where(self._load_weights > 0.0, _FORCE_WEIGHT, 0.0)
+        return other
+
+    def with_shared_loads(self) -> StaticProblem:
+        """Return the same problem with forces that redundant contacts share as in a run."""
+        other = copy(self)
+        other._shares_loads = True
+        return other
+
+    def start(self, change: Array) -> StaticPoint:
+        """Return the point without loads at q0 changed by (nv,), moved into the joint limits."""
+        q = self._clipped(self._robot.integrate(self._q0, change))
+        return StaticPoint(q, np.zeros(self._robot.nu), np.zeros(len(self._held)))
+
+    def inputs(self, point: StaticPoint) -> Array:
+        """Return the inputs (nu,) at a point, N m or N."""
+        return np.asarray(self._weight * point.inputs)
+
+    def distance(self, point: StaticPoint) -> float:
+        """Return the largest change of a coordinate from q0, rad or m."""
+        return float(np.abs(self._robot.difference(self._q0, point.q)).max())
+
+    def farthest_coordinate(self, point: StaticPoint) -> str:
+        """Return the name of the coordinate in which a point is farthest from q0."""
+        change = np.abs(self._robot.difference(self._q0, point.q))
+        label = self._robot.labels.velocities[int(change.argmax())]
+        return label.rpartition(" [")[0].removesuffix(" rate")
+
+    def violation(self, point: StaticPoint) -> float:
+        """Return the largest residual, per weight or in m, or depth of an open contact in m."""
+        residual, open_gaps, _ = self._residuals(point)
+        return max(float(np.abs(residual).max()), float(-open_gaps.min(initial=0.0)))
+
+    def merit(self, point: StaticPoint, penalty: float) -> float:
+        """Return the objective plus the penalised sum of violations."""
+        residual, open_gaps, _ = self._residuals(point)
+        violated = float(np.abs(residual).sum()) - float(np.minimum(open_gaps, 0.0).sum())
+        change = self._robot.difference(self._preferred, point.q)
+        return self._objective(change, point) + penalty * violated
+
+    def _objective(self, change: Array, point: StaticPoint) -> float:
+        loads = np.concatenate((point.inputs, point.forces))
+        return 0.5 * float(change @ change + self._load_weights[self.nv :] @ loads**2)
+
+    def _along_all_rows(self, point: StaticPoint) -> Array:
+        """Return the contact forces along the rows of all contacts, N."""
+        forces = np.zeros(len(self._system.dynamics.all.owner))
+        forces[self._held] = self._weight * point.forces
+        return forces
+
+    def _residuals(self, point: StaticPoint) -> tuple[Array, Array, Array]:
+        """Return residuals (nv + k,), gaps of open contacts in m, and the Jacobian of all rows."""
+        still, inputs = np.zeros(self.nv), self._weight * point.inputs
+        values = self._system.dynamics.terms.values(point.q, still, inputs)
+        net = values.drive + values.jacobian.T @ self._along_all_rows(point)
+        residual = np.concatenate((-net / self._weight, values.gaps[self._closed]))
+        return residual, values.gaps[self._open], values.jacobian.copy()
+
+    def trial(
+        self, point: StaticPoint, penalty: float, radius: float, reach: float
+    ) -> StaticTrial | None:
+        """Return the minimum of the convex model around a point, or None if limits exclude it.
+
+        Unknowns are those n of the class, and a violation of each residual and each open gap.
+
+        Args:
+            point: Where the equations are linearised.
+            penalty: Penalty of violations.
+            radius: Largest step of a coordinate, rad or m.
+            reach: Largest change of a coordinate from q0, rad or m.
+        """
+        nv, robot = self.nv, self._robot
+        residual, open_gaps, jacobian = self._residuals(point)
+        slopes = self._slopes(point, jacobian)
+        n, count, depths = slopes.shape[1], len(residual), len(open_gaps)
+        # The model is affine in inputs and forces themselves, so that limits of these are exact.
+        offset = residual - slopes[:, nv:] @ np.concatenate((point.inputs, point.forces))
+        change = robot.difference(self._preferred, point.q)
+        change_slope, gap_slope = np.zeros((nv, n)), np.zeros((depths, n))
+        change_slope[:, :nv] = robot.difference_jacobians(self._preferred, point.q)[1]
+        gap_slope[:, :nv] = jacobian[self._open]
+        soft = np.concatenate((slopes, -slopes, gap_slope))
+        violated = np.eye(count + depths)
+        tie = np.concatenate((violated[:count], violated))
+        hard, hard_offset = self._limits(point, jacobian, radius, reach)
+        cones, kinds = self._in_cones
+        kept = np.zeros((len(hard) + len(cones), n))
+        kept[: len(hard)], kept[len(hard) :, n - len(self._held) :] = hard, cones
+        none = np.zeros((len(kept), len(violated)))
+        rows = np.block([[soft, tie], [np.zeros((len(violated), n)), violated], [kept, none]])
+        offsets = (offset, -offset, open_gaps, np.zeros(len(violated)), hard_offset)
+        hessian = np.zeros((rows.shape[1], rows.shape[1]))
+        hessian[:n, :n] = change_slope.T @ change_slope + np.diag(self._load_weights)
+        found = ConeProgramme(
+            hessian,
+            np.concatenate((change_slope.T @ change, np.full(len(violated), penalty))),
+            rows,
+            np.concatenate((*offsets, np.zeros(len(cones)))),
+            [clarabel.NonnegativeConeT(len(rows) - len(cones)), *kinds],
+        ).solve()
+        if found.infeasible or not np.isfinite(found.point).all():
+            return None
+        moves, violations = found.point[:n], found.point[n:]
+        step, inputs, forces = np.split(moves, [nv, nv + robot.nu])
+        moved = StaticPoint(self._clipped(robot.integrate(point.q, step)), inputs, forces)
+        predicted = self._objective(change + change_slope @ moves, moved)
+        return StaticTrial(step, moved, predicted + penalty * float(violations.sum()))
+
+    def _slopes(self, point: StaticPoint, jacobian: Array) -> Array:
+        """Return the derivatives (nv + k, n) of the residuals by the unknowns."""
+        still, nv, nu = np.zeros(self.nv), self.nv, self._robot.nu
+        forces = self._along_all_rows(point)
+        terms = self._system.dynamics.terms.derivatives(point.q, still, still, forces)
+        slopes = np.zeros((nv + len(self._closed), len(self._load_weights)))
+        slopes[:nv, :nv] = terms.equations[:, :nv] / self._weight
+        slopes[:nv, nv : nv + nu] = -self._robot.actuation
+        slopes[:nv, nv + nu :] = -jacobian[self._held].T
+        slopes[nv:, :nv] = jacobian[self._closed]
+        return slopes
+
+    def _limits(
+        self, point: StaticPoint, jacobian: Array, radius: float, reach: float
+    ) -> tuple[Array, Array]:
+        """Return rows (l, n) and offsets (l,) of the limits: rows @ unknowns + offsets >= 0."""
+        robot, nv, nu = self._robot, self.nv, self._robot.nu
+        unit = np.eye(len(self._load_weights))
+        q = point.q[robot.passive.coordinate]
+        lower = np.maximum(self._lower - q, -radius)
+        upper = np.minimum(self._upper - q, radius)
+        rows, offsets = [unit[:nv], -unit[:nv]], [-lower, upper]
+        if reach != np.inf:
+            change = robot.difference(self._q0, point.q)
+            slope = robot.difference_jacobians(self._q0, point.q)[1] @ unit[:nv]
+            rows += [slope, -slope]
+            offsets += [reach + change, reach - change]
+        torque, force, _ = self._margins
+        if torque != np.inf:
+            rows += [unit[nv : nv + nu], -unit[nv : nv + nu]]
+            offsets.append(np.full(2 * nu, torque / self._weight))
+        if self._shares_loads:
+            shares = self._sharing_rows(point, jacobian) @ unit[nv + nu :]
+            rows += [shares, -shares]
+            offsets.append(np.zeros(2 * len(shares)))
+        normals = [nv + nu + cone.normal for cone in self._cones]
+        rows.append(unit[normals])
+        offsets.append(np.full(len(normals), -force / self._weight))
+        return np.concatenate(rows), np.concatenate(offsets)
+
+    def _sharing_rows(self, point: StaticPoint, jacobian: Array) -> Array:
+        """Return rows (., m) that vanish on forces shared as `equations` says, near a point.
+
+        Of forces with one effect those of least sum f_i^2 / w_i have f / w orthogonal to all forces
+        without effect; w follows from the normal forces of equal weights.
+        """
+        idle = null_space(jacobian[self._held].T)
+        even = point.forces - idle @ (idle.T @ point.forces)
+        return np.asarray((idle / friction_weights(self._phase, even)[:, None]).T)
+
+    def _clipped(self, q: Array) -> Array:
+        """Return a posture with joints of one degree of freedom moved into their limits."""
+        q = np.array(self._robot.normalize(q))
+        limited = np.isfinite(self._lower) | np.isfinite(self._upper)
+        places = self._robot.passive.coordinate[limited]
+        q[places] = np.clip(q[places], self._lower[limited], self._upper[limited])
+        return q
+
+    def shared_loads(self, point: StaticPoint) -> tuple[Array, Array]:
+        """Return normal forces (c,) and friction (c, 2) in N, as contacts share them in a run.
+
+        Where a joint moves nothing that has a mass, no run can be made and accelerations are not
+        finite: then the forces are those of the point.
+        """
+        dynamics, still = self._system.dynamics, np.zeros(self.nv)
+        at_rest = dynamics.acceleration(point.q, still, self._weight * point.inputs, self._modes)
+        if np.isfinite(at_rest.acceleration).all():
+            return at_rest.forces, at_rest.friction
+        forces = self._along_all_rows(point)
+        return forces[: len(self._modes)], dynamics.tangential(forces)
+
+    def keeps_margins(self, point: StaticPoint) -> bool:
+        """Return whether normal forces and friction are within the margins as loads are shared."""
+        normal, friction = self.shared_loads(point)
+        closed, slack = self._closed, _MAX_EXCESS * self._weight
+        used, static = np.linalg.norm(friction, axis=1)[closed], self._phase.friction.static
+        pushes = bool((normal[closed] >= self._margins.force - slack).all())
+        return pushes and bool(
+            (used <= self._margins.share * static * normal[closed] + slack).all()
+        )
+
+
+def _joint_limits(robot: Robot) -> tuple[Array, Array]:
+    """Return lower and upper limits (nv,) of the coordinates of joints with one, rad or m.
+
+    They are infinite where a joint has none, has several degrees of freedom or turns without end,
+    and where both are equal: so reads a URDF that gives a joint's effort but no limits.
+    """
+    model = robot.model
+    lower, upper = np.full(robot.nv, -np.inf), np.full(robot.nv, np.inf)
+    for q, v in filter(None, robot.joints.values()):
+        if model.lowerPositionLimit[q] < model.upperPositionLimit[q]:
+            lower[v], upper[v] = model.lowerPositionLimit[q], model.upperPositionLimit[q]
+    lower[lower < -_MAX_COORDINATE], upper[upper > _MAX_COORDINATE] = -np.inf, np.inf
+    return lower, upper
