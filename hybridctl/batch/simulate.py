@@ -63,7 +63,7 @@ def simulate_batch(
     atol: float = 1e-9,
     max_events: int = 1000,
     max_steps: int = 100_000,
-    on_zeno: Literal["raise", "rest"] = "raise",
+    on_zeno: Literal["raise", "rest"] = "rest",
     on_jam: Literal["bridge", "raise"] = "bridge",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",

@@ -23,18 +23,17 @@ from hybridctl.hybrid.policy import (
     input_law,
     next_change,
 )
+from hybridctl.hybrid.rest import accumulating, states_rest, way_to_rest
 from hybridctl.hybrid.run import (
     ArcStart,
     FlownArc,
     Memory,
     Run,
-    accumulating,
     arc_of,
     check_start,
     consistent_start,
     cross,
     flow_on,
-    way_to_rest,
 )
 from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -54,7 +53,7 @@ def simulate(
     atol: float = 1e-9,
     max_events: int = 1000,
     max_steps: int = 100_000,
-    on_zeno: Literal["raise", "rest", "relax"] = "raise",
+    on_zeno: Literal["rest", "raise", "relax"] = "rest",
     on_jam: Literal["bridge", "raise"] = "bridge",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
@@ -92,15 +91,19 @@ def simulate(
     min_dwell: ten events in a row closer than this, in s, count as Zeno; so do the last ten of more
     than `max_events` that are within `zeno_horizon`, where no rest is taken, and three at once of
     which two left mode and state as they were.
-    on_zeno: "raise", or "rest": where intervals between events and their jumps shrink by one ratio
-    and are predicted to end within `zeno_horizon` (s), after jumps that add up to no more than the
-    flow makes meanwhile, the state they tend to is taken at once, if the system knows it
-    (contacts close; a `Transition` says it with `rest`). So is it after ten events within that
-    time between which the guards do not rise above their tolerance. What rest takes
-    away from the rates of guards has to be what the flow makes of them in that time: a light ball
-    that is squeezed by a falling mass has ever shorter intervals, too, and goes on. The predicted
-    time is the event's `accumulation`. "relax" takes what relaxations tend to instead, rest on the
-    guard for as long as the fields hold it there, which no one has to name: see `past_zeno`.
+    on_zeno: "rest", "raise" or "relax". Under "rest", the default, robots whose bounces accumulate
+    come to rest, and so does any system whose `Transition` states a `rest`; without one, events
+    that accumulate are a `ZenoError`. Rest is taken where intervals between events and their jumps
+    shrink by one ratio and are predicted to end within `zeno_horizon` (s), after jumps that add up
+    to no more than the flow makes meanwhile. The state that they tend to is taken at once. So is it
+    after ten events within that time between which the guards do not rise above their tolerance.
+    What rest takes away from the rates of guards has to be what the flow makes of them in that
+    time: a light ball that is squeezed by a falling mass has ever shorter intervals, too, and goes
+    on. That rest was assumed is said by the event (`event.rest` in words, the predicted time as
+    `event.accumulation`) and by one line of the log "hybridctl" per run, of level INFO;
+    `linearize` refuses such a run. "raise" ends the run in a `ZenoError`. "relax" takes what
+    relaxations tend to instead, rest on the guard for as long as the fields hold it there, which
+    no one has to name: see `past_zeno`.
     on_jam: "bridge", or "raise". Where contacts jam, where events crowd without accumulating, and
     where no mode is consistent or no step short enough, the run is taken past that instant, if the
     system has a way: contacts let go for up to 1e-4 s, and one impact of all that touch then gives
@@ -242,9 +245,11 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
                     f"in mode {point.mode.key!r}; the last guards were {guards}"
                 )
                 of_guards = [event for event in events if event.guards]
-                if not run.rests and crowded(of_guards, INSTANT_EVENTS, run.zeno_horizon):
+                rests = run.rests and states_rest(run, point.mode.key, guards)
+                if not rests and crowded(of_guards, INSTANT_EVENTS, run.zeno_horizon):
                     many += f", {INSTANT_EVENTS} within zeno_horizon = {run.zeno_horizon:.3g} s"
-                    raise ZenoError(f"{many}{way_to_rest(run)}", trajectory=so_far())
+                    way = way_to_rest(run, point.mode.key, guards)
+                    raise ZenoError(f"{many}{way}", trajectory=so_far())
                 raise EventLimitError(many, trajectory=so_far())
         try:
             event, point = _crossed(run, arc, flown, events)

@@ -1,5 +1,7 @@
 """Events that accumulate: predicted, and come to rest at."""
 
+import logging
+
 import numpy as np
 import pytest
 from hybridctl.robots import ball, block
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridctl as hc
-from hybridctl.errors import InputError, ZenoError
+from hybridctl.errors import InputError, NearGrazingWarning, ZenoError
 from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
 from hybridctl.hybrid.zeno import Fired, crowded, crowding, endings, predict
 
@@ -176,7 +178,37 @@ def test_bounces_that_accumulate_are_an_error_unless_told_to_rest():
     """At e = 0.8 ten bounces in a row are closer than 1e-9 s while they still part at 5e-9 m/s."""
     p = ball.BallParameters(slope=0.0, restitution=0.8)
     with pytest.raises(ZenoError, match='accumulate there; with on_zeno="rest" they may come'):
-        hc.simulate(ball.system(p), ("open",), [0, 1.0, 0, 0], (0.0, 6.0))
+        hc.simulate(ball.system(p), ("open",), [0, 1.0, 0, 0], (0.0, 6.0), on_zeno="raise")
+
+
+def test_a_robot_comes_to_rest_by_default_and_says_what_was_assumed(caplog):
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.8))
+    with caplog.at_level(logging.INFO, logger="hybridctl"):
+        run = hc.simulate(system, ("open",), [0, 1.0, 0, 0], (0.0, 6.0))
+    assert run.final_mode == ("closed",)
+    (rest,) = [event for event in run.events if event.accumulation is not None]
+    fall = np.sqrt(2.0 / G)
+    assert rest.accumulation == pytest.approx(9.0 * fall, abs=1e-8)  # (1 + e) / (1 - e) of it
+    assert rest.rest == f"assumed to rest: events accumulate at {rest.accumulation:.9g} s"
+    assert rest.rest in repr(rest)
+    assert rest.rest in rest._repr_html_()
+    assert all(event.rest is None for event in run.events if event is not rest)
+    (line,) = caplog.records
+    assert line.levelno == logging.INFO
+    assert f"rest is assumed at t = {rest.time:.9g} s" in line.message
+    message = "rest is assumed there, and has no derivative"
+    # the last bounces before are so slow that they hardly have a derivative
+    with pytest.raises(InputError, match=message), pytest.warns(NearGrazingWarning):
+        hc.linearize(system, run)
+
+
+def test_without_a_rest_that_it_states_a_system_raises_by_default():
+    air = hc.Mode("air", hc.VectorSpace(2), lambda t, x, u: np.array([x[1], -G]))
+    floor = hc.Guard("floor", lambda t, x, u: x[0])
+    bounce = hc.Reset(lambda t, x, u: np.array([x[0], -0.5 * x[1]]))
+    system = hc.HybridSystem([air], [hc.Transition("air", floor, bounce, "air")])
+    with pytest.raises(ZenoError, match='give their Transition a rest, or use on_zeno="relax"'):
+        hc.simulate(system, "air", [1.0, 0.0], (0.0, 3.0))
 
 
 def test_a_rocking_block_comes_to_rest_on_both_corners():
