@@ -13,6 +13,7 @@ from hybridctl.checks import count, function, instance, interval, member, number
 from hybridctl.errors import EventLimitError, StepLimitError, ZenoError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.bridge import BRIDGED, bridge, check_pole
+from hybridctl.hybrid.clock import OwnClock, is_far_from_zero
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -129,6 +130,32 @@ def simulate(
         from hybridctl.hybrid.relaxation.zeno_rest import past_zeno  # what few runs load
 
         system, on_zeno = past_zeno(system), "rest"
+    if is_far_from_zero(start, end):
+        clock, acting = OwnClock(start), as_policy(policy, system)
+        with clock.errors(system):
+            run_on_clock = simulate(
+                clock.system(system),
+                mode,
+                x0,
+                (0.0, end - start),
+                clock.policy(acting),
+                rtol=rtol,
+                atol=atol,
+                max_events=max_events,
+                max_steps=max_steps,
+                on_zeno=on_zeno,
+                on_jam=on_jam,
+                zeno_horizon=zeno_horizon,
+                method=method,
+                max_step=max_step,
+                first_step=first_step,
+                event_window=event_window,
+                guard_tolerance=guard_tolerance,
+                min_dwell=min_dwell,
+                terminal=clock.terminal(terminal),
+                progress=clock.progress(progress),
+            )
+        return clock.trajectory(run_on_clock, system)
     if mode is None:
         mode = consistent_start(system, as_policy(policy, system), start, vector("x0", x0))
     first = system.mode(mode)
