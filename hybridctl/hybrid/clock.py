@@ -96,10 +96,11 @@ class OwnClock:
         return known[1]
 
     def arc(self, arc: Arc) -> Arc:
-        """Return an arc in absolute times, with the states that it has at its ends.
+        """Return an arc in absolute times, with the series of its steps.
 
-        Steps that begin and end at the same absolute time are left out. An arc of no others has no
-        duration, and is the state at its end.
+        Steps that begin and end at the same absolute time are left out: what the flow makes in them
+        is missing from the arc, not from its events. An arc of no others has no duration, and is
+        the state at its end.
         """
         start, end = arc.start + self.origin, arc.end + self.origin
         breaks = arc.breaks + self.origin
