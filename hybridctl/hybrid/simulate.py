@@ -78,8 +78,11 @@ def simulate(
     neither towards `max_events` nor as Zeno. Held inputs and linear feedbacks that follow each
     other in one mode, as those of a sampled controller, are part of one arc: see `Arc.changes`.
 
-    rtol, atol, method, max_step: of the integrator (a scipy stepper); event times and states
+    rtol, atol, method: of the integrator (a scipy stepper); event times and states
     are as accurate as the flow is.
+    max_step, s: of a step. A guard that is negative for longer than 0.2226 of a step (0.6235 where
+    it has four samples: under "Radau", or inputs held for less than a step) is always found; a
+    shorter dip is found where samples show it. So max_step = w / 0.6235 finds all longer than w.
     first_step: that the integrator tries first on every arc, in s; it takes a shorter one where
     that is not accurate. None leaves the choice to scipy, which begins carefully.
     max_steps: of the integrator in the whole run, besides the first step of each arc.
