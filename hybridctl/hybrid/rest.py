@@ -94,11 +94,15 @@ def way_to_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> str:
 
 
 def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> Instead | None:
-    """The rest at the end of an arc, where events end there."""
-    x, u, _ = arc.left_limit()
-    speed = float(np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u)))
+    """Return the rest at the end of an arc if events end there, or None."""
+
+    def speed() -> float:
+        """Return the norm of the flow at the end of the arc."""
+        x, u, _ = arc.left_limit()
+        return float(np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u)))
+
     for end in endings(recent, max(run.zeno_horizon, run.at_once), speed):
-        resting = _near_rest(run, arc, end, speed)
+        resting = _near_rest(run, arc, end, speed())
         if resting is not None:
             return resting
     return None

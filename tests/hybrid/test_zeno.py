@@ -53,7 +53,7 @@ def test_growing_or_irregular_sequences_have_no_end():
 def test_three_events_at_once_end_where_the_first_two_change_nothing(changes, apart, ends):
     """Of four, at the times of three; what the last one does is not known yet."""
     events = [Fired(1.0 + k * apart, ("a",), 0.0, k not in changes) for k in range(4)]
-    found = list(endings(events, 1e-13, 1.0))
+    found = list(endings(events, 1e-13, lambda: 1.0))
     assert len(crowding(events, 1e-13)) == (3 if ends else 0)
     assert [end.time for end in found] == ([events[-1].time] if ends else [])
     assert all(end.left is None and end.since == events[1].time for end in found)
@@ -78,12 +78,12 @@ def test_rest_waits_until_jumps_to_come_are_what_the_flow_makes_meanwhile():
     A flow of 1/4 makes them in twice the window and the rest, one of 0.1 in a horizon of 2.5 s.
     """
     events = halved((1.0, 0.5, 0.25))
-    (end,) = endings(events, horizon=0.25, speed=0.25)
+    (end,) = endings(events, horizon=0.25, speed=lambda: 0.25)
     assert end == predict(events)
-    assert list(endings(events, horizon=2.5, speed=0.1)) == [end]
-    assert not list(endings(events, horizon=0.25, speed=0.2499))
-    assert not list(endings(events, horizon=2.5, speed=0.0999))
-    assert not list(endings(events, horizon=0.2499, speed=10.0))
+    assert list(endings(events, horizon=2.5, speed=lambda: 0.1)) == [end]
+    assert not list(endings(events, horizon=0.25, speed=lambda: 0.2499))
+    assert not list(endings(events, horizon=2.5, speed=lambda: 0.0999))
+    assert not list(endings(events, horizon=0.2499, speed=lambda: 10.0))
 
 
 def test_a_ball_rests_as_soon_as_its_bounces_end_within_the_horizon():
@@ -94,7 +94,7 @@ def test_a_ball_rests_as_soon_as_its_bounces_end_within_the_horizon():
         jumps = after * (1.0 + 1.0 / e)
         events = [Fired(*event) for event in zip(times, [("a",)] * 5, jumps, strict=True)]
         ahead = 2.0 * after[-1] / e * e / (1.0 - e) / G
-        assert len(list(endings(events, horizon=1.01 * ahead, speed=G))) == 1
+        assert len(list(endings(events, horizon=1.01 * ahead, speed=lambda: G))) == 1
 
 
 def test_events_that_crowd_while_they_shrink_do_not_rest_sooner():
@@ -103,8 +103,8 @@ def test_events_that_crowd_while_they_shrink_do_not_rest_sooner():
     events = [Fired(1.0 - t, ("a",), t) for t in times.tolist()]
     left = predict(events).left
     assert left == pytest.approx(0.58**15 / 0.42, rel=1e-9)
-    assert not list(endings(events, horizon=1.0, speed=0.99 * left))
-    assert next(endings(events, horizon=1.0, speed=1.01 * left)).left == left
+    assert not list(endings(events, horizon=1.0, speed=lambda: 0.99 * left))
+    assert next(endings(events, horizon=1.0, speed=lambda: 1.01 * left)).left == left
 
 
 def test_guards_that_do_not_repeat_shrink_by_the_five():
