@@ -282,5 +282,5 @@ def _again(
     stop = (lambda event: next(left) == passed) if at_event else None
     return simulate(
         system, orbit.arcs[0].mode, x0, (orbit.start, end), law,
-        terminal=stop, event_window=0.0, rtol=rtol, atol=atol,
+        terminal=stop, event_window=0.0, rtol=rtol, atol=atol, on_zeno="raise",
     )  # fmt: skip

@@ -185,6 +185,7 @@ def event_record(event: Event) -> dict[str, Any]:
         "impulses": event.impulses,
         "uniqueness": event.uniqueness,
         "bridged": event.bridged,
+        "accumulation": event.accumulation,
     }
 
 

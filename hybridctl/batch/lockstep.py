@@ -25,12 +25,12 @@ from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.many import Many
 from hybridctl.hybrid.mode import Held, ModeKey
 from hybridctl.hybrid.policy import History, input_law
+from hybridctl.hybrid.rest import accumulating
 from hybridctl.hybrid.run import (
     LONGER,
     ArcStart,
     BriefEvent,
     Run,
-    accumulating,
     check_start,
     cross,
     flow_on,

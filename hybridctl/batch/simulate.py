@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from hybridctl.batch.lockstep import Lockstep, MemberEnd
 from hybridctl.checks import Array, array, flag, instance, interval, sequence, vector
 from hybridctl.errors import HybridctlError, InputError, SimulationError
+from hybridctl.hybrid.clock import is_far_from_zero
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.policy import Policy
@@ -63,7 +64,7 @@ def simulate_batch(
     atol: float = 1e-9,
     max_events: int = 1000,
     max_steps: int = 100_000,
-    on_zeno: Literal["raise", "rest"] = "raise",
+    on_zeno: Literal["raise", "rest"] = "rest",
     on_jam: Literal["bridge", "raise"] = "bridge",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
@@ -111,7 +112,7 @@ def simulate_batch(
     modes, states = _starts(system, mode, x0)
     alone = partial(_alone, system, (start, end), policy, settings, sensitivities)
     held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy
-    together = method == "DOP853" and held
+    together = method == "DOP853" and held and not is_far_from_zero(start, end)
     begun = [system.mode(key) for key in dict.fromkeys(modes)]
     if not (together and any(mode.many is not None for mode in begun)):
         apply = map if executor is None else executor.map

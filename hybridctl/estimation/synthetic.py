@@ -19,7 +19,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.record import Record, Series
-from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.arc import Arc, outputs_on
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import ContinuedPolicy, DisturbedPolicy, Policy, SampledPolicy
 from hybridctl.hybrid.simulate import simulate
@@ -124,7 +124,7 @@ def _normal_forces(model: FilterModel, truth: Truth) -> Array:
     rows = []
     for t in truth.times.tolist():
         arc = truth.run.arc(t)
-        outputs = model.system.mode(arc.mode).outputs(t, arc(t), arc.input(t))
+        outputs = outputs_on(model.system.mode(arc.mode), arc, t)
         if "normal_force" not in outputs:
             raise InputError(f"force: mode {arc.mode!r} has no normal forces")
         rows.append(outputs["normal_force"])

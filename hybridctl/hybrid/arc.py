@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -13,12 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import ModeKey, ModeModel
+from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
 from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.tolerances import BRIEF, SPACINGS, UNSOUND
 from hybridctl.spaces import Space, VectorSpace
 
 Side = Literal["left", "right"]
 ARRAYS = ("breaks", "lengths", "states", "inputs", "jumps")
+_BACK = tuple(BRIEF * 10.0**k for k in range(-5, 1))  # s: how much earlier a left limit is tried
 _ROUNDING = 1e-14  # of an input, in the coefficients of its series
 
 
@@ -213,6 +217,35 @@ def joined(index: int, arcs: Sequence[Arc]) -> Arc:
     kept = [arc for arc in arcs if arc.end > arc.start] or [arcs[0]]
     series = {name: np.concatenate([getattr(arc, name) for arc in kept]) for name in ARRAYS}
     return Arc(index, kept[0].mode, kept[0].space, kept[0].start, kept[-1].end, **series)
+
+
+def outputs_on(mode: ModeModel, arc: Arc, t: float) -> Mapping[str, Array]:
+    """Return the outputs of the mode of an arc at a time in [start, end]; limits at both ends.
+
+    Forces may jump at the end of an arc, as where redundant contacts leave their cones together.
+    There the state is known to rounding, and rounding decides on which side of the jump it lies.
+    So the outputs are those a little earlier, by up to `BRIEF`, where guards are far outside at the
+    end and not outside there.
+
+    Args:
+        mode: The mode of the arc.
+        arc: The arc.
+        t: Time, s.
+    """
+    point = mode.calc(t, *arc.state_and_input(t))
+    if not arc.start < arc.end <= t or not _is_far_outside(point):
+        return mode.outputs_at(point)
+    for back in _BACK:
+        earlier = max(arc.end - max(back, SPACINGS * math.ulp(arc.end)), arc.start)
+        inside = mode.calc(earlier, *arc.state_and_input(earlier))
+        if not _is_far_outside(inside):
+            return mode.outputs_at(inside)
+    return mode.outputs_at(point)  # no jump: the flow of a bridge goes on whatever guards say
+
+
+def _is_far_outside(point: Point) -> bool:
+    """Return whether a guard is so negative that it has not fallen through zero just before."""
+    return bool((np.asarray(point.guards) < -UNSOUND * point.mode.guard_scales).any())
 
 
 def read_only(a: Array) -> Array:

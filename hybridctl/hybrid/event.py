@@ -49,7 +49,15 @@ class Event:
         modes = f"{self.mode_before} -> {self.mode_after}"
         unique = "" if self.uniqueness is None else f"; uniqueness {self.uniqueness}"
         bridge = "" if self.bridge is None else f"; {self.bridge}"
-        return f"Event({self.time:.9g} s, {what}: {modes}{unique}{bridge})"
+        rest = "" if self.rest is None else f"; {self.rest}"
+        return f"Event({self.time:.9g} s, {what}: {modes}{unique}{bridge}{rest})"
+
+    @property
+    def rest(self) -> str | None:
+        """What was assumed where events accumulate, in words; None for other events."""
+        if self.accumulation is None:
+            return None
+        return f"assumed to rest: events accumulate at {self.accumulation:.9g} s"
 
     @property
     def bridge(self) -> str | None:
@@ -72,4 +80,6 @@ class Event:
             rows.append(("uniqueness", self.uniqueness))
         if self.bridge is not None:
             rows.append(("bridge", self.bridge))
+        if self.rest is not None:
+            rows.append(("rest", self.rest))
         return html_table(("event", ""), rows)

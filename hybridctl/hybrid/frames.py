@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.arc import Arc, outputs_on
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.tables import mode_text
 
@@ -38,7 +38,7 @@ def _of_arc(pd: Any, system: HybridSystem, arc: Arc, times: Array) -> Any:
     columns |= zip(system.state_labels(arc.mode), states.T, strict=True)
     columns |= zip(system.input_labels(arc.mode), inputs.T, strict=True)
     mode = system.mode(arc.mode)
-    rows = [mode.outputs(t, x, u) for t, x, u in zip(times.tolist(), states, inputs, strict=True)]
+    rows = [outputs_on(mode, arc, t) for t in times.tolist()]
     for name in rows[0]:
         values = np.array([row[name] for row in rows])
         labels = system.output_labels(name, values.shape[1:])

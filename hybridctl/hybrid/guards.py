@@ -75,8 +75,26 @@ class GuardSet:
         return sizes
 
     def value(self, i: int, t: float, x: Array, u: Array) -> float:
-        """The value of guard i."""
-        return float(self.values(t, x, u)[i] if self.one is None else self.one(i, t, x, u))
+        """Return the value of guard i at (t, x, u).
+
+        Raises:
+            SystemDefinitionError: If it is no number.
+        """
+        given = self.values(t, x, u)[i] if self.one is None else self.one(i, t, x, u)
+        if isinstance(given, float):  # np.float64 is one: nothing to be checked on the usual path
+            return float(given)
+        try:
+            value = floats(given)
+        except (TypeError, ValueError) as error:
+            raise self._no_number(i, t, given) from error
+        if value.shape != ():
+            raise self._no_number(i, t, given)
+        return float(value)
+
+    def _no_number(self, i: int, t: float, given: object) -> SystemDefinitionError:
+        return SystemDefinitionError(
+            f"guard {self.names[i]!r} must return a number, got {quoted(given)} at t = {t:.9g} s"
+        )
 
     def checked(self, key: Hashable, t: float, x: Array, u: Array) -> Array:
         """A copy of the values (n,), which are numbers; key: of the mode.

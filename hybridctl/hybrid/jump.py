@@ -64,14 +64,28 @@ def executed(
 def outcome(
     system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
 ) -> EventOutcome:
-    """The mode and the jump that guards of mode `source` lead to, when they fire at (t, x, u).
+    """Return the mode and the jump that guards of mode `source` lead to, if they fire together.
 
     Without an edge of their own the single edges are applied one after the other, with the same
-    result in every order; a guard that the mode reached so far lacks is done with, and impulses
-    add up.
+    mode and state in every order. A guard that the mode reached so far lacks is done with. The
+    impulses are the sum over the resets of the first order by the names of the guards; a reset
+    that reports none counts as zero. They can depend on the order although the state does not,
+    where one of two contacts does what the other would: the order by name decides then, not the
+    one in which guards are declared.
 
-    Raises `AmbiguousEventError` where two orders end in different modes or states, naming both,
-    and where more resets would be needed to tell than 12 guards that commute take.
+    Args:
+        system: The system.
+        source: Key of the mode before the event.
+        guards: Names of the guards that fire.
+        t: Event time, s.
+        x: State (nx,) before the event.
+        u: Input (nu,) before the event.
+
+    Raises:
+        AmbiguousEventError: If two orders end in different modes or states, which it names, or if
+            more resets are needed to tell than 12 guards that commute take.
+        SystemDefinitionError: If a mode has no edge for a guard alone, or if two resets report
+            impulses of different numbers of contacts.
     """
     first, *others = ends(system, source, guards, t, x, u)
     for other in others:
@@ -178,18 +192,30 @@ def same_state(system: HybridSystem, key: ModeKey, x: Array, y: Array) -> bool:
 def firings(
     system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
 ) -> Iterator[Firing]:
-    """All ways in which guards of mode `source` fire one after the other, from none of them on.
+    """Yield all ways in which guards of one mode fire one after the other, from none of them on.
 
-    The first that is complete has the order of the guards. Where orders of the same guards agree,
-    one of them goes on: n guards that commute take n 2^(n-1) resets. [RS] (4.13)-(4.14).
+    Orders are tried by the names of the guards, so that the first complete one does not depend on
+    the order in which guards are declared. Where orders of the same guards agree, one of them goes
+    on: n guards that commute take n 2^(n-1) resets. [RS] (4.13)-(4.14).
 
-    Raises `AmbiguousEventError` where that is not enough for 12 guards, and `SystemDefinitionError`
-    where a mode has no edge for a guard alone.
+    Args:
+        system: The system.
+        source: Key of the mode in which the guards fire.
+        guards: Their names.
+        t: Event time, s.
+        x: State (nx,) before the event.
+        u: Input (nu,) before the event.
+
+    Raises:
+        AmbiguousEventError: If that many resets are not enough for 12 guards.
+        SystemDefinitionError: If a mode has no edge for a guard alone, or if two resets report
+            impulses of different numbers of contacts.
     """
+    by_name = sorted(guards)
 
     def left(key: ModeKey, order: tuple[str, ...]) -> tuple[str, ...]:
         names = system.outgoing(key).guards.names
-        return tuple(name for name in guards if name in names and name not in order)
+        return tuple(name for name in by_name if name in names and name not in order)
 
     def fire(here: Firing, name: str) -> Firing:
         x = here.jump.state
@@ -197,14 +223,38 @@ def firings(
         key, jump = edge.jump(t, x, u)
         if jump.guards is not None:  # the last guard is not the only one to take part
             jump = replace(jump, guards=None)
-        together, order = jump.impulses, (*here.order, name)
-        if len(here.impulses) == len(together):
-            together = here.impulses + together
+        order = (*here.order, name)
+        together = add_impulses(here.impulses, np.asarray(jump.impulses), order, t)
         resets = (*here.resets, (edge.reset, JumpPoint(t, x, u, jump.report)))
         return Firing(order, key, jump, together, left(key, order), resets)
 
     start = Firing((), source, Jump(x), np.zeros(0), left(source, ()))
     return in_any_order(start, lambda here: here.waiting, fire, partial(_agree, system), t)
+
+
+def add_impulses(before: Array, own: Array, order: tuple[str, ...], t: float) -> Array:
+    """Return the impulses that resets add up to which are applied one after the other.
+
+    A reset that reports none has given none: it counts as zero for every contact.
+
+    Args:
+        before: Sum (n,) over the resets before, N s; empty if none of them reported any.
+        own: Impulses (n,) of the last reset, N s; empty if it reports none.
+        order: Guards that have fired, the last of them last.
+        t: Event time, s.
+
+    Raises:
+        SystemDefinitionError: If both are of several contacts, but not of equally many.
+    """
+    if not len(before) or not len(own):
+        return own if len(own) else before
+    if before.shape != own.shape:
+        raise SystemDefinitionError(
+            f"resets of guards that fire together at t = {t:.9g} s must report impulses of the "
+            f"same contacts: that of {order[-1]!r} has {len(own)}, those of {order[:-1]} have "
+            f"{len(before)}; report one number for each contact, zero where it gives none"
+        )
+    return before + own
 
 
 def single_edge(system: HybridSystem, key: ModeKey, guard: str) -> Edge:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -15,12 +14,11 @@ from hybridctl.errors import (
     HybridctlError,
     NoContactSolutionError,
     StepSizeError,
-    ZenoError,
 )
 from hybridctl.hybrid.arc import Arc, arc_from_steps, read_only
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
-from hybridctl.hybrid.jump import EventOutcome, consistent, outcome, same_state, selected
+from hybridctl.hybrid.jump import EventOutcome, consistent, outcome, selected
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import Jump, ModeKey, ModeModel, Point
 from hybridctl.hybrid.policy import (
@@ -31,17 +29,14 @@ from hybridctl.hybrid.policy import (
     next_change,
     sees_samples,
 )
-from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK45_TABLEAU
-from hybridctl.hybrid.tolerances import FORCED, SHRUNK
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation, Fired, crowding, endings, predict
+from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation
 
 _LOOKS = 3  # at an arc that seems to end where it begins: within a long step guards are known less
 _CLOSER = 8.0  # times shorter is the step of the next look
-_RECENT = 16
 _AGAIN = 1.1  # times what a step of fifth order would take: what it is taken for later
 _LASTING = HeldInput | LinearFeedback  # laws that follow each other within an arc
 LONGER = 2.0  # times the last arc in a mode: a first step there is no longer
@@ -52,14 +47,16 @@ class Memory:
     """What a run keeps beside its record.
 
     steps: how many it has taken, without the first of each arc. lengths: what to try first in a
-    mode, s, from its last arc. bridged: whether it has been warned of a bridge. watches: of the
-    guards of each mode. empty: the last arc in a mode that ended where it began.
+    mode, s, from its last arc. bridged: whether it has been warned of a bridge. rested: whether
+    the log has a line for a rest. watches: of the guards of each mode. empty: the last arc in a
+    mode that ended where it began.
     """
 
     steps: int = 0
     lengths: dict[ModeKey, float] = field(default_factory=dict)
     short: dict[ModeKey, float] = field(default_factory=dict)
     bridged: bool = False
+    rested: bool = False
     watches: dict[ModeKey, GuardWatch] = field(default_factory=dict)
     empty: dict[ModeKey, EmptyArc] = field(default_factory=dict)
 
@@ -388,113 +385,3 @@ def cross(
         mode.held.check(name, mode.key, after)
     start = ArcStart(mode, law, t, after, here.u, next_change(run.policy, history), here)
     return event(mode.key, here.u), start
-
-
-def accumulating(
-    run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | BriefEvent]
-) -> Instead | None:
-    """The rest where events that accumulate end, if the system can come to rest there.
-
-    Events before the last rest or bridge do not count, nor changes of the policy.
-    """
-    if not crossing.guards:
-        return None
-    recent = [Fired(crossing.time, crossing.guards)]
-    for e in reversed(events):
-        if e.accumulation is not None or e.bridged is not None or len(recent) > _RECENT:
-            break
-        if e.guards:
-            size = _distance(e.state_before, e.state_after)
-            at_once = crossing.time - e.time <= SHRUNK
-            recent.append(Fired(e.time, e.guards, size, at_once and _is_idle(run.system, e)))
-    recent.reverse()
-    resting = _at_rest(run, arc, recent) if run.rests else None
-    if resting is not None:
-        return resting
-    crowd = crowding(recent, run.at_once)
-    if crowd:
-        before = (e.mode_before for e in events[-len(crowd) :])
-        modes = list(dict.fromkeys([*before, arc.mode]))
-        between = f", alternating between modes {modes}" if len(modes) > 1 else ""
-        raise ZenoError(
-            f"{len(crowd)} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
-            f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {arc.mode!r}: "
-            f"events accumulate there{between}{way_to_rest(run)}",
-            steady=predict(recent) is not None,
-        )
-    return None
-
-
-def _is_idle(system: HybridSystem, event: Event | BriefEvent) -> bool:
-    """Whether the same mode flows on after an event, in the same state but for what stops."""
-    key = event.mode_before
-    return event.mode_after == key and same_state(
-        system, key, event.state_before, event.state_after
-    )
-
-
-def way_to_rest(run: Run) -> str:
-    """What to do about events that accumulate, for a message."""
-    return "" if run.rests else '; with on_zeno="rest" they may come to rest'
-
-
-def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> Instead | None:
-    """The rest at the end of an arc, where events end there."""
-    x, u, _ = arc.left_limit()
-    speed = float(np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u)))
-    for end in endings(recent, max(run.zeno_horizon, run.at_once), speed):
-        resting = _near_rest(run, arc, end, speed)
-        if resting is not None:
-            return resting
-    return None
-
-
-def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Instead | None:
-    """The rest at the end of an arc, if the system has one that is as near as it has to be.
-
-    Jumps and flow take the state there, so it is no farther than they reach. Twice that are
-    allowed, for jumps and flow change a little until then. Events that only crowd may do so for the
-    whole horizon.
-    """
-    edge = run.system.outgoing(arc.mode).rest(end.guards)
-    if edge is None or not _settles(run, arc, end):
-        return None
-    x, u, _ = arc.left_limit()
-    key, jump = edge.jump(arc.end, x, u)
-    ahead = run.at_once if end.left is not None else max(run.zeno_horizon, run.at_once)
-    flow = speed * (end.time - end.since + ahead)
-    near = _distance(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))
-    return Instead(key, jump, end) if near else None
-
-
-def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:
-    """Whether it is the flow that brings guards back, not the jumps of other guards.
-
-    Then the rates with which they fall, and which rest takes away, are what their second
-    derivatives along the flow make of them in a window and until the end. Where events only
-    crowd, guards moreover have to be zero on the arc as far as they can be told. Events that do
-    not move the state leave nothing to be taken away.
-    """
-    length, guards = arc.end - arc.start, run.system.outgoing(arc.mode).guards
-    crowd = end.left is None
-    if end.left == 0.0:
-        return True
-    if not length > 0.0:
-        return crowd
-    rows = [guards.names.index(name) for name in end.guards if name in guards.names]
-    times = (arc.start + length * FRACTIONS).tolist()
-    found = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
-    values = (found / guards.sizes)[:, rows]
-    if crowd and values.max() > run.guard_tolerance:
-        return False
-    first, last = TO_SLOPES[[0, -1]] @ values
-    made = np.abs(last - first).max() * (end.time - end.since) / length
-    return bool(np.abs(last).max() <= FORCED * made)
-
-
-def _distance(before: Array, after: Array) -> float:
-    """The norm of a change of the state, zero where its dimension changes."""
-    if before.shape != after.shape:
-        return 0.0
-    change = after - before
-    return math.sqrt(change.dot(change))

@@ -13,6 +13,7 @@ from hybridctl.checks import count, function, instance, interval, member, number
 from hybridctl.errors import EventLimitError, StepLimitError, ZenoError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.bridge import BRIDGED, bridge, check_pole
+from hybridctl.hybrid.clock import OwnClock, is_far_from_zero
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -23,18 +24,17 @@ from hybridctl.hybrid.policy import (
     input_law,
     next_change,
 )
+from hybridctl.hybrid.rest import accumulating, states_rest, way_to_rest
 from hybridctl.hybrid.run import (
     ArcStart,
     FlownArc,
     Memory,
     Run,
-    accumulating,
     arc_of,
     check_start,
     consistent_start,
     cross,
     flow_on,
-    way_to_rest,
 )
 from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -54,7 +54,7 @@ def simulate(
     atol: float = 1e-9,
     max_events: int = 1000,
     max_steps: int = 100_000,
-    on_zeno: Literal["raise", "rest", "relax"] = "raise",
+    on_zeno: Literal["rest", "raise", "relax"] = "rest",
     on_jam: Literal["bridge", "raise"] = "bridge",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
@@ -78,8 +78,11 @@ def simulate(
     neither towards `max_events` nor as Zeno. Held inputs and linear feedbacks that follow each
     other in one mode, as those of a sampled controller, are part of one arc: see `Arc.changes`.
 
-    rtol, atol, method, max_step: of the integrator (a scipy stepper); event times and states
+    rtol, atol, method: of the integrator (a scipy stepper); event times and states
     are as accurate as the flow is.
+    max_step, s: of a step. A guard that is negative for longer than 0.2226 of a step (0.6235 where
+    it has four samples: under "Radau", or inputs held for less than a step) is always found; a
+    shorter dip is found where samples show it. So max_step = w / 0.6235 finds all longer than w.
     first_step: that the integrator tries first on every arc, in s; it takes a shorter one where
     that is not accurate. None leaves the choice to scipy, which begins carefully.
     max_steps: of the integrator in the whole run, besides the first step of each arc.
@@ -92,15 +95,19 @@ def simulate(
     min_dwell: ten events in a row closer than this, in s, count as Zeno; so do the last ten of more
     than `max_events` that are within `zeno_horizon`, where no rest is taken, and three at once of
     which two left mode and state as they were.
-    on_zeno: "raise", or "rest": where intervals between events and their jumps shrink by one ratio
-    and are predicted to end within `zeno_horizon` (s), after jumps that add up to no more than the
-    flow makes meanwhile, the state they tend to is taken at once, if the system knows it
-    (contacts close; a `Transition` says it with `rest`). So is it after ten events within that
-    time between which the guards do not rise above their tolerance. What rest takes
-    away from the rates of guards has to be what the flow makes of them in that time: a light ball
-    that is squeezed by a falling mass has ever shorter intervals, too, and goes on. The predicted
-    time is the event's `accumulation`. "relax" takes what relaxations tend to instead, rest on the
-    guard for as long as the fields hold it there, which no one has to name: see `past_zeno`.
+    on_zeno: "rest", "raise" or "relax". Under "rest", the default, robots whose bounces accumulate
+    come to rest, and so does any system whose `Transition` states a `rest`; without one, events
+    that accumulate are a `ZenoError`. Rest is taken where intervals between events and their jumps
+    shrink by one ratio and are predicted to end within `zeno_horizon` (s), after jumps that add up
+    to no more than the flow makes meanwhile. The state that they tend to is taken at once. So is it
+    after ten events within that time between which the guards do not rise above their tolerance.
+    What rest takes away from the rates of guards has to be what the flow makes of them in that
+    time: a light ball that is squeezed by a falling mass has ever shorter intervals, too, and goes
+    on. That rest was assumed is said by the event (`event.rest` in words, the predicted time as
+    `event.accumulation`) and by one line of the log "hybridctl" per run, of level INFO;
+    `linearize` refuses such a run. "raise" ends the run in a `ZenoError`. "relax" takes what
+    relaxations tend to instead, rest on the guard for as long as the fields hold it there, which
+    no one has to name: see `past_zeno`.
     on_jam: "bridge", or "raise". Where contacts jam, where events crowd without accumulating, and
     where no mode is consistent or no step short enough, the run is taken past that instant, if the
     system has a way: contacts let go for up to 1e-4 s, and one impact of all that touch then gives
@@ -126,6 +133,32 @@ def simulate(
         from hybridctl.hybrid.relaxation.zeno_rest import past_zeno  # what few runs load
 
         system, on_zeno = past_zeno(system), "rest"
+    if is_far_from_zero(start, end):
+        clock, acting = OwnClock(start), as_policy(policy, system)
+        with clock.errors(system):
+            run_on_clock = simulate(
+                clock.system(system),
+                mode,
+                x0,
+                (0.0, end - start),
+                clock.policy(acting),
+                rtol=rtol,
+                atol=atol,
+                max_events=max_events,
+                max_steps=max_steps,
+                on_zeno=on_zeno,
+                on_jam=on_jam,
+                zeno_horizon=zeno_horizon,
+                method=method,
+                max_step=max_step,
+                first_step=first_step,
+                event_window=event_window,
+                guard_tolerance=guard_tolerance,
+                min_dwell=min_dwell,
+                terminal=clock.terminal(terminal),
+                progress=clock.progress(progress),
+            )
+        return clock.trajectory(run_on_clock, system)
     if mode is None:
         mode = consistent_start(system, as_policy(policy, system), start, vector("x0", x0))
     first = system.mode(mode)
@@ -242,9 +275,11 @@ def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) ->
                     f"in mode {point.mode.key!r}; the last guards were {guards}"
                 )
                 of_guards = [event for event in events if event.guards]
-                if not run.rests and crowded(of_guards, INSTANT_EVENTS, run.zeno_horizon):
+                rests = run.rests and states_rest(run, point.mode.key, guards)
+                if not rests and crowded(of_guards, INSTANT_EVENTS, run.zeno_horizon):
                     many += f", {INSTANT_EVENTS} within zeno_horizon = {run.zeno_horizon:.3g} s"
-                    raise ZenoError(f"{many}{way_to_rest(run)}", trajectory=so_far())
+                    way = way_to_rest(run, point.mode.key, guards)
+                    raise ZenoError(f"{many}{way}", trajectory=so_far())
                 raise EventLimitError(many, trajectory=so_far())
         try:
             event, point = _crossed(run, arc, flown, events)

@@ -147,19 +147,27 @@ class DrivenMode:
         )
 
     def guard(self, step: Step, i: int, t: float) -> float:
-        """The value of guard i on the polynomial of a step.
+        """Return the value of guard i at time t on the polynomial of a step.
 
-        Points of modes whose guards are found together are kept, until another step is asked for.
+        Guards of modes that find them together are kept until another step is asked for.
+
+        Raises:
+            SystemDefinitionError: If the guards are no numbers, or not as many as their names.
         """
-        if not self.mode.guards_together:
-            x = self.mode.space.normalize(step.state(t))
-            return self.mode.guard(i, t, x, self.law(t, x))
+        mode = self.mode
+        if not mode.guards_together:
+            x = mode.space.normalize(step.state(t))
+            return mode.guard(i, t, x, self.law(t, x))
         if step is not self._asked:
             self._asked, self._known = step, {}
         known = self._known.get(t)
         if known is None:
-            x = self.mode.space.normalize(step.state(t))
-            known = self._known[t] = self.mode.guards(t, x, self.law(t, x)).tolist()
+            x = mode.space.normalize(step.state(t))
+            u = self.law(t, x)
+            values = mode.guards(t, x, u)
+            if not _is_plain(values, len(mode.guard_names)):
+                values = mode.guard_set.checked(mode.key, t, x, u)
+            known = self._known[t] = values.tolist()
         return known[i]
 
     def guards_at(self, t: float, coordinates: Array) -> Array | None:

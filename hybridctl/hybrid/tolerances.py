@@ -56,7 +56,8 @@ BRIEF = 1e-8
 """s: where a run cannot go on, steps this short are those of a pole of the forces: cut off.
 Nor are guards resolved any further."""
 UNSOUND = 1e-6
-"""Of a guard's scale: where a run cannot go on, an arc whose guards end farther outside is cut."""
+"""Of a guard's scale: where a run cannot go on, an arc whose guards end farther outside is cut.
+Outputs at the end of an arc whose guards are farther outside are those just before a jump."""
 SAME_STATE = 1e-6
 """Of a coordinate, or of 1: states after an event, by several orders of its guards, that agree."""
 SLOWEST = 0.98

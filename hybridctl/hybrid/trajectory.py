@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, counted, member, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid import drawing
-from hybridctl.hybrid.arc import Arc, Side
+from hybridctl.hybrid.arc import Arc, Side, outputs_on
 from hybridctl.hybrid.event import Event as Event
 from hybridctl.hybrid.frames import dataframe
 from hybridctl.hybrid.mode import ModeKey
@@ -143,7 +143,7 @@ class HybridTrajectory:
         return {name: np.shape(value) for outputs in found for name, value in outputs.items()}
 
     def _outputs_of(self, arc: Arc, t: float) -> Mapping[str, Array]:
-        return self.known_system.mode(arc.mode).outputs(t, *arc.state_and_input(t))
+        return outputs_on(self.known_system.mode(arc.mode), arc, t)
 
     @property
     def known_system(self) -> HybridSystem:

@@ -13,7 +13,7 @@ too, but its jumps grow, or shrink less: it turns the mass round, or takes long 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -50,19 +50,24 @@ class Accumulation(NamedTuple):
     left: float | None
 
 
-def endings(events: Sequence[Fired], horizon: float, speed: float) -> Iterator[Accumulation]:
-    """The ends of events that shrink steadily, or crowd; the jump of the last one is to come.
+def endings(
+    events: Sequence[Fired], horizon: float, speed: Callable[[], float]
+) -> Iterator[Accumulation]:
+    """Yield the ends of events that shrink steadily, or crowd; the jump of the last is to come.
 
-    horizon, s: how far away the end may be, and how long ten events may last that crowd. speed: the
-    norm of the flow; jumps that are yet to come add up to no more than it makes in the horizon, or
-    in twice the time from the last window's begin to the end (those of a ball add up to what
-    gravity makes in it once). Impacts of a light limb in turn may be of much larger accelerations,
-    and end at another velocity than one impact of all.
+    Args:
+        events: The last events, in order of time.
+        horizon: How far away the end may be, and how long ten events may last that crowd, s.
+        speed: Returns the norm of the flow, in units of the state per s; called only if an end is
+            near. Jumps that are yet to come add up to no more than the flow makes in the horizon,
+            or in twice the time from the last window's begin to the end: those of a ball add up to
+            what gravity makes in it once. Impacts of a light limb in turn may be of much larger
+            accelerations, and end at another velocity than one impact of all.
     """
     steady = predict(events)
     goes_on = steady is not None and (
         steady.time - events[-1].time > horizon
-        or (steady.left or 0.0) > speed * max(horizon, 2.0 * (steady.time - steady.since))
+        or (steady.left or 0.0) > speed() * max(horizon, 2.0 * (steady.time - steady.since))
     )
     if steady is not None and not goes_on:
         yield steady

@@ -152,8 +152,11 @@ class ContactSystem(HybridSystem):
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> Modes:
         """The mode in which the state x (nx,) flows on under the input u (nu,), zero for None.
 
-        Contacts within 1e-5 m of their surface that do not leave it are closed; whether they stay
-        so, stick or slip is decided by Coulomb's law for the accelerations ([RS] 2.3.4).
+        A contact is taken for closed where its gap is at most 1e-7 m (`kick.TOUCHING_GAP`), and at
+        least -1e-5 m, and where it does not leave its surface; whether it stays so, sticks or slips
+        is decided by Coulomb's law for the accelerations ([RS] 2.3.4). A contact with a wider gap
+        is open, and lands: `system.mode(key).project(x)` closes the gaps of contacts that are
+        placed by hand.
 
         Raises `GuardViolatedError` for a state inside a surface or just before an impact, and
         `NoContactSolutionError` or `SeveralContactSolutionsError` where the law has not one answer.

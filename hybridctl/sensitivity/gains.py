@@ -119,7 +119,8 @@ def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
     """
     if instance("event", event, Event).accumulation is not None:
         raise InputError(
-            f"the event at t = {event.time:.9g} s ends infinitely many and has no derivative"
+            f"the event at t = {event.time:.9g} s ends infinitely many: rest is assumed there, and "
+            "has no derivative; linearize a run that ends before it"
         )
     if event.bridge is not None:
         raise InputError(

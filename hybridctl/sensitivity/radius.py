@@ -230,6 +230,7 @@ class _Beyond:
             arc.space.normalize(start),
             (run.start, run.end),
             Replay(run) if self.policy is None else self.policy,
+            on_zeno="raise",  # a run that comes to rest has no derivative
             event_window=self.window,
             rtol=lin.rtol,
             atol=lin.atol,

@@ -266,6 +266,7 @@ class _Returns:
             span,
             law,
             terminal=self._returns(),
+            on_zeno="raise",  # a run that comes to rest has no derivative
             event_window=self.window,
             **options,  # type: ignore[arg-type]
         )

@@ -1,5 +1,7 @@
 """What is wrong with a system or a run is said by an error of its own, never by a hang."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hybrid.samples import ball, line
@@ -149,6 +151,29 @@ def test_a_set_of_guards_of_no_numbers_is_an_error(value):
         ),
     )
     with pytest.raises(errors.SystemDefinitionError, match="guards of mode 'm' must return"):
+        hc.simulate(system, "m", [0.0], (0.0, 1.0))
+
+
+@pytest.mark.parametrize("calls", [3, 35, 51])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("wrong", ["no number", None, [1.0, 2.0], 1.0 + 2.0j])
+def test_a_guard_that_is_no_number_is_an_error_of_the_system_wherever_it_is_asked(
+    calls, together, wrong
+):
+    """At the nodes of a step, and on the pieces and in the iteration within one."""
+    count = itertools.count()
+
+    def value(t, x, u):
+        return wrong if next(count) >= calls else np.sin(200.0 * x[0]) + 1.0001
+
+    guards = GuardSet.of([hc.Guard("g", value)])
+    if together:
+        guards = GuardSet(("g",), lambda t, x, u: [value(t, x, u)])
+    system = hc.HybridSystem(
+        lambda key: hc.Mode(key, hc.VectorSpace(1), lambda t, x, u: np.ones(1)),
+        lambda key: Outgoing(guards, lambda fired: None),
+    )
+    with pytest.raises(errors.SystemDefinitionError, match="guard"):
         hc.simulate(system, "m", [0.0], (0.0, 1.0))
 
 

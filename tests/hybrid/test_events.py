@@ -7,6 +7,7 @@ from hybrid.samples import ROUNDING, ball, impact_times, line
 import hybridctl as hc
 from hybridctl import errors
 from hybridctl.hybrid.events import FINE_GAPS, may_dip
+from hybridctl.hybrid.series import FRACTIONS
 
 
 def dip(centre, depth):
@@ -62,6 +63,44 @@ def test_a_dip_right_after_the_start_fires():
     for centre in np.geomspace(2e-4, 1e-1, 20):
         traj = hc.simulate(line(dip(centre, 1e-8)), "go", [0.0], (0.0, 1e3))
         assert traj.events[0].time == pytest.approx(centre - 1e-4, abs=1e-11)
+
+
+WIDEST_GAP = 0.2226  # of a step, between neighbours of its eight samples: cos(3 pi / 7)
+WIDEST_OF_FOUR = 0.6235  # where four samples are all that is looked at: cos(2 pi / 7)
+
+
+def test_the_widths_that_are_guaranteed_are_those_of_the_samples():
+    assert np.diff(FRACTIONS).max() <= WIDEST_GAP <= np.diff(FRACTIONS).max() + 1e-4
+    four = np.diff(FRACTIONS[[0, 2, 5, 7]]).max()
+    assert four <= WIDEST_OF_FOUR <= four + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [({}, WIDEST_GAP), ({"method": "Radau"}, WIDEST_OF_FOUR), ({"held": True}, WIDEST_OF_FOUR)],
+)
+@pytest.mark.parametrize("number", range(12))
+def test_a_dip_longer_than_the_samples_are_apart_is_found_wherever_it_is(options, part, number):
+    """However sudden it is: nothing of it shows at any sample but those inside it."""
+    rng = np.random.default_rng([13, number])
+    max_step = 10.0 ** rng.uniform(-2.0, -0.5)
+    width = part * max_step
+    begin = rng.uniform(1e-4, 1.0 - width)
+    guards = {"dip": lambda t, x, u: -1.0 if begin <= x[0] <= begin + width else 1.0}
+    options = {"max_step": max_step, **options}
+    # inputs held for a tenth of a step that accuracy would take are steps of four samples, too
+    policy = hc.SampledPolicy(lambda t, x: np.zeros(0), max_step) if "held" in options else None
+    options.pop("held", None)
+    run = hc.simulate(line(guards), "go", [0.0], (0.0, 1.0), policy, **options)
+    assert [event.time for event in run.guard_events] == [pytest.approx(begin, abs=1e-12)]
+
+
+def test_a_fence_below_a_flight_of_one_step_is_seen_with_steps_that_show_it():
+    """A fence 1e-2 s wide in a flight of 10 s: missed by one long step, found as limits.md says."""
+    fence = {"fence": lambda t, x, u: 1.0 - 2.0 * float(abs(x[0] - 6.1803) < 5e-3)}
+    assert not hc.simulate(line(fence), "go", [0.0], (0.0, 10.0), first_step=10.0).events
+    run = hc.simulate(line(fence), "go", [0.0], (0.0, 10.0), max_step=1e-2 / WIDEST_GAP)
+    assert [event.time for event in run.events] == [pytest.approx(6.1753, abs=1e-12)]
 
 
 @pytest.mark.parametrize("omega", [7.0, 50.0, 333.0])

@@ -1,5 +1,7 @@
 """Events that accumulate: predicted, and come to rest at."""
 
+import logging
+
 import numpy as np
 import pytest
 from hybridctl.robots import ball, block
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridctl as hc
-from hybridctl.errors import InputError, ZenoError
+from hybridctl.errors import InputError, NearGrazingWarning, ZenoError
 from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
 from hybridctl.hybrid.zeno import Fired, crowded, crowding, endings, predict
 
@@ -51,7 +53,7 @@ def test_growing_or_irregular_sequences_have_no_end():
 def test_three_events_at_once_end_where_the_first_two_change_nothing(changes, apart, ends):
     """Of four, at the times of three; what the last one does is not known yet."""
     events = [Fired(1.0 + k * apart, ("a",), 0.0, k not in changes) for k in range(4)]
-    found = list(endings(events, 1e-13, 1.0))
+    found = list(endings(events, 1e-13, lambda: 1.0))
     assert len(crowding(events, 1e-13)) == (3 if ends else 0)
     assert [end.time for end in found] == ([events[-1].time] if ends else [])
     assert all(end.left is None and end.since == events[1].time for end in found)
@@ -76,12 +78,12 @@ def test_rest_waits_until_jumps_to_come_are_what_the_flow_makes_meanwhile():
     A flow of 1/4 makes them in twice the window and the rest, one of 0.1 in a horizon of 2.5 s.
     """
     events = halved((1.0, 0.5, 0.25))
-    (end,) = endings(events, horizon=0.25, speed=0.25)
+    (end,) = endings(events, horizon=0.25, speed=lambda: 0.25)
     assert end == predict(events)
-    assert list(endings(events, horizon=2.5, speed=0.1)) == [end]
-    assert not list(endings(events, horizon=0.25, speed=0.2499))
-    assert not list(endings(events, horizon=2.5, speed=0.0999))
-    assert not list(endings(events, horizon=0.2499, speed=10.0))
+    assert list(endings(events, horizon=2.5, speed=lambda: 0.1)) == [end]
+    assert not list(endings(events, horizon=0.25, speed=lambda: 0.2499))
+    assert not list(endings(events, horizon=2.5, speed=lambda: 0.0999))
+    assert not list(endings(events, horizon=0.2499, speed=lambda: 10.0))
 
 
 def test_a_ball_rests_as_soon_as_its_bounces_end_within_the_horizon():
@@ -92,7 +94,7 @@ def test_a_ball_rests_as_soon_as_its_bounces_end_within_the_horizon():
         jumps = after * (1.0 + 1.0 / e)
         events = [Fired(*event) for event in zip(times, [("a",)] * 5, jumps, strict=True)]
         ahead = 2.0 * after[-1] / e * e / (1.0 - e) / G
-        assert len(list(endings(events, horizon=1.01 * ahead, speed=G))) == 1
+        assert len(list(endings(events, horizon=1.01 * ahead, speed=lambda: G))) == 1
 
 
 def test_events_that_crowd_while_they_shrink_do_not_rest_sooner():
@@ -101,8 +103,8 @@ def test_events_that_crowd_while_they_shrink_do_not_rest_sooner():
     events = [Fired(1.0 - t, ("a",), t) for t in times.tolist()]
     left = predict(events).left
     assert left == pytest.approx(0.58**15 / 0.42, rel=1e-9)
-    assert not list(endings(events, horizon=1.0, speed=0.99 * left))
-    assert next(endings(events, horizon=1.0, speed=1.01 * left)).left == left
+    assert not list(endings(events, horizon=1.0, speed=lambda: 0.99 * left))
+    assert next(endings(events, horizon=1.0, speed=lambda: 1.01 * left)).left == left
 
 
 def test_guards_that_do_not_repeat_shrink_by_the_five():
@@ -176,7 +178,37 @@ def test_bounces_that_accumulate_are_an_error_unless_told_to_rest():
     """At e = 0.8 ten bounces in a row are closer than 1e-9 s while they still part at 5e-9 m/s."""
     p = ball.BallParameters(slope=0.0, restitution=0.8)
     with pytest.raises(ZenoError, match='accumulate there; with on_zeno="rest" they may come'):
-        hc.simulate(ball.system(p), ("open",), [0, 1.0, 0, 0], (0.0, 6.0))
+        hc.simulate(ball.system(p), ("open",), [0, 1.0, 0, 0], (0.0, 6.0), on_zeno="raise")
+
+
+def test_a_robot_comes_to_rest_by_default_and_says_what_was_assumed(caplog):
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.8))
+    with caplog.at_level(logging.INFO, logger="hybridctl"):
+        run = hc.simulate(system, ("open",), [0, 1.0, 0, 0], (0.0, 6.0))
+    assert run.final_mode == ("closed",)
+    (rest,) = [event for event in run.events if event.accumulation is not None]
+    fall = np.sqrt(2.0 / G)
+    assert rest.accumulation == pytest.approx(9.0 * fall, abs=1e-8)  # (1 + e) / (1 - e) of it
+    assert rest.rest == f"assumed to rest: events accumulate at {rest.accumulation:.9g} s"
+    assert rest.rest in repr(rest)
+    assert rest.rest in rest._repr_html_()
+    assert all(event.rest is None for event in run.events if event is not rest)
+    (line,) = caplog.records
+    assert line.levelno == logging.INFO
+    assert f"rest is assumed at t = {rest.time:.9g} s" in line.message
+    message = "rest is assumed there, and has no derivative"
+    # the last bounces before are so slow that they hardly have a derivative
+    with pytest.raises(InputError, match=message), pytest.warns(NearGrazingWarning):
+        hc.linearize(system, run)
+
+
+def test_without_a_rest_that_it_states_a_system_raises_by_default():
+    air = hc.Mode("air", hc.VectorSpace(2), lambda t, x, u: np.array([x[1], -G]))
+    floor = hc.Guard("floor", lambda t, x, u: x[0])
+    bounce = hc.Reset(lambda t, x, u: np.array([x[0], -0.5 * x[1]]))
+    system = hc.HybridSystem([air], [hc.Transition("air", floor, bounce, "air")])
+    with pytest.raises(ZenoError, match='give their Transition a rest, or use on_zeno="relax"'):
+        hc.simulate(system, "air", [1.0, 0.0], (0.0, 3.0))
 
 
 def test_a_rocking_block_comes_to_rest_on_both_corners():

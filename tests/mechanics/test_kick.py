@@ -12,6 +12,8 @@ MASS, HALF = 0.37, 0.05
 CUBE = f"""<robot name="cube"><link name="cube"><inertial><mass value="{MASS}"/>
 <inertia ixx="8.1e-4" iyy="8.1e-4" izz="8.1e-4" ixy="0" ixz="0" iyz="0"/></inertial></link>
 </robot>"""
+BALL = """<inertial><mass value="1"/>
+<inertia ixx="1e-3" iyy="1e-3" izz="1e-3" ixy="0" ixz="0" iyz="0"/></inertial>"""
 CORNERS = [(x, y, -HALF) for x in (HALF, -HALF) for y in (HALF, -HALF)]
 ROUNDING = 1e-9  # of velocities of some m/s; impulses are solved to about 1e-12 of their size
 
@@ -149,3 +151,54 @@ def test_a_ball_that_leaves_the_floor_by_rounding_below_it_is_in_the_air(rate, m
     system = ball.system(ball.BallParameters(slope=0.0))
     run = hc.simulate(system, None, [0.0, -1e-9, 0.0, rate], (0.0, 0.01))
     assert run.arcs[0].mode == (mode,)
+
+
+def row(gap, count=5):
+    """A row of balls of 1 kg on a rail that touch elastically, and its state; the first comes."""
+    links = "".join(f'<link name="{k}">{BALL}</link>' for k in range(count))
+    joints = "".join(
+        f'<joint name="rail{k}" type="prismatic"><parent link="world"/><child link="{k}"/>'
+        '<axis xyz="1 0 0"/><limit lower="-9" upper="9" effort="99" velocity="99"/></joint>'
+        for k in range(count)
+    )
+    robot = Robot.from_urdf(f'<robot name="row"><link name="world"/>{links}{joints}</robot>')
+    side = Plane((-0.05, 0.0, 0.0), (-1.0, 0.0, 0.0))
+    contacts = [
+        Contact(f"{k}", f"{k}", side, body=f"{k + 1}", offset=(0.05, 0.0, 0.0), restitution=1.0)
+        for k in range(count - 1)
+    ]
+    x = np.concatenate(((0.1 + gap) * np.arange(count), np.eye(count)[0]))
+    return contact_system(robot, contacts), x
+
+
+@pytest.mark.parametrize("gap", [1e-6, 2e-7, 1e-5, 1e-3])
+def test_balls_that_do_not_quite_touch_hit_one_after_the_other(gap):
+    """Newton's cradle: each elastic impact of equal masses hands the speed on."""
+    system, x = row(gap)
+    assert system.consistent_mode(x) == ("open",) * 4
+    run = hc.simulate(system, None, x, (0.0, 5.0 * gap))
+    assert [event.guards for event in run.events] == [(f"{k} closes",) for k in range(4)]
+    times = [event.time for event in run.events]
+    # each ball moves by its gap at 1 m/s; places near 0.4 m are known to 1e-16
+    np.testing.assert_allclose(times, gap * np.arange(1, 5), atol=1e-14)
+    # speeds of one by products of inertias near one, a few roundings in each of four impacts
+    np.testing.assert_allclose(run.final_state[5:], np.eye(5)[4], atol=1e-13)
+
+
+def test_balls_that_touch_are_one_impact():
+    """The other side of the gap that counts as closed: Newton's law of one impact of all."""
+    system, x = row(0.0)
+    x[0] -= 1e-3
+    run = hc.simulate(system, None, x, (0.0, 2e-3))
+    assert run.arcs[0].mode == ("open", "closed", "closed", "closed")
+
+
+def test_a_run_goes_on_from_where_another_ended():
+    """Gaps that a landing leaves are closed: 1e-7 m is above what events and steps leave."""
+    system, x = cube(0.5, 0.11)
+    x[3:7] = [0.02, 0.01, 0.0, np.sqrt(1.0 - 5e-4)]
+    run = hc.simulate(system, ("open",) * 4, x, (0.0, 0.6))
+    assert run.final_mode == ("stick",) * 4
+    on = hc.simulate(system, None, run.final_state, (0.6, 0.7))
+    assert on.arcs[0].mode == on.final_mode == run.final_mode
+    assert not on.events

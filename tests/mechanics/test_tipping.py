@@ -82,3 +82,40 @@ def test_loads_inside_their_cones_by_rounding_are_at_the_border(beyond, is_held)
     slips = values[mode.guard_names.index("0 slips")]
     # rounding of forces of some 10 N
     assert slips == pytest.approx(0.0 if is_held else -beyond * largest, abs=1e-14 * (not is_held))
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        0.6818181818181819 * RATE,
+        pytest.param(0.9545454545454546 * RATE, marks=pytest.mark.slow),
+        pytest.param(1.4090909090909092 * RATE, marks=pytest.mark.slow),
+    ],
+)
+def test_forces_at_the_end_of_an_arc_are_those_of_its_side(rate):
+    """All corners let go at once. Rounding used to decide whether the forces were beyond that."""
+    system = cart()
+    mode = system.mode(("stick",) * 5)
+    still = np.concatenate((mode.dynamics.robot.neutral(), np.zeros(7)))
+    push = lambda t, x: np.array([-rate * t])  # noqa: E731
+    run = hc.simulate(system, mode.key, still, (0.0, 0.2), push, terminal=lambda event: True)
+    end, weight = run.events[0].time, 2.0 * MASS * GRAVITY
+    normal, friction = (
+        run.outputs(name, end, side="left") for name in ("normal_force", "friction_force")
+    )
+    # loads count as inside their cones up to 1e-9 of the weight (see above)
+    assert normal.min() >= -1e-9 * weight
+    assert (np.linalg.norm(friction, axis=1) - 2.0 * normal).max() <= 1e-9 * weight
+    # and they are the limit: forces change by less than 10 of weight and push in a second, and
+    # the time is known to 1e-8 s
+    early = end - 1e-6
+    allowed = 1e-5 * (weight + rate)
+    np.testing.assert_allclose(normal, run.outputs("normal_force", early), atol=allowed)
+    (_, _, sampled), *_ = run.sampled_outputs(1e-2)
+    np.testing.assert_array_equal(sampled["normal_force"][-1], normal)
+    pandas = pytest.importorskip("pandas")
+    table = run.to_dataframe()
+    assert isinstance(table, pandas.DataFrame)
+    row = table[table["mode"] == table["mode"].iloc[0]].iloc[-1]
+    loads = [row[f"normal_force.{contact.name} [N]"] for contact in system.contacts]
+    np.testing.assert_allclose(loads, normal, atol=1e-9 * weight)

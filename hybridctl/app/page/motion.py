@@ -110,7 +110,8 @@ def arc_times(arc: Arc, run: HybridTrajectory) -> Array:
 
 
 def event_text(event: Event) -> str:
-    """The guards of an event, whether the outcome of an impact is the only one, and bridges."""
+    """Return the guards of an event, the uniqueness of its impact, and its bridge or rest."""
     unique = "" if event.uniqueness is None else f"; uniqueness {event.uniqueness}"
     bridge = "" if event.bridge is None else f"; {event.bridge}"
-    return ", ".join(event.guards) + unique + bridge
+    rest = "" if event.rest is None else f"; {event.rest}"
+    return ", ".join(event.guards) + unique + bridge + rest

@@ -44,6 +44,7 @@ class ShootingProblem:
             x,
             (start, end),
             lambda t, x: u + (t - start) * slope,
+            on_zeno="raise",  # a run that comes to rest has no derivative
             rtol=self.rtol,
             atol=self.atol,
         )

@@ -211,6 +211,7 @@ class MotionPlan:
             (0.0, course.end),
             policy,
             terminal=course.take,
+            on_zeno="raise",
             on_jam="raise",
             **options,  # type: ignore[arg-type]
         )

@@ -1,0 +1,211 @@
+"""Runs that begin far from time zero, as at Unix times: simulated on a clock that starts at zero.
+
+At t = 1.7e9 s numbers are 2.4e-7 s apart, wider than the window in which events are one and than
+the intervals at the end of bounces that accumulate. So such a run has times since its start, which
+are exact, while fields, guards, resets and policies see absolute times, rounded. Times of the
+trajectory are absolute again; its states at events are those of the exact times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hybridctl.checks import Array, function
+from hybridctl.errors import HybridctlError, UnfinishedRunError
+from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.event import Event
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
+from hybridctl.hybrid.mapped import Change, MappedMode
+from hybridctl.hybrid.mode import ModeKey
+from hybridctl.hybrid.model import ModeModel, StepAhead, WholeStep
+from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
+from hybridctl.hybrid.system import HybridSystem, MappedSystem
+from hybridctl.hybrid.trajectory import HybridTrajectory
+
+COARSEST_CLOCK = 1e-12
+"""Spacing of numbers at the start of a run, s, above which it has a clock of its own.
+
+A tenth of the shortest time that events are judged by (`tolerances.SHRUNK`); reached at 8192 s."""
+
+
+def is_far_from_zero(start: float, end: float) -> bool:
+    """Return whether a run from `start` to `end`, in s, has better known times on its own clock."""
+    return math.ulp(start) > COARSEST_CLOCK and end - start < abs(start)
+
+
+@dataclass(frozen=True)
+class OwnClock:
+    """The clock of a run: its time is the absolute time less `origin`, both in s."""
+
+    origin: float
+    _shifted: dict[int, tuple[Event, Event]] = field(default_factory=dict, repr=False)
+
+    def system(self, inner: HybridSystem) -> HybridSystem:
+        """Return a system as it is seen on this clock."""
+        return ClockSystem(inner, self.origin)
+
+    def policy(self, policy: Policy) -> Policy:
+        """Return a policy as it is seen on this clock: it is given and says absolute times."""
+        return ClockPolicy(policy, self)
+
+    def terminal(self, ends: Callable[[Event], bool] | None) -> Callable[[Event], bool] | None:
+        """Return the condition that ends a run, for events on this clock; None for None."""
+        if ends is None:
+            return None
+        checked = function("terminal", ends)
+        return lambda event: checked(self.event(event))
+
+    def progress(self, report: Callable[[float], None] | None) -> Callable[[float], None] | None:
+        """Return the function that is told times on this clock; None for None."""
+        if report is None:
+            return None
+        checked = function("progress", report)
+        return lambda t: checked(t + self.origin)
+
+    @contextmanager
+    def errors(self, system: HybridSystem) -> Iterator[None]:
+        """Say in errors which clock their times are of, and give them absolute trajectories."""
+        try:
+            yield
+        except HybridctlError as error:
+            if " t = " in str(error):
+                text = f"{error} (times count from the start of the run, {self.origin:.9g} s)"
+                error.args = (text, *error.args[1:])
+            if isinstance(error, UnfinishedRunError) and error.trajectory is not None:
+                error.trajectory = self.trajectory(error.trajectory, system)
+            raise
+
+    def trajectory(self, run: HybridTrajectory, system: HybridSystem) -> HybridTrajectory:
+        """Return a run on this clock as one of a system, in absolute times."""
+        arcs = tuple(self.arc(arc) for arc in run.arcs)
+        return HybridTrajectory(arcs, tuple(map(self.event, run.events)), system, system)
+
+    def event(self, event: Event) -> Event:
+        """Return an event in absolute time; the same one if it is asked for again."""
+        # Policies are given all past events at each change: shifted anew they would cost n^2.
+        known = self._shifted.get(id(event))
+        if known is None:
+            end = None if event.accumulation is None else event.accumulation + self.origin
+            shifted = replace(event, time=event.time + self.origin, accumulation=end)
+            known = self._shifted[id(event)] = event, shifted
+        return known[1]
+
+    def arc(self, arc: Arc) -> Arc:
+        """Return an arc in absolute times, with the series of its steps.
+
+        Steps that begin and end at the same absolute time are left out: what the flow makes in them
+        is missing from the arc, not from its events. An arc of no others has no duration, and is
+        the state at its end.
+        """
+        start, end = arc.start + self.origin, arc.end + self.origin
+        breaks = arc.breaks + self.origin
+        lengths = arc.breaks + arc.lengths + self.origin - breaks
+        kept = lengths > 0.0
+        if not (start < end and kept.any()):
+            states, inputs = np.zeros((1, 8, arc.states.shape[2])), np.zeros_like(arc.inputs[:1])
+            states[0, 0], inputs[0, 0] = arc(arc.end), arc.left_limit()[1]
+            at = np.array([start]), np.ones(1)
+            return Arc(arc.index, arc.mode, arc.space, start, start, *at, states, inputs)
+        # A law that begins with a step left out begins with the next one.
+        first = np.flatnonzero(kept)
+        jumps = np.logical_or.reduceat(arc.jumps, np.append(0, first[:-1] + 1))
+        series = arc.states[kept], arc.inputs[kept], jumps
+        at = breaks[kept], lengths[kept]
+        return Arc(arc.index, arc.mode, arc.space, start, end, *at, *series)
+
+
+@dataclass(frozen=True, eq=False)
+class ClockChange(Change):
+    """A mode or a reset on a clock whose zero is `origin`, s."""
+
+    origin: float
+
+    def time(self, t: float) -> float:
+        """Return the absolute time of a time on the clock."""
+        return t + self.origin
+
+
+class ClockMode(MappedMode):
+    """A mode on a clock; its compiled steps are those of the mode at absolute times."""
+
+    change: ClockChange
+
+    def __init__(self, inner: ModeModel, change: ClockChange) -> None:
+        super().__init__(inner, change)
+        self.compiled = self.inner.compiled
+
+    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+        """Return the compiled step of the mode, None where it has none."""
+        own = law.law if isinstance(law, ClockFeedback) else law
+        return self.inner.step(ahead._replace(t=self.change.time(ahead.t)), own)
+
+
+class ClockSystem(MappedSystem):
+    """A system on a clock whose zero is `origin`, s."""
+
+    def __init__(self, inner: HybridSystem, origin: float) -> None:
+        self._clock_change = ClockChange(origin)
+        super().__init__(inner, lambda key: self._clock_change)
+
+    def _mode(self, key: ModeKey) -> ClockMode:
+        known = self._mapped.get(key)
+        if known is None:
+            made = ClockMode(self.inner.mode(key), self._clock_change)
+            known = self._mapped.setdefault(key, made)
+        assert isinstance(known, ClockMode)
+        return known
+
+
+@dataclass(frozen=True, eq=False)
+class ClockPolicy:
+    """A policy of absolute times on a clock."""
+
+    policy: Policy
+    clock: OwnClock
+
+    def law(self, history: History) -> InputLaw:
+        """Return the input law, as a function of time on the clock."""
+        law, origin = self.policy.law(self._absolute(history)), self.clock.origin
+        if isinstance(law, HeldInput) or not callable(law):
+            return law
+        if isinstance(law, LinearFeedback):
+            return ClockFeedback(law, origin)
+        if isinstance(law, DifferentiableLaw):
+            source = law.function
+            if isinstance(source, LinearFeedback):
+                return ClockFeedback(source, origin)
+            return lambda t, x: source(t + origin, x)
+        return lambda t, x: law(t + origin, x)
+
+    def next_change(self, history: History) -> float:
+        """Return the time on the clock at which the policy wants to be asked again, s."""
+        return next_change(self.policy, self._absolute(history)) - self.clock.origin
+
+    @property
+    def sees_samples(self) -> bool:
+        """Whether the policy goes by past changes."""
+        return sees_samples(self.policy)
+
+    def _absolute(self, history: History) -> History:
+        events = tuple(map(self.clock.event, history.events))
+        return History(history.mode, history.time + self.clock.origin, history.state, events)
+
+
+class ClockFeedback(LinearFeedback):
+    """A linear feedback of absolute times on a clock whose zero is `origin`, s."""
+
+    def __init__(self, law: LinearFeedback, origin: float) -> None:
+        self.law, self.limits, self._origin = law, law.limits, origin
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """Return the input (nu,)."""
+        return self.law(t + self._origin, x)
+
+    def along(self, times: Array) -> tuple[Array, Array]:
+        """Return the offsets (k, nu) and gains (k, nu, nx) at times (k,) on the clock."""
+        return self.law.along(times + self._origin)

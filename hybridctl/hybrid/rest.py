@@ -1,0 +1,159 @@
+"""Rest: the state that is taken at once where the events of a run accumulate."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import ZenoError
+from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.event import Event
+from hybridctl.hybrid.events import Crossing
+from hybridctl.hybrid.jump import same_state
+from hybridctl.hybrid.model import ModeKey
+from hybridctl.hybrid.run import BriefEvent, Instead, Run
+from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import FORCED, SHRUNK
+from hybridctl.hybrid.zeno import Accumulation, Fired, crowding, endings, predict
+
+_LOG = logging.getLogger(__name__)
+_RECENT = 16  # events before the last one that are looked at
+
+
+def accumulating(
+    run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | BriefEvent]
+) -> Instead | None:
+    """The rest where events that accumulate end, if the system can come to rest there.
+
+    Events before the last rest or bridge do not count, nor changes of the policy.
+    """
+    if not crossing.guards:
+        return None
+    recent = [Fired(crossing.time, crossing.guards)]
+    for e in reversed(events):
+        if e.accumulation is not None or e.bridged is not None or len(recent) > _RECENT:
+            break
+        if e.guards:
+            size = _distance(e.state_before, e.state_after)
+            at_once = crossing.time - e.time <= SHRUNK
+            recent.append(Fired(e.time, e.guards, size, at_once and _is_idle(run.system, e)))
+    recent.reverse()
+    resting = _at_rest(run, arc, recent) if run.rests else None
+    if resting is not None:
+        _log_rest(run, arc.end, resting)
+        return resting
+    crowd = crowding(recent, run.at_once)
+    if crowd:
+        before = (e.mode_before for e in events[-len(crowd) :])
+        modes = list(dict.fromkeys([*before, arc.mode]))
+        between = f", alternating between modes {modes}" if len(modes) > 1 else ""
+        raise ZenoError(
+            f"{len(crowd)} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
+            f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {arc.mode!r}: "
+            f"events accumulate there{between}{way_to_rest(run, arc.mode, crossing.guards)}",
+            steady=predict(recent) is not None,
+        )
+    return None
+
+
+def _log_rest(run: Run, t: float, resting: Instead) -> None:
+    """Write one line of the log for the first rest of a run."""
+    if resting.end is not None and not run.memory.rested:
+        run.memory.rested = True
+        _LOG.info(
+            "rest is assumed at t = %.9g s: events of %s accumulate at %.9g s (on_zeno)",
+            t,
+            ", ".join(resting.end.guards),
+            resting.end.time,
+        )
+
+
+def _is_idle(system: HybridSystem, event: Event | BriefEvent) -> bool:
+    """Whether the same mode flows on after an event, in the same state but for what stops."""
+    key = event.mode_before
+    return event.mode_after == key and same_state(
+        system, key, event.state_before, event.state_after
+    )
+
+
+def states_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> bool:
+    """Return whether the system states a rest where events of these guards of a mode accumulate."""
+    return run.system.outgoing(key).rest(guards) is not None
+
+
+def way_to_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> str:
+    """Return what to do about events of these guards that accumulate, as the end of a message."""
+    if not states_rest(run, key, guards):
+        return '; give their Transition a rest, or use on_zeno="relax"'
+    return "" if run.rests else '; with on_zeno="rest" they may come to rest'
+
+
+def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> Instead | None:
+    """Return the rest at the end of an arc if events end there, or None."""
+
+    def speed() -> float:
+        """Return the norm of the flow at the end of the arc."""
+        x, u, _ = arc.left_limit()
+        return float(np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u)))
+
+    for end in endings(recent, max(run.zeno_horizon, run.at_once), speed):
+        resting = _near_rest(run, arc, end, speed())
+        if resting is not None:
+            return resting
+    return None
+
+
+def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Instead | None:
+    """The rest at the end of an arc, if the system has one that is as near as it has to be.
+
+    Jumps and flow take the state there, so it is no farther than they reach. Twice that are
+    allowed, for jumps and flow change a little until then. Events that only crowd may do so for the
+    whole horizon.
+    """
+    edge = run.system.outgoing(arc.mode).rest(end.guards)
+    if edge is None or not _settles(run, arc, end):
+        return None
+    x, u, _ = arc.left_limit()
+    key, jump = edge.jump(arc.end, x, u)
+    ahead = run.at_once if end.left is not None else max(run.zeno_horizon, run.at_once)
+    flow = speed * (end.time - end.since + ahead)
+    near = _distance(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))
+    return Instead(key, jump, end) if near else None
+
+
+def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:
+    """Whether it is the flow that brings guards back, not the jumps of other guards.
+
+    Then the rates with which they fall, and which rest takes away, are what their second
+    derivatives along the flow make of them in a window and until the end. Where events only
+    crowd, guards moreover have to be zero on the arc as far as they can be told. Events that do
+    not move the state leave nothing to be taken away.
+    """
+    length, guards = arc.end - arc.start, run.system.outgoing(arc.mode).guards
+    crowd = end.left is None
+    if end.left == 0.0:
+        return True
+    if not length > 0.0:
+        return crowd
+    rows = [guards.names.index(name) for name in end.guards if name in guards.names]
+    times = (arc.start + length * FRACTIONS).tolist()
+    found = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
+    values = (found / guards.sizes)[:, rows]
+    if crowd and values.max() > run.guard_tolerance:
+        return False
+    first, last = TO_SLOPES[[0, -1]] @ values
+    made = np.abs(last - first).max() * (end.time - end.since) / length
+    return bool(np.abs(last).max() <= FORCED * made)
+
+
+def _distance(before: Array, after: Array) -> float:
+    """The norm of a change of the state, zero where its dimension changes."""
+    if before.shape != after.shape:
+        return 0.0
+    change = after - before
+    return math.sqrt(change.dot(change))
