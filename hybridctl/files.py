@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import zipfile
 import zlib
 from base64 import b64encode
@@ -53,6 +54,42 @@ def read_text(name: str, path: str | os.PathLike[str], most: int = MOST_TEXT) ->
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{name} {os.fspath(path)} cannot be read: {error}") from error
+
+
+def why_not_private(status: os.stat_result) -> str:
+    """Return why others than this user could change a file or a folder, "" if they cannot.
+
+    Windows has no such owners and modes: there it is "" always. Root can change everything, and
+    whoever can write a folder above this one can put another in its place: neither is looked at.
+    """
+    if os.name != "posix":
+        return ""
+    if status.st_uid != os.geteuid():
+        return "belongs to another user"
+    # Access lists that let others write show as the right of the group.
+    return "can be written by others" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+
+
+def read_private(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a regular file that only this user can write.
+
+    The file is opened once, so that what is looked at is what is read.
+
+    Raises:
+        OSError: The file cannot be read, is a link or no regular file, belongs to another user, or
+            can be written by others.
+    """
+    # Not to wait for who writes to a pipe. Windows has neither of the last two.
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with open(os.open(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is no regular file")
+        reason = why_not_private(status)
+        if reason:
+            raise OSError(f"it {reason}")
+        return file.read()
 
 
 def save_arrays(
