@@ -29,8 +29,10 @@ MOST_BYTES = 4 * 2**30  # of arrays that were packed
 def file_or_text(name: str, given: str | os.PathLike[str]) -> str:
     """XML that is given, or that of the file of this path; `name` is that of the argument.
 
-    Raises `FileFormatError` for a file that cannot be read as text.
+    Raises `FileFormatError` for a file that cannot be read as text, `InputError` for neither.
     """
+    if not isinstance(given, str | os.PathLike):  # a number would be read as an open file
+        raise InputError(f"{name} must be a path, or the text of a file, got {given!r:.100}")
     text = given if isinstance(given, str) and "<" in given else read_text(name, given)
     if "<!ENTITY" in text:
         raise FileFormatError(f"{name} must not define entities, which can be of any size")
@@ -151,6 +153,8 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     `FileWriteError` where the system does not write it.
     """
     target = Path(path)
+    if not target.name or target.is_dir():
+        raise FileWriteError(f"{target} cannot be written: it is a folder")
     temporary = target.with_name(f".{target.stem}-{uuid4().hex}{target.suffix}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)

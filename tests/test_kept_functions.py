@@ -1,4 +1,4 @@
-"""Functions kept on disk are code: what somebody else could have written, or is damaged, is not run.
+"""Functions kept on disk are code: what others could have written, or is damaged, is not run.
 
 Each case compares values with the interpreted function. What is loaded, and what is left in
 folders, is looked at beside them.

@@ -224,3 +224,9 @@ def test_figures_have_colours_that_all_can_tell_apart():
     for path in (Path(__file__).parent.parent / "experiments").rglob("*.py"):
         assert set(re.findall(r"#[0-9a-f]{6}", path.read_text())) <= known, path
         assert not re.search(r'color="(red|green|purple|C\d|tab:\w+)"', path.read_text()), path
+
+
+def test_a_suffix_that_cannot_be_drawn_is_named(landing, tmp_path):
+    with pytest.raises(UnknownNameError, match=r"suffix of path 'xyz' is unknown.*'png'"):
+        landing.plot(tmp_path / "run.xyz")
+    assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array, instance, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
@@ -70,6 +70,7 @@ def equilibrium(
     Raises `InputError` for a mode with contacts that slide, and where no equilibrium is found
     near q0, with what is left of the equations.
     """
+    instance("system", system, ContactSystem)
     search = _EquilibriumEquations(system, mode, vector("q0", q0, system.robot.nq))
     number("torque_weight", torque_weight, above=0.0)
     number("share", share, above=0.0, at_most=1.0)

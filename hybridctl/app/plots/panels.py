@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Figure
 from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, member
 from hybridctl.files import atomic, packed
 
 # Okabe and Ito's colours, which people who see fewer colours can tell apart.
@@ -302,7 +302,13 @@ def snapshots(
 
 
 def save_figure(figure: Figure, path: str | os.PathLike[str]) -> None:
-    """Save a figure as pixels at `path`, a .png, and as vectors in the .svg beside it."""
+    """Save a figure as pixels at `path`, a .png, and as vectors in the .svg beside it.
+
+    Raises:
+        InputError: Figures cannot be written with the suffix of the path.
+    """
+    known = figure.canvas.get_supported_filetypes()
+    member("suffix of path", Path(path).suffix.removeprefix(".").lower() or "png", tuple(known))
     with atomic(path) as temporary:
         figure.savefig(temporary, dpi=_DPI)
     layout = figure.get_layout_engine()
