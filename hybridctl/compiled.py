@@ -183,7 +183,7 @@ def needed_compiler() -> str:
     return command
 
 
-class NativeFunction(ca.Function):  # type: ignore[misc]
+class NativeFunction(ca.Function):
     """Machine code of a CasADi function, with the function that it was made of: its `source`.
 
     It is pickled as its source. A library is code of one machine, and its file may be gone.

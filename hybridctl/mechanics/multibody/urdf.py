@@ -42,16 +42,17 @@ def model_of(text: str, root: Root) -> Any:
     Raises:
         FileFormatError: The text is no URDF, or has inertias that are not read.
     """
+    element: ElementTree.Element | None = None
     try:
-        element = ElementTree.fromstring(text)
+        found = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
         # Not final: urdfdom accepts prefixes that are declared nowhere.
-        element, reason = None, f"it is no XML: {error}"
+        reason = f"it is no XML: {error}"
         if "<xacro:" in text:
             raise _xacro_error() from error
     else:
-        _check_elements(element)
-        reason = "it has no valid tree of links and joints"
+        _check_elements(found)
+        element, reason = found, "it has no valid tree of links and joints"
     try:
         if root == "floating":
             model = pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
