@@ -191,6 +191,24 @@ def sequence(name: str, value: Any) -> list[Any]:
     return list(value)
 
 
+def mapping(name: str, value: Any, entries: str) -> Mapping[Any, Any]:
+    """Return the value if it is a mapping, or an empty one for None.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+        entries: What it maps, for the error: "names of joints to N m/rad".
+
+    Raises:
+        InputError: It is something else.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InputError(f"{name} must be a mapping of {entries}, got {quoted(value)}")
+    return value
+
+
 def function(name: str, value: Any) -> Any:
     """The value, if it can be called."""
     if not callable(value):
@@ -208,7 +226,8 @@ def interval(name: str, value: ArrayLike) -> tuple[float, float]:
 
 def member(name: str, value: Any, known: Collection[Any]) -> Any:
     """The value, if it is one of `known`; the error lists them (or some) and those alike."""
-    with suppress(TypeError):  # not hashable, so not one of them
+    # Not hashable, or an array, which is compared by its entries: so not one of them.
+    with suppress(TypeError, ValueError):
         if value in known:
             return value
     names = [str(k) for k in known]

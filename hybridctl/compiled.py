@@ -2,11 +2,18 @@
 
 They are kept in the user's cache directory, or in the directory that `HYBRIDCTL_CACHE` names;
 `HYBRIDCTL_CACHE=off` keeps none.
+
+A kept function is code. A file is used only if this user owns it, if nobody else can write it or
+its folder, and if its content has the SHA-256 digest that was written with it: a library that was
+cut short would kill the process. Everything else is made anew, or is made in memory alone where
+nothing can be kept. The log then has one line for each cause.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -14,6 +21,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,10 +33,13 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.files import atomic
+from hybridctl.files import atomic, read_private, why_not_private
 
+_LOG = logging.getLogger(__name__)
 _SETTING = "HYBRIDCTL_CACHE"
 _SHARED = 256  # functions that were read, in memory for the next who asks for them
+_PRIVATE = 0o700  # mode of the folder: its owner reads, writes and searches it, nobody else
+_REPORTED: set[str] = set()  # causes that the log of this process has a line of
 _WIDTHS = (64, 16, 8, 4, 2, 1)  # points in a map: of wider ones a point costs no less
 
 
@@ -75,8 +86,7 @@ class Compiled(threading.local):
 
     def mapped(self) -> MappedFunction:
         """The same function at many points."""
-        function, shapes, numbers = self._made
-        return MappedFunction(function if numbers is None else held(function, numbers), shapes)
+        return MappedFunction(*self._made)
 
 
 class MappedFunction(threading.local):
@@ -84,14 +94,20 @@ class MappedFunction(threading.local):
 
     As `Compiled`, but arguments (m, size) have one point in each row, and results are new arrays
     (m, ...) of them. Points are passed through maps over so many that call overhead is small.
+    numbers (n,): the last argument, the same at all points, where it is held.
     """
 
-    def __init__(self, function: Any, shapes: Sequence[tuple[int, ...]]) -> None:
-        self._function, self._shapes = function, tuple(shapes)
+    def __init__(
+        self, function: Any, shapes: Sequence[tuple[int, ...]], numbers: Array | None = None
+    ) -> None:
+        # What is pickled is the function as it was given: one with numbers has lost its source.
+        self._made = function, tuple(shapes), numbers
+        self._shapes = tuple(shapes)
+        self._function = function if numbers is None else held(function, numbers)
         self._maps: dict[int, Compiled] = {}
 
     def __reduce__(self) -> tuple[type[MappedFunction], tuple[Any, ...]]:
-        return MappedFunction, (self._function, self._shapes)
+        return MappedFunction, self._made
 
     def __call__(self, *columns: Array) -> list[Array]:
         """All results; numpy raises `ValueError` for arguments of the wrong size."""
@@ -125,24 +141,32 @@ def held(function: Any, numbers: Array) -> Any:
 
 
 def kept(key: str, build: Callable[[], Any]) -> Any:
-    """The function that `build` makes, from disk if it was kept there under this key.
+    """Return the function that is kept on disk under a key, or build it and keep it.
 
-    A file that was damaged is made anew; where none can be written the function is not kept.
+    Args:
+        key: Name of the file, without its suffix. See `key_of`.
+        build: Returns the `casadi.Function`. It is called if there is no file that can be trusted.
+
+    Returns:
+        The `casadi.Function`.
     """
-    place = _directory()
-    if place is None:
+    folder = _folder()
+    if folder is None:
         return build()
-    path = place / f"{key}.casadi"
-    found = _read(path, path.stat().st_mtime_ns) if path.exists() else None
+    path = folder / f"{key}.casadi"
+    try:
+        status = path.stat()
+        found = _read_function(path, (status.st_ino, status.st_mtime_ns, status.st_size))
+    except FileNotFoundError:
+        found = None
+    except OSError as error:
+        _report_unused(path, error)
+        found = None
     if found is not None:
         return found
     function = build()
     text = function.serialize()
-    try:
-        with atomic(path) as temporary:
-            temporary.write_text(f"{_digest(text)}\n{text}", encoding="ascii")
-    except OSError:
-        pass
+    _keep(path, f"{_digest(text.encode())}\n{text}".encode())
     return function
 
 
@@ -159,31 +183,125 @@ def needed_compiler() -> str:
     return command
 
 
-def native(function: Any) -> Any:
-    """The function as machine code, by the C compiler of this machine, some 10 times as fast.
+class NativeFunction(ca.Function):
+    """Machine code of a CasADi function, with the function that it was made of: its `source`.
 
-    It is kept where functions are kept. Raises `InputError` where there is no compiler, `cc` or the
-    one that `CC` names, or where it fails.
+    It is pickled as its source. A library is code of one machine, and its file may be gone.
+    """
+
+    def __init__(self, function: Any, source: Any) -> None:
+        super().__init__(function)
+        self.source = source
+
+    def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
+        return _native_or_interpreted, (self.source,)
+
+
+def native(function: Any) -> Any:
+    """Return a function as machine code, by the C compiler of this machine: some 10 times as fast.
+
+    The library is kept where functions are kept. Without a folder that can be trusted it is built
+    in a temporary folder of its own, which is removed as soon as the library is loaded.
+
+    Args:
+        function: A `casadi.Function`.
+
+    Returns:
+        A `NativeFunction`. If the library can be neither written nor loaded, as on a full disk or
+        on one without the right to execute, the function itself, with a line in the log.
+
+    Raises:
+        InputError: There is no compiler (`cc`, or the one that `CC` names), or it fails.
     """
     command = needed_compiler()
-    name, text = function.name(), function.serialize()
-    place = _directory() or Path(tempfile.mkdtemp(prefix="hybridctl-"))
-    place.mkdir(parents=True, exist_ok=True)
-    library = place / f"{key_of('native', platform.machine(), text)}.so"
-    if not library.exists():
-        with tempfile.TemporaryDirectory(dir=place) as folder:
-            source, made = Path(folder, f"{name}.c"), Path(folder, library.name)
-            generator = ca.CodeGenerator(source.name)
-            generator.add(function)
-            generator.generate(f"{folder}{os.sep}")
-            arguments = ["-O1", "-fPIC", "-shared", str(source), "-o", str(made), "-lm"]
-            done = subprocess.run(
-                [command, *arguments], capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                raise InputError(f"{command} fails: {done.stderr[:500]}")
-            made.replace(library)
-    return ca.external(name, str(library))
+    key, folder = key_of("native", platform.machine(), function.serialize()), _folder()
+    if folder is not None:
+        found = _kept_library(folder, key, function)
+        if found is not None:
+            return found
+    try:
+        # A library that is loaded needs its file no more, but Windows does not remove it.
+        with tempfile.TemporaryDirectory(
+            prefix="hybridctl-", ignore_cleanup_errors=True
+        ) as building:
+            library = _build_library(command, function, Path(building))
+            content = library.read_bytes()
+            digest = _digest(content)
+            # The library is named after its content: processes that build the same function at
+            # the same time, each in its own bytes, leave a key and a library that fit together.
+            if (
+                folder is not None
+                and _keep(folder / f"{digest}.so", content)
+                and _keep(folder / f"{key}.native", digest.encode())
+            ):
+                library = folder / f"{digest}.so"
+            return _load(function, library)
+    except (OSError, RuntimeError) as error:
+        _report("interpreted", f"functions are interpreted, not machine code: {_reason(error)}")
+        return function
+
+
+def _native_or_interpreted(function: Any) -> Any:
+    """Return a function as machine code, or itself on a machine that cannot compile it."""
+    try:
+        return native(function)
+    except InputError as error:
+        _report("interpreted", f"functions are interpreted, not machine code: {error}")
+        return function
+
+
+def _build_library(command: str, function: Any, building: Path) -> Path:
+    """Compile a function to a library in a folder, and return the path of the library.
+
+    Args:
+        command: The C compiler.
+        function: A `casadi.Function`.
+        building: An empty folder.
+
+    Raises:
+        InputError: The compiler fails.
+        OSError: The files cannot be written, also if it is the compiler that cannot.
+    """
+    source, library = building / f"{function.name()}.c", building / "library.so"
+    generator = ca.CodeGenerator(source.name)
+    generator.add(function)
+    source.write_text(generator.dump(), encoding="ascii")
+    done = subprocess.run(
+        [command, "-O1", "-fPIC", "-shared", str(source), "-o", str(library), "-lm"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C"},  # the words of its errors, see below
+    )
+    if done.returncode and os.strerror(errno.ENOSPC) in done.stderr:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(building))
+    if done.returncode:
+        raise InputError(f"{command} fails: {done.stderr[:500]}")
+    return library
+
+
+def _kept_library(folder: Path, key: str, function: Any) -> Any:
+    """Return a function from the library that is kept under a key, or None.
+
+    `<key>.native` has the SHA-256 digest of the library, which is `<digest>.so`.
+    """
+    path = folder / f"{key}.native"
+    try:
+        digest = read_private(path).decode("ascii", "replace")
+        path = folder / f"{digest}.so"
+        if not _is_digest(digest) or _digest(read_private(path)) != digest:
+            raise OSError("it is damaged")
+        return _load(function, path)
+    except FileNotFoundError:
+        return None
+    except (OSError, RuntimeError) as error:
+        _report_unused(path, error)
+        return None
+
+
+def _load(function: Any, library: Path) -> NativeFunction:
+    """Return a function from its library; CasADi raises `RuntimeError` if it cannot be loaded."""
+    return NativeFunction(ca.external(function.name(), str(library)), function)
 
 
 def key_of(*parts: Any) -> str:
@@ -205,22 +323,98 @@ def _feed(digest: Any, part: Any) -> None:
         digest.update(f"{type(part).__name__} {part!r};".encode())
 
 
-def _directory() -> Path | None:
+def _folder() -> Path | None:
+    """Return the folder of kept functions, or None if nothing is to be kept or read there.
+
+    It is made if there is none. A folder that others can write, or that belongs to another user,
+    could hold code of theirs: it is not used, with a line in the log.
+    """
     setting = os.environ.get(_SETTING)
     if setting == "off":
         return None
-    return Path(setting) if setting else platformdirs.user_cache_path("hybridctl")
+    folder = Path(setting) if setting else platformdirs.user_cache_path("hybridctl")
+    folder = folder.absolute()  # a library without a slash in its name is sought elsewhere
+    try:
+        folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        if not setting and why_not_private(folder.stat()):
+            # Made by an earlier version where groups may write by default. It is nobody else's.
+            with suppress(OSError):
+                folder.chmod(_PRIVATE)
+        reason = why_not_private(folder.stat())
+        if not reason and not os.access(folder, os.X_OK):
+            reason = "cannot be searched"
+    except OSError as error:
+        reason = f"cannot be used: {_reason(error)}"
+    if reason:
+        _report(
+            f"{folder} {reason}",
+            f"functions are neither kept nor read: folder {folder} {reason}; "
+            f"{_SETTING} names another, which only you can write (chmod go-w), or off",
+        )
+        return None
+    return folder
+
+
+def _keep(path: Path, content: bytes) -> bool:
+    """Write a file that only this user can write, whole or not at all; return whether it is."""
+    try:
+        with atomic(path) as temporary:
+            temporary.chmod(0o600)  # some users' files can be written by their group by default
+            temporary.write_bytes(content)
+    except OSError as error:
+        _report(f"{path.parent} unwritten", f"functions are not kept: {_reason(error)}")
+        return False
+    return True
+
+
+def _report_unused(path: Path, error: Exception) -> None:
+    """Log that a kept file is not used, once for each reason in a folder."""
+    reason = _reason(error)
+    _report(
+        f"{path.parent} {reason}",
+        f"kept function {path} is not used: {reason}; it and others like it are made anew",
+    )
+
+
+def _report(cause: str, message: str) -> None:
+    """Log a message at the first time that there is this cause in this process."""
+    if cause not in _REPORTED:
+        _REPORTED.add(cause)
+        _LOG.warning("%s", message)
+
+
+def _reason(error: Exception) -> str:
+    """Return what an error says, in one line, without the path."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(reason.split())[-300:]
 
 
 @lru_cache(maxsize=_SHARED)
-def _read(path: Path, written: int) -> Any:
-    """The function of a file that was written then (ns), None where it is not as it was written."""
+def _read_function(path: Path, version: tuple[int, int, int]) -> Any:
+    """Return the function that is kept in a file.
+
+    Args:
+        path: The file: the digest of its other lines, and the function as CasADi writes it.
+        version: Number, time of writing in ns, and size of the file. A function that was read
+            is shared while they are the same.
+
+    Raises:
+        OSError: The file cannot be read, can be written by others, or is damaged.
+    """
+    digest, _, text = read_private(path).partition(b"\n")
+    if digest.decode("ascii", "replace") != _digest(text):
+        raise OSError("it is damaged")
     try:
-        digest, _, text = path.read_text(encoding="ascii").partition("\n")
-    except (OSError, UnicodeDecodeError):
-        return None
-    return ca.Function.deserialize(text) if digest == _digest(text) else None
+        return ca.Function.deserialize(text.decode("ascii"))
+    except (RuntimeError, UnicodeDecodeError) as error:
+        raise OSError("it is damaged") from error
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _digest(content: bytes) -> str:
+    """Return the SHA-256 digest of bytes, in 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def _is_digest(text: str) -> bool:
+    """Return whether a text may be a digest: then it is no path to another folder."""
+    return len(text) == 64 and set(text) <= set("0123456789abcdef")

@@ -34,6 +34,14 @@ class RedundantConditionWarning(HybridctlWarning):
     """Conditions of a task follow from others of it, and are left out."""
 
 
+class JointLimitWarning(HybridctlWarning):
+    """A joint is beyond the limits of its description, or at an angle that looks like degrees."""
+
+
+class FixedRootWarning(HybridctlWarning):
+    """A robot with feet is fixed to the world because no root was named."""
+
+
 class InputError(HybridctlError, ValueError):
     """An argument is wrong: its size, its type, its range, or a value that is not finite."""
 

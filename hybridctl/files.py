@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import zipfile
 import zlib
 from base64 import b64encode
@@ -28,8 +29,10 @@ MOST_BYTES = 4 * 2**30  # of arrays that were packed
 def file_or_text(name: str, given: str | os.PathLike[str]) -> str:
     """XML that is given, or that of the file of this path; `name` is that of the argument.
 
-    Raises `FileFormatError` for a file that cannot be read as text.
+    Raises `FileFormatError` for a file that cannot be read as text, `InputError` for neither.
     """
+    if not isinstance(given, str | os.PathLike):  # a number would be read as an open file
+        raise InputError(f"{name} must be a path, or the text of a file, got {given!r:.100}")
     text = given if isinstance(given, str) and "<" in given else read_text(name, given)
     if "<!ENTITY" in text:
         raise FileFormatError(f"{name} must not define entities, which can be of any size")
@@ -53,6 +56,42 @@ def read_text(name: str, path: str | os.PathLike[str], most: int = MOST_TEXT) ->
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{name} {os.fspath(path)} cannot be read: {error}") from error
+
+
+def why_not_private(status: os.stat_result) -> str:
+    """Return why others than this user could change a file or a folder, "" if they cannot.
+
+    Windows has no such owners and modes: there it is "" always. Root can change everything, and
+    whoever can write a folder above this one can put another in its place: neither is looked at.
+    """
+    if os.name != "posix":
+        return ""
+    if status.st_uid != os.geteuid():
+        return "belongs to another user"
+    # Access lists that let others write show as the right of the group.
+    return "can be written by others" if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+
+
+def read_private(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a regular file that only this user can write.
+
+    The file is opened once, so that what is looked at is what is read.
+
+    Raises:
+        OSError: The file cannot be read, is a link or no regular file, belongs to another user, or
+            can be written by others.
+    """
+    # Not to wait for who writes to a pipe. Windows has neither of the last two.
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    with open(os.open(path, flags), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is no regular file")
+        reason = why_not_private(status)
+        if reason:
+            raise OSError(f"it {reason}")
+        return file.read()
 
 
 def save_arrays(
@@ -110,6 +149,8 @@ def atomic(path: str | os.PathLike[str], *, grows: bool = False) -> Iterator[Pat
             and is a file that this run has not written.
     """
     target = Path(path)
+    if not target.name or target.is_dir():
+        raise FileWriteError(f"{target} cannot be written: it is a folder")
     temporary = target.with_name(f".{target.stem}-{uuid4().hex}{target.suffix}")
     store = store_of(target)
     try:

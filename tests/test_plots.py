@@ -239,3 +239,9 @@ def test_a_file_beside_a_figure_that_is_not_of_one_is_not_overwritten(tmp_path):
         theirs.unlink()
     for _ in range(2):  # its own files are replaced
         series(tmp_path / "cube.png", lines, title="cube")
+
+
+def test_a_suffix_that_cannot_be_drawn_is_named(landing, tmp_path):
+    with pytest.raises(UnknownNameError, match=r"suffix of path 'xyz' is unknown.*'png'"):
+        landing.plot(tmp_path / "run.xyz")
+    assert list(tmp_path.iterdir()) == []

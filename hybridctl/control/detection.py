@@ -205,6 +205,11 @@ class DetectedPolicy:
         """Whether events are found by forces at samples, or the policy goes by samples itself."""
         return self.detection.force is not None or sees_samples(self.policy)
 
+    @property
+    def follows(self) -> str:
+        """What chooses the arc that the policy tracks, see `ReferenceSpreading.follows`."""
+        return getattr(self.policy, "follows", "clock")
+
     def _known(self, history: History) -> tuple[History, float]:
         """What is known of a history, which is asked for its law and then for the next change."""
         for seen, found in self._last:

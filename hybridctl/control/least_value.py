@@ -78,6 +78,9 @@ class LeastValueTracking:
     Raises `InputError` for arguments that do not fit, and for a reference on another manifold.
     """
 
+    follows = "phase"
+    """The time along the reference is chosen by the state, see `ReferenceSpreading.follows`."""
+
     def __init__(
         self,
         reference: Reference,

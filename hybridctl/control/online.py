@@ -39,10 +39,20 @@ _NOTHING: Mapping[str, Any] = {}
 class Command(NamedTuple):
     """What to do until the next sample: the input u (nu,).
 
-    mode: the one that the controller believes in. position: where it stands in its reference.
-    status: "ok"; "late" after samples that never came; "held" where the sample could not be used or
-    the reference has ended, so that the last input or the reference's end is held; "lost" where
-    there was nothing to use for too long, and u is the fallback.
+    Attributes:
+        u: The input (nu,), in N m or N.
+        mode: The mode that the controller believes in.
+        position: The touches of the reference that were detected so far. Without a detector it
+            stays at the start, also if the policy follows the clock.
+        status: How u was found.
+
+            - "ok": from the law of the policy, at this sample.
+            - "late": from the law of the policy, after samples that never came.
+            - "held": the last input, as the sample could not be used; or the law of the policy
+              beyond what it tracks, where the end of that is held. A policy that follows touches
+              (`ReferenceSpreading`) tracks the extended arc of its position, any other policy
+              the whole reference by the clock.
+            - "lost": the fallback, as no sample could be used for longer than the patience.
     """
 
     u: Array
@@ -227,11 +237,16 @@ class Controller:
         self._again = next_change(self.policy, history) - _ROUNDING * self.period
 
     def _has_ended(self, t: float) -> bool:
-        """Whether the reference does not reach to this time."""
+        """Return whether what the policy tracks does not reach to the time t, in s."""
         if self.reference is None:
             return False
-        arc = followed(self.reference, self._position)
-        return not arc.start - self.period <= t <= arc.end + self.period
+        # The position counts detected touches: it says nothing of a policy that follows the clock.
+        follows = getattr(self.policy, "follows", "clock")
+        if follows == "phase":  # the policy chooses a time at which there is a reference
+            return False
+        by_touches = follows == "touches"
+        tracked = followed(self.reference, self._position) if by_touches else self.reference.nominal
+        return not tracked.start - self.period <= t <= tracked.end + self.period
 
     def _without(self) -> Command:
         """The last input, or the fallback where that was too long ago."""

@@ -137,6 +137,9 @@ class ReferenceSpreading:
     `ReferenceRangeError` at its next event; until then the end of the arc is held.
     """
 
+    follows = "touches"
+    """What chooses the arc that is tracked; "clock" for policies that do not declare it."""
+
     def __init__(
         self,
         reference: Reference,

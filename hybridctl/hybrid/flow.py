@@ -118,6 +118,8 @@ class Flow:
             why = "max_step" if self._settings.max_step <= pace else "the pace of the mode"
         else:
             why = f"rtol = {self._settings.rtol:.3g}, atol = {self._settings.atol:.3g}"
+            if isinstance(self._method, Tableau):
+                why += '; if the system is stiff, method="Radau" takes longer steps'
         return f"{last:.3g} s long, limited by {why}"
 
     def steps(self) -> Iterator[Step]:

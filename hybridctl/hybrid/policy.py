@@ -257,7 +257,19 @@ def next_change(policy: Policy, history: History) -> float:
 
 
 def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:
-    """The input at the start of an arc, checked for shape and finiteness."""
+    """Return the input (nu,) at the start of an arc.
+
+    Raises:
+        InputError: The input has another shape or is not finite, or the law cannot deal with a
+            time and a state, as one that takes them in the other order.
+    """
     if isinstance(law, HeldInput):
         return law.value
-    return vector(f"input of the policy at t = {t}", law(t, x), nu)
+    try:
+        u = law(t, x)
+    except TypeError as error:
+        raise InputError(
+            f"policy must be a function u(t, x) of time and state, but at t = {t} s it raises "
+            f"TypeError: {error}"
+        ) from error
+    return vector(f"input of the policy at t = {t}", u, nu)

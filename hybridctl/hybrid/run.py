@@ -11,7 +11,6 @@ import numpy as np
 from hybridctl.checks import Array, vector
 from hybridctl.errors import (
     GuardViolatedError,
-    HybridctlError,
     NoContactSolutionError,
     StepSizeError,
 )
@@ -107,19 +106,11 @@ def check_start(run: Run, point: ArcStart) -> None:
     relative = values / guards.sizes
     if (relative < -run.guard_tolerance).any():
         i = int(relative.argmin())
+        name, value = guards.names[i], float(values[i])
         raise GuardViolatedError(
-            f"x0 lies outside mode {point.mode.key!r}: guard {guards.names[i]!r} is "
-            f"{values[i]:.6g} and must not be negative{_instead(run.system, point)}"
+            f"x0 lies outside mode {point.mode.key!r}: guard {name!r} is {value:.6g} and must not "
+            f"be negative{run.system.describe_outside(name, value, point.state, point.input)}"
         )
-
-
-def _instead(system: HybridSystem, point: ArcStart) -> str:
-    """The mode that is consistent with a start, in words, where the system can tell."""
-    try:
-        key = system.consistent_mode(point.state, point.input)
-    except HybridctlError:
-        return ""
-    return f"; mode {key!r} is consistent with x0"
 
 
 def consistent_start(system: HybridSystem, policy: Policy, t: float, x: Array) -> ModeKey:

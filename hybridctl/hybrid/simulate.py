@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -120,6 +121,9 @@ def simulate(
     wrench: a `mechanics.Wrench`, or several, that push a robot with contacts for a while, beside
     the policy. The run then belongs to `system.pushed(wrench)`, where its size is an input.
 
+    Gives a `JointLimitWarning` for a robot whose joints begin beyond the limits of its description,
+    which are no part of its dynamics.
+
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
     its mode, `ConstraintViolatedError` if it is off what the mode holds), `IntegrationError`,
     `EventLimitError`, `StepLimitError`, `ZenoError`, `AmbiguousEventError` and
@@ -164,6 +168,8 @@ def simulate(
     first = system.mode(mode)
     state = vector("x0", x0, first.space.nx)
     first.space.check("x0", state)
+    for warning in system.start_warnings(state):
+        warnings.warn(warning, stacklevel=2)
     run = new_run(
         system,
         policy,

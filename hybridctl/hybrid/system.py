@@ -6,13 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, did_you_mean, quoted
-from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
+from hybridctl.errors import (
+    HybridctlError,
+    HybridctlWarning,
+    InputError,
+    SystemDefinitionError,
+    UnknownNameError,
+)
 from hybridctl.hybrid.laws import InputLaw, no_input
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedReset
 from hybridctl.hybrid.mode import (
@@ -107,6 +114,29 @@ class HybridSystem:
         """
         raise InputError("mode must be given: this system does not tell it from a state")
 
+    def describe_outside(self, guard: str, value: float, x: Array, u: Array) -> str:
+        """Return the end of an error: why a start is outside its mode, and which mode it is in.
+
+        Args:
+            guard: Name of the guard that is negative.
+            value: Its value, in its own unit.
+            x: State (nx,) at the start.
+            u: Input (nu,) there.
+        """
+        try:
+            key = self.consistent_mode(x, u)
+        except HybridctlError:  # the system does not tell, or there is none
+            return ""
+        return f"; mode {key!r} is consistent with x0"
+
+    def start_warnings(self, x: Array) -> tuple[HybridctlWarning, ...]:
+        """Return what is doubtful about a start of a simulation.
+
+        Args:
+            x: Initial state (nx,).
+        """
+        return ()
+
     def pushed(self, wrench: object) -> HybridSystem:
         """The system while a wrench acts, where it has bodies: those of robots with contacts do.
 
@@ -150,11 +180,29 @@ def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
     policy = system.acting(policy)
     if policy is None:
         return _NoInput(system)
+    if isinstance(policy, type):
+        raise InputError(f"policy must be an object, got the class {policy.__name__} itself")
     if hasattr(policy, "law") and isinstance(policy, Policy):  # which alone takes 25 us to deny
         return policy
     if callable(policy):
+        _check_signature(policy)
         return SameLaw(policy)
     raise InputError(f"policy must be None, a function u(t, x) or a Policy, got {quoted(policy)}")
+
+
+def _check_signature(law: InputLaw) -> None:
+    """Raise `InputError` for a function that cannot be called with a time and a state."""
+    try:
+        parameters = signature(law)
+    except (TypeError, ValueError):  # some functions of C do not say
+        return
+    try:
+        parameters.bind(0.0, None)
+    except TypeError as error:
+        raise InputError(
+            f"policy must be a function u(t, x) of time and state, got {quoted(law)}, which takes "
+            f"{parameters}"
+        ) from error
 
 
 def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T]) -> T:
@@ -163,7 +211,10 @@ def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T])
     except KeyError:
         return known.setdefault(key, make(key))
     except TypeError as error:
-        raise UnknownNameError(f"mode {key!r} is unknown: a mode key is hashable") from error
+        instead = f": give the tuple {tuple(key)!r}" if isinstance(key, list) else ""
+        raise UnknownNameError(
+            f"mode must be a key, which is hashable, got {quoted(key)}{instead}"
+        ) from error
 
 
 def listed_parts(
@@ -287,6 +338,14 @@ class DerivedSystem(HybridSystem, ABC):
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
         """The mode of the inner system in which the state x flows on under the input u."""
         return self.inner.consistent_mode(x, u)
+
+    def describe_outside(self, guard: str, value: float, x: Array, u: Array) -> str:
+        """Return what the inner system says of a start outside its mode."""
+        return self.inner.describe_outside(guard, value, x, u)
+
+    def start_warnings(self, x: Array) -> tuple[HybridctlWarning, ...]:
+        """Return what is doubtful about the state of the inner system, which x begins with."""
+        return self.inner.start_warnings(x)
 
     def pushed(self, wrench: object) -> HybridSystem:
         """The same, made of the inner system while a wrench acts."""

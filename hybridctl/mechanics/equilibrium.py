@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, number, vector
+from hybridctl.checks import Array, instance, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.static_problem import StaticMargins, StaticPoint, StaticProblem
@@ -121,6 +121,7 @@ def equilibrium(
     """
     if isinstance(system, PushedSystem):
         raise InputError("system must be without wrenches, got a pushed one: give `system.own`")
+    instance("system", system, ContactSystem)
     system.mode(mode)  # refuses an unknown mode
     start = vector("q0", q0, system.robot.nq)
     system.robot.check("q0", start)

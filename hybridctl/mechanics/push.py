@@ -55,6 +55,7 @@ class Wrench:
     moment: Any = (0.0, 0.0, 0.0)
 
     def __post_init__(self) -> None:
+        instance("body", self.body, str)
         number("start", self.start)
         number("end", self.end, above=self.start)
         for name in ("force", "at", "moment"):

@@ -25,6 +25,7 @@ stick or slip is decided at acceleration level with the post-event input ([RS] 2
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -32,15 +33,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, vector
-from hybridctl.errors import UnknownNameError
+from hybridctl.checks import Array, instance, vector
+from hybridctl.errors import (
+    FixedRootWarning,
+    HybridctlWarning,
+    JointLimitWarning,
+    UnknownNameError,
+)
 from hybridctl.hybrid.laws import InputLaw, no_input
 from hybridctl.hybrid.mapped import MappedMode
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, mapped_ways
 from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.contact import WORLD, Contact
+from hybridctl.mechanics.contacts.found_contacts import FoundContacts
 from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
@@ -61,6 +68,7 @@ from hybridctl.mechanics.modes.dynamics import (
 )
 from hybridctl.mechanics.modes.generated_mode import GeneratedContactMode
 from hybridctl.mechanics.modes.guards import ContactGuards
+from hybridctl.mechanics.multibody.limits import describe_excesses
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.push import Push, Pushing, Wrench, driven, listed_wrenches
@@ -149,6 +157,17 @@ class ContactSystem(HybridSystem):
         ends = [f".{entry}" for entry in entries] or [""]
         return tuple(f"{name}.{place}{end} [{unit}]" for place in places for end in ends)
 
+    def describe_outside(self, guard: str, value: float, x: Array, u: Array) -> str:
+        """Return which contact is inside its surface, for the guard of a gap, and the mode."""
+        inside = [c.name for c in self.contacts if guard == f"{c.name} closes"]
+        meaning = f": contact {inside[0]!r} is {-value:.6g} m inside its surface" if inside else ""
+        return meaning + super().describe_outside(guard, value, x, u)
+
+    def start_warnings(self, x: Array) -> tuple[HybridctlWarning, ...]:
+        """Return what joints are beyond their limits at a state that begins with q (nq,)."""
+        report = describe_excesses(self.robot.limits.values(), x[: self.robot.nq])
+        return (JointLimitWarning(f"x0: {report}"),) if report else ()
+
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> Modes:
         """The mode in which the state x (nx,) flows on under the input u (nu,), zero for None.
 
@@ -183,7 +202,7 @@ class ContactSystem(HybridSystem):
 
         Raises what `consistent_mode` does, and `UnknownNameError` for a frame that is none.
         """
-        self.robot.body(body)
+        self.robot.body(instance("body", body, str))
         blow, place = vector("impulse", impulse, 3), vector("at", at, 3)
         state = self._state(x)
         return kicked(self.dynamics, state, body, blow, place, self._input(u, state))
@@ -322,13 +341,37 @@ def contact_system(
     sticking one's residual speed decay, `terms` says how the equations are evaluated, `on_several`
     what becomes of an impact after which several velocities obey the law (see `ContactDynamics`).
 
+    Gives a `FixedRootWarning` for a robot with feet whose root link has mass, and was fixed to the
+    world because `Robot.from_urdf` was given no `root`.
+
     Raises `InputError` for contacts that do not fit the robot.
     """
-    return ContactSystem(
-        ContactDynamics(
-            robot, contacts, stabilization=stabilization, terms=terms, on_several=on_several
-        )
+    instance("robot", robot, Robot)
+    dynamics = ContactDynamics(
+        robot, contacts, stabilization=stabilization, terms=terms, on_several=on_several
     )
+    if robot.fixed_by_default is not None and _has_feet(robot, contacts):
+        warnings.warn(
+            f"robot is fixed to the world at its link {robot.fixed_by_default!r}, which has mass, "
+            'and has feet: Robot.from_urdf(..., root="floating") lets it move in space, "sagittal" '
+            'in a plane; root="fixed" says that it is meant',
+            FixedRootWarning,
+            stacklevel=2,
+        )
+    return ContactSystem(dynamics)
+
+
+def _has_feet(robot: Robot, contacts: Sequence[Contact]) -> bool:
+    """Return whether contacts are those of feet: found as such, or of several limbs.
+
+    An arm that is fixed to the world touches it with one limb, whose base may well have mass.
+    """
+    if isinstance(contacts, FoundContacts):
+        return True
+    on_world = [contact for contact in contacts if contact.body == WORLD]
+    joints = [robot.frame(contact.frame).joint for contact in on_world]
+    limbs = {int(np.flatnonzero(robot.supporting(joint))[0]) for joint in joints if joint}
+    return len(limbs) > 1
 
 
 def closed_contacts(mode: ModeKey) -> tuple[int, ...]:

@@ -5,6 +5,8 @@ import pytest
 from control.samples import ball_on_two_floors, bouncing_ball, landing_ball
 
 import hybridctl as hc
+from hybridctl.control.baselines import NearestTracking
+from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.online import Controller
 from hybridctl.control.spreading import START, ClockTracking, Position
@@ -138,6 +140,37 @@ def test_where_the_reference_ends_its_end_is_held(landing):
     # A touch so late that the arc after it has ended is no error either.
     late = loop.step(0.9, [0.0, 0.0], {"normal_force": [9.81]})
     assert late.status == "held"
+
+
+CLOCKED = [
+    lambda reference, gains: ClockTracking(reference, gains),
+    lambda reference, gains: NearestTracking(reference, gains, window=0.05),
+    lambda reference, gains: DetectedPolicy(ClockTracking(reference, gains), Detection()),
+]
+
+
+@pytest.mark.parametrize("make", CLOCKED)
+@pytest.mark.parametrize("detects", [False, True])
+def test_a_policy_by_the_clock_holds_nothing_until_the_whole_reference_ends(landing, make, detects):
+    """Its law is that of the present arc, 0.35 s after the touch too, detected or not.
+
+    Each input is u = mu(t) + K (alpha(t) - x) of the nominal run, whose arc after the touch has no
+    gain; it is held from 0.8 s on, but for a period of grace.
+    """
+    system, reference = landing
+    policy = make(reference, [GAIN, [[0.0, 0.0]]])
+    detector = Threshold("normal_force", ["floor"], rises=1.0) if detects else None
+    loop = Controller(system, policy, PERIOD, detector, mode="air")
+    x = np.array([0.6, 0.1])
+    for t in PERIOD * np.arange(210):
+        command = loop.step(t, x, {"normal_force": [9.81 if t > 0.4515 else 0.0]})
+        assert command.status == ("ok" if t <= 0.8 + PERIOD else "held")
+        arc = reference.nominal.arcs[int(t > reference.events[0].time)]
+        alpha, mu = arc.state_and_input(min(t, arc.end))
+        expected = mu + np.array(GAIN) @ (alpha - x) if arc.index == 0 else mu
+        if not isinstance(policy, NearestTracking) or abs(t - 0.4515) > 0.05:
+            np.testing.assert_allclose(command.u, expected, atol=1e-9)
+    assert command.position == (Position(1, 0, frozenset()) if detects else START)
 
 
 def test_a_touch_outside_the_extension_holds_the_end_of_the_arc(landing):

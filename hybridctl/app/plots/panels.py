@@ -18,7 +18,7 @@ from matplotlib.figure import Figure as Figure
 from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, member
 from hybridctl.errors import FileWriteError
 from hybridctl.files import atomic, packed
 from hybridctl.run_store import store_of
@@ -316,9 +316,12 @@ def save_figure(
         beside: Suffixes of other files that the caller is going to write beside it.
 
     Raises:
+        UnknownNameError: Figures cannot be written with the suffix of the path.
         FileWriteError: A file beside `path` is there that was not written with a figure; nothing
             is written then.
     """
+    known = figure.canvas.get_supported_filetypes()
+    member("suffix of path", Path(path).suffix.removeprefix(".").lower() or "png", tuple(known))
     for suffix in (".svg", *beside):
         _check_beside(Path(path).with_suffix(suffix), Path(path))
     with atomic(path) as temporary:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -120,13 +120,15 @@ def checked_contacts(robot: Robot, contacts: Iterable[Contact]) -> tuple[Contact
 
     Raises `InputError` for anything else, `UnknownNameError` for a frame that the robot lacks.
     """
-    if not isinstance(contacts, Iterable):
+    if not isinstance(contacts, Iterable) or isinstance(contacts, Mapping):
         raise InputError(f"contacts must be a list of contacts, got {quoted(contacts)}")
     found = tuple(contacts)
     for i, contact in enumerate(found):
         if not isinstance(contact, Contact):
             raise InputError(f"contacts[{i}] must be a Contact, got {quoted(contact)}")
-        if robot.frame(contact.frame).joint == robot.frame(contact.body).joint:
+        point = robot.frame(contact.frame, f"contact {contact.name!r}: frame")
+        surface = robot.frame(contact.body, f"contact {contact.name!r}: frame")
+        if point.joint == surface.joint:
             raise InputError(
                 f"contact {contact.name!r} must join two bodies that move against each other, but "
                 f"its point in {contact.frame!r} and its surface in {contact.body!r} belong to one"

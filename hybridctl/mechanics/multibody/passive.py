@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, instance, member, number
+from hybridctl.checks import Array, instance, mapping, member, number
 from hybridctl.errors import InputError
 
 
@@ -43,14 +43,23 @@ class Passive(NamedTuple):
     def of(
         joints: JointIndices,
         default: Array,
-        stiffness: Mapping[str, float],
-        rest: Mapping[str, float],
-        damping: Mapping[str, float],
+        stiffness: Mapping[str, float] | None,
+        rest: Mapping[str, float] | None,
+        damping: Mapping[str, float] | None,
     ) -> Passive:
-        """Springs and dampers given by names of joints; damping left out is `default` (nv,).
+        """Return springs and dampers that are given by names of joints.
 
-        Raises `UnknownNameError` for a joint, `InputError` for one of several degrees of freedom
-        and for negative stiffness or damping.
+        Args:
+            joints: Of the robot.
+            default: Damping (nv,) where none is given.
+            stiffness: In N m/rad or N/m, at least 0; None for no springs.
+            rest: Positions without torque, in rad or m, 0 if left out.
+            damping: In N m s/rad or N s/m, at least 0.
+
+        Raises:
+            UnknownNameError: A name is no joint.
+            InputError: A joint has several degrees of freedom, a value is out of range, or what
+                is given is no mapping.
         """
         coordinate = np.zeros(len(default), dtype=np.intp)
         for indices in filter(None, joints.values()):
@@ -59,7 +68,7 @@ class Passive(NamedTuple):
         given = {"stiffness": stiffness, "rest": rest, "damping": damping}
         for (what, values), where in zip(given.items(), found, strict=True):
             least = None if what == "rest" else 0.0
-            for name, value in values.items():
+            for name, value in mapping(what, values, "names of joints to numbers").items():
                 checked = number(f"{what}[{name!r}]", value, at_least=least)
                 where[joints.single(what, name)[1]] = checked
             where.flags.writeable = False
@@ -104,10 +113,10 @@ class Rotor:
         return self.gear**2 * self.inertia
 
 
-def armature(default: Array, joints: JointIndices, rotors: Mapping[str, Rotor]) -> Array:
+def armature(default: Array, joints: JointIndices, rotors: Mapping[str, Rotor] | None) -> Array:
     """What the rotors add to the diagonal of M (nv,); `default` at joints without one."""
     result = np.array(default, dtype=np.float64)
-    for name, rotor in rotors.items():
+    for name, rotor in mapping("rotors", rotors, "names of joints to a Rotor").items():
         _, velocity = joints.single("rotors", name)
         result[velocity] = instance(f"rotors[{name!r}]", rotor, Rotor).reflected
     result.flags.writeable = False

@@ -16,7 +16,7 @@ import numpy as np
 import pinocchio as pin
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.checks import Array, instance, member, number, sequence, vector
+from hybridctl.checks import Array, instance, mapping, member, number, sequence, vector
 from hybridctl.errors import InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.multibody.bodies import (
@@ -34,6 +34,7 @@ from hybridctl.mechanics.multibody.joints import (
     coordinate_labels,
     motors,
 )
+from hybridctl.mechanics.multibody.limits import joint_limits, warn_of_posture
 from hybridctl.mechanics.multibody.links import CollisionModel
 from hybridctl.mechanics.multibody.mjcf import read_mjcf
 from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, armature
@@ -76,6 +77,8 @@ class Robot:
     `resists`: whether there are springs or dampers.
     `source` is the URDF it was built from, a path or its text, or None. `keyframes` has the named
     configurations (nq,) of an MJCF file, and `collision` its shapes; {} and None without one.
+    `limits` has the `JointLimit` of joints of one degree of freedom, which the dynamics ignores.
+    `fixed_by_default` is a root link with mass that is fixed as `from_urdf` was given no root.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Robot:
         self.source: str | os.PathLike[str] | None = None
         self.keyframes: dict[str, Array] = {}
         self.collision: CollisionModel | None = None
+        self.fixed_by_default: str | None = None
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
@@ -101,7 +105,8 @@ class Robot:
         self.joints = JointIndices(
             (n, (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None) for n, j in joints
         )
-        self.armature = armature(model.armature, self.joints, rotors or {})
+        self.limits = joint_limits(self._model, self.joints)
+        self.armature = armature(model.armature, self.joints, rotors)
         self._model.armature = self.armature
         self._weightless = self._model.copy()
         self._weightless.gravity.linear = np.zeros(3)
@@ -111,7 +116,7 @@ class Robot:
         curved = [body for body in self.tree().bodies if body.unit is not None]
         self._units = [body.unit for body in curved if body.unit is not None]
         self._turns = [(slice(b.v, b.v + b.twist.shape[1]), _adjoint(b.twist)) for b in curved]
-        names = motors(self._model) if actuated is None else tuple(actuated)
+        names = motors(self._model) if actuated is None else sequence("actuated", actuated)
         columns = [column for name in names for column in self.velocities(name)]
         self.nu = len(columns)
         self.actuation = np.zeros((self.nv, self.nu))
@@ -120,16 +125,14 @@ class Robot:
         masses = [float(inertia.mass) for inertia in self._model.inertias]
         mass, self.mass = sum(masses[1:]), sum(masses)
         self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
-        self.passive = Passive.of(
-            self.joints, self._model.damping, stiffness or {}, rest or {}, damping or {}
-        )
+        self.passive = Passive.of(self.joints, self._model.damping, stiffness, rest, damping)
         self.resists = bool(self.passive.stiffness.any() or self.passive.damping.any())
 
     @staticmethod
     def from_urdf(
         urdf: str | os.PathLike[str],
         *,
-        root: Root = "fixed",
+        root: Root | None = None,
         actuated: Sequence[str] | None = None,
         stiffness: Mapping[str, float] | None = None,
         rest: Mapping[str, float] | None = None,
@@ -140,14 +143,16 @@ class Robot:
         """A robot from a URDF file or its text.
 
         root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns
-        about y). actuated: joints with a motor, as for `Robot`. stiffness, rest, damping: by
-        joint name; damping left out is what the URDF says. rotors: of the motors, by joint name;
-        URDF has no place for them.
+        about y); by default fixed (see `contact_system`). actuated: joints with a motor, as for
+        `Robot`. stiffness, rest, damping: by joint name; damping left out is what the URDF says.
+        rotors: of the motors, by joint name; URDF has no place for them.
 
-        Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for a joint.
+        Raises `FileFormatError` for a file that is no URDF or has an `<inertial>` that is not read,
+        `UnknownNameError` for a joint. A joint with `<mimic>` moves on its own: the log says so.
         """
-        member("root", root, ("fixed", "floating", "sagittal"))
-        model = model_of(file_or_text("urdf", urdf), root)
+        if root is not None:
+            member("root", root, ("fixed", "floating", "sagittal"))
+        model = model_of(file_or_text("urdf", urdf), root or "fixed")
         if model.nv == 0:
             raise InputError("urdf has no joint that moves")
         robot = Robot(
@@ -160,6 +165,8 @@ class Robot:
             gravity=gravity,
         )
         robot.source = urdf
+        if root is None and float(model.inertias[0].mass) > 0.0:
+            robot.fixed_by_default = robot.link_names[0]
         return robot
 
     @staticmethod
@@ -266,13 +273,21 @@ class Robot:
         return np.array(pin.neutral(self._model))
 
     def posture(self, joints: Mapping[str, float]) -> Array:
-        """The neutral configuration (nq,) with joints of one degree of freedom at these values.
+        """Return the neutral configuration (nq,) with some joints at given positions.
 
-        Raises `UnknownNameError` for a name that is no joint, `InputError` for another joint.
+        Args:
+            joints: Positions in rad or m of joints of one degree of freedom, by name.
+
+        Raises:
+            UnknownNameError: A name is no joint.
+            InputError: A joint has several degrees of freedom, or joints is no mapping.
+
+        Gives a `JointLimitWarning` for what is beyond limits, or looks like degrees.
         """
-        q = self.neutral()
-        for name, value in joints.items():
+        q, positions = self.neutral(), mapping("joints", joints, "names of joints to rad or m")
+        for name, value in positions.items():
             q[self.joints.single("joints", name)[0]] = number(name, value)
+        warn_of_posture([self.limits[name] for name in positions], q)
         return q
 
     def integrate(self, q: Array, dq: Array) -> Array:
@@ -319,7 +334,7 @@ class Robot:
 
     # Names
 
-    def frame(self, name: str) -> Frame:
+    def frame(self, name: str, what: str = "frame") -> Frame:
         """Return a frame by name, "universe" for the world.
 
         A URDF may give a link, a joint and, in Pinocchio, a frame one name. A link comes first
@@ -327,6 +342,7 @@ class Robot:
 
         Args:
             name: Of a link, a joint or a fixed frame.
+            what: What the name is, for the error.
 
         Returns:
             The joint that moves the frame, and its pose there.
@@ -334,7 +350,7 @@ class Robot:
         Raises:
             UnknownNameError: No frame has this name.
         """
-        known = member("frame", name, tuple(frame.name for frame in self._model.frames))
+        known = member(what, name, tuple(frame.name for frame in self._model.frames))
         named = [frame for frame in self._model.frames if frame.name == known]
         frame = min(named, key=_frame_rank)
         at = frame.placement

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -21,17 +23,121 @@ Kind = Literal["box", "cylinder", "sphere", "mesh"]
 KINDS: tuple[Kind, ...] = ("box", "cylinder", "sphere", "mesh")
 _PURPOSES = {"visual": pin.GeometryType.VISUAL, "collision": pin.GeometryType.COLLISION}
 _LOG = logging.getLogger(__name__)
+_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+"""What urdfdom reads as a number, without a space after it.
+
+Of anything else it drops the whole `<inertial>`, or takes a moment of inertia as zero."""
+_MOMENTS = ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")
+_MASS_RTOL = 1e-9
+"""Of the sum of all masses: rounding of a sum of a few hundred, in another order."""
 
 
 def model_of(text: str, root: Root) -> Any:
-    """The `pinocchio.Model` of a URDF on its base; `FileFormatError` for what is no URDF."""
+    """Return the `pinocchio.Model` of a URDF on its base.
+
+    Args:
+        text: The URDF.
+        root: What moves the root link.
+
+    Raises:
+        FileFormatError: The text is no URDF, or has inertias that are not read.
+    """
+    element: ElementTree.Element | None = None
+    try:
+        found = ElementTree.fromstring(text)
+    except ElementTree.ParseError as error:
+        # Not final: urdfdom accepts prefixes that are declared nowhere.
+        reason = f"it is no XML: {error}"
+        if "<xacro:" in text:
+            raise _xacro_error() from error
+    else:
+        _check_elements(found)
+        element, reason = found, "it has no valid tree of links and joints"
     try:
         if root == "floating":
-            return pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
-        model = pin.buildModelFromXML(text)
+            model = pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
+        else:
+            model = pin.buildModelFromXML(text)
     except (ValueError, RuntimeError) as error:
-        raise FileFormatError(f"urdf is not a robot description: {error}") from error
+        raise FileFormatError(f"urdf is not a robot description: {reason} ({error})") from error
+    if element is not None:
+        _check_mass(element, model)
     return _on_sagittal_base(model) if root == "sagittal" else model
+
+
+def _xacro_error() -> FileFormatError:
+    return FileFormatError(
+        "urdf must be expanded, but it has xacro macros: `xacro robot.urdf.xacro > robot.urdf`"
+    )
+
+
+def _check_elements(element: ElementTree.Element) -> None:
+    """Raise `FileFormatError` for a file of another kind, and for inertias that are not read.
+
+    urdfdom writes on the error stream of such an inertia and goes on without it.
+
+    Args:
+        element: The root of the file.
+    """
+    if any("xacro" in child.tag for child in element.iter() if isinstance(child.tag, str)):
+        raise _xacro_error()
+    if element.tag != "robot":
+        reader = ": Robot.from_mjcf reads it" if element.tag == "mujoco" else ""
+        raise FileFormatError(f"urdf must be a <robot>, got <{element.tag}>{reader}")
+    for link in element.findall("link"):
+        for inertial in link.findall("inertial"):
+            _check_inertial(link.get("name", "without a name"), inertial)
+    for joint in element.findall("joint"):
+        mimic = joint.find("mimic")
+        if mimic is not None:
+            _LOG.warning(
+                "joint %s mimics joint %s in its URDF; here it moves on its own",
+                joint.get("name"),
+                mimic.get("joint"),
+            )
+
+
+def _check_inertial(link: str, inertial: ElementTree.Element) -> None:
+    """Raise `FileFormatError` for an `<inertial>` with a number that is missing or not read.
+
+    Args:
+        link: Name of the link.
+        inertial: Its element.
+    """
+    parts: dict[str, tuple[str, ...]] = {"mass": ("value",), "inertia": _MOMENTS}
+    for tag, names in parts.items():
+        part = inertial.find(tag)
+        for name in names:
+            value = None if part is None else part.get(name)
+            if value is None or not _is_read(value):
+                raise FileFormatError(
+                    f"urdf must have a number as {name} of <{tag}> in the <inertial> of link "
+                    f"{link!r}, got {'nothing' if value is None else repr(value)}"
+                )
+    origin = inertial.find("origin")
+    for name in ("xyz", "rpy"):
+        numbers = None if origin is None else origin.get(name)
+        if numbers is not None and [_is_read(n) for n in numbers.split()] != [True] * 3:
+            raise FileFormatError(
+                f"urdf must have three numbers as {name} of <origin> in the <inertial> of link "
+                f"{link!r}, got {numbers!r}"
+            )
+
+
+def _is_read(text: str) -> bool:
+    """Return whether urdfdom reads a text as a number."""
+    return _NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
+
+
+def _check_mass(element: ElementTree.Element, model: Any) -> None:
+    """Raise `FileFormatError` if the model has another mass than all links of its file."""
+    masses = [float(mass.get("value", "")) for mass in element.findall("link/inertial/mass")]
+    total, found = sum(masses), sum(float(inertia.mass) for inertia in model.inertias)
+    if not abs(found - total) <= _MASS_RTOL * sum(map(abs, masses)):
+        raise FileFormatError(
+            f"urdf has links of {total:.9g} kg in all, of which {found:.9g} kg are read: each link "
+            "must have one <inertial>"
+        )
 
 
 def _on_sagittal_base(model: Any) -> Any:
