@@ -57,16 +57,18 @@ class Smoothed:
     """Estimates given all values: at the start, and one for each step of the filter.
 
     estimates: along the one order of events that was likeliest in the end, given that it was right.
+    probabilities: given all values, that the state is on the side of its events that each of
+    `estimates` is on; where it is not near 1, the state may be far from there.
     mixtures: moments of all hypotheses together, each along its own order, with probabilities of
-    modes. notes: times of what is not known, and why: before which estimates do not know of later
-    values, at which another order than that of `estimates` has a probability of more than 1 %, and
-    at which the filter dropped hypotheses of more than 1 %.
+    modes. notes: times before which estimates do not know of later values, and at which the filter
+    dropped hypotheses with a probability of more than 1 %, which are not smoothed.
     """
 
     initial: Estimate
     estimates: tuple[Estimate, ...]
     mixtures: tuple[Mixture, ...]
     notes: tuple[tuple[float, str], ...]
+    probabilities: tuple[float, ...]
 
 
 def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
@@ -84,13 +86,14 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     the first-order maps.
     """
     if not result.steps:
-        return Smoothed(result.initial, (), (), ())
+        return Smoothed(result.initial, (), (), (), ())
     (initial, *estimates), notes = _along(system, result.initial, result.history)
     if all(len(step.hypotheses) == 1 and not step.hypotheses[0].merged for step in result.steps):
-        return Smoothed(initial, tuple(estimates), tuple(Mixture.of(e) for e in estimates), notes)
-    mixtures, others = _smooth_all(system, result)
+        mixtures = tuple(Mixture.of(e) for e in estimates)
+        return Smoothed(initial, tuple(estimates), mixtures, notes, (1.0,) * len(mixtures))
+    mixtures, probabilities, others = _smooth_all(system, result)
     every = sorted({*notes, *others, *_dropped(result)})
-    return Smoothed(initial, tuple(estimates), mixtures, tuple(every))
+    return Smoothed(initial, tuple(estimates), mixtures, tuple(every), probabilities)
 
 
 Notes = list[tuple[float, str]]
@@ -115,8 +118,10 @@ class _Node(NamedTuple):
     estimate: Estimate
 
 
-def _smooth_all(system: HybridSystem, result: FilterResult) -> tuple[tuple[Mixture, ...], Notes]:
-    """Return the mixture of each sample given all values, and notes of what is not known.
+def _smooth_all(
+    system: HybridSystem, result: FilterResult
+) -> tuple[tuple[Mixture, ...], tuple[float, ...], Notes]:
+    """Return the mixtures given all values, probabilities of the likeliest order, and notes.
 
     From the last sample to the first there is one `_Node` for each hypothesis of the filter from
     which a way leads to the end, so that the work of a sample does not grow with their number.
@@ -127,6 +132,7 @@ def _smooth_all(system: HybridSystem, result: FilterResult) -> tuple[tuple[Mixtu
         for k, (h, w) in enumerate(zip(left, shares_of(left).tolist(), strict=True))
     }
     mixtures, notes, likeliest = [result.mixtures[-1]], Notes(), 0
+    probabilities = [nodes[0].weight]
     for step, earlier in zip(result.steps[:0:-1], result.steps[-2::-1], strict=True):
         ways: dict[int, list[_Node]] = {}
         lost = False
@@ -144,11 +150,8 @@ def _smooth_all(system: HybridSystem, result: FilterResult) -> tuple[tuple[Mixtu
         estimates = [node.estimate for node in nodes.values()]
         mixtures.append(combined(system, estimates, weights / weights.sum()))
         likeliest = step.hypotheses[likeliest].parent
-        other = 1.0 - nodes[likeliest].weight
-        if other > DOUBT:
-            text = f"another order of events has a probability of {other:.2g}: see mixtures"
-            notes.append((earlier.time, text))
-    return tuple(reversed(mixtures)), notes
+        probabilities.append(nodes[likeliest].weight)
+    return tuple(reversed(mixtures)), tuple(reversed(probabilities)), notes
 
 
 def _joined(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
