@@ -14,6 +14,9 @@ once they agreed have different orders before. What later values say of the stat
 
 .. math:: w_b^s \propto w_b \int N(x; \hat x_b, P_b)\, \psi(x)\, dx.
 
+Where the filter had several hypotheses, each is cut off at the guards at which the others go on,
+and its weight changes as the probability of its side does.
+
 Several ways back that meet in one hypothesis are taken on from there by their common moments. As
 the way back is linear, the moments of the states before are the same as if each were taken alone.
 
@@ -24,7 +27,7 @@ between the two, :math:`\varphi_1(T)` of the way there (see `right_jacobian`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -39,13 +42,17 @@ from hybridctl.estimation.estimate import (
     nearest_semidefinite,
     right_jacobian,
 )
-from hybridctl.estimation.mixture import combined, moments, shares_of
+from hybridctl.estimation.mixture import combined, cut_off_sides, moments, shares_of
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import Space
 
 BEGUN_ANEW = "no first-order map: smoothing begins anew"
+_LARGEST_CHANGE = 50.0
+"""Logarithm of the factor by which later values may make a side of a guard more probable.
+
+A side with a probability below exp(-50) in the filter is a tail, which is to first order only."""
 _RANK = 1e-12
 # Of the variance that is carried to a coordinate, when almost all cancels; squared, of the largest
 # that is carried to any, which is what rounding of the map itself leaves.
@@ -128,7 +135,7 @@ def _smooth_all(
     """
     left = result.steps[-1].hypotheses
     nodes = {
-        k: _Node(w, h.estimate)
+        k: _cut_off(system, h, _Node(w, h.estimate))
         for k, (h, w) in enumerate(zip(left, shares_of(left).tolist(), strict=True))
     }
     mixtures, notes, likeliest = [result.mixtures[-1]], Notes(), 0
@@ -145,10 +152,15 @@ def _smooth_all(
                 ways.setdefault(link.parent, []).append(way)
         if lost:
             notes.append((step.time, BEGUN_ANEW))
-        nodes = {k: _joined(system, found) for k, found in ways.items()}
+        nodes = _normalized(
+            {
+                k: _cut_off(system, earlier.hypotheses[k], _joined(system, found))
+                for k, found in ways.items()
+            }
+        )
         weights = np.array([node.weight for node in nodes.values()])
         estimates = [node.estimate for node in nodes.values()]
-        mixtures.append(combined(system, estimates, weights / weights.sum()))
+        mixtures.append(combined(system, estimates, weights))
         likeliest = step.hypotheses[likeliest].parent
         probabilities.append(nodes[likeliest].weight)
     return tuple(reversed(mixtures)), tuple(reversed(probabilities)), notes
@@ -165,6 +177,32 @@ def _joined(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
     space = system.mode(e.mode).space
     x, p = moments(space, states, weights / total, covariances)
     return _Node(total, replace(e, mean=x, covariance=p))
+
+
+def _normalized(nodes: Mapping[int, _Node]) -> dict[int, _Node]:
+    """Return nodes with weights that sum to one."""
+    total = sum(node.weight for node in nodes.values())
+    return {k: node._replace(weight=node.weight / total) for k, node in nodes.items()}
+
+
+def _cut_off(system: HybridSystem, h: Hypothesis, node: _Node) -> _Node:
+    r"""Return a hypothesis given all values, cut off where others of the same sample go on.
+
+    Its weight changes with the probability of its side of the guards, which later values change:
+    :math:`w \, P(g > 0 \mid \text{all values}) / P(g > 0 \mid \text{values so far})`.
+    """
+    if not h.sides:
+        return node
+    mode, e = system.mode(h.estimate.mode), h.estimate
+    way, p = _seen_from(mode.space, e, node.estimate)
+    # As in the filter (`find_truncation`), the weight counts the guard that cuts the most off.
+    before = [side.log_probability(np.zeros(len(way)), e.covariance) for side in h.sides]
+    k = int(np.argmin(before))
+    change = h.sides[k].log_probability(way, p) - before[k]
+    way, p = cut_off_sides(h.sides, way, p)
+    x, p = corrected(mode, e.mean, nearest_semidefinite(p), way)
+    weight = node.weight * float(np.exp(min(change, _LARGEST_CHANGE)))
+    return _Node(weight, replace(node.estimate, mean=x, covariance=p))
 
 
 def _branches(
