@@ -26,7 +26,7 @@ from hybridctl.estimation.hypotheses import (
 )
 from hybridctl.estimation.jumps import STRATEGIES, Strategy
 from hybridctl.estimation.measurement import AnyMeasurement, flow_tolerance
-from hybridctl.estimation.mixture import mixed
+from hybridctl.estimation.mixture import mixed_sides, with_sides
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, as_noise
@@ -217,7 +217,8 @@ class SaltedKalmanFilter:
         if len(state.hypotheses) == 1:
             return state
         law = self.model.law(state.estimate.mode, given)
-        return state._replace(several=mixed(self.model, state.hypotheses, law))
+        each = tuple(with_sides(self.model, h, law) for h in state.hypotheses)
+        return state._replace(hypotheses=each, several=mixed_sides(self.model.system, each))
 
 
 def by_name(

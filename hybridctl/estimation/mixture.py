@@ -35,7 +35,7 @@ from hybridctl.estimation.estimate import (
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.reconcile import risen
 from hybridctl.estimation.sigma_points import center
-from hybridctl.estimation.state import Hypothesis
+from hybridctl.estimation.state import GuardSide, Hypothesis
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -46,8 +46,13 @@ def mixed(model: Model, hypotheses: Sequence[Hypothesis], law: InputLaw) -> Mixt
     """The moments of hypotheses at one time; those of the estimate itself where there is one."""
     if len(hypotheses) == 1:
         return Mixture.of(hypotheses[0].estimate)
-    parts = [own_part(model, h, law) for h in hypotheses]
-    return combined(model.system, parts, shares_of(hypotheses))
+    return mixed_sides(model.system, [with_sides(model, h, law) for h in hypotheses])
+
+
+def mixed_sides(system: HybridSystem, hypotheses: Sequence[Hypothesis]) -> Mixture:
+    """Return the moments of several hypotheses, each cut off at its `sides`."""
+    parts = [own_part(system, h) for h in hypotheses]
+    return combined(system, parts, shares_of(hypotheses))
 
 
 def shares_of(hypotheses: Sequence[Hypothesis]) -> Array:
@@ -105,21 +110,40 @@ def moments(
     return mean, nearest_semidefinite(total)
 
 
-def own_part(model: Model, h: Hypothesis, law: InputLaw) -> Estimate:
-    """The moments of a hypothesis cut off where others go on."""
-    e, point = h.estimate, model.at(h.estimate, law)
-    mode, names = point.mode, point.mode.guard_names
-    rows = [names.index(name) for name in (*h.pending, *h.passed) if name in names]
+def with_sides(model: Model, h: Hypothesis, law: InputLaw) -> Hypothesis:
+    """Return a hypothesis with the guards at which others go on."""
+    point = model.at(h.estimate, law)
+    names = point.mode.guard_names
+    others = dict.fromkeys((*h.pending, *h.passed))
+    rows = [names.index(name) for name in others if name in names]
     rows += [k for k in risen(point, h.fired) if k not in rows]
-    if not rows:
-        return e
     g, slopes = point.guards, point.guard_jacobian.state
-    step, p = np.zeros(mode.space.ndx), e.covariance
-    for k in rows:
-        noise = model.guard_noise.of(names[k])
-        s = float(np.sqrt(max(float(slopes[k] @ p @ slopes[k]) + noise, 0.0)))
-        if s > 0.0:
-            further, p = cut_off(p, slopes[k], float(g[k] + slopes[k] @ step), s)
-            step = step + further
-    x, p = corrected(mode, e.mean, nearest_semidefinite(p), step)
+    return h._replace(
+        sides=tuple(GuardSide(float(g[k]), slopes[k], model.guard_noise.of(names[k])) for k in rows)
+    )
+
+
+def own_part(system: HybridSystem, h: Hypothesis) -> Estimate:
+    """Return the moments of a hypothesis cut off where others go on."""
+    e = h.estimate
+    if not h.sides:
+        return e
+    step, p = cut_off_sides(h.sides, np.zeros(len(e.covariance)), e.covariance)
+    x, p = corrected(system.mode(e.mode), e.mean, nearest_semidefinite(p), step)
     return Estimate(e.mode, e.time, x, p, e.since)
+
+
+def cut_off_sides(sides: Sequence[GuardSide], way: Array, p: Array) -> tuple[Array, Array]:
+    """Return mean and covariance of what is left of N(way, p) where all guards are positive.
+
+    Args:
+        sides: The guards, to first order about the mean of an estimate.
+        way: Mean (ndx,) in the tangent space at that mean.
+        p: Covariance (ndx, ndx) there.
+    """
+    for side in sides:
+        g, s = side.moments(way, p)
+        if s > 0.0:
+            further, p = cut_off(p, side.gradient, g, s)
+            way = way + further
+    return way, p

@@ -14,6 +14,9 @@ once they agreed have different orders before. What later values say of the stat
 
 .. math:: w_b^s \propto w_b \int N(x; \hat x_b, P_b)\, \psi(x)\, dx.
 
+Where the filter had several hypotheses, each is cut off at the guards at which the others go on,
+and its weight changes as the probability of its side does.
+
 Several ways back that meet in one hypothesis are taken on from there by their common moments. As
 the way back is linear, the moments of the states before are the same as if each were taken alone.
 
@@ -24,7 +27,7 @@ between the two, :math:`\varphi_1(T)` of the way there (see `right_jacobian`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -39,13 +42,17 @@ from hybridctl.estimation.estimate import (
     nearest_semidefinite,
     right_jacobian,
 )
-from hybridctl.estimation.mixture import combined, moments, shares_of
+from hybridctl.estimation.mixture import combined, cut_off_sides, moments, shares_of
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import Space
 
 BEGUN_ANEW = "no first-order map: smoothing begins anew"
+_LARGEST_CHANGE = 50.0
+"""Logarithm of the factor by which later values may make a side of a guard more probable.
+
+A side with a probability below exp(-50) in the filter is a tail, which is to first order only."""
 _RANK = 1e-12
 # Of the variance that is carried to a coordinate, when almost all cancels; squared, of the largest
 # that is carried to any, which is what rounding of the map itself leaves.
@@ -57,16 +64,18 @@ class Smoothed:
     """Estimates given all values: at the start, and one for each step of the filter.
 
     estimates: along the one order of events that was likeliest in the end, given that it was right.
+    probabilities: given all values, that the state is on the side of its events that each of
+    `estimates` is on; where it is not near 1, the state may be far from there.
     mixtures: moments of all hypotheses together, each along its own order, with probabilities of
-    modes. notes: times of what is not known, and why: before which estimates do not know of later
-    values, at which another order than that of `estimates` has a probability of more than 1 %, and
-    at which the filter dropped hypotheses of more than 1 %.
+    modes. notes: times before which estimates do not know of later values, and at which the filter
+    dropped hypotheses with a probability of more than 1 %, which are not smoothed.
     """
 
     initial: Estimate
     estimates: tuple[Estimate, ...]
     mixtures: tuple[Mixture, ...]
     notes: tuple[tuple[float, str], ...]
+    probabilities: tuple[float, ...]
 
 
 def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
@@ -84,13 +93,14 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     the first-order maps.
     """
     if not result.steps:
-        return Smoothed(result.initial, (), (), ())
+        return Smoothed(result.initial, (), (), (), ())
     (initial, *estimates), notes = _along(system, result.initial, result.history)
     if all(len(step.hypotheses) == 1 and not step.hypotheses[0].merged for step in result.steps):
-        return Smoothed(initial, tuple(estimates), tuple(Mixture.of(e) for e in estimates), notes)
-    mixtures, others = _smooth_all(system, result)
+        mixtures = tuple(Mixture.of(e) for e in estimates)
+        return Smoothed(initial, tuple(estimates), mixtures, notes, (1.0,) * len(mixtures))
+    mixtures, probabilities, others = _smooth_all(system, result)
     every = sorted({*notes, *others, *_dropped(result)})
-    return Smoothed(initial, tuple(estimates), mixtures, tuple(every))
+    return Smoothed(initial, tuple(estimates), mixtures, tuple(every), probabilities)
 
 
 Notes = list[tuple[float, str]]
@@ -115,18 +125,21 @@ class _Node(NamedTuple):
     estimate: Estimate
 
 
-def _smooth_all(system: HybridSystem, result: FilterResult) -> tuple[tuple[Mixture, ...], Notes]:
-    """Return the mixture of each sample given all values, and notes of what is not known.
+def _smooth_all(
+    system: HybridSystem, result: FilterResult
+) -> tuple[tuple[Mixture, ...], tuple[float, ...], Notes]:
+    """Return the mixtures given all values, probabilities of the likeliest order, and notes.
 
     From the last sample to the first there is one `_Node` for each hypothesis of the filter from
     which a way leads to the end, so that the work of a sample does not grow with their number.
     """
     left = result.steps[-1].hypotheses
     nodes = {
-        k: _Node(w, h.estimate)
+        k: _cut_off(system, h, _Node(w, h.estimate))
         for k, (h, w) in enumerate(zip(left, shares_of(left).tolist(), strict=True))
     }
     mixtures, notes, likeliest = [result.mixtures[-1]], Notes(), 0
+    probabilities = [nodes[0].weight]
     for step, earlier in zip(result.steps[:0:-1], result.steps[-2::-1], strict=True):
         ways: dict[int, list[_Node]] = {}
         lost = False
@@ -139,16 +152,18 @@ def _smooth_all(system: HybridSystem, result: FilterResult) -> tuple[tuple[Mixtu
                 ways.setdefault(link.parent, []).append(way)
         if lost:
             notes.append((step.time, BEGUN_ANEW))
-        nodes = {k: _joined(system, found) for k, found in ways.items()}
+        nodes = _normalized(
+            {
+                k: _cut_off(system, earlier.hypotheses[k], _joined(system, found))
+                for k, found in ways.items()
+            }
+        )
         weights = np.array([node.weight for node in nodes.values()])
         estimates = [node.estimate for node in nodes.values()]
-        mixtures.append(combined(system, estimates, weights / weights.sum()))
+        mixtures.append(combined(system, estimates, weights))
         likeliest = step.hypotheses[likeliest].parent
-        other = 1.0 - nodes[likeliest].weight
-        if other > DOUBT:
-            text = f"another order of events has a probability of {other:.2g}: see mixtures"
-            notes.append((earlier.time, text))
-    return tuple(reversed(mixtures)), notes
+        probabilities.append(nodes[likeliest].weight)
+    return tuple(reversed(mixtures)), tuple(reversed(probabilities)), notes
 
 
 def _joined(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
@@ -162,6 +177,32 @@ def _joined(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
     space = system.mode(e.mode).space
     x, p = moments(space, states, weights / total, covariances)
     return _Node(total, replace(e, mean=x, covariance=p))
+
+
+def _normalized(nodes: Mapping[int, _Node]) -> dict[int, _Node]:
+    """Return nodes with weights that sum to one."""
+    total = sum(node.weight for node in nodes.values())
+    return {k: node._replace(weight=node.weight / total) for k, node in nodes.items()}
+
+
+def _cut_off(system: HybridSystem, h: Hypothesis, node: _Node) -> _Node:
+    r"""Return a hypothesis given all values, cut off where others of the same sample go on.
+
+    Its weight changes with the probability of its side of the guards, which later values change:
+    :math:`w \, P(g > 0 \mid \text{all values}) / P(g > 0 \mid \text{values so far})`.
+    """
+    if not h.sides:
+        return node
+    mode, e = system.mode(h.estimate.mode), h.estimate
+    way, p = _seen_from(mode.space, e, node.estimate)
+    # As in the filter (`find_truncation`), the weight counts the guard that cuts the most off.
+    before = [side.log_probability(np.zeros(len(way)), e.covariance) for side in h.sides]
+    k = int(np.argmin(before))
+    change = h.sides[k].log_probability(way, p) - before[k]
+    way, p = cut_off_sides(h.sides, way, p)
+    x, p = corrected(mode, e.mean, nearest_semidefinite(p), way)
+    weight = node.weight * float(np.exp(min(change, _LARGEST_CHANGE)))
+    return _Node(weight, replace(node.estimate, mean=x, covariance=p))
 
 
 def _branches(

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import log_ndtr
 
 from hybridctl.checks import Array, all_finite, quoted
 from hybridctl.errors import SimulationError
@@ -32,6 +34,38 @@ class Reconciliation(NamedTuple):
     matrix: Array | None
 
 
+class GuardSide(NamedTuple):
+    """The side of a guard on which the state is, if a hypothesis is right: where it is positive.
+
+    Attributes:
+        value: The guard at the mean of the estimate after a value.
+        gradient: Its derivative (ndx,) there.
+        noise: Variance of the guard's offset, in the square of its unit.
+    """
+
+    value: float
+    gradient: Array
+    noise: float
+
+    def moments(self, way: Array, p: Array) -> tuple[float, float]:
+        """Return mean and standard deviation of the guard, in its unit.
+
+        Args:
+            way: Mean (ndx,) of the state in the tangent space at the mean of the estimate.
+            p: Covariance (ndx, ndx) of the state there.
+        """
+        variance = float(self.gradient @ p @ self.gradient) + self.noise
+        return float(self.value + self.gradient @ way), float(np.sqrt(max(variance, 0.0)))
+
+    def log_probability(self, way: Array, p: Array) -> float:
+        """Return the logarithm of the probability that the guard is positive, see `moments`.
+
+        Zero where the guard has no variance: its side is then no matter of probability.
+        """
+        g, s = self.moments(way, p)
+        return float(log_ndtr(g / s)) if s > 0.0 else 0.0
+
+
 class Hypothesis(NamedTuple):
     """One order of modes and events, and what it has become since the last value.
 
@@ -45,7 +79,8 @@ class Hypothesis(NamedTuple):
     that others, which have parted from it at this value, take to have fired. fired: those of its
     last event. merged: hypotheses that agreed with it after this value, with weights that are part
     of its own; a smoother goes back along each. dropped: the probability, after this value, of
-    hypotheses that were dropped because others were likelier.
+    hypotheses that were dropped because others were likelier. sides: where others go on, with
+    which the estimate is cut off in a mixture; none where there is one hypothesis.
     """
 
     estimate: Estimate
@@ -64,6 +99,7 @@ class Hypothesis(NamedTuple):
     fired: tuple[str, ...] = ()
     merged: tuple[Hypothesis, ...] = ()
     dropped: float = 0.0
+    sides: tuple[GuardSide, ...] = ()
 
     @property
     def weight(self) -> float:
