@@ -99,6 +99,9 @@ def test_a_log_is_not_overwritten_by_one_that_is_made_unless_that_was_made_too(t
     before = log.read_text()
     call("record", "ball", "--out", log, *given, "--overwrite", "--seed", 5)
     assert log.read_text() != before
+    (tmp_path / "truth_sampled.csv").write_text("mine")
+    text = complaint("record", "ball", "--out", log, *given, "--overwrite")
+    assert "truth_sampled.csv was not made by `record`, or was changed" in text
 
 
 def test_states_innovations_and_their_size_are_drawn(ball_log, tmp_path):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,11 @@ from hybridctl.estimation.filter_model import FilterModel, FilterSettings, LogCh
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import Truth, synthetic
 from hybridctl.logs import Log, read_log, write_estimates, write_log
+from hybridctl.run_marker import Fingerprint
 from hybridctl.series import Series
 from hybridctl.tables import mode_text
 
+_TRUTH = "truth"  # entry of a log's metadata: SHA-256 of the files beside it
 SUFFIXES = (".npz", ".csv", ".h5", ".hdf5", ".mcap")
 
 
@@ -97,48 +99,73 @@ def record(
 
 
 def _check_new(path: Path, overwrite: bool) -> None:
-    """Raise InputError if a log or its truth would overwrite a file that `record` did not write.
-
-    Only the log says who wrote it. The files beside it are taken for its truth, since `record`
-    does not begin where one of them is there without it.
-    """
+    """Raise InputError if a log or its truth would overwrite a file that `record` did not write."""
     beside = truth_path(path)
     names = [f"{beside.stem}{ending}" for ending in (".npz", "_sampled.npz", "_sampled.csv")]
-    found = [one for one in (path, *(path.with_name(n) for n in names)) if os.path.lexists(one)]
-    if not found:
-        return
-    if not overwrite:
+    truths = [one for one in map(path.with_name, names) if os.path.lexists(one)]
+    found = [path, *truths] if os.path.lexists(path) else truths
+    if found and not overwrite:
         raise InputError(
             f"out must be a new log, but {found[0]} is there already; overwrite replaces it if it "
             "was made by `record`"
         )
-    if not _is_recorded(path):
-        raise InputError(
-            f"out: {found[0]} was not made by `record`, so it is not overwritten; name another file"
-        )
+    digests = _recorded_digests(path)
+    for one in found:
+        own = digests is not None if one == path else _is_recorded_truth(one, digests or {})
+        if not own:
+            raise InputError(
+                f"out: {one} was not made by `record`, or was changed, so it is not overwritten; "
+                "name another file"
+            )
 
 
-def _is_recorded(path: Path) -> bool:
-    """Return whether a file is a log with the settings that `record` leaves in it."""
+def _recorded_digests(path: Path) -> dict[str, str] | None:
+    """Return the SHA-256 of each file of truth by name, from a log by `record`; None for others."""
     try:
-        return path.is_file() and {"experiment", "settings"} <= read_log(path).metadata.keys()
+        if path.is_symlink() or not path.is_file():
+            return None
+        metadata = read_log(path).metadata
     except HybridctlError:
+        return None
+    if not {"experiment", "settings"} <= metadata.keys():
+        return None
+    try:
+        found = json.loads(metadata.get(_TRUTH, "{}"))  # logs of earlier versions have none
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _is_recorded_truth(path: Path, digests: Mapping[str, str]) -> bool:
+    """Return whether a file beside a log has the content that `record` wrote with that log."""
+    if path.is_symlink() or not path.is_file():
         return False
+    return Fingerprint.of(path).digest == digests.get(path.name)
 
 
 def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
-    """Write the log, and the truth beside it."""
-    write_log(path, log)
+    """Write the truth, and the log beside it, whose metadata has the SHA-256 of the truth's files.
+
+    By these a later call knows which files it may overwrite.
+
+    Args:
+        path: File of the log.
+        model: Model that was simulated, which names the states.
+        log: Channels of the log.
+        truth: The run, and its states at the stamps of the log.
+    """
     beside = truth_path(path)
     truth.run.save(beside)
     modes = [mode_text(truth.run.arc(t).mode) for t in truth.times.tolist()]
-    write_estimates(
+    sampled = write_estimates(
         path.parent,
         truth.times,
         {"state": truth.states, "mode": np.array(modes)},
         columns={"state": model.states},
         name=f"{beside.stem}_sampled",
     )
+    digests = {one.name: Fingerprint.of(one).digest for one in (beside, *sampled)}
+    write_log(path, replace(log, metadata={**log.metadata, _TRUTH: json.dumps(digests)}))
 
 
 def truth_path(log: Path) -> Path:
