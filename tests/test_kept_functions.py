@@ -85,7 +85,7 @@ DAMAGES = [
 
 @needs_compiler
 @pytest.mark.parametrize(("damage", "reason"), DAMAGES)
-@pytest.mark.parametrize("suffix", ["so", "native"])
+@pytest.mark.parametrize("suffix", ["so", pytest.param("native", marks=pytest.mark.slow)])
 def test_a_library_that_cannot_be_trusted_is_compiled_again(
     damage, reason, suffix, folder, tmp_path, caplog
 ):
