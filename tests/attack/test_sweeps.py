@@ -101,8 +101,7 @@ def check(rows, function, points):
 @pytest.mark.parametrize("seed", range(SWEEPS))
 def test_rows_are_those_of_direct_calls(seed, tmp_path, monkeypatch):
     """Without a folder, in one that was stopped, resumed, and after an edit of the function."""
-    if seed:
-        monkeypatch.setattr(Sweep, "plot", lambda *path: None)  # takes most of the time
+    monkeypatch.setattr(Sweep, "plot", lambda *path: None)  # takes most of the time
     rng = random.Random(seed)
     names = rng.sample(["a", "b", "c"], rng.randint(1, 2))
     values = [drawn(rng) for _ in range(8)]

@@ -220,8 +220,7 @@ class _Description:
         if isinstance(value, staticmethod | classmethod):
             return {f"${type(value).__name__}": self.form(where, value.__func__)}
         if isinstance(value, property):
-            parts = (value.fget, value.fset)
-            return {"$property": [self.form(where, part) for part in parts]}
+            return {"$property": [self.form(where, part) for part in (value.fget, value.fset)]}
         if isinstance(value, cached_property):
             return {"$property": self.form(where, value.func)}
         if isinstance(value, FunctionType | type):
