@@ -48,6 +48,7 @@ HOME = {
         "compiled.py",
         "control/cone.py",
         "control/predictive/functions.py",
+        "control/trajectory/ends.py",
         "control/trajectory/functions.py",
         "control/trajectory/pointwise.py",
         "control/trajectory/orders.py",

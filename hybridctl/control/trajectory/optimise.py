@@ -7,12 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hybridctl.checks import Array, count, function, instance, number
+from hybridctl.control.trajectory.ends import (
+    check_end,
+    check_expressions,
+    check_guess,
+    check_start,
+)
 from hybridctl.control.trajectory.mesh import begun, divided
 from hybridctl.control.trajectory.plan import Closing as Closing
 from hybridctl.control.trajectory.plan import Feedforwards as Feedforwards
 from hybridctl.control.trajectory.plan import InputCurve as InputCurve
 from hybridctl.control.trajectory.plan import MotionPlan, planned
-from hybridctl.control.trajectory.redundant import implied_guards, independent
+from hybridctl.control.trajectory.redundant import implied_guards, implied_lifts, independent
 from hybridctl.control.trajectory.solve import Optimum, Progress, solve
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Guess, Transcription, transcribe
@@ -101,6 +107,9 @@ def optimise(
     number("tolerance", tolerance, above=0.0)
     count("max_iterations", max_iterations)
     count("refinements", refinements, at_least=0)
+    check_expressions(task)
+    check_start(task)
+    guess = check_guess(task, guess)
     kept, redundant = independent(task, guess)
     if redundant:
         warnings.warn(
@@ -110,10 +119,11 @@ def optimise(
             stacklevel=2,
         )
     implied = implied_guards(kept, guess)
+    without = implied_lifts(kept, guess) | check_end(kept, guess)
     optima = list[Optimum]()
 
     def searched(programme: Transcription, begin: Array, *, near: bool = False) -> MotionPlan:
-        optima.append(solve(programme, begin, max_iterations, progress, near=near))
+        optima.append(solve(programme, begin, max_iterations, progress, near=near, without=without))
         return planned(programme, optima[-1].variables)
 
     programme = transcribe(replace(kept, transition=None), implied)
