@@ -171,7 +171,7 @@ def solve(
             `begin`; the message has these constraints.
         SimulationError: No search succeeds for another reason. Both messages have what was tried.
     """
-    search = _Search(programme, max_iterations, tell, without)
+    search = _OptimumSearch(programme, max_iterations, tell, without)
     found = search.from_start("from the guess", begin, _NEAR if near else {})
     if found is None and search.restored:
         found = search.from_start("from the guess with all inequalities", begin, {})
@@ -196,7 +196,7 @@ def solve(
     raise search.failure(least)
 
 
-class _Search:
+class _OptimumSearch:
     """Searches for an optimum of one programme, one after the other, and how each ended.
 
     `from_start` may be called any number of times; then `failure` returns the error to raise.

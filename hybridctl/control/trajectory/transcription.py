@@ -324,7 +324,6 @@ def _phase(
         limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
         blocks.append(Block(gaps.values, limits, k, at, lower))
         if k == len(task.phases) - 1 and not phase.ends:
-            # Gauss's points leave out the end, which could be below the ground.
             limits = tuple(Limit(end_gap_name(name), "m", 0.0) for name in f.open)
             blocks.append(Block(f.gaps(v.knots[:, -1], 1.0), limits, k, np.ones(1)))
     if f.early.limits:
