@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = [
     {"errors"},
     {"checks"},
-    {"files", "formula", "spaces", "series", "settings", "tables", "workers"},
+    {"files", "formula", "progress", "spaces", "series", "settings", "tables", "workers"},
     {"compiled", "yaml_files"},
     {"hybrid"},
     {"sensitivity", "whole_jump"},
