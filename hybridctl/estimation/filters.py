@@ -10,13 +10,12 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, member
-from hybridctl.errors import HybridctlError, InputError, SimulationError
+from hybridctl.errors import HybridctlError, ImplausibleLogError, InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.log_watch import (
-    ImplausibleLogError,
     LogWatch,
     TooManyStepsError,
     describe_cause,

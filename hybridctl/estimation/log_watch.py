@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.errors import SimulationError
+from hybridctl.errors import ImplausibleLogError
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.state import FilterState
 
@@ -39,10 +39,6 @@ _TRIAL_STEPS = 1_000  # integrator steps in all of a trial, some seconds
 _TRIAL_FAR_OFF = 2  # values that may be far off in a trial whose unit is right
 _DEGREES = 180.0 / np.pi
 _FACTORS = (1e3, 1e-3, 1e2, 1e-2, _DEGREES, 1.0 / _DEGREES)
-
-
-class ImplausibleLogError(SimulationError):
-    """A filter was ended because its model cannot explain the log at all."""
 
 
 class TooManyStepsError(Exception):

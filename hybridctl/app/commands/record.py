@@ -15,7 +15,7 @@ import numpy as np
 from rich.console import Console
 
 from hybridctl.app.models import ModelSource
-from hybridctl.app.report import say
+from hybridctl.app.report import say, working
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, LogChannel
 from hybridctl.estimation.record import Record
@@ -78,7 +78,7 @@ def record(
             f"out must be a new log, but {path} is there already; overwrite replaces it"
         )
     model = source.make(settings)
-    with console.status("simulating"):
+    with working(console, "simulating"):
         log, truth = synthetic_log(model, settings)
     write(path, model, log, truth)
     counts = {name: len(series) for name, series in log.channels.items()}
