@@ -170,6 +170,10 @@ class AmbiguousEventError(SimulationError):
         self.orders, self.modes, self.states = orders, modes, states
 
 
+class ImplausibleLogError(SimulationError):
+    """A filter was ended because its model cannot explain the log at all: a unit may be wrong."""
+
+
 class ReferenceRangeError(SimulationError):
     """A reference arc is needed outside the interval on which it is extended.
 

@@ -157,7 +157,7 @@ CASES = {
     ),
     "progress": (
         lambda s: hc.simulate(s.ball, "air", [1.0, 0.0], (0.0, 1.0), progress=3),
-        "progress must be a function, got 3",
+        "progress must be True or a function, got 3",
     ),
 }
 

@@ -4,7 +4,10 @@ import errno
 import io
 import json
 import logging
+import re
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ import pytest
 from rich.console import Console
 
 import hybridctl
-from hybridctl.app import cli
+from hybridctl.app import cli, report
 from hybridctl.app.report import progress
 
 
@@ -154,6 +157,18 @@ def test_warnings_of_the_library_are_told_and_lower_levels_on_request(monkeypatc
         assert ("a mesh is read" in caplog.text) is told
         logger.warning("a mesh is not found")
         assert "a mesh is not found" in caplog.text
+
+
+def test_work_without_a_share_says_that_it_goes_on(monkeypatch, capsys):
+    """As a line now and then where there is no terminal, and not after it has ended."""
+    monkeypatch.setattr(report, "HEARTBEAT", 0.01)
+    with report.working(Console(file=io.StringIO()), "looking"):
+        while threading.active_count() > 1 and not (told := capsys.readouterr().err):
+            time.sleep(0.01)
+    assert re.match(r"looking: \d+ s\n", told)
+    with report.working(Console(quiet=True), "looking"):
+        time.sleep(0.03)
+    assert capsys.readouterr().err == ""
 
 
 def test_progress_is_a_line_for_each_tenth_where_there_is_no_terminal(capsys):

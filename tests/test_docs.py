@@ -1,11 +1,13 @@
 """What the documentation shows runs: the blocks of each page in one go, and the notebooks."""
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+import hybridctl as hc
 from hybridctl.app import plugins
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -31,6 +33,18 @@ def test_notebooks_execute(name, tmp_path):
     nbclient.NotebookClient(notebook, timeout=300, resources=where).execute()
     printed = [cell.outputs for cell in notebook.cells if cell.cell_type == "code" and cell.outputs]
     assert len(printed) >= 3
+
+
+def test_names_that_the_documentation_states_are_there():
+    """Also those that no block of a page uses, such as `hc.control.trajectory.optimise`."""
+    pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
+    told = {n for page in pages for n in re.findall(r"`hc((?:\.[A-Za-z_]\w*)+)", page.read_text())}
+    assert ".control.trajectory.optimise" in told
+    for name in sorted(told - {".NAME"}):
+        found = hc
+        for part in name[1:].split("."):
+            found = getattr(found, part)
+        assert callable(found), name
 
 
 def test_the_gallery_has_every_experiment():

@@ -7,6 +7,8 @@ import itertools
 import json
 import platform
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from datetime import datetime
@@ -319,6 +321,33 @@ def say(console: Console, line: str) -> None:
 
 
 @contextmanager
+def working(console: Console, title: str) -> Iterator[None]:
+    """Show that work goes on: a spinner in a terminal, elsewhere a line now and then.
+
+    Args:
+        console: Where to show it. The lines are on standard error, with the seconds so far.
+        title: What is done.
+    """
+    if console.is_terminal or console.quiet:
+        with console.status(title):
+            yield
+        return
+    done, begun = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not done.wait(HEARTBEAT):
+            print(f"{title}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+@contextmanager
 def progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
     """Progress over simulated time; `begin(title)` starts a line and returns its tick.
 
@@ -359,6 +388,8 @@ def _tenths(console: Console, title: str, start: float, end: float) -> Tick:
 
 
 Tick = Callable[[float], None]
+HEARTBEAT = 4.0
+"""Seconds between two lines of `working`: nothing is silent for more than 5 s."""
 
 
 def plain(value: Any) -> Any:

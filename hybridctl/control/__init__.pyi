@@ -1,3 +1,4 @@
+from . import trajectory as trajectory
 from .baselines import ImpactInvariantTracking as ImpactInvariantTracking
 from .baselines import NearestTracking as NearestTracking
 from .cone import ConeFilter as ConeFilter

@@ -27,6 +27,7 @@ from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.progress import Progress, report_share
 
 Feedforward = Callable[[float], Array]
 Phase = Literal["pushing", "withdrawing"]
@@ -97,6 +98,7 @@ def extend(
     phantom: Phase = "pushing",
     rtol: float = 1e-10,
     atol: float = 1e-10,
+    progress: Progress = None,
 ) -> Reference:
     """Extend a nominal trajectory by `before` and `after` seconds around each of its events.
 
@@ -105,6 +107,8 @@ def extend(
     holds the nominal input at the ends of each arc.
     phantom: feedforward of phantom arcs, "pushing" (that of the arc before the event, until the
     event is complete, [RS] (4.16)) or "withdrawing" (that of the arc after it, [RS] (4.15)).
+    progress: True prints the share of the work that is done on standard error; a function is called
+    with it, from 0 to 1.
 
     The first arc is not extended to before the start, nor the last to after the end. Raises
     `InputError` for bad arguments and for the run of another system, `IntegrationError` if a field
@@ -129,12 +133,13 @@ def extend(
     for k, (u, arc) in enumerate(zip(inputs, trajectory.arcs, strict=True)):
         name = f"feedforward[{k}]"
         vector(f"{name}({arc.start})", function(name, u)(arc.start), arc.inputs.shape[2])
-    arcs = tuple(
-        _continued(system, integrator, pieces, inputs, before=start, after=end)
-        for pieces, start, end in zip(
-            stretches(trajectory), (0.0, *early), (*late, 0.0), strict=True
-        )
-    )
+    report = report_share(progress, "extend") or (lambda share: None)
+    arcs = list[Arc]()
+    for pieces, length, past in zip(
+        stretches(trajectory), (0.0, *early), (*late, 0.0), strict=True
+    ):
+        arcs.append(_continued(system, integrator, pieces, inputs, before=length, after=past))
+        report(0.5 * len(arcs) / (len(events) + 1))
     phantoms, impacts = {}, []
     for k, event in enumerate(events):
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
@@ -145,7 +150,8 @@ def extend(
             flow = partial(_integrate, system, integrator, one.mode, u, event.time, one.jump.state)
             arc = joined(0, [flow(-early[k]), flow(late[k])])
             phantoms[k, fired] = PhantomArc(k, one.mode, one.order, one.jump.impulses, arc)
-    return Reference(trajectory, arcs, phantoms, tuple(impacts))
+        report(0.5 + 0.5 * (k + 1) / len(events))
+    return Reference(trajectory, tuple(arcs), phantoms, tuple(impacts))
 
 
 def per_event(name: str, value: float | Sequence[float], count: int) -> tuple[float, ...]:

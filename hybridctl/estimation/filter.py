@@ -163,16 +163,18 @@ class SaltedKalmanFilter:
         initial: Estimate,
         *,
         progress: Callable[[float], None] | None = None,
+        watch: Callable[[FilterState], None] | None = None,
     ) -> FilterResult:
         """Filter a record from `initial` on, in order of time; see `Record` for missing rows.
 
         Rows before the time of `initial` are left out, and counted as `skipped`. Rows that share a
         stamp are taken one after the other, channel by channel. progress: called with the time.
+        watch: called with the state after each sample; what it raises ends the run.
         Raises `InputError` for a channel that has no measurement, and what `start` raises.
         """
         channels = [*self.measurements, *self.signals]
         start, steps = self.start(initial), (self._onward, self._updated)
-        return over_record(record, start, channels, *steps, lambda state: state, progress)
+        return over_record(record, start, channels, *steps, lambda state: state, progress, watch)
 
     def hurried(self, late: Callable[[], bool]) -> SaltedKalmanFilter:
         """The same filter, which follows no further events of a prediction when it is late.
@@ -180,9 +182,21 @@ class SaltedKalmanFilter:
         From there on the mean is held at the next guard that falls, and the covariance has the way
         that the flow would have taken past it; notes say so. late: asked at each event.
         """
+        return self._with(replace(self.model, late=late))
+
+    def counting(self, stepped: Callable[[float], None]) -> SaltedKalmanFilter:
+        """Return the same filter, which calls a function after each step of its integrator.
+
+        Args:
+            stepped: Called with the time in s that the step ends at. What it raises ends the run,
+                but for a `SimulationError`, which ends a hypothesis.
+        """
+        return self._with(replace(self.model, stepped=stepped))
+
+    def _with(self, model: Model) -> SaltedKalmanFilter:
         other = copy(self)
-        other.model = replace(self.model, late=late)
-        other.rules = replace(self.rules, model=other.model)
+        other.model = model
+        other.rules = replace(self.rules, model=model)
         return other
 
     def _state(self, given: FilterState | Estimate) -> FilterState:

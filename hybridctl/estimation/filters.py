@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, member
-from hybridctl.errors import HybridctlError, InputError, SimulationError
+from hybridctl.errors import HybridctlError, ImplausibleLogError, InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.jumps import Strategy
+from hybridctl.estimation.log_watch import (
+    LogWatch,
+    TooManyStepsError,
+    describe_cause,
+    explain_units,
+)
 from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record
@@ -29,6 +36,7 @@ _NEWTON = 30  # steps to a configuration
 _ROUNDING = 1e-12
 PARTICLES = 1e-6  # tolerance of flows of single particles, unless told
 FILTERS = (*STRATEGIES, "unscented", "particle")
+_JUDGED = ("salted", "unscented")  # filters that are to explain a log; baselines may fail to
 
 
 def make_filter(
@@ -91,8 +99,22 @@ def run_filter(
     start: Estimate,
     tick: Callable[[float], None] | None = None,
 ) -> FilterResult:
-    """The result of a filter over a record; `SimulationError` where its numbers break down."""
-    reached = start.time
+    """Return the result of a filter over a record.
+
+    Args:
+        name: One of `FILTERS`.
+        model: The model.
+        settings: Its settings.
+        record: Rows to filter.
+        start: The first estimate.
+        tick: Called with the time after each sample, s.
+
+    Raises:
+        ImplausibleLogError: The model cannot explain the log at all; the message has the likely
+            cause. Filters that are wrong on purpose, and particles, are not judged.
+        SimulationError: Numbers break down.
+    """
+    reached, watch = start.time, LogWatch()
 
     def progress(t: float) -> None:
         nonlocal reached
@@ -102,7 +124,18 @@ def run_filter(
 
     try:
         with np.errstate(all="ignore"):
-            return make_filter(name, model, settings).run(record, start, progress=progress)
+            chosen = make_filter(name, model, settings)
+            if name not in _JUDGED or not isinstance(chosen, SaltedKalmanFilter):
+                return chosen.run(record, start, progress=progress)
+            counting = chosen.counting(watch.take_step)
+            return counting.run(record, start, progress=progress, watch=watch.take_state)
+    except (ImplausibleLogError, TooManyStepsError) as error:
+        named = {sensor.name: sensor.parts[0].unit for sensor in model.sensors if sensor.parts}
+        units = explain_units(record, partial(_try_units, model, settings), named)
+        raise ImplausibleLogError(
+            f"filter {name!r} ended at t = {reached:.6g} s: {error}\n"
+            f"{describe_cause(units, watch.far_off)}"
+        ) from error
     except HybridctlError as error:
         raise type(error)(f"filter {name!r} after t = {reached:.6g} s: {error}") from error
     except (ArithmeticError, ValueError, np.linalg.LinAlgError) as error:
@@ -110,6 +143,17 @@ def run_filter(
             f"filter {name!r} broke down after t = {reached:.6g} s ({error}); are the noise levels "
             "and units right?"
         ) from error
+
+
+def _try_units(
+    model: FilterModel, settings: FilterSettings, record: Record, watch: LogWatch
+) -> None:
+    """Filter a record from a first estimate of its own, with one hypothesis, under a watch."""
+    alone = replace(settings, hypotheses=1)
+    with np.errstate(all="ignore"):
+        start, rest = first_estimate(model, alone, record)
+        counting = kalman(model, alone).counting(watch.take_step)
+        counting.run(rest, start, watch=watch.take_state)
 
 
 def first_estimate(

@@ -57,7 +57,7 @@ class Model:
     strategy: how covariances pass events, see `jumps`. rtol, atol: of the integrator. rewind: the
     longest time in s by which an event is taken to be late or overdue, see `reconcile`. max_events
     and zeno_horizon: of one prediction, see `simulate`. late: whether there is no time left for its
-    further events.
+    further events. stepped: called with the time after each step of the integrator.
     """
 
     system: HybridSystem
@@ -71,6 +71,7 @@ class Model:
     max_events: int = 1000
     zeno_horizon: float = 1e-3
     late: Callable[[], bool] = _never
+    stepped: Callable[[float], None] | None = None
 
     def at(self, e: Estimate, law: InputLaw) -> Point:
         """The mode of an estimate at its mean."""
@@ -203,7 +204,8 @@ class Model:
         try:
             return simulate(
                 system, key, x, span, law,
-                first_step=first_step, progress=progress, terminal=terminal, **self.settings,
+                first_step=first_step, progress=progress or self.stepped, terminal=terminal,
+                **self.settings,
             )  # fmt: skip
         except (ConstraintViolatedError, GuardViolatedError) as error:
             raise SimulationError(str(error)) from error

@@ -229,6 +229,7 @@ class ParticleFilter:
         initial: Estimate,
         *,
         progress: Callable[[float], None] | None = None,
+        watch: Callable[[FilterState], None] | None = None,
     ) -> FilterResult:
         """Filter a record from `initial` on, see `SaltedKalmanFilter.run`.
 
@@ -236,7 +237,8 @@ class ParticleFilter:
         """
         start, channels = self.start(initial), [*self.measurements, *self.signals]
         steps = self.predict, self.update
-        return over_record(record, start, channels, *steps, lambda state: state.filter, progress)
+        shown = lambda state: state.filter  # noqa: E731
+        return over_record(record, start, channels, *steps, shown, progress, watch)
 
     def _random(self, draws: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, draws))

@@ -194,10 +194,12 @@ def over_record(
     update: Update[Kept],
     shown: Callable[[Kept], FilterState],
     progress: Callable[[float], None] | None,
+    watch: Callable[[FilterState], None] | None = None,
 ) -> FilterResult:
     """Take the rows of a record from the time of a state on, one after the other.
 
-    shown: what a state of the filter says. Raises `InputError` for a channel of the record that is
+    shown: what a state of the filter says. watch: called with that after each sample; what it
+    raises ends the run. Raises `InputError` for a channel of the record that is
     none of `channels`.
     """
     for name in instance("record", record, Record).channels:
@@ -210,6 +212,8 @@ def over_record(
             continue
         state = over_sample(state, record, sample, predict, update)
         states.append(shown(state))
+        if watch is not None:
+            watch(states[-1])
         if progress is not None:
             progress(sample.time)
     seconds, first = time.perf_counter() - begun, shown(start).estimate

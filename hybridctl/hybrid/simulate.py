@@ -40,6 +40,7 @@ from hybridctl.hybrid.run import (
 from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, crowded
+from hybridctl.progress import Progress, report_time
 
 _RUNAWAY = 100.0  # times the largest coordinate in the first half of a run
 
@@ -65,7 +66,7 @@ def simulate(
     guard_tolerance: float = 1e-8,
     min_dwell: float = 1e-9,
     terminal: Callable[[Event], bool] | None = None,
-    progress: Callable[[float], None] | None = None,
+    progress: Progress = None,
     wrench: object = None,
 ) -> HybridTrajectory:
     """Simulate a hybrid system from state x0 in `mode` over t_span = (start, end), in s.
@@ -117,7 +118,8 @@ def simulate(
     "raise" ends the run in the error.
     terminal: whether an event of guards ends the run, such as one that means a fall. Its last arc
     is then the state after this event.
-    progress: called with the time reached after each step.
+    progress: True prints the share of the time span that is simulated on standard error; a function
+    is called after each step, with the time reached.
     wrench: a `mechanics.Wrench`, or several, that push a robot with contacts for a while, beside
     the policy. The run then belongs to `system.pushed(wrench)`, where its size is an input.
 
@@ -187,7 +189,7 @@ def simulate(
         event_window=event_window,
         guard_tolerance=guard_tolerance,
         min_dwell=min_dwell,
-        progress=progress,
+        progress=report_time(progress, "simulate", start, end),
     )
     history = History(mode, start, state)
     law = input_law(run.policy, history, first.nu)
@@ -224,8 +226,6 @@ def new_run(
     """The settings of `simulate`, checked: `InputError` and its kin for what does not serve."""
     member("on_zeno", on_zeno, ("raise", "rest"))
     member("on_jam", on_jam, ("bridge", "raise"))
-    if progress is not None:
-        function("progress", progress)
     integrator = Integrator(
         METHODS[member("method", method, METHODS)],
         number("rtol", rtol, above=0.0),

@@ -36,6 +36,7 @@ from hybridctl.control.lqr.riccati import Instant, Riccati, ValueCurve
 from hybridctl.control.lqr.weights import Weights, weight_at
 from hybridctl.control.reference import firings_at, intermediate
 from hybridctl.errors import InputError
+from hybridctl.progress import Progress, Report, report_share
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers
@@ -114,6 +115,7 @@ def hybrid_lqr(
     lead: float | None = None,
     rtol: float = 1e-10,
     atol: float = 1e-12,
+    progress: Progress = None,
 ) -> LqrResult:
     """The optimal feedback along a trajectory.
 
@@ -125,6 +127,8 @@ def hybrid_lqr(
     which the gain goes over to one that is made for the instant, see `events`; None for the
     gain of the arc up to the event. rtol, atol: of the integration, atol relative to the largest
     weight on states; interpolated gains are within 1e-8 of the largest entry of their arc.
+    progress: True prints the share of the work that is done on standard error; a function is called
+    with it, from 0 to 1.
 
     The weight on inputs in phantom modes is that of the arc before the event, and their input
     that of just before it. Raises `InputError` for bad weights, for a linearization that has
@@ -132,7 +136,8 @@ def hybrid_lqr(
     its arc; `SimulationError` where guard or reset see the input and no value function is
     consistent with its gain.
     """
-    riccati = riccati_equation(lin, state_weight, input_weight, final_weight, rtol, atol)
+    report = report_share(progress, "hybrid_lqr")
+    riccati = riccati_equation(lin, state_weight, input_weight, final_weight, rtol, atol, report)
     final = semidefinite("final_weight", final_weight, lin.trajectory.arcs[-1].space.ndx)
     return solved(riccati, final, AtEvents(simultaneous, covariance, lead))
 
@@ -144,9 +149,11 @@ def riccati_equation(
     final_weight: ArrayLike,
     rtol: float,
     atol: float,
+    report: Report | None = None,
 ) -> Riccati:
     """The Riccati equation of a trajectory; the arguments are those of `hybrid_lqr`.
 
+    report: called with the share of the trajectory that is integrated, backwards.
     Raises `InputError` for bad weights and for a linearization that has feedback already.
     """
     if instance("lin", lin, Linearization).gains is not None:
@@ -161,7 +168,10 @@ def riccati_equation(
         max(*largest, float(np.abs(array("final_weight", final_weight)).max(initial=0.0))) or 1.0
     )
     rtol, atol = number("rtol", rtol, above=0.0), scale * number("atol", atol, above=0.0)
-    return Riccati(lin, q, r, rtol, atol)
+    if report is None:
+        return Riccati(lin, q, r, rtol, atol)
+    start, end = lin.trajectory.start, lin.trajectory.end
+    return Riccati(lin, q, r, rtol, atol, lambda t: report((end - t) / (end - start)))
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from hybridctl.control.lqr.weights import Weights
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.progress import Progress, report_share
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers, monodromy
@@ -189,6 +190,7 @@ def periodic_lqr(
     tolerance: float = 1e-8,
     rtol: float = 1e-10,
     atol: float = 1e-12,
+    progress: Progress = None,
 ) -> PeriodicLqr:
     """The feedback of least cost for ever along a periodic orbit.
 
@@ -197,6 +199,9 @@ def periodic_lqr(
     unique, and the one found is that of feedback which leaves them alone. tolerance: of V after
     one period against V before it, of its largest entry. Other arguments: see `hybrid_lqr`.
     Functions as weights must have the period.
+    progress: True prints the share of the work that is done on standard error; a function is called
+    with it, from 0 to 1. How many sweeps are needed is not known: each one is taken for half
+    of what is left.
 
     Raises what `hybrid_lqr` and `monodromy` raise, and `SimulationError` where no V is found:
     where the input cannot hold an unstable direction, or the weights do not see one.
@@ -208,7 +213,14 @@ def periodic_lqr(
 
     rule = AtEvents(simultaneous, covariance, lead)
     nothing = np.zeros((n, n))
-    riccati = riccati_equation(lin, state_weight, input_weight, nothing, rtol, atol)
+    report, sweeps = report_share(progress, "periodic_lqr"), 0
+
+    def in_sweep(share: float) -> None:
+        if report is not None:
+            report(1.0 - 0.5**sweeps * (1.0 - 0.5 * share))
+
+    tell = None if report is None else in_sweep
+    riccati = riccati_equation(lin, state_weight, input_weight, nothing, rtol, atol, tell)
 
     def sweep(v: Array) -> LqrResult:  # with V at the start, S' V S at the end
         at_the_end = carried(symmetry, np.eye(n))
@@ -218,7 +230,7 @@ def periodic_lqr(
     v = result.values[0].start
     if all(isinstance(jump, JumpGains) and not jump.input.any() for jump in lin.jumps):
         v = _fixed_point(result, symmetry)
-    for _ in range(_SWEEPS):
+    for sweeps in range(1, _SWEEPS + 1):  # noqa: B007 (read by in_sweep)
         result = sweep(v)
         off = float(np.abs(result.values[0].start - v).max())
         v = result.values[0].start

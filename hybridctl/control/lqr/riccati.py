@@ -105,7 +105,8 @@ class _RiccatiStretch(NamedTuple):
 class Riccati:
     """The equation on the arcs of a linearization, with weights and settings.
 
-    rtol, atol: of V. Propagations are kept, so that other final values cost little.
+    rtol, atol: of V. reached: called with the time down to which the equation is integrated, None
+    for nothing. Propagations are kept, so that other final values cost little.
     """
 
     lin: Linearization
@@ -113,6 +114,7 @@ class Riccati:
     input_weight: WeightAt
     rtol: float
     atol: float
+    reached: Callable[[float], None] | None = None
     _kept: dict[tuple[int, float, float], Propagation] = field(default_factory=dict, repr=False)
 
     def gain(self, k: int, t: float | Array, value: Array) -> Array:
@@ -162,6 +164,8 @@ class Riccati:
             if len(panels) > _MOST_PANELS or not np.isfinite(panel.gains).all():
                 self._refuse(k, b, value)
             value = panel.values[0]
+            if self.reached is not None:
+                self.reached(a)
         return panels[::-1]
 
     def _refuse(self, k: int, t: float, value: Array) -> NoReturn:

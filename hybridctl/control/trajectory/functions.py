@@ -113,7 +113,7 @@ def phase_functions(
         LimitedFunction.of("inside", [x, u], inside),
         ca.Function("gaps", [x, share], [(1.0 - share) * leaving + share * going]),
         tuple(system.contacts[i].name for i in opened),
-        LimitedFunction.of("start", [x, u], _lifted(task, k, mode)),
+        LimitedFunction.of("start", [x, u], lifts(task, k, mode)),
         LimitedFunction.of("end", [x, u, rate], ends),
         jump,
         LimitedFunction.of("early", [x], early),
@@ -151,6 +151,11 @@ def gaps_of(
     rows = task.system.robot, task.contacts(k, left=left)
     modes = tuple(CLOSED if i in contacts else OPEN for i in range(len(rows[1])))
     return held_rows(*rows, modes, x)[: len(contacts), :]  # a column, without any contacts too
+
+
+def end_gap_name(contact: str) -> str:
+    """Return the name of the constraint that an open contact has no negative gap at the end."""
+    return f"gap of {contact!r} at the end"
 
 
 def least_gaps(task: Task, k: int, names: Sequence[str], at: Array) -> Array:
@@ -263,8 +268,11 @@ def opening_contacts(task: Task, k: int) -> list[int]:
     return [i for i, contact in contacts if f"{contact.name} opens" in task.phases[k].ends]
 
 
-def _lifted(task: Task, k: int, mode: ModeField) -> list[Limited]:
-    """Contacts that open where phase k begins leave their surface, under its own input."""
+def lifts(task: Task, k: int, mode: ModeField) -> list[Limited]:
+    """Return normal accelerations, under the input of phase k, of contacts that open at its start.
+
+    They are no less than `Margins.lift`.
+    """
     rows: list[Limited] = []
     for i in opening_contacts(task, k - 1) if k else ():
         contact = task.system.contacts[i].name
@@ -274,6 +282,13 @@ def _lifted(task: Task, k: int, mode: ModeField) -> list[Limited]:
         limit = Limit(name, "m/s^2", task.margins.lift)
         rows.append((ca.jtimes(rate, mode.x, mode.field), limit))
     return rows
+
+
+def end_equations(task: Task, k: int, mode: ModeField) -> list[Expression]:
+    """Return what vanishes of (x, u) where phase k ends: its guards, and friction at a release."""
+    rate = ca.SX.sym("rate", mode.u.numel())
+    rows = _events(task, k, mode, rate, frozenset())
+    return [value for value, limit in rows if limit.lower == limit.upper]
 
 
 def _events(

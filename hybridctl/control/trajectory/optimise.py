@@ -7,17 +7,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hybridctl.checks import Array, count, function, instance, number
+from hybridctl.control.trajectory.ends import (
+    check_end,
+    check_expressions,
+    check_guess,
+    check_start,
+)
 from hybridctl.control.trajectory.mesh import begun, divided
 from hybridctl.control.trajectory.plan import Closing as Closing
 from hybridctl.control.trajectory.plan import Feedforwards as Feedforwards
 from hybridctl.control.trajectory.plan import InputCurve as InputCurve
 from hybridctl.control.trajectory.plan import MotionPlan, planned
-from hybridctl.control.trajectory.redundant import implied_guards, independent
-from hybridctl.control.trajectory.solve import Optimum, Progress, solve
+from hybridctl.control.trajectory.redundant import implied_guards, implied_lifts, independent
+from hybridctl.control.trajectory.solve import Optimum, Progress, Tell, solve
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Guess, Transcription, transcribe
 from hybridctl.errors import RedundantConditionWarning
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.progress import report_share
 
 _MISSED = 0.1  # of the tolerance, by an interval
 
@@ -75,7 +82,7 @@ def optimise(
     event_window: float = 1e-6,
     rtol: float = 1e-12,
     atol: float = 1e-12,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
 ) -> OptimalTrajectory:
     """The trajectory of least cost near a guess, and its simulation.
 
@@ -85,7 +92,9 @@ def optimise(
     goes on from the plan on the former ones. tolerance: by how much simulated states may differ
     from planned ones, relative to 1 + |x|; more intervals and points bring them closer.
     event_window: guards that a task wants to fire together do so within this time of each other in
-    the simulation, s. rtol, atol: of the simulation. progress: called after each iteration.
+    the simulation, s. rtol, atol: of the simulation. progress: True prints the
+    share of max_iterations that is done on standard error; a function is called with a `Progress`
+    after each iteration.
 
     A cost of the state transition is added where the task has been solved without it. The plan
     comes back whether or not its open-loop simulation closes: of an unstable motion it
@@ -101,6 +110,13 @@ def optimise(
     number("tolerance", tolerance, above=0.0)
     count("max_iterations", max_iterations)
     count("refinements", refinements, at_least=0)
+    report = report_share(progress, "optimise")  # type: ignore[arg-type]
+    tell: Tell | None = report  # type: ignore[assignment]
+    if progress is True and report is not None:
+        tell = lambda done: report(done.iteration / max_iterations)  # noqa: E731
+    check_expressions(task)
+    check_start(task)
+    guess = check_guess(task, guess)
     kept, redundant = independent(task, guess)
     if redundant:
         warnings.warn(
@@ -110,10 +126,11 @@ def optimise(
             stacklevel=2,
         )
     implied = implied_guards(kept, guess)
+    without = implied_lifts(kept, guess) | check_end(kept, guess)
     optima = list[Optimum]()
 
     def searched(programme: Transcription, begin: Array, *, near: bool = False) -> MotionPlan:
-        optima.append(solve(programme, begin, max_iterations, progress, near=near))
+        optima.append(solve(programme, begin, max_iterations, tell, near=near, without=without))
         return planned(programme, optima[-1].variables)
 
     programme = transcribe(replace(kept, transition=None), implied)

@@ -18,13 +18,21 @@ import numpy as np
 from scipy.linalg import orth
 
 from hybridctl.checks import Array
-from hybridctl.control.trajectory.functions import guard_names, held_at, mode_on
-from hybridctl.control.trajectory.task import Task
+from hybridctl.control.trajectory.functions import (
+    end_equations,
+    guard_names,
+    held_at,
+    jump_of,
+    lifts,
+    mode_on,
+)
+from hybridctl.control.trajectory.task import Condition, Task
 from hybridctl.control.trajectory.transcription import Guess, boundary
 from hybridctl.mechanics.constrained.phase import contact_modes
 
 _STEPS = 30  # of Newton's method
 _MET = 1e-9
+_INPUTS = (0.0, 1.0, 10.0, 100.0)  # N or N m: sizes of inputs where a release is looked for
 _IMPLIED = 1e-6  # of a gradient: what is left of it across the span of others
 
 
@@ -33,18 +41,44 @@ def independent(task: Task, guess: Guess) -> tuple[Task, tuple[str, ...]]:
 
     Where the conditions cannot all be met near the guess, none are left out.
     """
-    equations = [c for c in task.conditions if c.lower == c.upper]
+    equations, (y, _, given, near) = _equations(task), _ends_of_task(task, guess)
+    wanted = [_missed(c, y) for c in equations]
+    implied = [equations[i] for i in _implied(y, given, wanted, near)]
+    kept = [c for c in task.conditions if c not in implied]
+    return replace(task, conditions=kept), tuple(c.name for c in implied)
+
+
+def _equations(task: Task) -> list[Condition]:
+    return [c for c in task.conditions if c.lower == c.upper]
+
+
+def _missed(condition: Condition, y: Any) -> Any:
+    n = (y.numel() - 1) // 2
+    return condition.value(y[:n], y[n:-1], y[-1]) - condition.lower
+
+
+def _ends_of_task(task: Task, guess: Guess) -> tuple[Any, Any, list[Any], Array]:
+    """Return unknowns y = (start, end, duration), the end in it, equations, and a guess of y.
+
+    The equations (residuals) are the start, what closes the motion, and what its last mode holds.
+    """
     n, last = task.system.space.nx, len(task.phases) - 1
     y = ca.MX.sym("y", 2 * n + 1)
     ends = y[:n], y[n:-1]
     mode = task.mode_after(last) or task.phases[last].mode
     given = [block.values for block in boundary(task, *ends)] + [held_at(task, last, mode, ends[1])]
-    wanted = [c.value(*ends, y[-1]) - c.lower for c in equations]
     length = sum(0.5 * sum(phase.duration) for phase in task.phases)
-    near = np.concatenate([guess(0, 0.0), guess(last, 1.0), [length]])
-    implied = [equations[i] for i in _implied(y, given, wanted, near)]
-    kept = [c for c in task.conditions if c not in implied]
-    return replace(task, conditions=kept), tuple(c.name for c in implied)
+    return y, ends[1], given, np.concatenate([guess(0, 0.0), guess(last, 1.0), [length]])
+
+
+def end_equations_of_task(task: Task, guess: Guess) -> tuple[Any, Any, list[Any], Array]:
+    """Return y = (start, end, duration), the end in it, what vanishes of y, and a guess of y.
+
+    The equations are those of the start, of closing, of the last mode, and all conditions that are
+    equations.
+    """
+    y, end, given, near = _ends_of_task(task, guess)
+    return y, end, [*given, *(_missed(c, y) for c in _equations(task))], near
 
 
 def implied_guards(task: Task, guess: Guess) -> frozenset[tuple[int, str]]:
@@ -63,31 +97,99 @@ def implied_guards(task: Task, guess: Guess) -> frozenset[tuple[int, str]]:
     return frozenset(found)
 
 
+def implied_lifts(task: Task, guess: Guess) -> frozenset[tuple[int, str]]:
+    """Return accelerations at a release that vanish with the force, whatever the next input is.
+
+    A contact opens where its force vanishes, and its acceleration under the input of the next phase
+    is to be at least `Margins.lift`. Without a margin that inequality has an interior where a leap
+    of the input can raise the contact. Where it cannot, as of a pole that is upright when it leaves
+    a wall, the inequality is an equation that others imply, and a barrier method breaks down.
+
+    That is a property of a point: at another tilt the force of the pole vanishes for one input. So
+    the point is looked for from several inputs, and a search has to check what it leaves out.
+
+    Args:
+        task: The task.
+        guess: The state (nx,) near which the phases end.
+
+    Returns:
+        Phase that begins with the release, and name of the constraint.
+    """
+    found = set[tuple[int, str]]()
+    for k in range(1, len(task.phases) if task.margins.lift == 0.0 else 0):
+        before, after = (mode_on(task, i, contact_modes(task.phases[i].mode)) for i in (k - 1, k))
+        rows = lifts(task, k, after)
+        if not rows:
+            continue
+        jump, u = jump_of(task, k - 1), ca.SX.sym("u", after.u.numel())
+        begin = before.x if jump is None else jump(before.x)[0]
+        accelerations = ca.Function("lifts", [after.x, after.u], [value for value, _ in rows])
+        wanted = accelerations.call([begin, u])
+        held = held_at(task, k - 1, task.phases[k - 1].mode, before.x)
+        given = [held, *end_equations(task, k - 1, before)]
+        y = ca.vertcat(before.x, before.u, u)
+        random = np.random.default_rng(0)
+        for scale in _INPUTS:
+            inputs = scale * random.normal(size=2 * u.numel())
+            near = np.concatenate([guess(k - 1, 1.0), inputs])
+            values = determined_rows(y, given, wanted, near)
+            found |= {(k, rows[i][1].name) for i in values if abs(values[i]) <= _IMPLIED}
+    return frozenset(found)
+
+
 def _implied(y: Any, given: list[Any], wanted: list[Any], near: Array) -> list[int]:
     """The equations implied by what is given and those before, where all hold near a y."""
-    rows = ca.densify(ca.vertcat(*(row for row in (*given, *wanted) if row.numel())))
-    f = ca.Function("rows", [y], [rows, ca.densify(ca.jacobian(rows, y))])
-    gradients = _where_met(f, near)
-    if gradients is None:
+    f = _rows_of(y, [*given, *wanted])
+    y_met = _where_met(f, near)
+    if y_met is None:
         return []
-    first, found = len(gradients) - len(wanted), list[int]()
-    span = orth(gradients[:first].T, _IMPLIED)
+    gradients = np.asarray(f(y_met)[1])
+    return _in_span(gradients, len(gradients) - len(wanted))
+
+
+def determined_rows(y: Any, given: list[Any], wanted: list[Any], near: Array) -> dict[int, float]:
+    """Return the values of those scalars `wanted` that equations determine, by their index.
+
+    A scalar is determined where its gradient is a combination of those of the equations `given`,
+    at a y near `near` that obeys them. Empty where no such y is found.
+    """
+    y_met = _where_met(_rows_of(y, given), near)
+    if y_met is None:
+        return {}
+    values, gradients = (np.asarray(part) for part in _rows_of(y, [*given, *wanted])(y_met))
+    count = len(gradients) - len(wanted)
+    found = _in_span(gradients, count, alone=True)
+    return {i: float(values[count + i, 0]) for i in found}
+
+
+def _rows_of(y: Any, parts: list[Any]) -> Any:
+    """Return the function y -> values (m, 1) of all parts, and their Jacobian (m, n)."""
+    rows = ca.densify(ca.vertcat(*(row for row in parts if row.numel())))
+    return ca.Function("rows", [y], [rows, ca.densify(ca.jacobian(rows, y))])
+
+
+def _in_span(gradients: Array, first: int, *, alone: bool = False) -> list[int]:
+    """Return the rows from `first` on that are combinations of those before, counted from `first`.
+
+    alone: whether they are compared with the first rows only, and not with each other.
+    """
+    span, found = orth(gradients[:first].T, _IMPLIED), list[int]()
     for i, gradient in enumerate(gradients[first:]):
         across = gradient - span @ (span.T @ gradient)
         size = float(np.linalg.norm(across))
         if size <= _IMPLIED * max(float(np.linalg.norm(gradient)), _IMPLIED):
             found.append(i)
-        else:
+        elif not alone:
             span = np.column_stack([span, across / size])
     return found
 
 
 def _where_met(f: Any, y: Array) -> Array | None:
-    """Gradients (m, n) where the rows vanish, by steps of least norm; None where they do not."""
+    """Return where the rows vanish, by steps of least norm; None where they do not."""
     for _ in range(_STEPS):
         values, gradients = (np.asarray(part) for part in f(y))
         if np.abs(values).max(initial=0.0) <= _MET:
-            return gradients
+            return y
         if not np.isfinite(values).all():
             break
         y = y - np.linalg.lstsq(gradients, values.ravel(), rcond=1e-9)[0]

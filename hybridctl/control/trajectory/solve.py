@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, counted
 from hybridctl.control.trajectory.task import Expression
 from hybridctl.control.trajectory.transcription import Block, Transcription
-from hybridctl.errors import InfeasibleReferenceError, SimulationError
+from hybridctl.errors import HybridctlError, InfeasibleReferenceError, SimulationError
 
 _OPTIONS: dict[str, Any] = {
     "print_time": False,
@@ -32,7 +32,15 @@ _NEAR = {
     "ipopt.slack_bound_frac": 1e-6,
 }
 _SOLVED = ("Solve_Succeeded", "Solved_To_Acceptable_Level")
-_MET = 1e-5  # of the size below: what is not met by more than this is reported
+_MET = 1e-5  # of the size of a constraint: what is missed by no more than this counts as met
+_OTHER_DURATIONS = (0.25, 0.75)  # of the way between bounds; guesses begin at 0.5
+_SAME_START = 1e-3  # relative difference of variables: a search that begins so close is no other
+_LISTED = 6  # constraints that a message names
+
+# Multipliers times the unit of a constraint are costs. Of tasks of the tests they are below 3e4
+# times the cost, of a release whose inequality is implied (a pole that leaves a wall) above 5e8.
+_BOUNDED_MULTIPLIER = 1e7
+_IN_DEPENDENCE = 1e-3  # of the largest multiplier: rows in a dependence are above 0.1, others 1e-9
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,28 @@ class _Told(ca.Callback):
         return [ca.DM(0)]
 
 
+class Attempt(NamedTuple):
+    """How one search ended.
+
+    Attributes:
+        start: Where it began, in words.
+        status: IPOPT's return status, and why it was refused where IPOPT calls it solved.
+        iterations: Number of IPOPT's iterations.
+        missed: Largest amount by which a constraint is missed at the end, in its own unit.
+    """
+
+    start: str
+    status: str
+    iterations: int
+    missed: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.start} ({self.status} after {self.iterations} iterations, "
+            f"constraints missed by {self.missed:.1g})"
+        )
+
+
 def solve(
     programme: Transcription,
     begin: Array,
@@ -120,49 +150,219 @@ def solve(
     tell: Tell | None = None,
     *,
     near: bool = False,
+    without: frozenset[tuple[int, str]] = frozenset(),
 ) -> Optimum:
-    """A local optimum near variables (n,), next to one where `near`. tell: after each iteration.
+    """Return a local optimum of a programme near given variables.
 
-    Raises `InfeasibleReferenceError` where there is none, with the constraints that cannot be met
-    near the guess, and `SimulationError` where the search ends for another reason.
+    A search that fails is repeated: without inequalities that equations imply, from its last
+    iterate, from a motion that meets all constraints, and with other durations.
+
+    Args:
+        programme: The task as a nonlinear programme.
+        begin: Variables (n,) from which the search begins.
+        max_iterations: Most iterations of IPOPT in each search.
+        tell: Called after each iteration.
+        near: Whether an optimum is known to be next to `begin`.
+        without: Inequalities, by phase and name, that equations are expected to imply. Searches
+            leave them out until a result does not meet them.
+
+    Raises:
+        InfeasibleReferenceError: No search succeeds, and constraints cannot all be met near
+            `begin`; the message has these constraints.
+        SimulationError: No search succeeds for another reason. Both messages have what was tried.
     """
-    begun = perf_counter()
-    low, high = programme.box()
-    least, greatest = programme.bounds()
-    found, stats = _ipopt(
-        {"x": programme.column, "f": programme.cost, "g": programme.constraints},
-        {"x0": begin, "lbx": low, "ubx": high, "lbg": least, "ubg": greatest},
-        {
-            "jac_g": programme.jacobian(),
-            "hess_lag": programme.hessian(),
-            "ipopt.max_iter": max_iterations,
-            **(_NEAR if near else {}),
-        },
-        tell,
-    )
-    if stats["return_status"] not in _SOLVED:
-        missed = violations(programme, begin, max_iterations, tell)
-        if missed:
-            raise InfeasibleReferenceError(
-                "the task cannot be done near this guess: " + "; ".join(map(str, missed[:8]))
-            )
-        raise SimulationError(
-            f"the search ended without an optimum ({stats['return_status']}) after "
-            f"{stats['iter_count']} iterations, though the task can be done: begin elsewhere, or "
-            f"raise max_iterations = {max_iterations}"
+    search = _OptimumSearch(programme, max_iterations, tell, without)
+    found = search.from_start("from the guess", begin, _NEAR if near else {})
+    if found is None and search.restored:
+        found = search.from_start("from the guess with all inequalities", begin, {})
+    if found is None and search.left_out.any():
+        found = search.from_start("from the guess without the implied inequalities", begin, {})
+    if found is None and search.last is not None and not search.infeasible:
+        # The other rule for the barrier: the first one has got stuck here.
+        adaptive = {"ipopt.mu_strategy": "adaptive"}
+        found = search.from_start("from the last iterate", search.last, adaptive)
+    if found is not None:
+        return found
+    least = find_violations(programme, begin, max_iterations, tell)
+    if least.variables is not None and not least.violations:
+        found = search.from_start("from a motion that meets all constraints", least.variables, {})
+    for share in _OTHER_DURATIONS:
+        other = _with_durations(programme, begin, share)
+        if found is None and not np.allclose(other, begin, _SAME_START):
+            label = f"with durations at {100.0 * share:.0f} % of their bounds"
+            found = search.from_start(label, other, {})
+    if found is not None:
+        return found
+    raise search.failure(least)
+
+
+class _OptimumSearch:
+    """Searches for an optimum of one programme, one after the other, and how each ended.
+
+    `from_start` may be called any number of times; then `failure` returns the error to raise.
+
+    Attributes:
+        attempts: One entry for each search so far.
+        last: Last iterate (n,) of the last search, None where it is not finite.
+        infeasible: Whether IPOPT found the last search to be at a point of least violation.
+        left_out: Inequalities (m,) that equations imply. No later search has them.
+        restored: Whether inequalities were left out that the last search did not meet.
+        dependent: Names of the constraints whose multipliers had no bound in a search.
+    """
+
+    def __init__(
+        self,
+        programme: Transcription,
+        most: int,
+        tell: Tell | None,
+        without: frozenset[tuple[int, str]],
+    ) -> None:
+        self.attempts = list[Attempt]()
+        self.last: Array | None = None
+        self.infeasible = self.restored = False
+        self.left_out = np.array([row in without for row in _rows(programme)], dtype=bool)
+        self.dependent = tuple[str, ...]()
+        self._programme, self._most, self._tell = programme, most, tell
+        self._derivatives = {"jac_g": programme.jacobian(), "hess_lag": programme.hessian()}
+        self._begun = perf_counter()
+
+    def from_start(self, label: str, begin: Array, settings: dict[str, Any]) -> Optimum | None:
+        """Return the optimum found from the variables `begin` (n,), and update all attributes.
+
+        None where the search fails. It fails too where multipliers of inequalities have no bound
+        (IPOPT scales their error away and calls that solved), and where the result misses an
+        inequality that was left out.
+        """
+        low, high = self._programme.box()
+        least, greatest = self._programme.bounds()
+        found, stats = _ipopt(
+            {
+                "x": self._programme.column,
+                "f": self._programme.cost,
+                "g": self._programme.constraints,
+            },
+            {
+                "x0": begin,
+                "lbx": low,
+                "ubx": high,
+                "lbg": np.where(self.left_out, -np.inf, least),
+                "ubg": np.where(self.left_out, np.inf, greatest),
+            },
+            {**self._derivatives, "ipopt.max_iter": self._most, **settings},
+            self._tell,
         )
-    values = np.array(found["x"]).ravel()
-    return Optimum(values, float(found["f"]), stats["iter_count"], perf_counter() - begun)
+        values, g, multipliers = (np.array(found[part]).ravel() for part in ("x", "g", "lam_g"))
+        status, cost = str(stats["return_status"]), float(found["f"])
+        missed = np.maximum(least - g, g - greatest)
+        self.last = values if np.isfinite(values).all() else None
+        self.infeasible = status == "Infeasible_Problem_Detected"
+        refused = ""
+        self.restored = missed[self.left_out].max(initial=0.0) > _MET
+        if self.restored:
+            self.left_out[:] = False
+            refused = ", an inequality that was left out is missed"
+        elif self._leave_out(multipliers, cost):
+            refused = ", multipliers have no bound"
+        attempt = Attempt(
+            label, status + refused, int(stats["iter_count"]), float(missed.max(initial=0.0))
+        )
+        self.attempts.append(attempt)
+        if refused or status not in _SOLVED:
+            return None
+        iterations = sum(each.iterations for each in self.attempts)
+        return Optimum(values, cost, iterations, perf_counter() - self._begun)
+
+    def _leave_out(self, multipliers: Array, cost: float) -> bool:
+        """Add inequalities whose multipliers have no bound to `left_out`, and return if there are.
+
+        Equations that imply an inequality leave it no interior, which a barrier needs: the
+        multipliers of both then grow without bounds along the dependence of their gradients.
+        """
+        sizes = np.abs(multipliers)
+        largest = sizes.max(initial=0.0)
+        if not largest > _BOUNDED_MULTIPLIER * max(1.0, abs(cost)):
+            return False
+        least, greatest = self._programme.bounds()
+        dependent = sizes > _IN_DEPENDENCE * largest
+        more = dependent & (least < greatest) & ~self.left_out
+        if more.any():
+            rows = _rows(self._programme)
+            names = [_named(*rows[i]) for i in np.flatnonzero(dependent)]
+            self.dependent = tuple(dict.fromkeys(names))
+            self.left_out |= more
+        return bool(more.any())
+
+    def failure(self, least: LeastViolation) -> HybridctlError:
+        """Return the error for a programme of which no search has found an optimum."""
+        tried = "tried: " + "; ".join(map(str, self.attempts))
+        if least.violations:
+            named = "; ".join(map(str, least.violations[:_LISTED]))
+            more = len(least.violations) - _LISTED
+            others = f"; and {counted(more, 'other')}" if more > 0 else ""
+            return InfeasibleReferenceError(
+                f"the task cannot be done near this guess: {named}{others}\n{tried}"
+            )
+        can = "no motion that obeys the dynamics was found"
+        if least.variables is not None:
+            can = "though the task can be done"
+        return SimulationError(
+            f"the search ended without an optimum, {can}\n{tried}\n{self._advice()}"
+        )
+
+    def _advice(self) -> str:
+        """Return what a user may do, by how the searches ended."""
+        statuses = " ".join(attempt.status for attempt in self.attempts)
+        if self.dependent:
+            return f"these constraints depend on each other: {', '.join(self.dependent[:_LISTED])}"
+        if "Maximum_Iterations" in statuses:
+            return f"raise max_iterations = {self._most}, or begin elsewhere"
+        if "Invalid_Number" in statuses:
+            return "dynamics, a cost or a condition is not finite near the guess: begin elsewhere"
+        if "Diverging" in statuses:
+            return "the cost falls without end: give the task torque, joint_limits or rate_limits"
+        return "begin elsewhere, or on more intervals"
 
 
-def violations(
+def _with_durations(programme: Transcription, begin: Array, share: float) -> Array:
+    """Return the variables with all durations at this share of the way between their bounds."""
+    low, high = programme.box()
+    bounded = np.isfinite(low) & np.isfinite(high)  # durations, and a margin that is fixed at zero
+    found = begin.copy()
+    found[bounded] = low[bounded] + share * (high - low)[bounded]
+    return found
+
+
+def _rows(programme: Transcription) -> list[tuple[int | None, str]]:
+    """Return the phase and the name of each constraint (m,)."""
+    rows = list[tuple[int | None, str]]()
+    for block in programme.blocks:
+        rows += [(block.phase, limit.name) for limit in block.limits] * block.values.shape[1]
+    return rows
+
+
+def _named(phase: int | None, name: str) -> str:
+    return name if phase is None else f"{name} in phase {phase}"
+
+
+class LeastViolation(NamedTuple):
+    """The motion near a guess that violates the constraints of a programme least.
+
+    Attributes:
+        violations: Constraints that it violates, the worst first; empty where it meets all.
+        variables: The motion (n,), None where not even one that obeys the dynamics was found.
+    """
+
+    violations: list[Violation]
+    variables: Array | None
+
+
+def find_violations(
     programme: Transcription, begin: Array, max_iterations: int, tell: Tell | None = None
-) -> list[Violation]:
-    """The constraints that cannot be met, by the least sum of violations of a relaxed programme.
+) -> LeastViolation:
+    """Return the least sum of violations of a relaxed programme, near given variables.
 
-    All but the discretisation may be violated there. Violations are compared by the sizes 100 N,
-    0.1 m, 1 m/s, 1 rad and so on; the largest come first.
-    Raises `SimulationError` where not even the dynamics can be met.
+    All constraints but the discretisation may be violated there. Violations are compared by the
+    sizes 100 N, 0.1 m, 1 m/s, 1 rad and so on.
     """
     soft = [block for block in programme.blocks if not block.hard]
     missing = _missing(programme)
@@ -190,12 +390,9 @@ def violations(
         "violations",
     )
     if stats["return_status"] not in _SOLVED:
-        raise SimulationError(
-            f"no motion was found that obeys the dynamics ({stats['return_status']}): begin "
-            "elsewhere"
-        )
-    used = np.array(found["x"]).ravel()[len(begin) :]
-    return _reported(soft, used[:count] + used[count:])
+        return LeastViolation([], None)
+    variables, used = np.split(np.array(found["x"]).ravel(), [len(begin)])
+    return LeastViolation(_reported(soft, used[:count] + used[count:]), variables)
 
 
 def _missing(programme: Transcription) -> Any:

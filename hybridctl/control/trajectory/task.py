@@ -18,6 +18,7 @@ from hybridctl.checks import (
     interval,
     member,
     number,
+    quoted,
     sequence,
 )
 from hybridctl.control.reference import per_event
@@ -198,8 +199,16 @@ class Task:
         for k, condition in enumerate(self.conditions):
             instance(f"conditions[{k}]", condition, Condition)
         instance("margins", self.margins, Margins)
-        for name in (*self.joint_limits, *self.rate_limits):
-            self.system.robot.velocity_index(name)
+        for what in ("joint_limits", "rate_limits"):
+            for name, limits in getattr(self, what).items():
+                self.system.robot.velocity_index(name)
+                pair = sequence(f"{what}[{name!r}]", limits)
+                if len(pair) != 2 or not pair[0] < pair[1]:  # one of them may be infinite
+                    raise InputError(
+                        f"{what}[{name!r}] must be (least, greatest), got {quoted(limits)}"
+                    )
+        if self.torque != np.inf:
+            number("torque", self.torque, above=0.0)
         if self.start is not None:
             array("start", self.start, (self.system.space.nx,))
         if self.symmetry is not None:

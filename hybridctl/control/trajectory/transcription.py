@@ -21,6 +21,7 @@ from hybridctl.control.trajectory.functions import (
     Limit,
     LimitedFunction,
     PhaseFunctions,
+    end_gap_name,
     gaps_of,
     held_at,
     held_limits,
@@ -322,6 +323,9 @@ def _phase(
         lower[:, at == 1.0] = -np.inf
         limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open)
         blocks.append(Block(gaps.values, limits, k, at, lower))
+        if k == len(task.phases) - 1 and not phase.ends:
+            limits = tuple(Limit(end_gap_name(name), "m", 0.0) for name in f.open)
+            blocks.append(Block(f.gaps(v.knots[:, -1], 1.0), limits, k, np.ones(1)))
     if f.early.limits:
         late = np.flatnonzero((every >= 1.0 - task.margins.early) & (every < 1.0))
         values = f.early.function.map(len(late))(states[:, late.tolist()])

@@ -1,0 +1,157 @@
+"""Ends a filter on a log that its model cannot explain, and says which unit is likely wrong.
+
+A log in m that is read as mm does not fail: the filter loses the estimate again and again, and
+every loss costs many events. So innovations and integrator steps are counted while the filter runs.
+Counts do not depend on the machine, as times would.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.errors import ImplausibleLogError
+from hybridctl.estimation.record import Record
+from hybridctl.estimation.state import FilterState
+
+_FAR_OFF = 10.0
+"""Standard deviations: no innovation of a consistent filter is so large. Mean NIS of 20 to 50,
+which noise levels that are too small give on real impacts, is 4 to 7."""
+_JUDGED = (40, 200)
+"""Values after which a run is judged first and last. A wrong unit shows at once; a run that loses
+the estimate later goes on."""
+_FAR_OFF_SHARE = 0.25
+"""Share of values that are far off and end a run. Logs with a wrong unit have 0.4 to 0.6, sound
+ones none."""
+_MOST_STEPS = 5_000
+"""Integrator steps between two samples, of all hypotheses: usual are 1 to 30, and each takes 0.1 to
+10 ms. Logs with rare samples may take more, see `_TIMES_MEDIAN`."""
+_TIMES_MEDIAN = 100
+"""Times the median of steps between samples, where that is more."""
+
+_TRIAL_ROWS = 40
+_TRIAL_STEPS = 1_000  # integrator steps in all of a trial, some seconds
+_TRIAL_FAR_OFF = 2  # values that may be far off in a trial whose unit is right
+_DEGREES = 180.0 / np.pi
+_FACTORS = (1e3, 1e-3, 1e2, 1e-2, _DEGREES, 1.0 / _DEGREES)
+
+
+class TooManyStepsError(Exception):
+    """Raised through the filter, whose hypotheses survive a `SimulationError`, to `run_filter`."""
+
+
+class LogWatch:
+    """Counts what a filter does on a log.
+
+    `take_step` is called after each integrator step and `take_state` after each sample, in that
+    order. Both raise an error that ends the run.
+
+    Args:
+        trial: Whether the run is a short trial, which ends at its third value that is far off.
+    """
+
+    def __init__(self, *, trial: bool = False) -> None:
+        self.far_off = Counter[str]()
+        self.values = 0
+        self._trial = trial
+        self._steps, self._all, self._before = 0, 0, list[int]()
+
+    def take_step(self, time: float) -> None:
+        """Count an integrator step that ends at a time in s."""
+        self._steps += 1
+        self._all += 1
+        if self._trial and self._all > _TRIAL_STEPS:
+            raise TooManyStepsError(f"more than {_TRIAL_STEPS} integrator steps")
+        if self._steps > _MOST_STEPS:
+            usual = median(self._before) if self._before else 0
+            if self._steps > _TIMES_MEDIAN * usual:
+                raise TooManyStepsError(
+                    f"one sample takes more than {self._steps - 1} integrator steps, the usual one "
+                    f"{usual:g}"
+                )
+
+    def take_state(self, state: FilterState) -> None:
+        """Count the innovation of a sample, and judge the run by all of them."""
+        self._before.append(self._steps)
+        self._steps = 0
+        innovation = state.innovation
+        if innovation is None:
+            return
+        self.values += 1
+        if not innovation.nis <= _FAR_OFF**2 * innovation.dimension:
+            self.far_off[innovation.channel] += 1
+        first, last = _JUDGED
+        off = self.far_off.total()
+        judged = first <= self.values <= last and off > _FAR_OFF_SHARE * self.values
+        if judged or (self._trial and off > _TRIAL_FAR_OFF):
+            raise ImplausibleLogError(
+                f"{off} of {self.values} values are more than {_FAR_OFF:g} "
+                "standard deviations from what the model predicts"
+            )
+
+
+class ScaledChannel(NamedTuple):
+    """A channel whose values, multiplied with a factor, the model explains."""
+
+    channel: str
+    unit: str
+    factor: float
+
+    def __str__(self) -> str:
+        times = self.factor if self.factor > 1.0 else 1.0 / self.factor
+        way = "small" if self.factor > 1.0 else "large"
+        found = f"the values of {self.channel!r} are {times:.4g} times too {way}"
+        unit = self._likely_unit()
+        return f"{found}: is the unit of {self.channel!r} {unit}?" if unit else found
+
+    def _likely_unit(self) -> str:
+        """Return the unit that a mapping should have named; values of a record are in SI units."""
+        if self.unit in ("", "1"):
+            return ""
+        if self.factor > 1.0:
+            return self.unit
+        if self.unit == "rad":
+            return "mrad" if self.factor == 1e-3 else "deg"
+        return {1e-3: "m", 1e-2: "c"}.get(self.factor, "") + self.unit
+
+
+def explain_units(
+    record: Record, run: Callable[[Record, LogWatch], None], units: Mapping[str, str]
+) -> tuple[ScaledChannel, ...]:
+    """Return the channels and factors with which the model explains the beginning of a record.
+
+    Args:
+        record: The whole record.
+        run: Filters a record from a first estimate of its own, under a watch. What it raises means
+            that the model does not explain it.
+        units: SI units of channels, where they are known.
+    """
+    times = np.sort(np.concatenate([series.times for series in record.channels.values()]))
+    until = float(times[min(_TRIAL_ROWS * max(len(record.channels), 1), len(times)) - 1])
+    beginning = record.between(-np.inf, until)
+    found = list[ScaledChannel]()
+    for name, series in beginning.channels.items():
+        for factor in () if series.quaternion else _FACTORS:
+            scaled = replace(series, values=factor * np.array(series.values))
+            watch = LogWatch(trial=True)
+            try:
+                run(replace(beginning, channels={**beginning.channels, name: scaled}), watch)
+            except (ArithmeticError, ValueError, RuntimeError, TooManyStepsError):
+                continue
+            if watch.values:
+                found.append(ScaledChannel(name, units.get(name, "1"), factor))
+    return tuple(found)
+
+
+def describe_cause(found: tuple[ScaledChannel, ...], far_off: Counter[str]) -> str:
+    """Return the likely cause of an implausible log, in one sentence."""
+    if found:
+        return "likely " + " or ".join(map(str, found[:3]))
+    most = far_off.most_common(1)
+    worst = f", of {most[0][0]!r} first," if most else ""
+    return f"are the units{worst} the noise levels and the model right?"
