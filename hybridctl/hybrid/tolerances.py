@@ -18,7 +18,9 @@ OFF = 1e-5
 """Of what a mode tolerates: a state this far from what it holds is put back on it; of 1e-5 m of a
 gap ten times what Newton's method leaves there,"""
 EXPLAINED = 100.0
-"""Times the tolerance of a step: error of a state that its integration explains."""
+"""Times the tolerance of a step: error of a state that its integration explains. Steps control an
+estimate of their error; the error itself is up to three times the tolerance where the curvature of
+ground jumps within a step, and below it elsewhere (tests of hybrid, mechanics and attack)."""
 FARTHEST = 1e4
 """Times the tolerance of a step and what the state is off: farthest move of a state whose residuals
 are explained. Constraints that know a direction only weakly take it a tenth as far."""
