@@ -18,8 +18,9 @@ from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, first_length
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.many import ManySteps
 from hybridctl.hybrid.model import FREE_PACE, ModeModel, StepAhead
+from hybridctl.hybrid.projection import StepEnds, put_back
 from hybridctl.hybrid.run import Run
-from hybridctl.hybrid.step import Step, StepEnds, put_back
+from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
 from hybridctl.sensitivity.variation import arc_transition

@@ -22,6 +22,7 @@ from hybridctl.errors import IntegrationError, StepSizeError
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Pace
+from hybridctl.hybrid.projection import StepEnds, put_back
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.step import (
     CompiledFormula,
@@ -29,9 +30,7 @@ from hybridctl.hybrid.step import (
     ExplicitFormula,
     Formula,
     Step,
-    StepEnds,
     failure,
-    put_back,
 )
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK23_TABLEAU, RK45_TABLEAU, Tableau
 from hybridctl.hybrid.tolerances import INPUT_RTOL, LEAST_RTOL, SPACING

@@ -215,9 +215,12 @@ def test_a_search_tells_how_far_it_is():
 
 
 def test_stairs_are_level_treads():
-    """phi, its normal and curvature by the definition, as numbers and as expressions."""
+    """phi, its normal and curvature by the definition, as numbers and as expressions.
+
+    An edge belongs to the lower tread, to 1e-9 m.
+    """
     stairs = Stairs([0.0, 1.0], [0.0, 0.2, 0.1])
-    points = np.array([[-0.1, 5.0, 0.3], [0.0, 0.0, 0.3], [0.9, 0.0, 0.3], [1.5, 0.0, 0.3]])
+    points = np.array([[0.0, 5.0, 0.3], [2e-9, 0.0, 0.3], [0.9, 0.0, 0.3], [1.5, 0.0, 0.3]])
     expected = [0.3, 0.1, 0.1, 0.2]
     np.testing.assert_allclose(stairs.distance(points), expected, atol=1e-15)
     r = ca.SX.sym("r", 3)

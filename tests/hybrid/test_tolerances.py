@@ -9,8 +9,8 @@ from numpy.polynomial.chebyshev import chebval
 import hybridctl as hc
 from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.model import Held
+from hybridctl.hybrid.projection import StepEnds, put_back
 from hybridctl.hybrid.series import FRACTIONS
-from hybridctl.hybrid.step import StepEnds, put_back
 from hybridctl.hybrid.tolerances import (
     CREEP,
     EXPLAINED,

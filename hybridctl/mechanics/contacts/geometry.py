@@ -448,6 +448,7 @@ def _moved_trees(robot: Robot, moves: Array) -> NDArray[np.bool_]:
     """
     count, tree = connected_components(robot.carriers(), directed=False)
     in_tree = tree[:, None] == np.arange(count)
+    moves = moves.reshape(-1, robot.nv)  # there may be no contacts
     return np.asarray((moves != 0.0) @ in_tree)
 
 

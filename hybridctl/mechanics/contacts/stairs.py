@@ -66,12 +66,12 @@ class PiecewiseSurface(Surface, Protocol):
 class Stairs(ByValue, Level):
     r"""Level treads along x, z = h(x) in the frame of its body, touched from above.
 
-    .. math:: \phi = z - h(x), \qquad h = z_i \text{ for } e_i \le x < e_{i+1} .
+    .. math:: \phi = z - h(x), \qquad h = z_i \text{ for } e_i < x < e_{i+1} .
 
     edges (n,): e_1 < .. < e_n, m. heights (n + 1,): of the treads from the one before e_1 on, m.
-    phi jumps where a point passes over an edge, to 1e-9 m. A contact that slides over an edge
-    leaves its tread: it opens above a lower tread. Risers are no part of the surface: what runs
-    into one ends the run in a `RiserError`.
+    phi jumps at an edge, which belongs to the lower tread, to 1e-9 m. A contact that slides over
+    an edge leaves its tread: it opens above a lower tread. Risers are no part of the surface: what
+    runs into one ends the run in a `RiserError`.
 
     Neighbouring treads of one height are one tread. Heights differ by at least 1e-4 m otherwise,
     ten times what a mode tolerates of a gap: the height of a contact tells on which tread it is.
