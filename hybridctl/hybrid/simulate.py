@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -139,32 +139,29 @@ def simulate(
         from hybridctl.hybrid.relaxation.zeno_rest import past_zeno  # what few runs load
 
         system, on_zeno = past_zeno(system), "rest"
+    settings: dict[str, Any] = {
+        "rtol": rtol,
+        "atol": atol,
+        "max_events": max_events,
+        "max_steps": max_steps,
+        "on_zeno": on_zeno,
+        "on_jam": on_jam,
+        "zeno_horizon": zeno_horizon,
+        "method": method,
+        "max_step": max_step,
+        "first_step": first_step,
+        "event_window": event_window,
+        "guard_tolerance": guard_tolerance,
+        "min_dwell": min_dwell,
+    }
+    tick = report_time(progress, "simulate", start, end)
     if is_far_from_zero(start, end):
-        clock, acting = OwnClock(start), as_policy(policy, system)
+        clock = OwnClock(start)
+        acting, span = clock.policy(as_policy(policy, system)), (0.0, end - start)
+        settings |= {"terminal": clock.terminal(terminal), "progress": clock.progress(tick)}
         with clock.errors(system):
-            run_on_clock = simulate(
-                clock.system(system),
-                mode,
-                x0,
-                (0.0, end - start),
-                clock.policy(acting),
-                rtol=rtol,
-                atol=atol,
-                max_events=max_events,
-                max_steps=max_steps,
-                on_zeno=on_zeno,
-                on_jam=on_jam,
-                zeno_horizon=zeno_horizon,
-                method=method,
-                max_step=max_step,
-                first_step=first_step,
-                event_window=event_window,
-                guard_tolerance=guard_tolerance,
-                min_dwell=min_dwell,
-                terminal=clock.terminal(terminal),
-                progress=clock.progress(progress),
-            )
-        return clock.trajectory(run_on_clock, system)
+            found = simulate(clock.system(system), mode, x0, span, acting, **settings)
+        return clock.trajectory(found, system)
     if mode is None:
         mode = consistent_start(system, as_policy(policy, system), start, vector("x0", x0))
     first = system.mode(mode)
@@ -172,25 +169,7 @@ def simulate(
     first.space.check("x0", state)
     for warning in system.start_warnings(state):
         warnings.warn(warning, stacklevel=2)
-    run = new_run(
-        system,
-        policy,
-        end,
-        rtol=rtol,
-        atol=atol,
-        max_events=max_events,
-        max_steps=max_steps,
-        on_zeno=on_zeno,
-        on_jam=on_jam,
-        zeno_horizon=zeno_horizon,
-        method=method,
-        max_step=max_step,
-        first_step=first_step,
-        event_window=event_window,
-        guard_tolerance=guard_tolerance,
-        min_dwell=min_dwell,
-        progress=report_time(progress, "simulate", start, end),
-    )
+    run = new_run(system, policy, end, progress=tick, **settings)
     history = History(mode, start, state)
     law = input_law(run.policy, history, first.nu)
     u = first_input(law, start, state, first.nu)
