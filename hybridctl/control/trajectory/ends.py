@@ -37,7 +37,9 @@ def check_expressions(task: Task) -> None:
     nx, x = task.system.space.nx, ca.SX.sym("x", task.system.space.nx)
     u = ca.SX.sym("u", task.system.robot.nu)
     ends = ca.MX.sym("start", nx), ca.MX.sym("end", nx), ca.MX.sym("duration")
-    values = {f"value of condition {c.name!r}": (c.value, ends) for c in task.conditions}
+    values: dict[str, tuple[Any, tuple[Any, ...]]] = {
+        f"value of condition {c.name!r}": (c.value, ends) for c in task.conditions
+    }
     values["running_cost"] = task.running_cost, (x, u)
     if task.final_cost is not None:
         values["final_cost"] = task.final_cost, ends

@@ -84,26 +84,40 @@ def optimise(
     atol: float = 1e-12,
     progress: Callable[[Progress], None] | bool | None = None,
 ) -> OptimalTrajectory:
-    """The trajectory of least cost near a guess, and its simulation.
-
-    guess: a state (nx,) for (phase, fraction of it). max_iterations: of IPOPT, in each search.
-    refinements: how often phases at most whose intervals miss their ends by a tenth of the
-    tolerance, or limits between the points of collocation, get twice as many intervals; the search
-    goes on from the plan on the former ones. tolerance: by how much simulated states may differ
-    from planned ones, relative to 1 + |x|; more intervals and points bring them closer.
-    event_window: guards that a task wants to fire together do so within this time of each other in
-    the simulation, s. rtol, atol: of the simulation. progress: True prints the
-    share of max_iterations that is done on standard error; a function is called with a `Progress`
-    after each iteration.
+    """Return the trajectory of least cost near a guess, and its simulation.
 
     A cost of the state transition is added where the task has been solved without it. The plan
-    comes back whether or not its open-loop simulation closes: of an unstable motion it
-    need not, and feedback does (`OptimalTrajectory.tracked`). Conditions that others imply are left
-    out, with a `RedundantConditionWarning` that names them.
+    comes back whether or not its open-loop simulation closes: that of an unstable motion need not,
+    and feedback closes it (`OptimalTrajectory.tracked`). Conditions that others imply are left out,
+    with a `RedundantConditionWarning` that names them.
 
-    Raises `InfeasibleReferenceError` with the constraints that cannot be met, where, and by how
-    much, where there is no such trajectory near the guess; `SimulationError` where the search ends
-    for another reason.
+    A search that fails is repeated without inequalities that equations imply, from its last
+    iterate, from a motion that meets all constraints, and with other durations.
+
+    Args:
+        task: What the trajectory is to do.
+        guess: A state (nx,) for (phase, fraction of the phase that is over).
+        max_iterations: Most iterations of IPOPT in each search.
+        refinements: Most repetitions in which phases get twice as many intervals: those whose
+            intervals miss their ends by a tenth of the tolerance, or limits between the points of
+            collocation. Each search goes on from the plan before it.
+        tolerance: Largest difference of simulated and planned states, relative to 1 + |x|.
+        event_window: Guards that a task wants to fire together do so within this time of each
+            other in the simulation, s.
+        rtol: Relative tolerance of the simulation.
+        atol: Absolute tolerance of the simulation.
+        progress: True prints the share of `max_iterations` that is done on standard error; a
+            function is called after each iteration, with a `Progress`.
+
+    Raises:
+        InputError: A guess, a cost or a condition has a wrong size, or the start is outside the
+            limits of joints.
+        GuardViolatedError: The start, or an end that conditions determine, has an open contact
+            below its ground.
+        ConstraintViolatedError: The start is off what the mode of the first phase holds.
+        InfeasibleReferenceError: There is no such trajectory near the guess. The message has the
+            constraints that cannot be met, where, and by how much, and what was tried.
+        SimulationError: The searches end for another reason. The message has what was tried.
     """
     instance("task", task, Task)
     function("guess", guess)

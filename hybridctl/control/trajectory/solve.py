@@ -327,7 +327,7 @@ def _with_durations(programme: Transcription, begin: Array, share: float) -> Arr
     """Return the variables with all durations at this share of the way between their bounds."""
     low, high = programme.box()
     bounded = np.isfinite(low) & np.isfinite(high)  # durations, and a margin that is fixed at zero
-    found = begin.copy()
+    found: Array = begin.copy()
     found[bounded] = low[bounded] + share * (high - low)[bounded]
     return found
 
