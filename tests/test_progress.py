@@ -37,7 +37,13 @@ def test_a_function_is_called_with_shares_that_grow_to_one(call):
     assert shares[-1] == pytest.approx(1.0)
 
 
+def run_equilibrium(progress):
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.0))
+    return hc.mechanics.equilibrium(system, ("stick",), [0.0, 0.1], progress=progress)
+
+
 CALLS = {
+    "equilibrium": run_equilibrium,
     "simulate": lambda p: bounces(progress=p),
     "hybrid_lqr": run_lqr,
     "extend": run_extend,

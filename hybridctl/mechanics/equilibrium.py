@@ -29,6 +29,7 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.static_problem import StaticMargins, StaticPoint, StaticProblem
 from hybridctl.mechanics.system import ContactSystem, PushedSystem
+from hybridctl.progress import Progress, Report, report_share
 
 _MAX_VIOLATION = 1e-9
 """Violation of the equations (relative to the weight), gaps (m) and cones that is accepted.
@@ -53,6 +54,8 @@ _MAX_PROGRAMMES = 100
 """Conic programmes of one search. The robots of example-robot-data take 5 to 30."""
 _STARTS, _START_SPREAD = 2, 0.3
 """Searches from q0 and from postures beside it, by up to so many rad or m, if the first fails."""
+_MAX_PROGRAMMES_OF_CALL = 3 * _STARTS * 2 * _MAX_PROGRAMMES
+"""Three searches (near, with shared loads, anywhere), each from all starts in two descents."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +99,7 @@ def equilibrium(
     force: float = 0.0,
     share: float = 0.9,
     reach: float = 1.0,
+    progress: Progress = None,
 ) -> Equilibrium:
     """Return the equilibrium near a posture, in a mode whose closed contacts do not slide.
 
@@ -113,6 +117,11 @@ def equilibrium(
         force: Smallest normal force of a closed contact, N.
         share: Part of static friction that may be used, in (0, 1].
         reach: Largest change of a coordinate from q0 that counts as near, rad or m.
+        progress: True prints lines on standard error, a function is called with the part of the
+            allowed conic programmes that have been solved; most searches end early.
+
+    Returns:
+        The equilibrium, with the forces as a run shares them among redundant contacts.
 
     Raises:
         InputError: If a contact of the mode slides, if q0 is no posture of the robot, or if no
@@ -133,17 +142,18 @@ def equilibrium(
     if reach != np.inf:
         number("reach", reach, above=0.0)
     problem = StaticProblem(system, mode, start, torque_weight, StaticMargins(torque, force, share))
-    point, violation = _search(problem, reach)
+    count = _ProgrammeCount(report_share(progress, "equilibrium"))
+    point, violation = _search(problem, reach, count)
     if violation <= _MAX_VIOLATION and not problem.keeps_margins(point):
         # Redundant contacts share loads in another way than this point does, and some then carry
         # too little. So the search is repeated with loads that are shared so.
         problem = problem.with_shared_loads()
-        point, violation = _search(problem, reach)
+        point, violation = _search(problem, reach, count)
     if violation <= _MAX_VIOLATION and problem.keeps_margins(point):
         return _equilibrium_at(problem, point, violation)
     limits = f"with torque={torque:g}, force={force:g}, share={share:g}"
     if reach != np.inf:
-        far, far_violation = _search(problem, np.inf)
+        far, far_violation = _search(problem, np.inf, count)
         if far_violation <= _MAX_VIOLATION and problem.distance(far) > reach:
             raise InputError(
                 f"no equilibrium was found within reach={reach:g} of q0 in mode {mode!r}, "
@@ -164,7 +174,22 @@ def equilibrium(
     )
 
 
-def _search(problem: StaticProblem, reach: float) -> tuple[StaticPoint, float]:
+class _ProgrammeCount:
+    """Counts the conic programmes of all searches of one call, and reports their share."""
+
+    def __init__(self, report: Report | None) -> None:
+        self._report, self._solved = report, 0
+
+    def add(self) -> None:
+        """Count one more programme."""
+        self._solved += 1
+        if self._report is not None:
+            self._report(self._solved / _MAX_PROGRAMMES_OF_CALL)
+
+
+def _search(
+    problem: StaticProblem, reach: float, count: _ProgrammeCount
+) -> tuple[StaticPoint, float]:
     """Return the best point found within `reach` of q0, and its violation.
 
     The violation is that of `StaticProblem.violation` plus what exceeds `reach`. A search that
@@ -177,9 +202,9 @@ def _search(problem: StaticProblem, reach: float) -> tuple[StaticPoint, float]:
     for k in range(_STARTS):
         spread = min(_START_SPREAD, reach) if k else 0.0
         start = problem.start(rng.uniform(-spread, spread, size=problem.nv))
-        found = _descend(problem, start, reach)
+        found = _descend(problem, start, reach, count)
         if problem.violation(found) > _MAX_VIOLATION:
-            found = _descend(problem.stay_near(found), found, reach)
+            found = _descend(problem.stay_near(found), found, reach, count)
         excess = max(problem.distance(found) - reach - _MAX_VIOLATION, 0.0)
         violation = problem.violation(found) + excess
         if violation < least:
@@ -189,12 +214,15 @@ def _search(problem: StaticProblem, reach: float) -> tuple[StaticPoint, float]:
     return best, least
 
 
-def _descend(problem: StaticProblem, point: StaticPoint, reach: float) -> StaticPoint:
+def _descend(
+    problem: StaticProblem, point: StaticPoint, reach: float, count: _ProgrammeCount
+) -> StaticPoint:
     """Return the end of one search by sequential convex programming, feasible or not."""
     radius, penalty = _FIRST_RADIUS, problem.first_penalty
     max_penalty = _PENALTY_RANGE * penalty
     merit = problem.merit(point, penalty)
     for _ in range(_MAX_PROGRAMMES):
+        count.add()
         trial = problem.trial(point, penalty, radius, reach)
         if trial is None:
             break
