@@ -52,16 +52,14 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import AnyMeasurement, LinearizedResidual
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import StatePrediction, extend
+from hybridctl.estimation.pruning import by_weight, kept_of, normalized
 from hybridctl.estimation.reconcile import ahead, reconcile
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
 from hybridctl.hybrid.laws import InputLaw
 
 HYPOTHESES = 1  # by default
-FORGOTTEN = -14.0  # of its weight, relative to the likeliest
-AGREE = 0.5  # deviations
 _UNTRIED = 4  # times as many as are kept, before a value has been compared with them
 _LOOKS = 2  # at hypotheses that have passed a guard, for each that is kept beside the first
-_EXACT = 1e-9  # of a coordinate without deviation, relative
 _LEAST_SIDE = -1e4  # of `side`: added to a weight and taken off again it costs 1e-12
 
 Corrected = tuple[Estimate, Innovation]
@@ -166,14 +164,8 @@ def predicted(
         return predicted(rules, freed, end, law)
     if rules.bound == 1:
         return tuple(found)
-    found.sort(key=_by_weight)
-    return tuple(_normalized(found[: _UNTRIED * rules.bound]))
-
-
-def _normalized(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """Return hypotheses with weights that sum to one."""
-    total = float(logsumexp([h.weight for h in hypotheses]))
-    return [h._replace(log_weight=h.log_weight - total) for h in hypotheses]
+    found.sort(key=by_weight)
+    return tuple(normalized(found[: _UNTRIED * rules.bound]))
 
 
 def corrected(
@@ -213,7 +205,7 @@ def corrected(
     weights = [one.prior.weight - total + _log_density(rules, one, law) for one in updated]
     taken = [w for one, w in zip(updated, weights, strict=True) if one.innovation.accepted]
     found = [_settled(rules, one, law, w) for one, w in zip(updated, weights, strict=True)]
-    return _kept(rules, found, float(logsumexp(taken)) if taken else -np.inf)
+    return kept_of(rules.model, rules.bound, found, float(logsumexp(taken)) if taken else -np.inf)
 
 
 class _Updated(NamedTuple):
@@ -293,7 +285,7 @@ def signalled(
                 fired=(),
             )
         )  # fmt: skip
-    return tuple(found) if len(found) == 1 else _kept(rules, found, None)
+    return tuple(found) if len(found) == 1 else kept_of(rules.model, rules.bound, found, None)
 
 
 def _gone(h: Hypothesis, way: StatePrediction) -> Hypothesis:
@@ -470,55 +462,3 @@ def _settled(rules: Rules, one: _Updated, law: InputLaw, weight: float) -> Hypot
 def _evidence(i: Innovation) -> float:
     """The log-likelihood of a value, at the limit of the gate where it is beyond that."""
     return i.log_likelihood if i.accepted else i.log_likelihood + 0.5 * (i.nis - i.limit)
-
-
-def _by_weight(h: Hypothesis) -> float:
-    return -h.weight
-
-
-def _kept(
-    rules: Rules, found: list[Hypothesis], log_likelihood: float | None
-) -> tuple[Hypothesis, ...]:
-    """Return the hypotheses that differ and are likely enough, with weights that sum to one.
-
-    Args:
-        rules: The rules of the filter.
-        found: Hypotheses after a value, or after a signal; sorted in place.
-        log_likelihood: Of the value, by all of them; None after a signal.
-    """
-    found.sort(key=_by_weight)
-    kept = list[Hypothesis]()
-    for h in found:
-        if h.weight < found[0].weight + FORGOTTEN:
-            break
-        same = next((k for k, other in enumerate(kept) if _agree(rules.model, other, h)), None)
-        if same is None:
-            kept.append(h)
-        else:
-            one = kept[same]
-            both = float(np.logaddexp(one.weight, h.weight)) - one.side
-            kept[same] = one._replace(log_weight=both, merged=(*one.merged, h))
-    kept = sorted(kept, key=_by_weight)[: rules.bound]
-    best, i = kept[0], kept[0].innovation
-    if log_likelihood is not None and i is not None and i.accepted:
-        kept[0] = best._replace(innovation=i._replace(log_likelihood=log_likelihood))
-    left = float(logsumexp([h.weight for h in kept]))
-    dropped = -float(np.expm1(left - logsumexp([h.weight for h in found])))
-    return tuple(
-        h._replace(
-            log_weight=h.log_weight - left,
-            merged=tuple(m._replace(log_weight=m.log_weight - left) for m in h.merged),
-            dropped=max(dropped, 0.0),
-        )
-        for h in kept
-    )
-
-
-def _agree(model: Model, a: Hypothesis, b: Hypothesis) -> bool:
-    """Whether two hypotheses say the same."""
-    if a.estimate.mode != b.estimate.mode or a.pending != b.pending:
-        return False
-    x, y = a.estimate.mean, b.estimate.mean
-    way = model.system.mode(a.estimate.mode).space.difference(x, y)
-    spread = np.sqrt(np.maximum(np.diag(a.estimate.covariance), 0.0))
-    return bool((np.abs(way) <= AGREE * spread + _EXACT * (1.0 + np.abs(x).max())).all())

@@ -295,7 +295,7 @@ class _LaterValues(NamedTuple):
     def _posterior(self, u: Array, b: Array) -> tuple[Array, Array, float]:
         """Return mean, covariance and log-integral of N(u, b) times this."""
         d, factor = self.precision, np.eye(len(u)) + b @ self.precision
-        after = np.linalg.solve(factor, b)
+        after: Array = np.asarray(np.linalg.solve(factor, b), dtype=np.float64)
         pull = self.vector - d @ u
         log = self.vector @ u - 0.5 * u @ d @ u + 0.5 * pull @ after @ pull
         return u + after @ pull, after, float(log - 0.5 * np.linalg.slogdet(factor)[1])
