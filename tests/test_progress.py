@@ -39,7 +39,7 @@ def test_a_function_is_called_with_shares_that_grow_to_one(call):
 
 def run_equilibrium(progress):
     system = ball.system(ball.BallParameters(slope=0.0, restitution=0.0))
-    return hc.mechanics.equilibrium(system, ("stick",), [0.0, 0.1], progress=progress)
+    return hc.mechanics.equilibrium(system, ("closed",), [0.0, 0.1], progress=progress)
 
 
 CALLS = {
