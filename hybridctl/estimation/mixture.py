@@ -117,6 +117,8 @@ def with_sides(model: Model, h: Hypothesis, law: InputLaw) -> Hypothesis:
     others = dict.fromkeys((*h.pending, *h.passed))
     rows = [names.index(name) for name in others if name in names]
     rows += [k for k in risen(point, h.fired) if k not in rows]
+    if not rows:
+        return h
     g, slopes = point.guards, point.guard_jacobian.state
     return h._replace(
         sides=tuple(GuardSide(float(g[k]), slopes[k], model.guard_noise.of(names[k])) for k in rows)
