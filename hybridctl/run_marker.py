@@ -27,7 +27,7 @@ EARLIER = ".hybridctl-earlier"
 LOCK = ".hybridctl.lock"
 """Name of the file that a run locks while it writes into its folder."""
 OWN_NAMES = frozenset({MARKER, EARLIER, LOCK})
-"""Names that no listed file may have."""
+"""Names that cannot be the first part of a listed name."""
 FORMAT = 1
 """Version of the lines of a marker. A marker of another version is refused."""
 _NOT_A_MARKER = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
