@@ -14,7 +14,8 @@ from hybridctl.checks import quoted
 from hybridctl.errors import InputError
 
 Report = Callable[[float], None]
-"""Called with the share of the work that is done, from 0 to 1; by `simulate` with the time, s."""
+"""Called with the share of the work that is done, from 0 to 1. Calls that give the function of the
+user something else, such as `simulate` the time, say so where they document `progress`."""
 Progress = Report | bool | None
 
 _SECONDS_BETWEEN_LINES = 2.0
