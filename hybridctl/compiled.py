@@ -5,8 +5,8 @@ They are kept in the user's cache directory, or in the directory that `HYBRIDCTL
 
 A kept function is code. A file is used only if this user owns it, if nobody else can write it or
 its folder, and if its content has the SHA-256 digest that was written with it: a library that was
-cut short would kill the process. Everything else is made anew, or is made in memory alone where
-nothing can be kept. The log then has one line for each cause.
+cut short would kill the process. If a file is not used, or cannot be written, its function is built
+again, and the log has one line for each cause.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOG = logging.getLogger(__name__)
 _SETTING = "HYBRIDCTL_CACHE"
 _SHARED = 256  # functions that were read, in memory for the next who asks for them
 _PRIVATE = 0o700  # mode of the folder: its owner reads, writes and searches it, nobody else
-_REPORTED: set[str] = set()  # causes that the log of this process has a line of
+_REPORTED: set[str] = set()  # causes for which this process has written a line to the log
 _WIDTHS = (64, 16, 8, 4, 2, 1)  # points in a map: of wider ones a point costs no less
 
 
@@ -94,13 +94,15 @@ class MappedFunction(threading.local):
 
     As `Compiled`, but arguments (m, size) have one point in each row, and results are new arrays
     (m, ...) of them. Points are passed through maps over so many that call overhead is small.
-    numbers (n,): the last argument, the same at all points, where it is held.
+    numbers (n,): value of the last argument at all points, which callers then leave out. None if
+    they pass it.
     """
 
     def __init__(
         self, function: Any, shapes: Sequence[tuple[int, ...]], numbers: Array | None = None
     ) -> None:
-        # What is pickled is the function as it was given: one with numbers has lost its source.
+        # The function is pickled as it was given: `held` returns one without a `source`, which
+        # would lose its machine code.
         self._made = function, tuple(shapes), numbers
         self._shapes = tuple(shapes)
         self._function = function if numbers is None else held(function, numbers)
@@ -184,9 +186,10 @@ def needed_compiler() -> str:
 
 
 class NativeFunction(ca.Function):
-    """Machine code of a CasADi function, with the function that it was made of: its `source`.
+    """Machine code of a CasADi function, with the function that it was compiled from: its `source`.
 
-    It is pickled as its source. A library is code of one machine, and its file may be gone.
+    It is pickled as its source and compiled again where it is unpickled: a library is code of one
+    machine, and its file may be gone.
     """
 
     def __init__(self, function: Any, source: Any) -> None:
@@ -207,8 +210,8 @@ def native(function: Any) -> Any:
         function: A `casadi.Function`.
 
     Returns:
-        A `NativeFunction`. If the library can be neither written nor loaded, as on a full disk or
-        on one without the right to execute, the function itself, with a line in the log.
+        A `NativeFunction`. If the library cannot be written or cannot be loaded, as on a full disk
+        or on one without the right to execute, the function itself, with a line in the log.
 
     Raises:
         InputError: There is no compiler (`cc`, or the one that `CC` names), or it fails.
@@ -220,15 +223,17 @@ def native(function: Any) -> Any:
         if found is not None:
             return found
     try:
-        # A library that is loaded needs its file no more, but Windows does not remove it.
+        # Once it is loaded, a library does not need its file. Windows refuses to remove the file:
+        # that is no error.
         with tempfile.TemporaryDirectory(
             prefix="hybridctl-", ignore_cleanup_errors=True
         ) as building:
             library = _build_library(command, function, Path(building))
             content = library.read_bytes()
             digest = _digest(content)
-            # The library is named after its content: processes that build the same function at
-            # the same time, each in its own bytes, leave a key and a library that fit together.
+            # The library is named after its content. Processes that build one function at the same
+            # time get libraries of different bytes: whichever key is written last, its library is
+            # there.
             if (
                 folder is not None
                 and _keep(folder / f"{digest}.so", content)
@@ -242,7 +247,10 @@ def native(function: Any) -> Any:
 
 
 def _native_or_interpreted(function: Any) -> Any:
-    """Return a function as machine code, or itself on a machine that cannot compile it."""
+    """Return a function as machine code, or the function itself if it cannot be compiled.
+
+    For unpickling, which may be on a machine without a compiler: there is a line in the log then.
+    """
     try:
         return native(function)
     except InputError as error:
@@ -259,8 +267,8 @@ def _build_library(command: str, function: Any, building: Path) -> Path:
         building: An empty folder.
 
     Raises:
-        InputError: The compiler fails.
-        OSError: The files cannot be written, also if it is the compiler that cannot.
+        InputError: The compiler fails for another reason than a full disk.
+        OSError: The files cannot be written, or the disk is full for the compiler.
     """
     source, library = building / f"{function.name()}.c", building / "library.so"
     generator = ca.CodeGenerator(source.name)
@@ -271,7 +279,7 @@ def _build_library(command: str, function: Any, building: Path) -> Path:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "LC_ALL": "C"},  # the words of its errors, see below
+        env={**os.environ, "LC_ALL": "C"},  # messages in English, see ENOSPC below
     )
     if done.returncode and os.strerror(errno.ENOSPC) in done.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(building))
@@ -281,9 +289,9 @@ def _build_library(command: str, function: Any, building: Path) -> Path:
 
 
 def _kept_library(folder: Path, key: str, function: Any) -> Any:
-    """Return a function from the library that is kept under a key, or None.
+    """Return a function from the library that is kept under a key, None if none can be used.
 
-    `<key>.native` has the SHA-256 digest of the library, which is `<digest>.so`.
+    The file `<key>.native` has the SHA-256 digest of the library, which is `<digest>.so`.
     """
     path = folder / f"{key}.native"
     try:
@@ -324,20 +332,21 @@ def _feed(digest: Any, part: Any) -> None:
 
 
 def _folder() -> Path | None:
-    """Return the folder of kept functions, or None if nothing is to be kept or read there.
+    """Return the absolute path of the folder of kept functions, or None if none is to be used.
 
-    It is made if there is none. A folder that others can write, or that belongs to another user,
-    could hold code of theirs: it is not used, with a line in the log.
+    The folder is made if there is none. A folder that others can write, or that belongs to another
+    user, could hold code of theirs. It is not used then, with a line in the log.
     """
     setting = os.environ.get(_SETTING)
     if setting == "off":
         return None
     folder = Path(setting) if setting else platformdirs.user_cache_path("hybridctl")
-    folder = folder.absolute()  # a library without a slash in its name is sought elsewhere
+    folder = folder.absolute()  # the system loader looks up a name without "/" elsewhere
     try:
         folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         if not setting and why_not_private(folder.stat()):
-            # Made by an earlier version where groups may write by default. It is nobody else's.
+            # Earlier versions made the default folder with the usual mode, by which the group may
+            # write. Nobody else uses it. A folder that the user names may be shared on purpose.
             with suppress(OSError):
                 folder.chmod(_PRIVATE)
         reason = why_not_private(folder.stat())
@@ -359,7 +368,7 @@ def _keep(path: Path, content: bytes) -> bool:
     """Write a file that only this user can write, whole or not at all; return whether it is."""
     try:
         with atomic(path) as temporary:
-            temporary.chmod(0o600)  # some users' files can be written by their group by default
+            temporary.chmod(0o600)  # by the usual mode the group of some users may write
             temporary.write_bytes(content)
     except OSError as error:
         _report(f"{path.parent} unwritten", f"functions are not kept: {_reason(error)}")
@@ -368,7 +377,7 @@ def _keep(path: Path, content: bytes) -> bool:
 
 
 def _report_unused(path: Path, error: Exception) -> None:
-    """Log that a kept file is not used, once for each reason in a folder."""
+    """Log that a kept file is not used, once for each pair of folder and reason."""
     reason = _reason(error)
     _report(
         f"{path.parent} {reason}",
@@ -377,14 +386,17 @@ def _report_unused(path: Path, error: Exception) -> None:
 
 
 def _report(cause: str, message: str) -> None:
-    """Log a message at the first time that there is this cause in this process."""
+    """Log a message, unless this process has logged one for the same cause."""
     if cause not in _REPORTED:
         _REPORTED.add(cause)
         _LOG.warning("%s", message)
 
 
 def _reason(error: Exception) -> str:
-    """Return what an error says, in one line, without the path."""
+    """Return the message of an error in one line of at most 300 characters.
+
+    Of an error of the system it is the reason without the path, which the log names anyway.
+    """
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(reason.split())[-300:]
 
@@ -394,9 +406,10 @@ def _read_function(path: Path, version: tuple[int, int, int]) -> Any:
     """Return the function that is kept in a file.
 
     Args:
-        path: The file: the digest of its other lines, and the function as CasADi writes it.
-        version: Number, time of writing in ns, and size of the file. A function that was read
-            is shared while they are the same.
+        path: The file. Its first line is the digest of the rest, which is the function as CasADi
+            serializes it.
+        version: Inode, time of the last write in ns, and size in bytes of the file. The function
+            in memory is returned again while they are the same.
 
     Raises:
         OSError: The file cannot be read, can be written by others, or is damaged.
@@ -416,5 +429,5 @@ def _digest(content: bytes) -> str:
 
 
 def _is_digest(text: str) -> bool:
-    """Return whether a text may be a digest: then it is no path to another folder."""
+    """Return whether a text has the form of a digest, so that it is no path to another folder."""
     return len(text) == 64 and set(text) <= set("0123456789abcdef")

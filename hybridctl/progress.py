@@ -1,6 +1,7 @@
-"""How long calls say how far they are: the keyword `progress` of all of them.
+"""Progress of calls that take long, by their keyword `progress`.
 
-`progress=None` reports nothing, `True` prints lines on standard error, and a function is called.
+`progress=None` or `False` reports nothing. `True` prints lines on standard error. A function is
+called with the progress.
 """
 
 from __future__ import annotations
@@ -13,23 +14,27 @@ from hybridctl.checks import quoted
 from hybridctl.errors import InputError
 
 Report = Callable[[float], None]
-"""Called with the share of the work that is done, from 0 to 1."""
+"""Called with the share of the work that is done, from 0 to 1. Calls that give the function of the
+user something else, such as `simulate` the time, say so where they document `progress`."""
 Progress = Report | bool | None
 
-_QUIET = 2.0
-"""s: time before the first line and between two. Calls that are quicker print nothing."""
+_SECONDS_BETWEEN_LINES = 2.0
+"""Least time before the first line and between two, s. Quicker calls print nothing. A choice."""
 
 
 def report_share(progress: Progress, title: str) -> Report | None:
-    """Return a function of the share of the work that is done, None where nothing is reported.
+    """Return the function to call with the share of the work that is done, None for no report.
 
     Args:
         progress: True for lines on standard error such as "hybrid_lqr: 40 %", at most one in 2 s; a
             function that is called with the share, from 0 to 1; None or False for nothing.
-        title: What is done, for these lines.
+        title: Name of the call, for these lines.
+
+    Returns:
+        A function of the share, from 0 to 1, or None.
 
     Raises:
-        InputError: `progress` is neither.
+        InputError: `progress` is none of these.
     """
     if progress is None or progress is False:
         return None
@@ -41,29 +46,35 @@ def report_share(progress: Progress, title: str) -> Report | None:
 
 
 def report_time(progress: Progress, title: str, start: float, end: float) -> Report | None:
-    """Return a function of the time that a run has reached, None where nothing is reported.
+    """Return the function to call with the time that a run has reached, None for no report.
 
     Args:
-        progress: As for `report_share`, but a function is called with the time itself, s.
-        title: What is done.
+        progress: As for `report_share`, but a function of the user is called with the time, s.
+        title: Name of the call.
         start: Time at which the run begins, s.
-        end: Time at which it ends, s.
+        end: Time at which it ends, s; later than `start`.
+
+    Returns:
+        A function of the time, s, or None.
+
+    Raises:
+        InputError: `progress` is none of these.
     """
     report = report_share(progress, title)
-    if not isinstance(report, _Lines):
+    if not isinstance(report, _Lines):  # None, or the function of the user, which takes the time
         return report
     return lambda t: report((t - start) / (end - start))
 
 
 class _Lines:
-    """Prints the share that is done, at most every `_QUIET` seconds."""
+    """Prints the share that is done, at most every `_SECONDS_BETWEEN_LINES`."""
 
     def __init__(self, title: str) -> None:
         self._title, self._last = title, time.monotonic()
 
     def __call__(self, share: float) -> None:
-        """Print a line if the last one is long enough ago."""
+        """Print a line if the last one, or the start of the call, is long enough ago."""
         now = time.monotonic()
-        if now - self._last >= _QUIET:
+        if now - self._last >= _SECONDS_BETWEEN_LINES:
             self._last = now
             print(f"{self._title}: {100.0 * share:.0f} %", file=sys.stderr, flush=True)

@@ -7,6 +7,7 @@ foreign: no function of this module moves or removes them.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -20,18 +21,32 @@ from typing import Any
 from hybridctl.errors import InputError
 
 MARKER = ".hybridctl.jsonl"
+"""Name of the marker, in the folder of a run."""
 EARLIER = ".hybridctl-earlier"
+"""Name of the folder, in that of a run, with the files and the marker of the run it replaces."""
 LOCK = ".hybridctl.lock"
+"""Name of the file that a run locks while it writes into its folder."""
 OWN_NAMES = frozenset({MARKER, EARLIER, LOCK})
-FORMAT = 1  # of the marker
-_UNREADABLE = (AttributeError, LookupError, RecursionError, TypeError, ValueError)  # as a marker
-_START = b'{"hybridctl run": '  # of the first line
-_CHUNK_BYTES = 2**20  # that are hashed at a time
+"""Names that cannot be the first part of a listed name."""
+FORMAT = 1
+"""Version of the lines of a marker. A marker of another version is refused."""
+_NOT_A_MARKER = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""Errors of `Marker.read` that show that the content of the file is no marker."""
+_START = b'{"hybridctl run": '
+"""First bytes of every marker: they show that a first line without an end is a marker's."""
+_CHUNK_BYTES = 2**20
+"""Bytes of a file that are in memory at a time while it is hashed. A choice."""
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """The SHA-256 of the first `size` bytes of a file; only a journal (`grows`) has more bytes."""
+    """The size and the SHA-256 of the content of a file.
+
+    Attributes:
+        size: Number of bytes that were hashed, from the start of the file.
+        digest: Their SHA-256, in hexadecimal digits.
+        grows: Whether the file may be longer than `size`, as lines are appended to it (a journal).
+    """
 
     size: int
     digest: str
@@ -39,12 +54,12 @@ class Fingerprint:
 
     @classmethod
     def of(cls, path: Path, grows: bool = False) -> Fingerprint:
-        """Return the fingerprint of a file as it is now."""
+        """Return the fingerprint of all that a file holds now."""
         size = path.stat().st_size
         return cls(size, _hash_start(path, size), grows)
 
     def matches(self, path: Path) -> bool:
-        """Return whether `path` is a regular file with this content; a link is none."""
+        """Return whether `path` is a regular file, and no link, with this content."""
         try:
             found = path.lstat()
             if not stat.S_ISREG(found.st_mode):
@@ -52,24 +67,27 @@ class Fingerprint:
             if found.st_size < self.size or (found.st_size > self.size and not self.grows):
                 return False
             return _hash_start(path, self.size) == self.digest
-        except OSError:  # not there, or it cannot be read: then it cannot be told to be ours
+        except OSError:  # not there, or unreadable: without its content it counts as foreign
             return False
 
 
 class Marker:
     """The list of the files of one run, kept in the file `MARKER` of a folder.
 
-    Life cycle: `create` or `read`, then `add` appends one line for each fact. The names in it are
-    relative to the folder that holds the files, with "/" between their parts.
+    Life cycle: `read` returns the marker of a folder; if there is none, `create` makes one. Then
+    `add` appends one line for each fact and updates the attributes. The names in the lines are
+    relative to the folder of the files, with "/" between their parts. The methods take this folder
+    as `base`, since files of a run are moved before and after their marker.
 
     Attributes:
         header: Format, kind, experiment, version of hybridctl and name of the journal ("record",
             None for a run that cannot be resumed).
-        files: Fingerprints of each listed file, one for each content that was written.
-        folders: Folders that the run made.
-        temporaries: Files that were to replace others; their names hold a UUID.
+        files: Fingerprints by name, one for each content that was written under the name.
+        folders: Names of the folders that the run made.
+        temporaries: Names of the files that are written first and then renamed; each has a UUID.
         finished: Whether the run has ended without an error.
-        interrupted: Name of the folder to which the run is being moved, None if it is not moved.
+        interrupted: Name of the folder, beside the marker, to which the results of this failed run
+            are being moved. None if they are not moved.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
@@ -83,24 +101,41 @@ class Marker:
 
     @classmethod
     def create(cls, root: Path, header: Mapping[str, Any]) -> Marker:
-        """Write the marker of a new run into a folder that has none, or an empty one."""
+        """Write the marker of a new run into a folder for which `read` returned None.
+
+        Args:
+            root: Folder of the marker.
+            header: The first line, see the attribute.
+
+        Returns:
+            The marker, which lists no file.
+
+        Raises:
+            OSError: The marker cannot be written.
+        """
         marker = cls(root / MARKER, header)
+        # Only a file without a whole first line can be there, as `read` returned None.
         with suppress(FileNotFoundError):
-            marker.path.unlink()  # `read` has found that it lists nothing
+            marker.path.unlink()
         _append_line(marker.path, header, os.O_CREAT | os.O_EXCL)
         return marker
 
     @classmethod
     def read(cls, root: Path, *, locked: bool = True) -> Marker | None:
-        """Return the marker of a folder, or None where there is none or it lists nothing.
+        """Return the marker of a folder, or None if it has none or only the start of one.
 
         Args:
             root: Folder of the marker.
-            locked: Whether this process has locked the folder. Then the last line is dropped where
-                a run was killed while it wrote it.
+            locked: Whether this process has locked the folder. Then a last line without an end,
+                which a killed run left, is cut off from the file. Otherwise it is only skipped,
+                as another process may be writing it.
+
+        Returns:
+            The marker. None if the file is not there, is empty or ends within its first line.
 
         Raises:
-            InputError: `MARKER` is no marker of this format, so nothing in the folder is ours.
+            InputError: `MARKER` is no regular file or no marker of this format, so all files in
+                the folder are foreign.
         """
         path = root / MARKER
         try:
@@ -111,7 +146,7 @@ class Marker:
         try:
             lines = [json.loads(line) for line in whole.decode().splitlines()]
             if not lines and (content.startswith(_START) or _START.startswith(content)):
-                return None  # killed before its first line was written whole
+                return None  # the run was killed before its first line was whole
             marker = cls(path, lines[0])
             if marker.header["hybridctl run"] != FORMAT:
                 raise ValueError(f"its format is {marker.header['hybridctl run']!r}")
@@ -120,8 +155,8 @@ class Marker:
             if marker.record is not None:
                 _check_name(marker.record)
             for line in lines[1:]:
-                marker._take(line)
-        except _UNREADABLE as error:
+                marker._apply_entry(line)
+        except _NOT_A_MARKER as error:
             raise InputError(
                 f"out: {path} is no list of files of this version of hybridctl ({error}), so no "
                 "file there is touched; name another folder"
@@ -142,25 +177,33 @@ class Marker:
 
     @property
     def record(self) -> str | None:
-        """The journal from which the run can be resumed."""
+        """The name of the journal from which the run can be resumed, None if there is none."""
         return self.header.get("record")
 
     def add(self, **entry: Any) -> None:
-        """Append a line, and take it into the attributes.
+        """Append a line to the marker, and update the attributes by it.
 
         Args:
             **entry: One of `file` (with `bytes`, `sha256`, `grows`), `folder`, `temporary`,
                 `finished`, `interrupted`.
+
+        Raises:
+            OSError: The line cannot be written. The attributes stay as they were.
         """
         _append_line(self.path, entry, 0)
-        self._take(entry)
+        self._apply_entry(entry)
 
-    def _take(self, entry: Mapping[str, Any]) -> None:
-        """Update the attributes by one line; raises ValueError for a name outside the folder."""
+    def _apply_entry(self, entry: Mapping[str, Any]) -> None:
+        """Update the attributes by one line.
+
+        Raises:
+            ValueError: A name could lead out of the folder, or a journal has a size of 0.
+            KeyError: The line is of no known kind, or is incomplete.
+        """
         if "file" in entry:
             given = Fingerprint(int(entry["bytes"]), entry["sha256"], bool(entry["grows"]))
             if given.grows and given.size < 1:
-                raise ValueError("a journal has a first line")  # else any file would match
+                raise ValueError("a journal has a first line")  # with 0 bytes any file would match
             self.files.setdefault(_check_name(entry["file"]), []).append(given)
         elif "folder" in entry:
             self.folders.append(_check_name(entry["folder"]))
@@ -174,44 +217,60 @@ class Marker:
     def owns(self, name: str, base: Path) -> bool:
         """Return whether the run wrote the file of this name below `base`, and nobody changed it.
 
-        A file behind a link is foreign, as it may lie anywhere.
+        A file in a folder that is a link is foreign, as it may lie anywhere.
         """
         if passes_link(base, name):
             return False
         if name in self.temporaries:
-            # of a write that was killed: its content is not known, but its name is random
+            # Left by a write that was killed: its content is unknown, but nobody else would have
+            # used its random name.
             return (base / name).is_file()
-        return any(print_.matches(base / name) for print_ in self.files.get(name, ()))
+        return any(listed.matches(base / name) for listed in self.files.get(name, ()))
 
     def present(self, base: Path) -> list[str]:
         """Return the names of all files below `base` that the run owns."""
         return [name for name in (*self.files, *self.temporaries) if self.owns(name, base)]
 
     def changed(self, base: Path) -> list[str]:
-        """Return the listed names below `base` under which something foreign stands now."""
+        """Return the listed names below `base` that are in use, but not by a file of the run."""
         return [n for n in self.files if os.path.lexists(base / n) and not self.owns(n, base)]
 
 
 def move_run(marker: Marker, source: Path, target: Path) -> None:
-    """Move all files that a run owns from one folder to another, and its marker last."""
+    """Move all files that a run owns from one folder to another, and its marker last.
+
+    If the process is killed in between, the marker is still in `source`; then a second call
+    completes the move.
+
+    Raises:
+        FileExistsError: `target` has another file under a name of the run. Files that come before
+            it have been moved.
+    """
     move_files(marker, source, target)
     _move_file(source / MARKER, target / MARKER)
 
 
 def move_files(marker: Marker, source: Path, target: Path) -> None:
-    """Move all files that a run owns, and remove the folders that it made where they are empty."""
+    """Move all files that a run owns, and remove those of its folders that are empty then.
+
+    The marker stays. Raises FileExistsError as `move_run` does.
+    """
     for name in marker.present(source):
         _move_file(source / name, target / name)
     _remove_empty_folders(marker, source)
 
 
 def _move_file(source: Path, target: Path) -> None:
-    """Move a file to a name that is free; raises FileExistsError where it is not."""
+    """Move a file to a free name without replacing a file; raises FileExistsError otherwise.
+
+    `os.rename` would replace a file that appears in the meantime, `os.link` does not. Without hard
+    links that gap remains.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(source, target, follow_symlinks=False)
     except FileExistsError:
-        # a move that was killed half-way has left both names of one file
+        # A move that was killed between link and unlink left one file with both names.
         if not os.path.samestat(source.lstat(), target.lstat()):
             raise
     except OSError:  # a file system without hard links
@@ -231,20 +290,20 @@ def remove_run(marker: Marker, base: Path) -> None:
 
 
 def _remove_empty_folders(marker: Marker, base: Path) -> None:
-    """Remove the folders that a run made, innermost first, where nothing is left in them."""
-    for name in sorted(marker.folders, key=len, reverse=True):
+    """Remove the folders below `base` that a run made and that are empty, innermost first."""
+    for name in sorted(marker.folders, key=len, reverse=True):  # inner ones have longer names
         if not passes_link(base, name) and not (base / name).is_symlink():
             with suppress(OSError):  # it is not empty, or not there
                 (base / name).rmdir()
 
 
 def passes_link(base: Path, name: str) -> bool:
-    """Return whether a folder on the way from `base` to a name is a link."""
+    """Return whether a folder between `base` and the last part of a name is a link."""
     return any((base / folder).is_symlink() for folder in PurePosixPath(name).parents[:-1])
 
 
 def _check_name(name: Any) -> str:
-    """Return a name of a marker; raises ValueError for one that could lead out of the folder."""
+    """Return a name without redundant parts; raises ValueError if it could leave the folder."""
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or parts[0] == "/" or parts[0] in OWN_NAMES or "\0" in name:
         raise ValueError(f"{name!r} is no file of a run")
@@ -252,23 +311,35 @@ def _check_name(name: Any) -> str:
 
 
 def _append_line(path: Path, entry: Mapping[str, Any], flags: int) -> None:
-    """Append a JSON line in one write, so that threads do not mix theirs."""
+    """Append a JSON line.
+
+    Args:
+        path: The marker.
+        entry: Content of the line.
+        flags: Further flags of `os.open`, such as those that make the file.
+
+    Raises:
+        OSError: The line is not written, or only in part, as on a full disk.
+    """
+    line = (json.dumps(entry) + "\n").encode()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | flags, 0o666)
     try:
-        os.write(file, (json.dumps(entry) + "\n").encode())
+        # One write for each line, so that lines of several threads do not mix.
+        if os.write(file, line) < len(line):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(file)
 
 
 def _read_regular(path: Path) -> bytes:
-    """Return the content of a marker; raises InputError for a link, a device or a folder."""
+    """Return the content of a regular file; raises InputError for a link, device or folder."""
     if not stat.S_ISREG(path.lstat().st_mode):
         raise InputError(f"out: {path} is no regular file; name another folder")
     return path.read_bytes()
 
 
 def _hash_start(path: Path, size: int) -> str:
-    """Return the SHA-256 of the first bytes of a file, in hexadecimal digits."""
+    """Return the SHA-256 of the first `size` bytes of a file, in hexadecimal digits."""
     found = hashlib.sha256()
     with path.open("rb") as file:
         for chunk in _chunks(file, size):
@@ -277,6 +348,7 @@ def _hash_start(path: Path, size: int) -> str:
 
 
 def _chunks(file: Any, size: int) -> Iterator[bytes]:
+    """Yield the first `size` bytes of a file in pieces."""
     while size > 0 and (chunk := file.read(min(size, _CHUNK_BYTES))):
         size -= len(chunk)
         yield chunk

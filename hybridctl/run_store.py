@@ -7,8 +7,9 @@ never moved, removed or overwritten, and a listed file that somebody has changed
 
 A run that replaces an earlier one moves the earlier files into `.hybridctl-earlier`. They are
 removed when the run has ended, and moved back when it fails. A killed run does neither; the next
-run in that folder does it first. Each move is made so that it can be completed after a kill:
-the marker moves last, so it is found beside the files that it lists.
+run in that folder does it first. The marker of a run moves after its files, so it shows after a
+kill what to do: as long as it is in the source, the files have not all been moved. A move into
+`.hybridctl-earlier` is then undone, and every other move is completed.
 """
 
 from __future__ import annotations
@@ -40,23 +41,28 @@ from hybridctl.run_marker import (
     remove_run,
 )
 
-SUMMARY = "summary.json"  # the last of the files that a run has to write
-_NAMED_FILES = 8  # foreign files that a message names at most
+SUMMARY = "summary.json"
+"""Name of the file that a run writes last. Without a `with` statement it shows that it ended."""
+_MOST_NAMED_FILES = 8
+"""Most files that a message names, to keep it short. A choice."""
 _LOCK_TEXT = "hybridctl process "
+"""First words of the lock file, by which a foreign file under its name is recognised."""
 _LOG = logging.getLogger(__name__)
 
 
 class RunStore:
     """The folder of one run, locked against other processes.
 
-    Life cycle: the constructor completes what a killed run left, moves the run that is replaced
-    aside and creates or reopens the marker. `announce` and `list_file` are called by
-    `files.atomic` around each write. `close` ends the run, once.
+    Life cycle: the constructor locks the folder, completes what a killed run left, moves the run
+    that is replaced aside and creates or reopens the marker. `announce` and `list_file` are called
+    by `files.atomic` around each write. `close` ends the run, once, and removes the lock. Without a
+    `with` statement of its owner, `RunFolder`, `close_left_over` does so.
 
     Attributes:
         root: The folder, absolute and without links.
+        marker: The marker of this run.
         resumed: Whether the run goes on from the journal of an earlier one.
-        guarded: Whether a `with` statement closes the store.
+        guarded: Whether a `with` statement closes the store; its owner sets it.
     """
 
     def __init__(
@@ -76,7 +82,8 @@ class RunStore:
             inputs: Files that the run reads. A run that wrote one of them is not replaced.
 
         Raises:
-            InputError: The folder holds something else, or another run uses it.
+            InputError: The folder holds something else, another run uses it, or foreign files keep
+                the files of a killed run from going back.
             FileWriteError: The folder cannot be written.
         """
         self._shown = printable(str(path))
@@ -89,10 +96,10 @@ class RunStore:
         try:
             self.root = path.resolve()
             if path.is_dir() and not os.path.lexists(path / EARLIER):
-                # also before the lock, so that nothing is written into a folder that is refused
+                # `_start` checks it again. This comes before the lock, so that nothing is written
+                # into a folder that is refused. With `EARLIER` in it the marker may be in there.
                 self._refuse_foreign(Marker.read(self.root, locked=False))
             path.mkdir(parents=True, exist_ok=True)
-            self.root = path.resolve()
             self._replace_unattended()
             self._release = _lock(self.root, self._shown)
             try:
@@ -109,14 +116,15 @@ class RunStore:
         _OPEN[self.root] = self
 
     def announce(self, target: Path, temporary: Path) -> None:
-        """List a temporary file, and the folders that are made for it, before they are made.
+        """List a temporary file and the folders on its way, before any of them is made.
 
         Args:
             target: File that the temporary file is going to replace.
             temporary: File beside `target`, under a random name.
 
         Raises:
-            FileWriteError: `target` is there and foreign, or lies behind a link.
+            FileWriteError: `target` is there and foreign, or one of its folders is a link.
+            OSError: The marker cannot be written.
         """
         name = self._name_of(target)
         self._check_free(name)
@@ -135,6 +143,7 @@ class RunStore:
 
         Raises:
             FileWriteError: A foreign file has appeared under the name.
+            OSError: The marker cannot be written.
         """
         name = self._name_of(target)
         self._check_free(name)
@@ -143,11 +152,14 @@ class RunStore:
             self.marker.add(file=name, bytes=found.size, sha256=found.digest, grows=grows)
 
     def check_writable(self, path: Path) -> None:
-        """Raise FileWriteError if `path` is there and was not written by this run."""
+        """Raise FileWriteError if `path` is there and foreign, or one of its folders is a link."""
         self._check_free(self._name_of(path))
 
     def close(self, *, ended: bool) -> None:
         """End the run and let others into the folder; further calls do nothing.
+
+        If foreign files keep the earlier run from going back, it stays in `EARLIER`, with a line in
+        the log: an error would hide the one by which this run has failed.
 
         Args:
             ended: Whether the run has ended without an error. Then the run that it replaced is
@@ -157,7 +169,7 @@ class RunStore:
             FileWriteError: The files of the earlier run could not be removed or moved back. They
                 are in `EARLIER` of the folder.
         """
-        # a forked process has a copy of this object, but neither the lock nor the run is its own
+        # A forked process has a copy of this object, but the lock and the run are its parent's.
         if self._closed or self._process != os.getpid():
             return
         self._closed = True
@@ -166,22 +178,27 @@ class RunStore:
             if ended:
                 self.marker.add(finished=True)
             self._recover()
-        except InputError as error:  # something foreign is in the way of the earlier run
+        except InputError as error:
             _LOG.warning("%s", error)
         except OSError as error:
-            if self.root.exists():  # else somebody has removed the folder with all in it
+            if self.root.exists():  # else somebody has removed the folder: nothing is left to move
                 raise FileWriteError(f"out: {self._shown}: {error.strerror or error}") from error
         finally:
             self._release()
 
     def close_left_over(self) -> None:
-        """End a run that no `with` statement ends; it has failed if it wrote no `SUMMARY`."""
+        """Close the store of a run that no `with` statement ends; without `SUMMARY` it failed."""
         self.close(ended=self.marker.owns(SUMMARY, self.root))
 
     def _start(self, overwrite: bool, inputs: Sequence[Path]) -> Marker:
-        """Return the marker to go on with: a new one, or that of the run that is resumed.
+        """Return the marker of this run: a new one, or that of the run that is resumed.
 
+        A run that is replaced is moved aside first. If the run is resumed, `resumed` becomes True.
         `overwrite` and `inputs` are those of the constructor.
+
+        Raises:
+            InputError: The folder has visible files and no marker. Or its run is of another kind,
+                has changed files, wrote one of `inputs`, or is not replaced without `overwrite`.
         """
         earlier = Marker.read(self.root)
         self._refuse_foreign(earlier)
@@ -196,19 +213,19 @@ class RunStore:
             )
         if changed := earlier.changed(self.root):
             raise InputError(
-                f"out: {self._shown} holds {_listed(changed)}, changed since the run wrote it, so "
-                "it is kept; move it away, or name another folder"
+                f"out: {self._shown} holds {_join_names(changed)}, changed since the run wrote it, "
+                "so it is kept; move it away, or name another folder"
             )
         if record is not None and not overwrite and earlier.owns(record, self.root):
             self.resumed = True
             return earlier
-        held = [n for n in (earlier.record,) if n is not None and earlier.owns(n, self.root)]
-        if earlier.finished and not held:
-            held = sorted(earlier.present(self.root))[:1]
-        # what has failed and cannot be resumed is of no use, and is replaced unasked
-        if held and not overwrite:
+        results = [n for n in (earlier.record,) if n is not None and earlier.owns(n, self.root)]
+        if earlier.finished and not results:
+            results = sorted(earlier.present(self.root))[:1]
+        # A run without results has failed and cannot be resumed: it is replaced without asking.
+        if results and not overwrite:
             raise InputError(
-                f"out must be a new or an empty folder, but {self._shown} holds {held[0]!r}; "
+                f"out must be a new or an empty folder, but {self._shown} holds {results[0]!r}; "
                 "overwrite replaces the run in it"
             )
         for one in inputs:
@@ -225,9 +242,9 @@ class RunStore:
         self._set_aside(earlier)
         try:
             if foreign := _foreign_names(self.root, earlier.folders):
-                _LOG.warning("%s also holds %s, which stays", self._shown, _listed(foreign))
+                _LOG.warning("%s also holds %s, which stays", self._shown, _join_names(foreign))
             return Marker.create(self.root, self._header)
-        except BaseException:  # the disk may be full
+        except BaseException:  # such as a full disk: the earlier run goes back
             self._recover()
             raise
 
@@ -244,10 +261,14 @@ class RunStore:
             )
 
     def _replace_unattended(self) -> None:
-        """Close the run of this process in the same folder, as its object is left over.
+        """Close the store that this process left open in the same folder, if there is one.
 
-        An interactive session keeps objects of runs that have failed. Raises InputError where the
-        other run is inside its `with` statement, so that it goes on.
+        An interactive session keeps objects of runs that have failed, and the lock does not keep a
+        process from itself.
+
+        Raises:
+            InputError: The other run is inside its `with` statement, so it goes on.
+            FileWriteError: The other store cannot be closed, see `close`.
         """
         other = _OPEN.get(self.root)
         if other is None or other._process != os.getpid():
@@ -260,7 +281,11 @@ class RunStore:
         other.close_left_over()
 
     def _set_aside(self, earlier: Marker) -> None:
-        """Move the files of the earlier run and its marker into `EARLIER`."""
+        """Move the files of the earlier run and its marker into `EARLIER`; undo it on an error.
+
+        Raises:
+            InputError: `EARLIER` is there. `_recover` has left it, so it has foreign files.
+        """
         aside = self.root / EARLIER
         try:
             aside.mkdir()
@@ -276,29 +301,37 @@ class RunStore:
             raise
 
     def _recover(self) -> None:
-        """Remove the earlier run that was set aside, or move it back, if there is one.
+        """Complete or undo the moves of a run that ended, failed or was killed.
+
+        The earlier run in `EARLIER` is removed if the run that replaced it has finished. Otherwise
+        it is moved back, after the files of the failed run were moved or removed (`_withdraw`).
+        Nothing is done if no run is set aside.
 
         Raises:
-            InputError: Foreign files are in the way; then nothing is moved.
+            InputError: Foreign files are in the way, or a marker is unreadable; then nothing is
+                moved.
+            OSError: A file cannot be moved or removed.
         """
         aside = self.root / EARLIER
         if not aside.is_dir() or aside.is_symlink():
             return
         outside, inside = self.root / MARKER, aside / MARKER
         if outside.exists() and inside.exists() and outside.samefile(inside):
-            inside.unlink()  # killed while the marker itself was moved, by either way
+            # Killed between link and unlink of the marker's own move, in either direction. With the
+            # marker outside alone, the next lines move back what is still inside, or nothing.
+            inside.unlink()
         current, earlier = Marker.read(self.root), Marker.read(aside)
         if earlier is None:
-            # killed while the earlier run was moved aside, so that its marker is still outside;
-            # or after all of it was removed, when there is nothing left to move
+            # Killed while the earlier run was moved aside: its marker is still outside, so it is
+            # `current`. Or killed after all of it was removed: nothing is left to move.
             if current is not None:
                 move_files(current, aside, self.root)
         elif current is not None and current.finished:
             remove_run(earlier, aside)
         else:
-            _check_way(earlier, aside, self.root, current)
+            _check_way_back(earlier, aside, self.root, current)
             if current is None:
-                outside.unlink(missing_ok=True)  # a marker that was killed before its first line
+                outside.unlink(missing_ok=True)  # the start of a marker, cut off by a kill
             kept = None if current is None else self._withdraw(current)
             move_run(earlier, aside, self.root)
             also = "" if kept is None else f"; that of the run that was stopped is in {kept}"
@@ -308,15 +341,19 @@ class RunStore:
     def _withdraw(self, current: Marker) -> str | None:
         """Take a run that has failed out of the folder, so that the earlier one can come back.
 
-        Results that can be resumed move to a folder `interrupted-...`, whose name is returned;
-        other files are removed.
+        If its journal has results, all files that it owns move to a folder `interrupted-...`, from
+        which it can be resumed. Otherwise they are removed.
+
+        Returns:
+            The path of the folder `interrupted-...` as messages show it, None if there is none.
         """
         if current.interrupted is None:
             if not self._has_results(current):
                 remove_run(current, self.root)
                 return None
             name = f"interrupted-{datetime.now():%Y%m%d-%H%M%S-%f}"
-            current.add(interrupted=name)  # a kill during the move: the next start goes on with it
+            # Listed before the move: if that is killed, the next start completes it.
+            current.add(interrupted=name)
         assert current.interrupted is not None
         target = self.root / current.interrupted
         target.mkdir(exist_ok=True)
@@ -331,7 +368,7 @@ class RunStore:
         return (self.root / record).read_bytes().count(b"\n") > 1
 
     def _check_free(self, name: str) -> None:
-        """Raise FileWriteError if something foreign stands under a name, or a link before it."""
+        """Raise FileWriteError if a name is a foreign file, or one of its folders is a link."""
         path = self.root / name
         if passes_link(self.root, name) or (
             os.path.lexists(path) and not self.marker.owns(name, self.root)
@@ -342,33 +379,39 @@ class RunStore:
             )
 
     def _name_of(self, path: Path) -> str:
-        """Return the name of a file relative to the folder."""
+        """Return the name of a file relative to the folder, in which it must be."""
         name = _name_below(path, self._roots())
         assert name is not None
         return name
 
     def _roots(self) -> tuple[Path, Path]:
+        """Return the folder with its links resolved, and as it was given."""
         return self.root, self._given
 
 
-_OPEN: dict[Path, RunStore] = {}  # runs of this process that have not ended, by their root
+_OPEN: dict[Path, RunStore] = {}
+"""Stores of this process that are not closed, by their `root`."""
 
 
 def store_of(path: Path) -> RunStore | None:
-    """Return the open run into whose folder a path leads, the innermost of several."""
+    """Return the open store whose folder a path lies in, the innermost of several, or None."""
     found = [store for store in list(_OPEN.values()) if _name_below(path, store._roots())]
     return max(found, key=lambda store: len(store.root.parts), default=None)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise FileWriteError if `path` lies in the folder of an open run that did not write it."""
+    """Raise FileWriteError if `path` is a foreign file in the folder of an open run."""
     store = store_of(Path(path))
     if store is not None:
         store.check_writable(Path(path))
 
 
 def _name_below(path: Path, roots: tuple[Path, Path]) -> str | None:
-    """Return the name of a path below one of the roots, as written or with links resolved."""
+    """Return the name of a path relative to the root that it lies below, None without one.
+
+    The path is compared as it is written, then with the links of its folders resolved. A link under
+    its last part is never followed: it is the link that would be overwritten.
+    """
     for place in (Path(os.path.abspath(path)), Path(os.path.realpath(path.parent)) / path.name):
         for root in roots:
             if place != root and place.is_relative_to(root):
@@ -376,7 +419,7 @@ def _name_below(path: Path, roots: tuple[Path, Path]) -> str | None:
     return None
 
 
-def _check_way(earlier: Marker, aside: Path, root: Path, current: Marker | None) -> None:
+def _check_way_back(earlier: Marker, aside: Path, root: Path, current: Marker | None) -> None:
     """Raise InputError if foreign files stand where files of the earlier run are to go back.
 
     Args:
@@ -388,28 +431,35 @@ def _check_way(earlier: Marker, aside: Path, root: Path, current: Marker | None)
     blocked = []
     for name in earlier.present(aside):
         path = root / name
+        # The two names are of one file if a move was killed between link and unlink.
         free = not os.path.lexists(path) or os.path.samestat(path.lstat(), (aside / name).lstat())
         own = current is not None and current.owns(name, root)
         above = [root / folder for folder in PurePosixPath(name).parents[:-1]]
-        way = all(not os.path.lexists(p) or (p.is_dir() and not p.is_symlink()) for p in above)
-        if not way or not (free or own):
+        open_way = all(not os.path.lexists(p) or (p.is_dir() and not p.is_symlink()) for p in above)
+        if not open_way or not (free or own):
             blocked.append(name)
     if blocked:
         raise InputError(
             f"out: the earlier run in {printable(str(aside))} cannot go back, as "
-            f"{_listed(blocked)} is in its way; move that away"
+            f"{_join_names(blocked)} is in its way; move that away"
         )
 
 
 def _remove_empty_tree(folder: Path) -> None:
-    """Remove a folder and those in it, as far as they are empty."""
+    """Remove the folders below a folder and itself, as far as they have no files."""
     for place, _, _ in os.walk(folder, topdown=False):
         with suppress(OSError):
             os.rmdir(place)
 
 
 def _foreign_names(root: Path, own_folders: list[str], below: str = "") -> list[str]:
-    """Return the names of all that is left in a folder after the files of its run have moved."""
+    """Return the names of all that is left in a folder after the files of its run have moved.
+
+    Args:
+        root: The folder.
+        own_folders: Folders that the run made. Their content is named in place of themselves.
+        below: Folder below `root` to look into, with a "/" at its end; "" for `root`.
+    """
     names: list[str] = []
     for entry in sorted(os.scandir(root / below), key=lambda entry: entry.name):
         name = f"{below}{entry.name}"
@@ -422,22 +472,30 @@ def _foreign_names(root: Path, own_folders: list[str], below: str = "") -> list[
     return names
 
 
-def _listed(names: list[str]) -> str:
-    """Return names as they stand in a message."""
-    shown = ", ".join(printable(name) for name in names[:_NAMED_FILES])
-    rest = len(names) - _NAMED_FILES
+def _join_names(names: list[str]) -> str:
+    """Return names as text for a message, at most `_MOST_NAMED_FILES` of them."""
+    shown = ", ".join(printable(name) for name in names[:_MOST_NAMED_FILES])
+    rest = len(names) - _MOST_NAMED_FILES
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
 def _lock(root: Path, shown: str) -> Callable[[], None]:
     """Keep other processes out of a folder, and return the function that lets them in.
 
+    The lock is a POSIX one: it is of the process, so another thread of it is not kept out, and it
+    ends with the process. On a file system without locks nobody is kept out.
+
     Args:
         root: Folder in which the lock file is made.
         shown: The folder as messages name it.
 
+    Returns:
+        A function without arguments that removes the lock file and the lock.
+
     Raises:
-        InputError: Another process is in it, or a foreign file has the name of the lock.
+        InputError: Another process has locked the folder, or a foreign file or a link has the name
+            of the lock.
+        OSError: The lock file cannot be opened or written.
     """
     path = root / LOCK
     while True:
@@ -458,10 +516,12 @@ def _lock(root: Path, shown: str) -> Callable[[], None]:
             ) from error
         except OSError:  # a file system without locks
             break
+        # The last holder may have removed the file between open and lock. Then the lock is of a
+        # file without a name, or of another file than the next process opens: try again.
         try:
             if os.path.samestat(os.fstat(file), path.lstat()):
                 break
-        except FileNotFoundError:  # the last holder has removed the file between open and lock
+        except FileNotFoundError:
             pass
         os.close(file)
     if (content := os.read(file, 200)) and not content.startswith(_LOCK_TEXT.encode()):

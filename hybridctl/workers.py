@@ -32,13 +32,17 @@ from hybridctl.errors import InputError
 R = TypeVar("R")
 T = TypeVar("T")
 ATTEMPTS = 3
-_SECONDS_TO_STOP = 0.2
-"""How long after a worker's death it may turn out that all are being stopped, s. A choice."""
+_SECONDS_BEFORE_RETRY = 0.2
+"""Time that a lane gives `stop` to be called, before it makes the call of a dead worker again, s.
+A choice."""
 _LOG = logging.getLogger(__name__)
 
 
 def call_numbered(fn: Callable[[T], R], numbered: tuple[int, T]) -> R:
-    """Call a function on an item that has a number, for items that cannot be told apart."""
+    """Return `fn(item)` for a pair (number, item).
+
+    The number comes back from `Crew.finished` with the pair: it tells equal items apart.
+    """
     return fn(numbered[1])
 
 
@@ -56,13 +60,14 @@ class Here(Executor):
 
 
 class Processes(Executor):
-    """Processes that do not share their fate: where one dies, its call alone is made again.
+    """An executor of processes that may die: only the call of a dead process is made again.
 
     A call that has lost three processes raises `BrokenProcessPool`. The processes end with this
-    one, however it ends, and leave keyboard interrupts to it. Each has a thread here, its lane.
+    one, however it ends, and ignore keyboard interrupts. Each belongs to one thread of this
+    process, its lane.
 
     Life cycle: `submit` starts processes as they are needed. `shutdown` waits for the calls that
-    are under way; `stop` does not.
+    have begun; `stop` kills them. Neither is followed by another `submit`.
 
     Args:
         workers: Number of processes.
@@ -81,15 +86,23 @@ class Processes(Executor):
         return self._lanes.submit(self._call, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes after the calls that are under way."""
+        """End the processes after their calls.
+
+        Args:
+            wait: Whether to return only when the processes have ended.
+            cancel_futures: Whether calls that have not begun are cancelled.
+        """
         self._lanes.shutdown(wait=wait, cancel_futures=cancel_futures)
         for pool in self._pools:
             pool.shutdown(wait=wait, cancel_futures=cancel_futures)
 
     def stop(self) -> None:
-        """End the processes at once, in the middle of their calls, whose futures fail."""
+        """Kill the processes and cancel the calls that have not begun.
+
+        The futures of calls that have begun raise `BrokenProcessPool`.
+        """
         self._stopped.set()
-        with self._starting:  # a process that a lane is starting is among those of its pool then
+        with self._starting:  # no lane starts a process meanwhile, so all of them are listed
             for pool in self._pools:
                 for process in list((pool._processes or {}).values()):
                     process.kill()
@@ -101,8 +114,9 @@ class Processes(Executor):
                 return self._begin_call(fn, args, kwargs).result()
             except BrokenProcessPool:
                 self._own.pool = None
-                # A signal to all processes of a terminal or a job ends workers before `stop`.
-                if attempt == ATTEMPTS or self._stopped.wait(_SECONDS_TO_STOP):
+                # A signal to all processes of a terminal or a job ends workers before it makes this
+                # process call `stop`: their calls must not be made again meanwhile.
+                if attempt == ATTEMPTS or self._stopped.wait(_SECONDS_BEFORE_RETRY):
                     raise
                 _LOG.warning("a worker died; its call is made again, attempt %d", attempt + 1)
         raise AssertionError("unreachable")
@@ -122,9 +136,10 @@ class Processes(Executor):
 
 
 def _start_quiet_tracker() -> None:
-    """Start the process that removes semaphores, so that it does so silently.
+    """Start multiprocessing's process that removes left-over semaphores, without its warnings.
 
-    It warns of those that a killed process leaves, which removing them is the answer to.
+    Workers that `stop` kills leave semaphores. The process removes them, and would print a warning
+    for them. Its interpreter gets the warning options that are set while it is started.
     """
     sys.warnoptions.append("ignore:resource_tracker:UserWarning")
     try:
@@ -136,17 +151,18 @@ def _start_quiet_tracker() -> None:
 def _block_interrupts() -> None:
     """Block SIGINT in this thread, and in processes that it starts, from their first moment on.
 
-    A terminal sends it to all processes: workers would print tracebacks.
+    A terminal sends SIGINT to all processes of a command, and workers would print tracebacks. A
+    new process inherits the blocked signals of the thread that starts it.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 
 
 def _end_with_parent() -> None:
-    """Arrange that this worker ends at once when its parent does, also if that was killed.
+    """Arrange that this worker ends at once when its parent does, also if the parent is killed.
 
-    A thread waits for the end of the parent. On Linux the kernel does so, too, as the thread cannot
-    run while compiled code holds Python's lock: the pipe whose other end closes with the parent
-    then sends SIGIO, which ends a process.
+    A thread waits for the end of the parent: a pipe whose other end the parent holds is closed
+    then. The thread cannot run while compiled code holds Python's lock. On Linux, therefore, the
+    kernel is asked to send SIGIO when the pipe closes: it ends a process that does not handle it.
     """
     parent = parent_process()
     if parent is None:
@@ -185,7 +201,7 @@ class Crew(NamedTuple):
                         yield waiting.pop(future), future
             for future in as_completed(list(waiting)):
                 yield waiting[future], future
-        finally:  # if who asked has stopped, nobody wants the rest
+        finally:  # the caller may have stopped in the middle: calls that have not begun are void
             for future in waiting:
                 future.cancel()
 
@@ -208,7 +224,7 @@ def crew(workers: int = 1, dask: str | None = None) -> Iterator[Crew]:
     pool = Processes(workers)
     try:
         yield Crew(pool, 2 * workers)
-    except BaseException:
+    except BaseException:  # results are not wanted any more, so no call is waited for
         pool.stop()
         raise
     pool.shutdown(cancel_futures=True)

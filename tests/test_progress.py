@@ -53,7 +53,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_true_prints_lines_with_the_share(name, monkeypatch, capsys):
-    monkeypatch.setattr(module, "_QUIET", 0.0)
+    monkeypatch.setattr(module, "_SECONDS_BETWEEN_LINES", 0.0)
     CALLS[name](True)
     lines = capsys.readouterr().err.splitlines()
     assert lines

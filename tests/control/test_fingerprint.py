@@ -169,6 +169,11 @@ TABLE = {"a": [1, 2]}
 STREAM = iter([])
 class Law:
     gain = 3.0
+    def __new__(cls):
+        return object.__new__(cls)
+    @classmethod
+    def __init_subclass__(cls):
+        cls.kind = "own"
     def apply(self, x):
         return self.gain * x
 def helper(x):
@@ -203,6 +208,8 @@ def texts(tmp_path):
         ("RATE = 2.0", "RATE = 2.5"),
         ("gain = 3.0", "gain = 3.5"),
         ("self.gain * x", "self.gain - x"),
+        ("object.__new__(cls)", "super().__new__(cls)"),
+        ('"own"', '"other"'),
         ("[1, 2]", "[0, 2]"),
     ],
 )

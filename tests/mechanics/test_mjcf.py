@@ -244,6 +244,21 @@ damping="0.5"/></actuator></mujoco>"""
     assert own == pytest.approx(18.1, rel=1e-14)
 
 
+@pytest.mark.parametrize("second", ['forcerange="-2 2"', ""])
+def test_efforts_of_actuators_add_up_and_one_without_a_limit_has_none(second):
+    limited = '<motor joint="j" gear="3" forcerange="-1 1"/>'
+    for motors in (
+        f'{limited}<motor joint="j" {second}/>',
+        f'<motor joint="j" {second}/>{limited}',
+    ):
+        model = Robot.from_mjcf(
+            '<mujoco><worldbody><body><joint name="j"/><geom size="0.1"/></body></worldbody>'
+            f"<actuator>{motors}</actuator></mujoco>"
+        ).model
+        most = 5.0 if second else np.inf
+        assert (model.lowerEffortLimit[0], model.upperEffortLimit[0]) == (-most, most)
+
+
 def test_a_urdf_is_named_as_such():
     with pytest.raises(FileFormatError, match=r"got <robot>; use Robot\.from_urdf"):
         Robot.from_mjcf('<robot name="r"><link name="a"/></robot>')

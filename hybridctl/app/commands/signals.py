@@ -14,17 +14,19 @@ from types import FrameType
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SECONDS_OF_REPEATS = 2.0
-"""How long a second signal is ignored, s: `timeout` and terminals may send each of them twice."""
+"""Time after the first signal in which others are ignored, s. A choice: `timeout` and terminals may
+send one signal twice."""
 
 
 class Stopped(BaseException):
-    """Raised where a signal has asked the command line to stop.
+    """Raised in the main thread when a signal asks the command line to stop.
 
-    It is no `KeyboardInterrupt`, for which click has its own words and exit code.
+    It is no `KeyboardInterrupt`, for which click has its own words and exit code. It is no
+    `Exception`, so that code which handles errors does not handle it.
 
     Attributes:
         number: Number of the signal.
-        advice: How to go on.
+        advice: What the user can do to go on; printed after the name of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -34,7 +36,7 @@ class Stopped(BaseException):
 
     @property
     def exit_code(self) -> int:
-        """Exit code by the convention of shells: 130 for SIGINT, 143 for SIGTERM."""
+        """The exit code by the convention of shells: 130 for SIGINT, 143 for SIGTERM."""
         return 128 + self.number
 
     def __str__(self) -> str:
@@ -43,27 +45,34 @@ class Stopped(BaseException):
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Raise `Stopped` in the block where a signal arrives; print it, and exit with its code.
+    """End the process in an orderly way if SIGINT, SIGTERM or SIGHUP arrives during the block.
 
-    A signal that comes again while the program ends is ignored at first, and later ends it at once.
-    Signals that are ignored, as below `nohup`, stay so. Outside the main thread nothing changes.
+    `Stopped` is raised in the block. When it has left the block, its line is printed to standard
+    error, and the process exits with its code. Signals that come within `_SECONDS_OF_REPEATS` of
+    the first are ignored; a later one kills the process, also if `Stopped` was caught in the block.
+    Signals that are ignored before the block, as below `nohup`, stay so.
+
+    Raises:
+        SystemExit: A signal has arrived. Its exit code is that of `Stopped`.
     """
+    # Python lets only the main thread set handlers: elsewhere signals keep their handlers.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    first: list[float] = []
+    first: list[float] = []  # time of the first signal, s; empty before it
 
     def stop(number: int, frame: FrameType | None) -> None:
         if not first:
             first.append(time.monotonic())
             raise Stopped(number)
         if time.monotonic() - first[0] > _SECONDS_OF_REPEATS:
+            # The end takes too long for the user: now the signal kills, as without a handler.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
     before = {n: signal.getsignal(n) for n in _STOPPING}
-    own = [n for n, handler in before.items() if handler is not signal.SIG_IGN]
-    for number in own:
+    handled = [n for n, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in handled:
         signal.signal(number, stop)
     try:
         yield
@@ -71,18 +80,22 @@ def stopped_by_signals() -> Iterator[None]:
         print(stopped, file=sys.stderr, flush=True)
         sys.exit(stopped.exit_code)
     finally:
-        if not first:  # else repeats are ignored until the process has ended
-            for number in own:
+        if not first:  # else the handlers stay, so that repeats are ignored while the process ends
+            for number in handled:
                 signal.signal(number, before[number])
 
 
 @contextmanager
 def resumed_in(folder: Path, record: str | None) -> Iterator[None]:
-    """Add to `Stopped`, if it is raised in the block, how a run goes on.
+    """Add to a `Stopped` that the block raises the advice by which its run can be resumed.
 
     Args:
         folder: Folder of the run.
-        record: Name of the file in it from which the run goes on, None if it begins again.
+        record: Name of the journal in it from which the run can be resumed. If it is None, or the
+            file is not there, the advice stays "run the command again".
+
+    Raises:
+        Stopped: A signal has arrived.
     """
     try:
         yield

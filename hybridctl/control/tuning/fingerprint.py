@@ -3,11 +3,12 @@
 A journal keeps results by what they depend on. `canonical_form` describes a value such that two
 values with one form are the same for a computation, whoever made them, in whichever process:
 
-- None, truth values, whole numbers, finite floats and text stand for themselves, lists and mappings
-  of text to values too. All else is tagged by a key that begins with "$".
+- None, truth values, whole numbers below 2^64, finite floats and text stand for themselves, lists
+  and mappings of text to values too. All else is tagged by a key that begins with "$".
 - Floats are exact: nan, inf, -inf and -0.0 are four values, and 1 is not 1.0.
 - Arrays go by type, shape and the digest of all their bytes.
-- Dataclasses, named tuples and msgspec structs go by their class and fields.
+- Dataclasses, named tuples and msgspec structs go by their class and fields. A dataclass with a
+  `__getstate__` of its own goes by the state that this returns, as it does when pickled.
 - Functions and classes go by their code: by name within installed packages (whose versions a
   journal has to name), else by what is executed: the bytecode with its constants, defaults,
   closure, and whatever globals it reads. Comments and layout do not matter, the version of Python
@@ -60,11 +61,12 @@ _ARRAYS = (np.ndarray, np.memmap, np.matrix)
 """Arrays that are described by their entries alone; other subclasses hold more, such as units."""
 _MAPPINGS = (dict, OrderedDict, MappingProxyType)
 _LARGEST_DECIMAL = 2**64
-"""Whole numbers above it are hexadecimal: Python refuses decimals of more than 4300 digits."""
+"""Whole numbers from it on are hexadecimal: Python refuses decimals of more than 4300 digits. The
+threshold is a choice."""
 
 
 def canonical_form(name: str, value: Any) -> Any:
-    """Return what JSON can hold and what determines a value.
+    """Return the canonical form of a value, which JSON can hold and which determines the value.
 
     Args:
         name: Name of the argument, for errors.
@@ -74,7 +76,8 @@ def canonical_form(name: str, value: Any) -> Any:
         The form: None, bool, int, float, str, and lists and dicts of forms.
 
     Raises:
-        InputError: For an object that has no canonical form; the message names where it stands.
+        InputError: An object in the value has no canonical form, or the value is nested too deeply.
+            The message names where the object stands.
     """
     try:
         return _Description().form(name, value)
@@ -93,15 +96,16 @@ def fingerprint(value: Any, name: str = "value") -> str:
 
 
 def _digest(content: bytes) -> str:
+    """Return the first 32 hexadecimal digits of the SHA-256 of bytes."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
 class _Description:
-    """Describes one value with all that it holds.
+    """The canonical form of one value, made by one call of `form`.
 
     Attributes:
-        _open: Ids of the objects around the present one, from the outermost. One that holds itself
-            is described by its place in this list.
+        _open: Ids of the objects that contain the present one, from the outermost. An object that
+            contains itself is described by its place in this list.
         _known: Forms of functions and classes that have been described, by id.
     """
 
@@ -110,7 +114,10 @@ class _Description:
         self._known: dict[int, Any] = {}
 
     def form(self, where: str, value: Any) -> Any:
-        """Return the form of a value; `where` says where it stands, for errors."""
+        """Return the form of a value; raises InputError if there is none.
+
+        `where` is the place of the value in words, for errors.
+        """
         kind = type(value)
         if value is None or kind in (bool, str):
             return value
@@ -138,7 +145,7 @@ class _Description:
         return found
 
     def _scalar_form(self, where: str, value: Any) -> Any:
-        """Return the form of an enum, a number, bytes, a path or an array; None for the rest."""
+        """Return the form of an enum, number, bytes, path, date or array; None for other types."""
         if isinstance(value, Enum):
             return {"$enum": [self.form(where, type(value)), value.name]}
         if isinstance(value, np.ndarray):
@@ -156,6 +163,7 @@ class _Description:
         return None
 
     def _array_form(self, where: str, value: Any) -> Any:
+        """Return the form of an array, None for subclasses that hold more than their entries."""
         if type(value) is np.ma.MaskedArray:
             mask = np.ma.getmaskarray(value)
             return {"$masked": [self.form(where, value.filled()), self.form(where, mask)]}
@@ -168,7 +176,10 @@ class _Description:
         return {"$array": [str(kind), list(value.shape), _digest(value.tobytes())]}
 
     def _container_form(self, where: str, value: Any) -> Any:
-        """Return the form of a list, tuple, set or mapping; None for what is none."""
+        """Return the form of a list, tuple, set or mapping; None for other types.
+
+        Entries of sets and of mappings without text keys are sorted, as their order has no meaning.
+        """
         kind = type(value)
         if kind is list:
             return [self.form(f"{where}[{k}]", entry) for k, entry in enumerate(value)]
@@ -192,10 +203,10 @@ class _Description:
         return {"$mapping": sorted(pairs, key=_sort_key)}
 
     def _object_form(self, where: str, value: Any) -> Any:
-        """Return the form of a dataclass or a struct: its class and fields; None for the rest."""
+        """Return the form of a dataclass or a struct: class and fields; None for other types."""
         kind = type(value)
         if is_dataclass(kind):
-            # What a class does not pickle is not part of its value, such as the system of a run.
+            # What `__getstate__` leaves out is not part of the value, such as the system of a run.
             own = _own_state(value)
             entries = (
                 {f.name: getattr(value, f.name) for f in fields(value)} if own is None else own
@@ -204,14 +215,14 @@ class _Description:
             entries = {name: getattr(value, name) for name in kind.__struct_fields__}
         else:
             return None
-        held = {name: self.form(f"{where}.{name}", entry) for name, entry in entries.items()}
-        return {"$object": self.form(where, kind), "$fields": held}
+        forms = {name: self.form(f"{where}.{name}", entry) for name, entry in entries.items()}
+        return {"$object": self.form(where, kind), "$fields": forms}
 
     def _code_form(self, where: str, value: Any) -> Any:
-        """Return the form of a function, a class or a module; None for what is none."""
+        """Return the form of a function, a method, a class or a module; None for other types."""
         if isinstance(value, ModuleType):
-            own = is_installed(value.__name__)
-            return {"$module": [value.__name__, None if own else source_digest(value)]}
+            installed = is_installed(value.__name__)
+            return {"$module": [value.__name__, None if installed else source_digest(value)]}
         if isinstance(value, partial):
             parts = (value.func, value.args, value.keywords)
             return {"$partial": [self.form(where, part) for part in parts]}
@@ -235,7 +246,7 @@ class _Description:
         return None
 
     def _named_form(self, where: str, value: Any) -> Any:
-        """Return the form of a Python function or a class, and remember it."""
+        """Return the form of a Python function or a class, and add it to `_known`."""
         if is_installed(value.__module__) and _is_importable(value):
             found = {"$name": f"{value.__module__}.{value.__qualname__}"}
         else:
@@ -246,21 +257,24 @@ class _Description:
         return found
 
     def _function_parts(self, function: FunctionType) -> Any:
-        """Return what a call executes: code, defaults, and what it reads from around it.
+        """Return what a call executes: code, defaults, and the globals and closure that it reads.
 
-        Globals have the values that their module gives them, so that the text of the module stands
-        for those without a form. So do the closures of functions that can be imported, which their
-        decorators made. Other closures vary from function to function and need a form.
+        A global without a form is described by the text of its module, which makes its value. So
+        are the closure and the defaults of a function that can be imported, which its module made
+        once. Those of other functions vary from function to function: they need a form.
+
+        Raises:
+            InputError: A value that the function needs has no form, and no text stands for it.
         """
         code, module = function.__code__, sys.modules.get(function.__module__ or "")
         title = f"function {function.__qualname__!r}"
-        made_here = module if _is_importable(function) else None
+        made_once = module if _is_importable(function) else None
         read = names_read(code)
         around = {}
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if name in read:
                 around[name] = self._form_or_source(
-                    f"{title} uses {name!r}, which", cell, made_here
+                    f"{title} uses {name!r}, which", cell, made_once
                 )
         for name in sorted(read & function.__globals__.keys()):
             value = function.__globals__[name]
@@ -270,20 +284,24 @@ class _Description:
         defaults = (function.__defaults__, function.__kwdefaults__)
         return [
             self.form(f"{title}, its constants", _instructions(code)),
-            self._form_or_source(f"{title} has defaults, which", defaults, made_here),
+            self._form_or_source(f"{title} has defaults, which", defaults, made_once),
             around,
         ]
 
     def _class_parts(self, kind: type) -> Any:
         """Return what makes a class: its bases, functions and constants.
 
-        Functions that `dataclass` writes follow from the fields, and are left out.
+        Functions that `dataclass` and `NamedTuple` write follow from the fields, and are left out.
+        Special attributes such as `__doc__` are left out, too, except functions.
         """
         module, parts = sys.modules.get(kind.__module__), {}
         for name, value in vars(kind).items():
             special = name.startswith("__") and name.endswith("__")
-            if special and not (isinstance(value, FunctionType) and not _is_written(value)):
+            # `__new__` is a static method, `__init_subclass__` a class method.
+            function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+            if special and not (isinstance(function, FunctionType) and not _is_written(function)):
                 continue
+            # Made by Python from the fields and bases, and without a form.
             if type(value).__name__ in ("member_descriptor", "getset_descriptor", "_abc_data"):
                 continue
             where = f"class {kind.__qualname__!r} has {name!r}, which"
@@ -292,7 +310,11 @@ class _Description:
         return [bases, parts]
 
     def _form_or_source(self, where: str, value: Any, module: ModuleType | None) -> Any:
-        """Return the form of a value, or the text of the module that makes it, if it has one."""
+        """Return the form of a value or, if it has none, a digest of the module that makes it.
+
+        Raises:
+            InputError: The value has no form, and `module` is None or has no text.
+        """
         value = _content(value)
         try:
             return self.form(where, value)
@@ -304,11 +326,12 @@ class _Description:
 
 
 def _sort_key(form: Any) -> str:
+    """Return a form as text: forms of different types have no order of their own."""
     return json.dumps(form, sort_keys=True)
 
 
 def _content(value: Any) -> Any:
-    """Return what a cell of a closure holds, or the value itself; an empty cell holds None."""
+    """Return the content of a cell of a closure, None if it is empty; other values unchanged."""
     if type(value).__name__ != "cell":
         return value
     try:
@@ -318,7 +341,10 @@ def _content(value: Any) -> Any:
 
 
 def _own_state(value: Any) -> dict[str, Any] | None:
-    """Return the state that a class of this package pickles by its own `__getstate__`."""
+    """Return the state by a `__getstate__` that is written in Python, None without a dict of it.
+
+    With slots, `dataclass` writes a `__getstate__` that returns a list: the fields are used then.
+    """
     method = getattr(type(value), "__getstate__", None)
     if not isinstance(method, FunctionType):
         return None
@@ -327,12 +353,12 @@ def _own_state(value: Any) -> dict[str, Any] | None:
 
 
 def _is_of_module(function: BuiltinFunctionType) -> bool:
-    """Return whether a built-in function is no method of an object."""
+    """Return whether a built-in function belongs to a module, and is no method of an object."""
     return function.__self__ is None or isinstance(function.__self__, ModuleType)
 
 
 def _is_importable(value: Any) -> bool:
-    """Return whether a module has a function or a class under its name."""
+    """Return whether the module of a function or a class has this very object under its name."""
     found: Any = sys.modules.get(value.__module__ or "")
     for name in value.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -340,7 +366,7 @@ def _is_importable(value: Any) -> bool:
 
 
 def _is_written(function: FunctionType) -> bool:
-    """Return whether `dataclass` or `NamedTuple` has written a function."""
+    """Return whether a function was compiled from text, as by `dataclass` or `NamedTuple`."""
     return function.__code__.co_filename == "<string>"
 
 
@@ -351,7 +377,13 @@ def _instructions(code: CodeType) -> list[Any]:
 
 
 def files_named(settings: Any) -> Iterator[tuple[str, str]]:
-    """Yield the files that text and paths among settings name, with digests of their contents."""
+    """Yield the files that settings name, as (text, digest of the content).
+
+    Args:
+        settings: Text, a path, or mappings, lists and tuples of them. Text that is the path of a
+            file, from the working directory on, counts as one. Keys of mappings do not, and
+            fields of other objects are not looked at.
+    """
     if isinstance(settings, str | PurePath):
         path = Path(settings)
         try:
@@ -368,6 +400,7 @@ def files_named(settings: Any) -> Iterator[tuple[str, str]]:
 
 
 def _file_digest(path: Path) -> str:
+    """Return the first 32 hexadecimal digits of the SHA-256 of a file."""
     total = hashlib.sha256()
     with open(path, "rb") as file:
         for block in iter(lambda: file.read(2**20), b""):

@@ -1,4 +1,4 @@
-"""A record of finished computations that an interrupted run leaves behind and reads again."""
+"""A journal of finished computations, from which an interrupted run is resumed."""
 
 from __future__ import annotations
 
@@ -23,19 +23,23 @@ from hybridctl.workers import Crew, call_numbered
 R = TypeVar("R")
 T = TypeVar("T")
 FORMAT = 2
-"""Of the file: 2 has digests of code, and canonical forms in its first line."""
+"""Version of the file: 2 has digests of code, and canonical forms in its first line. A file of
+another version counts as one of other settings."""
 _MOST_LISTED = 5
-"""Settings that a message names."""
+"""Most settings that a message names, to keep it short. A choice."""
 
 
 class Journal:
-    """Keys with tuples of what JSON holds, in a file of one JSON line for each.
+    """Results by key, kept in a file with one line of JSON for each.
+
+    Life cycle: the constructor makes the file or reads it, `get` returns a result from memory, and
+    `put` adds one to memory and to the file. The file is open only during a `put`.
 
     The first line has the settings that all results depend on, as canonical forms (see
     `fingerprint`). Each other line has a key, the result, and a digest of the code that computed
     it: results of other code or another version of hybridctl stay in the file but are not found. A
-    line is written whole or, by a process that is killed, in part: what follows the last whole line
-    is dropped.
+    process that is killed may leave a line in part: what follows the last whole line is cut off at
+    the next start. Nothing keeps a second process from the file but the lock of its `RunStore`.
 
     Args:
         path: The file. It is made, or read and continued.
@@ -43,12 +47,13 @@ class Journal:
         code: What else they depend on, by name: functions, digests of source and data.
 
     Attributes:
+        path: The file.
         others: Number of results in the file that are not found, as other code computed them.
 
     Raises:
-        InputError: For a file of another configuration, and for an entry that has no canonical
-            form.
-        FileFormatError: For a file that is no journal.
+        InputError: The file has another configuration, or an entry has no canonical form.
+        FileFormatError: The file is no journal.
+        FileWriteError: The file cannot be made, or is a foreign one in the folder of an open run.
     """
 
     def __init__(
@@ -74,22 +79,40 @@ class Journal:
         return len(self._known)
 
     def get(self, key: str) -> tuple[Any, ...] | None:
-        """Return what is stored under a key, None if nothing is."""
+        """Return the result under a key, None if there is none.
+
+        Tuples within a result that was read from the file are lists.
+        """
         return self._known.get(key)
 
     def values(self) -> tuple[tuple[Any, ...], ...]:
-        """Return all that is stored, in the order in which it came."""
+        """Return all results, in the order in which their keys were first stored."""
         return tuple(self._known.values())
 
     def put(self, key: str, values: tuple[Any, ...]) -> None:
-        """Store values under a key. Raises `InputError` for what JSON does not hold."""
+        """Store the values of a result under a key, in place of earlier ones.
+
+        Args:
+            key: Name of the computation.
+            values: Its result. Numbers and arrays of numpy are stored as those of JSON; infinities
+                and NaN are stored as Python's `json` writes them.
+
+        Raises:
+            InputError: JSON does not hold one of the values. Nothing is stored.
+            OSError: The file cannot be written.
+        """
         line = json.dumps([key, values, self._code], default=_as_json)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._known[key] = values
 
     def _read(self) -> None:
-        """Read the file into `_known`, and cut off what follows its last whole line."""
+        """Update `_known` and `others` from the file, and cut off an unfinished last line.
+
+        Raises:
+            InputError: The first line has other settings. The file is left as it is.
+            FileFormatError: The file is no journal.
+        """
         content = self.path.read_bytes()
         whole = content[: content.rfind(b"\n") + 1]
         try:
@@ -97,6 +120,8 @@ class Journal:
             stored = dict(json.loads(header))
             for line in lines:
                 key, values, *code = json.loads(line)
+                # `put` always writes the digest. No reason or test is known for taking a line
+                # without one as a result of this code.
                 if code in ([], [self._code]):
                     self._known[key] = tuple(values)
                 else:
@@ -106,27 +131,39 @@ class Journal:
         other = list(_differences(stored, self._header))
         if other:
             raise InputError(
-                f"{self.path.parent} holds a run with other settings: {_listed(other)}. Use those "
-                "of before again to resume it, overwrite it, or name another folder"
+                f"{self.path.parent} holds a run with other settings: {_join_names(other)}. Use "
+                "those of before again to resume it, overwrite it, or name another folder"
             )
         if len(whole) < len(content):
             os.truncate(self.path, len(whole))
 
 
 def _as_json(value: Any) -> Any:
-    """Return numbers and arrays of numpy as those of JSON; `json.dumps` calls this for the rest."""
+    """Return a number or an array of numpy as those of JSON; raises InputError for other values.
+
+    `json.dumps` calls this for what it cannot write itself.
+    """
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biuf":
         return value.tolist()
     raise InputError(f"results that are kept must be numbers, text or lists, got {quoted(value)}")
 
 
 def _text(form: Any) -> str:
-    """Return a form as text, by which forms are compared: nan is not equal to itself, 1 is 1.0."""
+    """Return a form as text, to compare forms: to Python 1 equals 1.0, and nan not itself."""
     return json.dumps(form, sort_keys=True)
 
 
 def _differences(stored: Any, own: Any, name: str = "") -> Iterator[str]:
-    """Yield what differs between two configurations, by dotted name with both values."""
+    """Yield the settings that differ between two configurations.
+
+    Args:
+        stored: Form in the file.
+        own: Form of this run.
+        name: Dotted name of the setting that both are of, "" for all settings.
+
+    Yields:
+        The dotted name with both values. Of lists and mappings the name alone: they are long.
+    """
     if isinstance(stored, dict) and isinstance(own, dict) and not _is_tagged(stored | own):
         for key in dict.fromkeys([*stored, *own]):
             yield from _differences(stored.get(key), own.get(key), f"{name}.{key}" if name else key)
@@ -136,12 +173,12 @@ def _differences(stored: Any, own: Any, name: str = "") -> Iterator[str]:
 
 
 def _is_tagged(form: Mapping[str, Any]) -> bool:
-    """Return whether a form describes one value, and no mapping."""
+    """Return whether a form describes one value by a key with "$", and is no mapping."""
     return any(key.startswith("$") for key in form)
 
 
-def _listed(names: Sequence[str]) -> str:
-    """Return some of the names as text."""
+def _join_names(names: Sequence[str]) -> str:
+    """Return names as text for a message, at most `_MOST_LISTED` of them."""
     more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
     return ", ".join(names[:_MOST_LISTED]) + more
 
@@ -154,24 +191,31 @@ def completed(
     record: Journal | None = None,
     key: Callable[[T], str] | None = None,
 ) -> list[R]:
-    """Return the results of `fn` for all items, in their order; they may come in another one.
+    """Return the results of `fn` for all items, in the order of the items.
+
+    The calls may end in another order. An error of a call is raised here, after the results that
+    ended before it were recorded.
 
     Args:
-        fn: The computation. A record keeps its results, which are tuples then.
-        items: The arguments, one for each call. Those that are equal are computed each.
-        crew: Who computes.
-        tick: Called after each result with the share of items that is done.
+        fn: The computation. With a record it must return tuples.
+        items: The arguments, one for each call. Items that are equal are computed separately.
+        crew: Executor of the calls.
+        tick: Called after each result with the share of items that is done, from 0 to 1.
         record: Journal with the results so far, which are not computed again; its inner tuples
             come back as lists. Results are added to it as they come.
-        key: Name of an item in the record. Items that differ need keys that differ: by default
-            their canonical form.
+        key: Returns the name of an item in the record. Items that differ need keys that differ. By
+            default the canonical form of the item.
 
     Returns:
-        The results.
+        The results, one for each item.
+
+    Raises:
+        InputError: An item has no canonical form, or a result cannot be recorded.
     """
     found: dict[int, Any] = {}
     key = key or partial(canonical_text, "item")
 
+    # By number, as items that are equal to Python (1, 1.0, True) are different computations.
     def keep(number: int, result: Any) -> None:
         found[number] = result
         if tick is not None:
@@ -197,7 +241,18 @@ def repeated(
     crew: Crew,
     tick: Callable[[float], None] | None = None,
 ) -> dict[T, list[R]]:
-    """What `fn((case, number))` finds of each case, for all numbers; see `completed`."""
+    """Return the results of `fn((case, number))` for all numbers, by case.
+
+    Args:
+        fn: The computation.
+        cases: Hashable cases, each once.
+        numbers: Numbers of the trials of each case.
+        crew: Executor of the calls.
+        tick: Called after each result with the share of trials that is done, from 0 to 1.
+
+    Returns:
+        The results of each case, in the order of `numbers`.
+    """
     trials = [(case, number) for case in cases for number in numbers]
     found = iter(completed(fn, trials, crew, tick))
     return {case: [next(found) for _ in numbers] for case in cases}

@@ -1,8 +1,9 @@
 r"""Robots from MJCF, by way of the model that MuJoCo compiles from the file.
 
-Defaults, classes, includes, frames, masses that follow from shapes, `settotalmass` and the like
-are MuJoCo's to resolve: what it compiles is what arrives here. What the compiled model has and a
-`Robot` cannot hold, such as tendons, is refused by its name.
+MuJoCo itself resolves defaults, classes, includes, frames, masses that follow from shapes,
+`settotalmass` and the like. What acts on the motion of the compiled model and a `Robot` cannot
+hold, such as a tendon, is refused by its name. Of the shapes that collide, spheres, boxes, capsules
+and planes of the world are read. All others, such as meshes and cylinders, are left out unasked.
 
 Coordinates of hinges and slides are MuJoCo's `qpos`, its reference position `ref` included. A free
 joint has Pinocchio's coordinates: the pose of its body in the world with the quaternion as
@@ -26,20 +27,24 @@ from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape, Kind
 
-# mjtJoint, in the order of MuJoCo's enumeration.
 _FREE, _BALL, _SLIDE, _HINGE = range(4)
-_SIZES: dict[str, Kind] = {"SPHERE": "sphere", "BOX": "box", "CAPSULE": "capsule"}
+"""Values of MuJoCo's enumeration `mjtJoint`."""
+_SHAPE_KINDS: dict[str, Kind] = {"SPHERE": "sphere", "BOX": "box", "CAPSULE": "capsule"}
+"""Kinds of shapes by their names in MuJoCo's enumeration `mjtGeom`."""
 
 
 class CompiledRobot(NamedTuple):
     """A robot as MuJoCo compiled it.
 
     Attributes:
-        model: The `pinocchio.Model`, with gravity, armature, damping and limits.
-        actuated: The joints with an actuator, in the order of the file; None without actuators.
+        model: The `pinocchio.Model`, with gravity, armature, damping, and limits of positions and
+            efforts.
+        actuated: Names of the joints with an actuator, in the order of the actuators in the file;
+            None without actuators.
         stiffness: Spring stiffness by joint name, N m/rad or N/m.
         rest: Rest position of each spring by joint name, rad or m.
-        keyframes: Configurations (nq,) by name; "qpos0" is the one of the file itself.
+        keyframes: Pinocchio's configurations (nq,) by name. "qpos0" is the reference configuration
+            of the file, unless a keyframe of the file has that name.
         collision: The links and the shapes that collide.
     """
 
@@ -59,10 +64,10 @@ class _Place(NamedTuple):
 
 
 def load_mujoco() -> Any:
-    """Import MuJoCo.
+    """Import MuJoCo, which is an optional dependency, and return its module.
 
     Raises:
-        InputError: It is not installed.
+        InputError: MuJoCo is not installed.
     """
     try:
         return import_module("mujoco")
@@ -78,10 +83,11 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
         ignore: What of the file may be left out, by kind ("tendon") or by the name of an element.
 
     Returns:
-        The robot; it equals MuJoCo's compiled model.
+        The robot. Without contacts it moves as MuJoCo's compiled model does, except for what is
+        ignored.
 
     Raises:
-        FileFormatError: The file is no MJCF that MuJoCo compiles.
+        FileFormatError: The file cannot be read, or is no MJCF that MuJoCo compiles.
         InputError: The file has something that would be lost and is not in `ignore`, it has no
             joint, or MuJoCo is not installed.
     """
@@ -99,6 +105,7 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
     springs = [k for k in range(compiled.njnt) if compiled.jnt_stiffness[k] > 0.0]
     if _is_disabled(compiled, "SPRING"):
         springs = []
+    # Springs of balls and free joints are here only if they are ignored, see `_lost_joint_forces`.
     springs = [k for k in springs if compiled.jnt_type[k] in (_SLIDE, _HINGE)]
     return CompiledRobot(
         model,
@@ -114,7 +121,7 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
 
 
 def _compile(mjcf: str | os.PathLike[str]) -> Any:
-    """Compile an MJCF file or text to a `mujoco.MjModel`; `FileFormatError` where that fails."""
+    """Return the `mujoco.MjModel` of an MJCF file or text; raises FileFormatError if it fails."""
     text = file_or_text("mjcf", mjcf)
     try:
         tag = ElementTree.fromstring(text).tag
@@ -126,7 +133,7 @@ def _compile(mjcf: str | os.PathLike[str]) -> Any:
         raise FileFormatError(f"mjcf must be a <mujoco> model, got <{tag}>{other}")
     kind = load_mujoco().MjModel
     try:
-        if text is mjcf:
+        if text is mjcf:  # the argument is the text itself, not a path
             return kind.from_xml_string(text)
         return kind.from_xml_path(os.fspath(mjcf))
     except ValueError as error:
@@ -135,7 +142,7 @@ def _compile(mjcf: str | os.PathLike[str]) -> Any:
 
 
 def _is_disabled(m: Any, part: str) -> bool:
-    """Whether the file's <flag> switches a part of the dynamics off."""
+    """Return whether the file's <flag> switches off a part of the dynamics, such as "SPRING"."""
     return bool(m.opt.disableflags & getattr(load_mujoco().mjtDisableBit, f"mjDSBL_{part}"))
 
 
@@ -143,11 +150,15 @@ def _is_disabled(m: Any, part: str) -> bool:
 
 
 def _body_name(m: Any, b: int) -> str:
+    """Return the name of body b, made of its index if the file gives none."""
     return m.body(b).name or f"body {b}"
 
 
 def _joint_name(m: Any, k: int) -> str:
-    """Return the name of joint k, made of its body's where the file gives none."""
+    """Return the name of joint k, made of its body's if the file gives none.
+
+    If the body has several joints, the name ends with the place of the joint among them, from 1.
+    """
     if m.joint(k).name:
         return str(m.joint(k).name)
     body = int(m.jnt_bodyid[k])
@@ -159,7 +170,13 @@ def _joint_name(m: Any, k: int) -> str:
 
 
 class _Loss(NamedTuple):
-    """A part of a model that a robot cannot hold: its kind, its name, and both in a sentence."""
+    """A part of a model that a robot cannot hold.
+
+    Attributes:
+        kind: Kind by which `ignore` names it, such as "tendon".
+        name: Name of the element in the file, made of its index if the file gives none.
+        text: What the error says that the file has.
+    """
 
     kind: str
     name: str
@@ -167,7 +184,7 @@ class _Loss(NamedTuple):
 
 
 def _losses(m: Any) -> Iterator[_Loss]:
-    """Find all parts of a compiled model that a `Robot` cannot hold."""
+    """Yield all parts of a compiled model that act on its motion and that a `Robot` cannot hold."""
     yield from _lost_elements(m)
     yield from _lost_joint_forces(m)
     yield from _lost_actuators(m)
@@ -182,7 +199,7 @@ def _losses(m: Any) -> Iterator[_Loss]:
 
 
 def _lost_elements(m: Any) -> Iterator[_Loss]:
-    """Find equality constraints, tendons, soft bodies and plugins."""
+    """Yield equality constraints, tendons, soft bodies and plugins."""
     equalities = load_mujoco().mjtEq
     if not _is_disabled(m, "EQUALITY"):
         for i in range(m.neq):
@@ -201,29 +218,33 @@ def _lost_elements(m: Any) -> Iterator[_Loss]:
 
 
 def _lost_joint_forces(m: Any) -> Iterator[_Loss]:
-    """Find forces of joints that are neither linear nor viscous."""
+    """Yield forces of joints other than linear springs and dampers of hinges and slides.
+
+    Also yields the armature of free joints.
+    """
     for k in range(m.njnt):
         name, d = _joint_name(m, k), int(m.jnt_dofadr[k])
-        whole = slice(d, d + {_FREE: 6, _BALL: 3}.get(int(m.jnt_type[k]), 1))
-        if m.dof_frictionloss[whole].any() and not _is_disabled(m, "FRICTIONLOSS"):
-            loss = float(m.dof_frictionloss[whole].max())
+        dofs = slice(d, d + {_FREE: 6, _BALL: 3}.get(int(m.jnt_type[k]), 1))
+        if m.dof_frictionloss[dofs].any() and not _is_disabled(m, "FRICTIONLOSS"):
+            loss = float(m.dof_frictionloss[dofs].max())
             yield _Loss("frictionloss", name, f"a frictionloss of {loss:.6g} at joint {name!r}")
         several = m.jnt_type[k] in (_FREE, _BALL)
         if m.jnt_stiffness[k] > 0.0 and several and not _is_disabled(m, "SPRING"):
             yield _Loss("stiffness", name, f"a spring at joint {name!r}, which is free or a ball")
+        # A slice of an empty array is empty: a version without the array has no such force.
         poly = np.any(_array(m, "jnt_stiffnesspoly")[k : k + 1]) or np.any(
-            _array(m, "dof_dampingpoly")[whole]
+            _array(m, "dof_dampingpoly")[dofs]
         )
         if poly or np.any(_array(m, "jnt_springyield")[k : k + 1]):
             yield _Loss("nonlinear", name, f"a nonlinear spring or damper at joint {name!r}")
         # The armature of a free joint acts along the world's axes: in the frame of the body, which
         # Pinocchio uses, it would need a Coriolis term of its own.
-        if m.jnt_type[k] == _FREE and m.dof_armature[whole].any():
+        if m.jnt_type[k] == _FREE and m.dof_armature[dofs].any():
             yield _Loss("armature", name, f"an armature at the free joint {name!r}")
 
 
 def _lost_actuators(m: Any) -> Iterator[_Loss]:
-    """Find actuators that are no force or torque along a joint."""
+    """Yield muscles, and actuators that act on anything but a joint."""
     mujoco = load_mujoco()
     for i in range(m.nactuator if hasattr(m, "nactuator") else m.nu):
         name = m.actuator(i).name or f"actuator {i}"
@@ -236,18 +257,21 @@ def _lost_actuators(m: Any) -> Iterator[_Loss]:
 
 
 def _array(m: Any, name: str) -> Array:
-    """Return an array of the model, empty where this version of MuJoCo does not have it."""
+    """Return an array of the model, an empty one if this version of MuJoCo does not have it."""
     return np.asarray(getattr(m, name, np.zeros(0)))
 
 
 def _drives_joint(m: Any, i: int) -> bool:
-    """Whether actuator i acts along a joint."""
+    """Return whether actuator i acts along a joint."""
     kinds = load_mujoco().mjtTrn
     return int(m.actuator_trntype[i]) in (kinds.mjTRN_JOINT, kinds.mjTRN_JOINTINPARENT)
 
 
 def _gravity_share(m: Any) -> float | None:
-    """Return the share of gravity that all bodies feel, or None where `gravcomp` differs."""
+    """Return the share of gravity that acts on the bodies, None if `gravcomp` differs among them.
+
+    Bodies without mass, and bodies that are fixed to the world, do not count.
+    """
     heavy = [b for b in range(1, m.nbody) if m.body_mass[b] > 0.0 and m.body_weldid[b] > 0]
     shares = {1.0 - float(m.body_gravcomp[b]) for b in heavy}
     return shares.pop() if len(shares) == 1 else 1.0 if not shares else None
@@ -270,31 +294,35 @@ def _tree(m: Any) -> tuple[Any, list[_Place]]:
     """Build the Pinocchio model, with a frame for each body and site.
 
     Returns:
-        The model, and where each MuJoCo body is fixed.
+        The model, and where each MuJoCo body is fixed, by index; body 0 is the world.
     """
     model = pin.Model()
+    # With "gravcomp" ignored and None as the share, the whole of gravity acts.
     share = 0.0 if _is_disabled(m, "GRAVITY") else _gravity_share(m)
     model.gravity.linear = (1.0 if share is None else share) * np.array(m.opt.gravity)
     places = [_Place(0, pin.SE3.Identity())]
     for b in range(1, m.nbody):
         place = _add_joints(m, model, b, places[m.body_parentid[b]])
         places.append(place)
+        # Mass that is fixed to the world has no effect.
         if m.body_mass[b] > 0.0 and place.joint > 0:
             principal = pin.Inertia(
                 float(m.body_mass[b]), np.zeros(3), np.diag(np.array(m.body_inertia[b]))
             )
-            at = place.pose * _pose(m.body_ipos[b], m.body_iquat[b])
-            model.appendBodyToJoint(place.joint, principal, at)
+            # MuJoCo gives the inertia about the centre of mass, along the principal axes.
+            principal_pose = place.pose * _pose(m.body_ipos[b], m.body_iquat[b])
+            model.appendBodyToJoint(place.joint, principal, principal_pose)
         _add_frame(model, _body_name(m, b), place, pin.FrameType.BODY)
     for s in range(m.nsite):
         if m.site(s).name:
             place = places[m.site_bodyid[s]]
-            at = place.pose * _pose(m.site_pos[s], m.site_quat[s])
-            _add_frame(model, m.site(s).name, _Place(place.joint, at), pin.FrameType.OP_FRAME)
+            pose = place.pose * _pose(m.site_pos[s], m.site_quat[s])
+            _add_frame(model, m.site(s).name, _Place(place.joint, pose), pin.FrameType.OP_FRAME)
     return model, places
 
 
 def _add_frame(model: Any, name: str, place: _Place, kind: Any) -> None:
+    """Add a frame of a `pin.FrameType` to the model."""
     model.addFrame(pin.Frame(name, place.joint, 0, place.pose, kind))
 
 
@@ -312,6 +340,9 @@ def _add_joints(m: Any, model: Any, b: int, parent: _Place) -> _Place:
     """
     joint, pose = parent.joint, parent.pose * _pose(m.body_pos[b], m.body_quat[b])
     for k in range(m.body_jntadr[b], m.body_jntadr[b] + m.body_jntnum[b]):
+        # `before` is the pose of the joint in the frame of the one before it, `after` that of the
+        # body in the frame of the joint. MuJoCo's pose of a body is at the coordinate `reference`:
+        # `at_zero` takes the joint from there to the coordinate 0.
         kind, axis = int(m.jnt_type[k]), np.array(m.jnt_axis[k])
         reference = float(m.qpos0[m.jnt_qposadr[k]])
         anchor = pin.SE3(np.eye(3), np.array(m.jnt_pos[k]))
@@ -336,19 +367,29 @@ def _add_joints(m: Any, model: Any, b: int, parent: _Place) -> _Place:
 def _set_joint_parameters(m: Any, model: Any) -> None:
     """Set armature, damping and the limits of positions and efforts of a Pinocchio model.
 
-    MuJoCo 4 keeps armature and damping of an actuator apart; along a joint they count with the
-    square of the gear.
+    MuJoCo 4 keeps armature and damping of an actuator apart from those of its joint; along the
+    joint they count with the square of the gear.
+
+    The limit of effort of a hinge or slide, N m or N, is one number for both directions. It is the
+    sum of the force limits of its actuators, each times its gear, and at most the joint's own
+    (`actuatorfrcrange`). Of a range with two different bounds the larger one counts.
+
+    Args:
+        m: The `mujoco.MjModel`.
+        model: The `pinocchio.Model` of `_tree`, whose joint k + 1 is MuJoCo's joint k. Changed.
     """
     armature, damping = np.array(m.dof_armature), np.array(m.dof_damping)
     effort = np.full(m.nv, np.inf)
+    force_sums: dict[int, float] = {}  # of the actuators of a degree of freedom
     for i, k in _joint_actuators(m):
         d, gear = int(m.jnt_dofadr[k]), float(m.actuator_gear[i][0])
         for values, name in ((armature, "actuator_armature"), (damping, "actuator_damping")):
             own = _array(m, name)
             values[d] += gear**2 * float(own[i].flat[0]) if own.size else 0.0
-        if m.actuator_forcelimited[i] and m.jnt_type[k] in (_SLIDE, _HINGE):
-            most = abs(gear) * float(np.abs(m.actuator_forcerange[i]).max())
-            effort[d] = most if np.isinf(effort[d]) else effort[d] + most
+        # One actuator without a limit leaves the sum without one.
+        most = abs(gear) * float(np.abs(m.actuator_forcerange[i]).max())
+        force_sums[d] = force_sums.get(d, 0.0) + (most if m.actuator_forcelimited[i] else np.inf)
+    effort[list(force_sums)] = list(force_sums.values())
     if _is_disabled(m, "DAMPER"):
         damping[:] = 0.0
     for k in range(m.njnt):
@@ -365,19 +406,22 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
 
 
 def _joint_actuators(m: Any) -> list[tuple[int, int]]:
-    """Return the actuators that act along joints, with the joint of each."""
+    """Return the indices of the actuators that act along joints, with the joint of each."""
     count = m.nactuator if hasattr(m, "nactuator") else m.nu
     return [(i, int(m.actuator_trnid[i][0])) for i in range(count) if _drives_joint(m, i)]
 
 
 def _actuated(m: Any) -> tuple[str, ...] | None:
-    """Return the joints with an actuator, in the order of the file; None without actuators."""
+    """Return the names of the joints with an actuator, ordered by actuator; None without."""
     names = dict.fromkeys(_joint_name(m, k) for _, k in _joint_actuators(m))
     return tuple(names) or None
 
 
 def _keyframes(m: Any, model: Any) -> dict[str, Array]:
-    """Return the configurations (nq,) of the file's keyframes, and its own as "qpos0"."""
+    """Return Pinocchio's configurations (nq,) of the keyframes, and of "qpos0".
+
+    A keyframe with the name "qpos0" replaces the reference configuration of the file.
+    """
     given = {m.key(i).name or f"key {i}": m.key_qpos[i] for i in range(m.nkey)}
     return {name: _configuration(m, model, q) for name, q in {"qpos0": m.qpos0, **given}.items()}
 
@@ -388,7 +432,7 @@ def _configuration(m: Any, model: Any, qpos: Array) -> Array:
     for k in range(m.njnt):
         a, i, kind = int(m.jnt_qposadr[k]), model.idx_qs[k + 1], int(m.jnt_type[k])
         if kind == _FREE:
-            q[i : i + 3], a, i = qpos[a : a + 3], a + 3, i + 3
+            q[i : i + 3], a, i = qpos[a : a + 3], a + 3, i + 3  # its quaternion comes next
         if kind in (_FREE, _BALL):
             w, x, y, z = qpos[a : a + 4] / np.linalg.norm(qpos[a : a + 4])
             q[i : i + 4] = x, y, z, w
@@ -407,24 +451,33 @@ def _parents(m: Any) -> Mapping[str, str | None]:
 
 
 def _shapes(m: Any, places: list[_Place]) -> Iterator[CollisionShape]:
-    """Find the spheres, boxes, capsules and planes that collide, each in the frame of its joint."""
+    """Yield the spheres, boxes, capsules and planes that collide, each in the frame of its joint.
+
+    Other shapes are left out, as `CollisionShape` has no kind for a mesh, a cylinder or an
+    ellipsoid. So are planes on bodies that move; no reason is known, and no test has such a plane.
+
+    Args:
+        m: The `mujoco.MjModel`.
+        places: Where each body is fixed, from `_tree`.
+    """
     names = {int(value): kind.removeprefix("mjGEOM_") for kind, value in _geometries()}
     for g in range(m.ngeom):
         kind = names[int(m.geom_type[g])]
-        if not (m.geom_contype[g] or m.geom_conaffinity[g]):
+        if not (m.geom_contype[g] or m.geom_conaffinity[g]):  # only drawn, it collides with nothing
             continue
         b = int(m.geom_bodyid[g])
         place = places[b]
-        at = place.pose * _pose(m.geom_pos[g], m.geom_quat[g])
+        pose = place.pose * _pose(m.geom_pos[g], m.geom_quat[g])
         link = _body_name(m, b) if b else "world"
-        rotation, position = np.array(at.rotation), np.array(at.translation)
-        if kind in _SIZES:
+        rotation, position = np.array(pose.rotation), np.array(pose.translation)
+        if kind in _SHAPE_KINDS:
             size = tuple(m.geom_size[g].tolist())
-            shape = _SIZES[kind]
+            shape = _SHAPE_KINDS[kind]
             yield CollisionShape(link, place.joint, shape, size, rotation, position)
         elif kind == "PLANE" and place.joint == 0:
             yield CollisionShape(link, 0, "plane", (), rotation, position)
 
 
 def _geometries() -> list[tuple[str, Any]]:
+    """Return the names and values of MuJoCo's enumeration `mjtGeom`."""
     return list(load_mujoco().mjtGeom.__members__.items())
