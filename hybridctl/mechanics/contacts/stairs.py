@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cached_property, reduce
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import casadi as ca
@@ -108,17 +108,18 @@ class Stairs(ByValue, Level):
 
     def expression(self, r: Expression) -> Expression:
         """Return the signed distance phi of the point r (3, 1), m."""
-        edges = self._edges_of_lower_treads()
+        edges = self._edges_of_lower_treads
         rises = zip(edges.tolist(), np.diff(self.heights).tolist(), strict=True)
         return r[2] - self.heights[0] - sum(rise * (r[0] >= edge) for edge, rise in rises)
 
     def distance(self, r: Array) -> Array:
         """Return the heights z - h(x) above the ground (n,), m."""
-        edges = self._edges_of_lower_treads()
+        edges = self._edges_of_lower_treads
         return np.asarray(r[:, 2] - self.heights[edges.searchsorted(r[:, 0], "right")])
 
+    @cached_property
     def _edges_of_lower_treads(self) -> Array:
-        """Return the edges (n,), moved by `_EDGE_WIDTH` into the higher tread.
+        """The edges (n,) in m, moved by `_EDGE_WIDTH` into the higher tread.
 
         A contact that leaves its tread is at the edge to rounding. So it is above the lower tread,
         whatever the rounding, and does not land again on the tread that it has left.
@@ -129,14 +130,19 @@ class Stairs(ByValue, Level):
         """Return the upward normals (n, 3)."""
         return np.broadcast_to(np.array([0.0, 0.0, 1.0]), r.shape)
 
+    @cached_property
+    def _treads(self) -> _Treads:
+        """The treads, where neighbours of one height are one tread."""
+        return _merge_treads(self.edges, self.heights)
+
     @property
     def has_borders(self) -> bool:
         """Whether there is more than one tread."""
-        return len(_treads(self).levels) > 1
+        return len(self._treads.levels) > 1
 
     def piece_distance(self, r: Array) -> Array:
         """Return the heights z - z_i (n,) above the treads that are nearest in height."""
-        treads = _treads(self)
+        treads = self._treads
         return np.asarray(r[:, 2] - treads.levels[treads.level_of(r[:, 2])])
 
     def margin(self, r: Array) -> Array:
@@ -152,7 +158,7 @@ class Stairs(ByValue, Level):
 
     def _margins(self, r: Array) -> tuple[Array, Array]:
         """Return the margins (n,) and their derivatives by x (n,)."""
-        treads, each = _treads(self), np.arange(len(r))
+        treads, each = self._treads, np.arange(len(r))
         behind, ahead = r[:, :1] - treads.starts, treads.ends - r[:, :1]
         inside = np.minimum(behind, ahead)
         inside[treads.level_of(r[:, 2])[:, None] != treads.level] = -np.inf  # of other heights
@@ -161,7 +167,7 @@ class Stairs(ByValue, Level):
 
     def is_at_riser(self, r: Array) -> NDArray[np.bool_]:
         """Return whether points (n, 3) are at an edge, between the heights of its two treads."""
-        treads, height = _treads(self), r[:, 2:]
+        treads, height = self._treads, r[:, 2:]
         low = np.minimum(treads.heights[:-1], treads.heights[1:]) + _AT_RISER
         high = np.maximum(treads.heights[:-1], treads.heights[1:]) - _AT_RISER
         at = np.abs(r[:, :1] - treads.ends[:-1]) <= _AT_RISER
@@ -172,7 +178,7 @@ class Stairs(ByValue, Level):
 
         There is more than one tread: the margin of a single one, without ends, is not defined.
         """
-        treads = _treads(self)
+        treads = self._treads
         margins: list[Expression] = []
         for level in range(len(treads.levels)):
             own = treads.level == level
@@ -214,14 +220,18 @@ class _Treads(NamedTuple):
         return np.asarray(self.halfway.searchsorted(z, "left"))
 
 
-@lru_cache
-def _treads(stairs: Stairs) -> _Treads:
-    """Return the treads of stairs, where neighbours of one height are one tread."""
-    found = np.unique(stairs.heights)
+def _merge_treads(edges: Array, heights: Array) -> _Treads:
+    """Return the treads of stairs, where neighbours of one height are one tread.
+
+    Args:
+        edges: Edges of the stairs (n,), m.
+        heights: Heights of the treads between them (n + 1,), m.
+    """
+    found = np.unique(heights)
     levels = found[np.diff(found, prepend=-np.inf) > _SAME_HEIGHT]
     halfway = 0.5 * (levels[1:] + levels[:-1])
-    level = halfway.searchsorted(stairs.heights, "left")
+    level = halfway.searchsorted(heights, "left")
     steps = np.diff(level) != 0
-    edges, level = stairs.edges[steps], level[np.append(True, steps)]
+    edges, level = edges[steps], level[np.append(True, steps)]
     ends, starts = np.append(edges, np.inf), np.append(-np.inf, edges)
     return _Treads(starts, ends, levels[level], levels, level, halfway)
