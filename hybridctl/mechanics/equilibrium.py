@@ -8,8 +8,8 @@ minimises
 
 subject to these equations, closed gaps that are zero and open gaps that are not negative, forces
 inside their friction cones, joint limits, torque limits, and :math:`|q \ominus q_0| \le` `reach` in
-each coordinate. W is the weight; :math:`\epsilon` makes the forces unique and moves q by less than
-1e-6.
+each coordinate. W is the weight of the robot; :math:`\epsilon = 10^{-6}` makes the
+forces unique and moves q by some 1e-6 rad or m.
 
 It is sequential convex programming with a trust region (Nocedal and Wright, *Numerical
 Optimization*, 2006, 18.5: S-l1-QP). Equations and gaps are linearised with the exact derivatives of
@@ -32,9 +32,11 @@ from hybridctl.mechanics.system import ContactSystem, PushedSystem
 from hybridctl.progress import Progress, Report, report_share
 
 _MAX_VIOLATION = 1e-9
-"""Violation of the equations (relative to the weight), gaps (m) and cones that is accepted.
+"""Accepted violation of the equations (relative to the weight) and of gaps (m).
 
-Rounding of the terms is 1e-14; the conic programmes are solved to 1e-11."""
+Gaps of closed contacts count by their size, those of open contacts by their depth. Cones and limits
+do not count: they are constraints of each conic programme. Rounding of the terms is 1e-14; the
+programmes are solved to 1e-11 (`cones._TOLERANCE`)."""
 _FIRST_RADIUS, _LEAST_RADIUS = 0.5, 1e-9
 """Radius of the trust region in rad and m, at the start and where the search ends.
 
@@ -45,15 +47,16 @@ _LEAST_DECREASE = 1e-11
 The posture is then within some sqrt(1e-11) = 3e-6 rad of the minimum, and its equations hold to
 1e-11 / penalty."""
 _LEAST_PROGRESS = 1e-4
-"""Predicted decrease, relative to the penalised violations, below which these are not reduced.
+"""Predicted decrease of the merit, relative to the penalised violations, at which a descent stalls.
 
-The value is a choice: it ends searches for equilibria that do not exist."""
+It ends searches for equilibria that do not exist, where violations cannot be reduced. The value is
+a choice."""
 _PENALTY_RANGE = 1e4
-"""How often the first penalty may be multiplied before the search gives up. A choice."""
+"""Largest penalty relative to the first: four increases by ten before a descent ends. A choice."""
 _MAX_PROGRAMMES = 100
-"""Conic programmes of one search. The robots of example-robot-data take 5 to 30."""
+"""Conic programmes of one descent. The robots of example-robot-data take 5 to 30."""
 _STARTS, _START_SPREAD = 2, 0.3
-"""Searches from q0 and from postures beside it, by up to so many rad or m, if the first fails."""
+"""Starts of a search: q0 and, if that fails, a random posture up to 0.3 rad or m beside it."""
 _MAX_PROGRAMMES_OF_CALL = 3 * _STARTS * 2 * _MAX_PROGRAMMES
 """Three searches (near, with shared loads, anywhere), each from all starts in two descents."""
 
@@ -68,8 +71,8 @@ class Equilibrium:
         normal: Normal forces (c,) of all contacts in N, zero where open. Redundant contacts share
             loads as they do in a run from this state.
         friction: Friction forces (c, 2) in N along the tangents of each surface.
-        residual: Largest violation of the equations of motion, relative to the weight, and of
-            closed gaps in m.
+        residual: Largest violation, at most 1e-9: of the equations of motion relative to the
+            weight, of closed gaps in m, and of open gaps, by their depth in m.
         distance: Largest change of a coordinate from q0, rad or m.
     """
 
@@ -124,9 +127,12 @@ def equilibrium(
         The equilibrium, with the forces as a run shares them among redundant contacts.
 
     Raises:
-        InputError: If a contact of the mode slides, if q0 is no posture of the robot, or if no
-            equilibrium is found within `reach`; the message then has the distance of the nearest
-            one that was found, or what is left of the equations at the best posture.
+        UnknownNameError: If the system lacks the mode.
+        InputError: If the system is pushed by wrenches, if a number is out of range, if a contact
+            of the mode slides, if q0 is no posture of the robot, or if no equilibrium is found
+            within `reach`. The last message has the distance of the nearest one that was found,
+            the loads by which redundant contacts miss the margins, or what is left of the
+            equations at the best posture.
     """
     if isinstance(system, PushedSystem):
         raise InputError("system must be without wrenches, got a pushed one: give `system.own`")
@@ -153,6 +159,7 @@ def equilibrium(
         return _equilibrium_at(problem, point, violation)
     limits = f"with torque={torque:g}, force={force:g}, share={share:g}"
     if reach != np.inf:
+        # Only for the message: whether a larger reach would help.
         far, far_violation = _search(problem, np.inf, count)
         if far_violation <= _MAX_VIOLATION and problem.distance(far) > reach:
             raise InputError(
@@ -160,7 +167,7 @@ def equilibrium(
                 f"{limits}:\nthe nearest that was found is {problem.distance(far):.3g} away, at "
                 f"{problem.farthest_coordinate(far)}: start nearer to it, or give a larger reach"
             )
-    if violation <= _MAX_VIOLATION:
+    if violation <= _MAX_VIOLATION:  # the equations hold, but the shared loads miss the margins
         normal, _ = problem.shared_loads(point)
         raise InputError(
             f"no equilibrium was found near q0 in mode {mode!r}, {limits}:\nits redundant contacts "
@@ -192,10 +199,11 @@ def _search(
 ) -> tuple[StaticPoint, float]:
     """Return the best point found within `reach` of q0, and its violation.
 
-    The violation is that of `StaticProblem.violation` plus what exceeds `reach`. A search that
-    ends off the equations, as it may where torques matter much more than the posture, goes on to
-    the posture next to its end that solves them. One that fails is repeated from beside q0: at a
-    stretched leg the linearised equations do not show the way.
+    The violation is that of `StaticProblem.violation` plus the distance beyond `reach`. A descent
+    that ends off the equations, as it may where torques matter much more than the posture, is
+    followed by a second one to the nearest posture that solves them. If both fail, they are
+    repeated from beside q0: at a stretched leg the first derivative of the leg's length is zero,
+    and the linearised equations do not tell how to bend it.
     """
     rng = np.random.default_rng(0)
     best, least = problem.start(np.zeros(problem.nv)), np.inf
@@ -217,14 +225,14 @@ def _search(
 def _descend(
     problem: StaticProblem, point: StaticPoint, reach: float, count: _ProgrammeCount
 ) -> StaticPoint:
-    """Return the end of one search by sequential convex programming, feasible or not."""
+    """Return the last point of one descent by sequential convex programming, feasible or not."""
     radius, penalty = _FIRST_RADIUS, problem.first_penalty
     max_penalty = _PENALTY_RANGE * penalty
     merit = problem.merit(point, penalty)
     for _ in range(_MAX_PROGRAMMES):
         count.add()
         trial = problem.trial(point, penalty, radius, reach)
-        if trial is None:
+        if trial is None:  # limits exclude each other, or the conic programme breaks down
             break
         decrease = merit - trial.predicted
         violated = merit - problem.merit(point, 0.0)

@@ -30,14 +30,21 @@ from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.symmetry import Symmetry
 
 _TOLERANCE = 1e-6
-"""Default of `limb_symmetry`: a URDF writes six digits."""
+"""Default deviation from symmetry that `limb_symmetry` accepts: a URDF writes six digits."""
 _ROUNDING = 1e-9
-"""Entries of V nearer than this to -1, 0 or 1 are these: it is far above the rounding of a URDF."""
+"""Distance of an entry of V from -1, 0 or 1 below which it is set to that number.
+
+It is far above the rounding of the decomposition (1e-15), and far below that of a URDF (1e-6),
+which stays in V."""
 _STATES, _SEED = 5, 0
 """Random states at which the symmetry is checked, and their seed."""
+_DIFFERENT = 0.5
+"""Deviation of actuation matrices that differ: their entries are 0 and 1, or -1 when mirrored."""
 _LEAST_DIAGONAL = 1e-9
 """Smallest entry of the diagonal of M, relative to the largest, by which errors are scaled."""
 _OPPOSITE = {SLIP_PLUS: SLIP_MINUS, SLIP_MINUS: SLIP_PLUS, "slips+": "slips-", "slips-": "slips+"}
+_LEAVES = " leaves its piece"
+"""End of the name of a guard at which a contact leaves its tread of `Stairs`."""
 _COEFFICIENTS = (
     "friction",
     "static_friction",
@@ -77,8 +84,10 @@ def limb_symmetry(
 
     Raises:
         UnknownNameError: If the system lacks a name.
-        InputError: If a name is in several pairs, if joints or contacts of a pair are of different
-            kinds, or if the robot is not symmetric within `tolerance`; with the deviations.
+        InputError: If the normal is zero, if a name is in several pairs, if joints or contacts of a
+            pair are of different kinds, if contacts of a pair have different coefficients, if one
+            joint of a pair has a motor and the other none, or if the robot is not symmetric within
+            `tolerance`; the message has the deviations.
     """
     robot = system.robot
     number("tolerance", tolerance, above=0.0)
@@ -91,10 +100,8 @@ def limb_symmetry(
     partners = _pairs("joints", joints, robot.joint_names)
     mirror = _mirror(robot, partners, axis / np.linalg.norm(axis))
     inputs = np.linalg.pinv(robot.actuation) @ mirror.velocities @ robot.actuation
-    if (
-        np.abs(robot.actuation @ inputs - mirror.velocities @ robot.actuation).max(initial=0.0)
-        > 0.5
-    ):
+    unmatched = robot.actuation @ inputs - mirror.velocities @ robot.actuation
+    if np.abs(unmatched).max(initial=0.0) > _DIFFERENT:
         raise InputError("joints: of each pair both or none must have a motor, which is not so")
     signs = _check(system, mirror, order, tolerance)
     flipped = frozenset(name for name, sign in zip(names, signs, strict=True) if sign < 0.0)
@@ -102,7 +109,7 @@ def limb_symmetry(
         way: np.eye(2 * robot.nv)[robot.velocity_index(joint)]
         for way, joint in (free or {}).items()
     }
-    curved = robot.nq != robot.nv
+    curved = robot.nq != robot.nv  # then maps of coordinates and of perturbations differ
     return Symmetry(
         np.kron(np.eye(2), mirror.velocities),
         inputs,
@@ -115,7 +122,10 @@ def limb_symmetry(
 
 
 class _Mirror(NamedTuple):
-    """The maps of coordinates S (nq, nq) and of velocities V (nv, nv), and the error of axes."""
+    """The maps of coordinates S (nq, nq) and velocities V (nv, nv).
+
+    The error is the largest entry of X J_i - J_p(i) B_i over all joints, in m and without unit.
+    """
 
     coordinates: Array
     velocities: Array
@@ -183,9 +193,13 @@ def _coordinate_block(kind: str, block: Array) -> Array:
 def _check(
     system: ContactSystem, mirror: _Mirror, order: tuple[int, ...], tolerance: float
 ) -> list[float]:
-    """Return the sign with which the sliding velocity of each contact along one direction is seen.
+    """Return for each contact the sign of sliding at its mirrored contact, relative to its own.
 
-    Raises `InputError` if the robot and its contacts are not symmetric within the tolerance.
+    It is -1 where the mirrored motion slides the other way along the one direction of a contact in
+    the plane. A contact with two directions or none has 1: its modes know no direction.
+
+    Raises:
+        InputError: If the robot and its contacts are not symmetric within the tolerance.
     """
     robot, contacts, rng = system.robot, system.contacts, np.random.default_rng(_SEED)
     v_map = mirror.velocities
@@ -242,13 +256,25 @@ def _unlike(system: ContactSystem, i: int, j: int, what: str) -> str:
 
 
 def _mirrored_mode(order: tuple[int, ...], flips: tuple[bool, ...], key: ModeKey) -> ModeKey:
-    """Return the mode of the mirrored motion: contacts exchanged, signs of sliding changed."""
+    """Return the mode of the mirrored motion: contacts exchanged, signs of sliding changed.
+
+    Args:
+        order: For each contact, the one whose mode it has in the mirrored motion.
+        flips: For each contact, whether its sign of sliding changes.
+        key: Mode of the motion.
+    """
     assert isinstance(key, tuple)
     return tuple(_OPPOSITE.get(key[i], key[i]) if flips[i] else key[i] for i in order)
 
 
 def _mirrored_guard(swapped: Mapping[str, str], flipped: frozenset[str], name: str) -> str:
-    """Return the guard of the mirrored motion; names are "<contact> closes" and so on."""
+    """Return the guard of the mirrored motion; names are "<contact> closes" and so on.
+
+    Names of contacts without a partner, and "sliding jams", remain.
+    """
+    if name.endswith(_LEAVES):
+        contact = name.removesuffix(_LEAVES)
+        return swapped.get(contact, contact) + _LEAVES
     contact, space, what = name.rpartition(" ")
     seen = _OPPOSITE.get(what, what) if contact in flipped else what
     return swapped.get(contact, contact) + space + seen

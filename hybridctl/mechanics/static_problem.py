@@ -19,9 +19,10 @@ from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 
 _MAX_EXCESS = 1e-6
-"""Forces, relative to the weight, by which contacts may exceed their margins.
+"""Accepted excess of contact forces over their margins, relative to the weight.
 
-A run finds them with the mass matrix, whose condition makes 1e-9 of them."""
+`shared_loads` solves for the forces with the mass matrix, whose condition number makes their error
+about 1e-9 of the weight. The distance of 1e3 from that is a choice."""
 _FORCE_WEIGHT = 1e-6
 """Weight of squared contact forces, relative to the weight, against rad^2 and m^2."""
 _LEAST_PENALTY = 1e2
@@ -30,7 +31,7 @@ _LEAST_PENALTY = 1e2
 It has to exceed the multipliers of the equations, r |u| W, where |u| is usually some W / 10 in N m;
 so it begins with r W^2, which is 100 for a robot of 1 kN at r = 1e-4."""
 _MAX_COORDINATE = 1e100
-"""Joint limits beyond are none: Pinocchio writes 1.8e308 where a model has none."""
+"""Size of a joint limit, rad or m, above which there is none: Pinocchio then has 1.8e308."""
 
 
 class StaticMargins(NamedTuple):
@@ -42,7 +43,10 @@ class StaticMargins(NamedTuple):
 
 
 class StaticPoint(NamedTuple):
-    """A posture q (nq,), inputs (nu,) and forces along the held rows (m,), both per weight."""
+    """A posture q (nq,), with inputs (nu,) and contact forces (m,) divided by the weight.
+
+    Forces are along the rows of closed contacts, as in `ContactPhase.held_rows`.
+    """
 
     q: Array
     inputs: Array
@@ -60,9 +64,10 @@ class StaticTrial(NamedTuple):
 class StaticProblem:
     """The equations of rest of a mode and the limits of their solution.
 
-    Unknowns of each programme are d (nv), a step of the posture, and the inputs and forces per
-    weight. Residuals (nv + k) are those of the equations per weight and the gaps of the k closed
-    contacts in m.
+    Unknowns (n = nv + nu + m) of each programme are d (nv), a step of the posture, and the inputs
+    (nu) and forces (m) per weight. Residuals (nv + k) are those of the equations per weight,
+    :math:`(h - S u - J^T f) / W`, and the gaps of the k closed contacts in m. Instances do not
+    change: `stay_near` and `with_shared_loads` return others.
     """
 
     def __init__(
@@ -94,20 +99,24 @@ class StaticProblem:
         self._load_weights = np.repeat(weights, [robot.nv, robot.nu, len(self._held)])
 
     def stay_near(self, point: StaticPoint) -> StaticProblem:
-        """Return the same problem with the objective to stay near a point, whatever the torques."""
+        """Return the same problem with the objective to stay near a point instead of q0.
+
+        Inputs have the small weight of forces, which only makes them unique. The reach is still
+        counted from q0.
+        """
         other = copy(self)
         other._preferred, other.first_penalty = point.q, _LEAST_PENALTY
         other._load_weights = np.where(self._load_weights > 0.0, _FORCE_WEIGHT, 0.0)
         return other
 
     def with_shared_loads(self) -> StaticProblem:
-        """Return the same problem with forces that redundant contacts share as in a run."""
+        """Return the same problem, with forces constrained to the distribution of a run."""
         other = copy(self)
         other._shares_loads = True
         return other
 
     def start(self, change: Array) -> StaticPoint:
-        """Return the point without loads at q0 changed by (nv,), moved into the joint limits."""
+        """Return the point without loads at q0 plus a change (nv,), moved into joint limits."""
         q = self._clipped(self._robot.integrate(self._q0, change))
         return StaticPoint(q, np.zeros(self._robot.nu), np.zeros(len(self._held)))
 
@@ -148,7 +157,10 @@ class StaticProblem:
         return forces
 
     def _residuals(self, point: StaticPoint) -> tuple[Array, Array, Array]:
-        """Return residuals (nv + k,), gaps of open contacts in m, and the Jacobian of all rows."""
+        """Return residuals (nv + k,), gaps of open contacts in m, and J of all contacts' rows.
+
+        The first rows of J are the gradients of the gaps, one for each contact.
+        """
         still, inputs = np.zeros(self.nv), self._weight * point.inputs
         values = self._system.dynamics.terms.values(point.q, still, inputs)
         net = values.drive + values.jacobian.T @ self._along_all_rows(point)
@@ -158,9 +170,11 @@ class StaticProblem:
     def trial(
         self, point: StaticPoint, penalty: float, radius: float, reach: float
     ) -> StaticTrial | None:
-        """Return the minimum of the convex model around a point, or None if limits exclude it.
+        """Return the minimum of the convex model around a point, None where there is none.
 
-        Unknowns are those n of the class, and a violation of each residual and each open gap.
+        There is none where limits exclude each other, or where the numerics of the conic programme
+        break down. Unknowns are those n of the class, and a slack s >= 0 for each residual and
+        each open gap: |residual| <= s, gap >= -s. The sum of the slacks is penalised.
 
         Args:
             point: Where the equations are linearised.
@@ -178,21 +192,22 @@ class StaticProblem:
         change_slope, gap_slope = np.zeros((nv, n)), np.zeros((depths, n))
         change_slope[:, :nv] = robot.difference_jacobians(self._preferred, point.q)[1]
         gap_slope[:, :nv] = jacobian[self._open]
-        soft = np.concatenate((slopes, -slopes, gap_slope))
-        violated = np.eye(count + depths)
-        tie = np.concatenate((violated[:count], violated))
+        penalised = np.concatenate((slopes, -slopes, gap_slope))
+        slacks = np.eye(count + depths)
+        slacks_of_rows = np.concatenate((slacks[:count], slacks))
         hard, hard_offset = self._limits(point, jacobian, radius, reach)
         cones, kinds = self._in_cones
-        kept = np.zeros((len(hard) + len(cones), n))
-        kept[: len(hard)], kept[len(hard) :, n - len(self._held) :] = hard, cones
-        none = np.zeros((len(kept), len(violated)))
-        rows = np.block([[soft, tie], [np.zeros((len(violated), n)), violated], [kept, none]])
-        offsets = (offset, -offset, open_gaps, np.zeros(len(violated)), hard_offset)
+        exact = np.zeros((len(hard) + len(cones), n))
+        exact[: len(hard)], exact[len(hard) :, n - len(self._held) :] = hard, cones
+        no_slack = np.zeros((len(exact), len(slacks)))
+        signs = np.zeros((len(slacks), n))
+        rows = np.block([[penalised, slacks_of_rows], [signs, slacks], [exact, no_slack]])
+        offsets = (offset, -offset, open_gaps, np.zeros(len(slacks)), hard_offset)
         hessian = np.zeros((rows.shape[1], rows.shape[1]))
         hessian[:n, :n] = change_slope.T @ change_slope + np.diag(self._load_weights)
         found = ConeProgramme(
             hessian,
-            np.concatenate((change_slope.T @ change, np.full(len(violated), penalty))),
+            np.concatenate((change_slope.T @ change, np.full(len(slacks), penalty))),
             rows,
             np.concatenate((*offsets, np.zeros(len(cones)))),
             [clarabel.NonnegativeConeT(len(rows) - len(cones)), *kinds],
@@ -246,17 +261,18 @@ class StaticProblem:
         return np.concatenate(rows), np.concatenate(offsets)
 
     def _sharing_rows(self, point: StaticPoint, jacobian: Array) -> Array:
-        """Return rows (., m) that vanish on forces shared as `equations` says, near a point.
+        """Return rows (., m) that vanish on the contact-force distribution of a run.
 
-        Of forces with one effect those of least sum f_i^2 / w_i have f / w orthogonal to all forces
-        without effect; w follows from the normal forces of equal weights.
+        Of all forces with the same J^T f, a run has those of least sum f_i^2 / w_i (see
+        `equations.friction_weights`). For these f / w is orthogonal to the null space of J^T. The
+        weights w are those of the distribution with equal weights at this point.
         """
         idle = null_space(jacobian[self._held].T)
         even = point.forces - idle @ (idle.T @ point.forces)
         return np.asarray((idle / friction_weights(self._phase, even)[:, None]).T)
 
     def _clipped(self, q: Array) -> Array:
-        """Return a posture with joints of one degree of freedom moved into their limits."""
+        """Return a normalized posture, with joints of one degree of freedom within their limits."""
         q = np.array(self._robot.normalize(q))
         limited = np.isfinite(self._lower) | np.isfinite(self._upper)
         places = self._robot.passive.coordinate[limited]
@@ -277,7 +293,10 @@ class StaticProblem:
         return forces[: len(self._modes)], dynamics.tangential(forces)
 
     def keeps_margins(self, point: StaticPoint) -> bool:
-        """Return whether normal forces and friction are within the margins as loads are shared."""
+        """Return whether normal forces and friction, distributed as in a run, are within margins.
+
+        The torque limit is not checked: it is a constraint of each programme.
+        """
         normal, friction = self.shared_loads(point)
         closed, slack = self._closed, _MAX_EXCESS * self._weight
         used, static = np.linalg.norm(friction, axis=1)[closed], self._phase.friction.static
@@ -290,8 +309,8 @@ class StaticProblem:
 def _joint_limits(robot: Robot) -> tuple[Array, Array]:
     """Return lower and upper limits (nv,) of the coordinates of joints with one, rad or m.
 
-    They are infinite where a joint has none, has several degrees of freedom or turns without end,
-    and where both are equal: so reads a URDF that gives a joint's effort but no limits.
+    They are infinite where a joint has no limits, has several degrees of freedom or turns without
+    end, and where both are equal: a URDF that gives a joint's effort but no limits reads as zeros.
     """
     model = robot.model
     lower, upper = np.full(robot.nv, -np.inf), np.full(robot.nv, np.inf)

@@ -90,6 +90,7 @@ def test_signs_of_a_floating_base_and_of_joints():
     np.testing.assert_array_equal(coordinates, np.diag([1.0, -1, 1, -1, 1, -1, 1]))
     assert symmetry.mode(("stick", "open")) == ("open", "stick")
     assert symmetry.guard("left slips") == "right slips"
+    assert symmetry.guard("left leaves its piece") == "right leaves its piece"
 
 
 @pytest.mark.parametrize("knee", ["revolute", "continuous"])

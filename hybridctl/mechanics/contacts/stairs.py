@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import cached_property, reduce
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import casadi as ca
@@ -18,22 +18,24 @@ from hybridctl.mechanics.contacts.surfaces import ByValue, Expression, Level, Su
 _SAME_HEIGHT = 1e-12
 """In m: heights of treads that differ by less are one height, written with other roundings."""
 _LEAST_RISE = 1e-4
-"""In m: lowest step of stairs. A mode tolerates gaps of 1e-5 m, and its nearest tread must be
-certain."""
+"""In m: lowest step of stairs. A mode tolerates gaps of 1e-5 m (`contact_mode.OFF_MODE`), and the
+tread nearest in height must be the one that is touched."""
 _EDGE_WIDTH = 1e-9
-"""In m: a point this close to an edge is above the lower tread; rounding of places is 1e-15 m."""
+"""In m: a point this close to an edge counts as above the lower tread. Rounding of positions is
+1e-15 m."""
 _AT_RISER = 1e-6
-"""In m: distance from an edge, and from the treads beside it, at which a point is at the riser.
-Event times, known to 1e-9 s, leave less of the one, and a point that lands less of the other."""
+"""In m, with two uses. A point is at a riser if it is no farther than this from the edge along x,
+and farther than this from the heights of both treads. The position error of an event, whose time
+is known to 1e-9 s, is below the first; the gap of a point that lands is below the second."""
 
 
 @runtime_checkable
 class PiecewiseSurface(Surface, Protocol):
     """A surface of smooth pieces, between which its distance jumps.
 
-    The piece of a point that is in contact follows from the point alone: its height tells on which
-    piece it is, also just beyond the border of that piece, where the surface is elsewhere. There it
-    leaves the piece.
+    The piece that a point touches follows from its position alone: it is the piece nearest in
+    height, also just beyond that piece's border, where `distance` is that of another piece. The
+    contact leaves its piece where the margin falls through zero.
     """
 
     @property
@@ -58,7 +60,10 @@ class PiecewiseSurface(Surface, Protocol):
         ...
 
     def piece_expressions(self, r: Expression) -> tuple[Expression, Expression]:
-        """Return the piece distance and the margin (1, 1) of a point (3, 1)."""
+        """Return the piece distance and the margin (1, 1) of a point (3, 1).
+
+        Called only where `has_borders` is true.
+        """
         ...
 
 
@@ -68,13 +73,20 @@ class Stairs(ByValue, Level):
 
     .. math:: \phi = z - h(x), \qquad h = z_i \text{ for } e_i < x < e_{i+1} .
 
-    edges (n,): e_1 < .. < e_n, m. heights (n + 1,): of the treads from the one before e_1 on, m.
-    phi jumps at an edge, which belongs to the lower tread, to 1e-9 m. A contact that slides over
-    an edge leaves its tread: it opens above a lower tread. Risers are no part of the surface: what
-    runs into one ends the run in a `RiserError`.
+    phi jumps at an edge. The strip of 1e-9 m beside an edge belongs to the lower tread. A contact
+    that slides over an edge leaves its tread: it opens above a lower tread. Risers are no part of
+    the surface: what runs into one ends the run in a `RiserError`.
 
     Neighbouring treads of one height are one tread. Heights differ by at least 1e-4 m otherwise,
     ten times what a mode tolerates of a gap: the height of a contact tells on which tread it is.
+
+    Attributes:
+        edges: Places e_1 < .. < e_n along x, (n,), m.
+        heights: Of the treads (n + 1,), from the one before e_1 on, m.
+
+    Raises:
+        InputError: If edges do not increase by more than 2e-9 m, or if heights differ by less than
+            1e-4 m but are not equal.
     """
 
     edges: Any
@@ -95,66 +107,78 @@ class Stairs(ByValue, Level):
         object.__setattr__(self, "heights", heights)
 
     def expression(self, r: Expression) -> Expression:
-        """The signed distance phi of the point r (3, 1)."""
-        edges = self._edges_of_lower_treads()
+        """Return the signed distance phi of the point r (3, 1), m."""
+        edges = self._edges_of_lower_treads
         rises = zip(edges.tolist(), np.diff(self.heights).tolist(), strict=True)
         return r[2] - self.heights[0] - sum(rise * (r[0] >= edge) for edge, rise in rises)
 
     def distance(self, r: Array) -> Array:
-        """The heights z - h(x) above the ground."""
-        edges = self._edges_of_lower_treads()
+        """Return the heights z - h(x) above the ground (n,), m."""
+        edges = self._edges_of_lower_treads
         return np.asarray(r[:, 2] - self.heights[edges.searchsorted(r[:, 0], "right")])
 
+    @cached_property
     def _edges_of_lower_treads(self) -> Array:
-        """Return the edges (n,), moved by `_EDGE_WIDTH` into the higher tread.
+        """The edges (n,) in m, moved by `_EDGE_WIDTH` into the higher tread.
 
-        A contact that leaves its tread is at the edge to rounding. It is above the lower tread
-        then, whatever the rounding, and does not land on the tread that it has left.
+        A contact that leaves its tread is at the edge to rounding. So it is above the lower tread,
+        whatever the rounding, and does not land again on the tread that it has left.
         """
         return np.asarray(self.edges + _EDGE_WIDTH * np.sign(np.diff(self.heights)))
 
     def normal(self, r: Array) -> Array:
-        """The upward normals."""
+        """Return the upward normals (n, 3)."""
         return np.broadcast_to(np.array([0.0, 0.0, 1.0]), r.shape)
+
+    @cached_property
+    def _treads(self) -> _Treads:
+        """The treads, where neighbours of one height are one tread."""
+        return _merge_treads(self.edges, self.heights)
 
     @property
     def has_borders(self) -> bool:
         """Whether there is more than one tread."""
-        return len(_treads(self).levels) > 1
+        return len(self._treads.levels) > 1
 
     def piece_distance(self, r: Array) -> Array:
         """Return the heights z - z_i (n,) above the treads that are nearest in height."""
-        treads = _treads(self)
+        treads = self._treads
         return np.asarray(r[:, 2] - treads.levels[treads.level_of(r[:, 2])])
 
     def margin(self, r: Array) -> Array:
-        """Return how far x is from the border of all treads of that height, (n,)."""
+        """Return distances (n,) in m along x from the ends of the nearest tread of that height.
+
+        Positive on the tread, negative beyond it.
+        """
         return self._margins(r)[0]
 
     def margin_gradient(self, r: Array) -> Array:
-        """Return the gradients (n, 3): plus or minus e_x."""
+        """Return the gradients (n, 3): e_x before the middle of the tread, -e_x after it."""
         return np.asarray(self._margins(r)[1][:, None] * np.array([1.0, 0.0, 0.0]))
 
     def _margins(self, r: Array) -> tuple[Array, Array]:
         """Return the margins (n,) and their derivatives by x (n,)."""
-        treads, each = _treads(self), np.arange(len(r))
+        treads, each = self._treads, np.arange(len(r))
         behind, ahead = r[:, :1] - treads.starts, treads.ends - r[:, :1]
         inside = np.minimum(behind, ahead)
-        inside[treads.level_of(r[:, 2])[:, None] != treads.level] = -np.inf
+        inside[treads.level_of(r[:, 2])[:, None] != treads.level] = -np.inf  # of other heights
         k = inside.argmax(axis=1)
         return inside[each, k], np.where(behind[each, k] < ahead[each, k], 1.0, -1.0)
 
     def is_at_riser(self, r: Array) -> NDArray[np.bool_]:
-        """Return whether points are at an edge, between the heights of its two treads."""
-        treads, height = _treads(self), r[:, 2:]
+        """Return whether points (n, 3) are at an edge, between the heights of its two treads."""
+        treads, height = self._treads, r[:, 2:]
         low = np.minimum(treads.heights[:-1], treads.heights[1:]) + _AT_RISER
         high = np.maximum(treads.heights[:-1], treads.heights[1:]) - _AT_RISER
         at = np.abs(r[:, :1] - treads.ends[:-1]) <= _AT_RISER
         return np.asarray((at & (low < height) & (height < high)).any(axis=1))
 
     def piece_expressions(self, r: Expression) -> tuple[Expression, Expression]:
-        """Return the height above the nearest tread, and the margin, of the point r (3, 1)."""
-        treads = _treads(self)
+        """Return the height above the tread nearest in height, and the margin, of r (3, 1).
+
+        There is more than one tread: the margin of a single one, without ends, is not defined.
+        """
+        treads = self._treads
         margins: list[Expression] = []
         for level in range(len(treads.levels)):
             own = treads.level == level
@@ -179,9 +203,9 @@ class _Treads(NamedTuple):
     Attributes:
         starts, ends: Of each of m treads along x, m; infinite for the first and the last.
         heights: Of each tread, (m,), m.
-        levels: Heights that differ, in order, (k,), m.
-        level: Which of these each tread has, (m,).
-        halfway: Between each two levels, (k - 1,), m.
+        levels: Distinct heights, increasing, (k,), m.
+        level: Index in `levels` of each tread's height, (m,).
+        halfway: Heights halfway between successive levels, (k - 1,), m.
     """
 
     starts: Array
@@ -192,17 +216,22 @@ class _Treads(NamedTuple):
     halfway: Array
 
     def level_of(self, z: Array) -> Indices:
-        """Return which level is nearest to heights (n,)."""
+        """Return the indices of the levels nearest to heights z (n,)."""
         return np.asarray(self.halfway.searchsorted(z, "left"))
 
 
-@lru_cache
-def _treads(stairs: Stairs) -> _Treads:
-    found = np.unique(stairs.heights)
+def _merge_treads(edges: Array, heights: Array) -> _Treads:
+    """Return the treads of stairs, where neighbours of one height are one tread.
+
+    Args:
+        edges: Edges of the stairs (n,), m.
+        heights: Heights of the treads between them (n + 1,), m.
+    """
+    found = np.unique(heights)
     levels = found[np.diff(found, prepend=-np.inf) > _SAME_HEIGHT]
     halfway = 0.5 * (levels[1:] + levels[:-1])
-    level = halfway.searchsorted(stairs.heights, "left")
+    level = halfway.searchsorted(heights, "left")
     steps = np.diff(level) != 0
-    edges, level = stairs.edges[steps], level[np.append(True, steps)]
+    edges, level = edges[steps], level[np.append(True, steps)]
     ends, starts = np.append(edges, np.inf), np.append(-np.inf, edges)
     return _Treads(starts, ends, levels[level], levels, level, halfway)
