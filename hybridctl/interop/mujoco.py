@@ -27,7 +27,7 @@ from hybridctl.hybrid.plant import Sample
 from hybridctl.mechanics.contacts.contact import WORLD, Contact, checked_contacts
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere
 from hybridctl.mechanics.multibody.bodies import MovingBody
-from hybridctl.mechanics.multibody.mjcf import load_mujoco
+from hybridctl.mechanics.multibody.mjcf import load_mujoco, mujoco_warnings_logged
 from hybridctl.mechanics.multibody.robot import Robot
 
 _POINT = 1e-3  # m, radius of the sphere that stands for a contact point
@@ -200,7 +200,8 @@ class MujocoPlant:
         x = vector("state", state, robot.nq + robot.nv)
         self._engine.mj_resetData(self.model.model, data)
         data.qpos[:], data.qvel[:] = self.model.to_engine(x)
-        self._engine.mj_forward(self.model.model, data)
+        with mujoco_warnings_logged():
+            self._engine.mj_forward(self.model.model, data)
         self._begun, self._count = number("time", time), 0
         return self._sample()
 
@@ -211,7 +212,8 @@ class MujocoPlant:
         """
         data = self._data
         data.qfrc_applied[:] = self.model.actuation @ np.asarray(u, dtype=np.float64)
-        self._engine.mj_step(self.model.model, data, nstep=self._substeps)
+        with mujoco_warnings_logged():
+            self._engine.mj_step(self.model.model, data, nstep=self._substeps)
         self._count += 1
         if not all_finite(data.qvel) or data.warning[self._diverging].number:
             raise SimulationError(f"MuJoCo diverges before t = {self._sample().time:.6g} s")
@@ -246,7 +248,8 @@ def _compiled(made: MujocoModel) -> Any:
     bodies = _bodies(spec, robot, tree.bodies, tree.armature)
     for i, contact in enumerate(made.contacts):
         _pair(spec, bodies, made, i, contact)
-    return spec.compile()
+    with mujoco_warnings_logged():
+        return spec.compile()
 
 
 def _bodies(

@@ -259,6 +259,17 @@ def test_efforts_of_actuators_add_up_and_one_without_a_limit_has_none(second):
         assert (model.lowerEffortLimit[0], model.upperEffortLimit[0]) == (-most, most)
 
 
+def test_warnings_of_mujoco_are_logged_and_write_no_file(tmp_path, monkeypatch, caplog):
+    """MuJoCo's own handler would write MUJOCO_LOG.TXT into the working folder."""
+    mujoco = pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+    text = PLAIN.replace("<mujoco>", '<mujoco><compiler settotalmass="7"/>')
+    assert Robot.from_mjcf(text).mass == pytest.approx(7.0, rel=1e-12)
+    assert list(tmp_path.iterdir()) == []
+    assert "settotalmass" in caplog.text
+    assert mujoco.get_mju_user_warning() is None
+
+
 def test_a_urdf_is_named_as_such():
     with pytest.raises(FileFormatError, match=r"got <robot>; use Robot\.from_urdf"):
         Robot.from_mjcf('<robot name="r"><link name="a"/></robot>')

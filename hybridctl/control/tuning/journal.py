@@ -119,10 +119,8 @@ class Journal:
             header, *lines = whole.decode().splitlines()
             stored = dict(json.loads(header))
             for line in lines:
-                key, values, *code = json.loads(line)
-                # `put` always writes the digest. No reason or test is known for taking a line
-                # without one as a result of this code.
-                if code in ([], [self._code]):
+                key, values, code = json.loads(line)
+                if code == self._code:
                     self._known[key] = tuple(values)
                 else:
                     self.others += 1

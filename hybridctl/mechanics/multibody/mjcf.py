@@ -13,8 +13,10 @@ quaternion as (w, x, y, z) and the linear velocity in the world.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -27,6 +29,7 @@ from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape, Kind
 
+_LOG = logging.getLogger(__name__)
 _FREE, _BALL, _SLIDE, _HINGE = range(4)
 """Values of MuJoCo's enumeration `mjtJoint`."""
 _SHAPE_KINDS: dict[str, Kind] = {"SPHERE": "sphere", "BOX": "box", "CAPSULE": "capsule"}
@@ -73,6 +76,24 @@ def load_mujoco() -> Any:
         return import_module("mujoco")
     except ImportError as error:
         raise InputError('MuJoCo needs `pip install "hybridctl[mujoco]"`') from error
+
+
+@contextmanager
+def mujoco_warnings_logged() -> Iterator[None]:
+    """Send MuJoCo's warnings in the block to the log "hybridctl".
+
+    By default MuJoCo writes them to the file MUJOCO_LOG.TXT in the working folder, which is the
+    user's. A handler of the user's own stays.
+    """
+    mujoco = load_mujoco()
+    if mujoco.get_mju_user_warning() is not None:
+        yield
+        return
+    mujoco.set_mju_user_warning(lambda text: _LOG.warning("MuJoCo: %s", text))
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(None)
 
 
 def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> CompiledRobot:
@@ -133,9 +154,10 @@ def _compile(mjcf: str | os.PathLike[str]) -> Any:
         raise FileFormatError(f"mjcf must be a <mujoco> model, got <{tag}>{other}")
     kind = load_mujoco().MjModel
     try:
-        if text is mjcf:  # the argument is the text itself, not a path
-            return kind.from_xml_string(text)
-        return kind.from_xml_path(os.fspath(mjcf))
+        with mujoco_warnings_logged():
+            if text is mjcf:  # the argument is the text itself, not a path
+                return kind.from_xml_string(text)
+            return kind.from_xml_path(os.fspath(mjcf))
     except ValueError as error:
         reason = " ".join(str(error).split())
         raise FileFormatError(f"mjcf is not compiled by MuJoCo: {reason}") from error

@@ -202,7 +202,8 @@ class Robot:
                 joint), "gravcomp", "plugin", or the name of one element.
 
         Returns:
-            The robot; `keyframes` has its configurations, with "qpos0" as the file's own.
+            The robot; `keyframes` has its configurations, with "qpos0" as that of the
+            file itself unless a keyframe has this name.
 
         Raises:
             FileFormatError: The file is no MJCF that MuJoCo compiles.
