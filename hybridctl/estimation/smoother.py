@@ -122,7 +122,7 @@ Notes = list[tuple[float, str]]
 
 
 def _dropped(result: FilterResult) -> Notes:
-    """Return a note for each value after which hypotheses of more than `DOUBT` in all were dropped."""
+    """Return a note for each value after which more than `DOUBT` of probability was dropped."""
     found = [(step.time, step.hypotheses[0].dropped) for step in result.steps]
     text = "hypotheses of a probability of {:.2g} were dropped, and are not smoothed"
     return [(time, text.format(p)) for time, p in found if p > DOUBT]
