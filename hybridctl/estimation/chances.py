@@ -127,7 +127,10 @@ class Truncation(NamedTuple):
 def find_truncation(
     model: Model, e: Estimate, unfired: Sequence[str], fired: Sequence[str], law: InputLaw
 ) -> Truncation | None:
-    """Return the guard that cuts the most off an estimate, None where no guard does.
+    """Return the guard that cuts the most off an estimate, None without such a guard.
+
+    None too where the guard with the least g / deviation has no variance: then no value changes
+    what is known of its sign.
 
     Of several guards only one is taken, as the probability that a normal distribution has all of
     them positive has no closed form. The product of the probabilities of each is another number,
@@ -152,7 +155,7 @@ def find_truncation(
     deviations = np.sqrt(np.maximum(variances, _TINY))
     k = int((g / deviations).argmin())
     if not variances[k] > 0.0:
-        return None  # no value changes what is known of this guard
+        return None
     gradient = point.guard_jacobian.state[rows[k]]
     curvature = _TURN**2 * float(gradient**2 @ np.diag(e.covariance))
     return Truncation(float(g[k]), gradient, max(float(variances[k]), curvature))

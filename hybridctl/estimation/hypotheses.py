@@ -13,12 +13,11 @@ or back from an event that is still to come. From one hypothesis others part
 The probability of each comes from the guard's value g and its variance,
 :math:`\Phi(\pm g / \sqrt{g_x P g_x^T + \sigma_g^2})`; for the order of two guards, from the
 difference of their times. Below `LEAST` nothing parts. Weights sum to one before each value, and
-are multiplied with the density of the value under each hypothesis, so that the likelihood of a
-value integrates to one over the value. In the weights, a value that the gate rejects counts as one
-at the gate's limit. Of those that agree, in
-mode and within half a deviation in every coordinate, the likelier is kept with both weights, and
-of all the likeliest `bound`. With a bound of one there is the mean's own order alone, and notes say
-where another has more than `chances.DOUBT`.
+are multiplied by the density of the value under each hypothesis, so that the likelihood of a value
+integrates to one over the value. In the weights, a value that the gate rejects counts as one at the
+gate's limit. Of hypotheses that agree, in mode and within half a deviation in every coordinate, the
+likelier is kept with both weights, and of all the likeliest `bound`. With a bound of one there is
+the mean's own order alone, and notes say where another has more than `chances.DOUBT`.
 """
 
 from __future__ import annotations
@@ -60,7 +59,8 @@ from hybridctl.hybrid.laws import InputLaw
 HYPOTHESES = 1  # by default
 _UNTRIED = 4  # times as many as are kept, before a value has been compared with them
 _LOOKS = 2  # at hypotheses that have passed a guard, for each that is kept beside the first
-_LEAST_SIDE = -1e4  # of `side`: added to a weight and taken off again it costs 1e-12
+_LEAST_SIDE = -1e4
+"""Least logarithm of `Hypothesis.side`: rounding of weight - side + side is 1e-12 there."""
 
 Corrected = tuple[Estimate, Innovation]
 Predict = Callable[[Model, Estimate, float, InputLaw], StatePrediction]
@@ -200,7 +200,7 @@ def corrected(
         if own is not None:
             updated.append(own)
     if len(updated) == 1:
-        return (_settled(rules, updated[0], law, 0.0),)
+        return (_settled(rules, updated[0], law, 0.0),)  # its probability is one
     total = float(logsumexp([one.prior.weight for one in updated]))
     weights = [one.prior.weight - total + _log_density(rules, one, law) for one in updated]
     taken = [w for one, w in zip(updated, weights, strict=True) if one.innovation.accepted]
@@ -213,7 +213,8 @@ class _Updated(NamedTuple):
 
     Attributes:
         prior: The hypothesis before the value.
-        passed: Guards that are positive here, and with which others have gone on.
+        passed: Guards that are positive in this hypothesis, and that have fired in others that
+            have parted from it.
         residual: Residual of the value, linearised.
         estimate: Estimate after the value.
         innovation: Innovation of the value.
@@ -240,12 +241,12 @@ def _updated(
     Args:
         rules: The rules of the filter.
         h: The hypothesis before the value.
-        passed: Guards that are positive here, and with which others have gone on.
+        passed: As in `_Updated`.
         channel: Name of the measurement.
         value: The value (m,).
         law: The input.
-        residual: Residual of the likeliest hypothesis, an error of which ends the filter; None for
-            the others.
+        residual: Residual of the likeliest hypothesis; its correction may raise, which ends the
+            filter. None for the others, of which an error ends only that hypothesis.
     """
     if residual is not None:
         return _Updated(h, passed, residual, *rules.corrected_by(h.estimate, channel, residual))
@@ -257,7 +258,11 @@ def _updated(
 
 
 def _log_density(rules: Rules, one: _Updated, law: InputLaw) -> float:
-    """Return the log-density of a value given a hypothesis, as the weights count it."""
+    """Return the log-density of a value given a hypothesis, for its weight.
+
+    A hypothesis before its pending guards is cut off at these. Another is cut off at the guards by
+    which others have parted from it, and at those of its last event.
+    """
     found, h = _evidence(one.innovation), one.prior
     if not one.innovation.accepted:
         return found  # the value has not changed what is known of the guards
@@ -315,8 +320,8 @@ def _parted(
 ) -> list[Hypothesis]:
     """A prediction with events, and what else may have happened at each of them.
 
-    The likeliest orders alone are gone along, as many as hypotheses are kept beside the first. What
-    they weigh the prediction loses.
+    Only the likeliest orders are followed, as many as hypotheses are kept beside the first. The
+    weight of the prediction is reduced by their weights.
     """
     model, others, parts = rules.model, list[Hypothesis](), list[float]()
     orders = list[tuple[float, int, str]]()
@@ -412,7 +417,8 @@ def _early(
             found.append(_gone(h, way)._replace(log_weight=best.weight))
             look(len(found) - 1, best.weight)
     for k, names in enumerate(passed):
-        if names:  # what has gone on is no longer here
+        if names:
+            # The others have the probability that these guards have fired: the rest remains.
             h = found[k]
             left = chance_before(model, h.estimate, names, law)
             found[k] = h._replace(log_weight=h.log_weight + left)
@@ -420,7 +426,7 @@ def _early(
 
 
 def _settled(rules: Rules, one: _Updated, law: InputLaw, weight: float) -> Hypothesis:
-    """Return a hypothesis after a value, brought back into a mode.
+    """Return a hypothesis after a value, taken through events that the value has brought about.
 
     Args:
         rules: The rules of the filter.

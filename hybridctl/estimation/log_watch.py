@@ -1,4 +1,4 @@
-"""Ends a filter on a log that its model cannot explain, and says which unit is likely wrong.
+"""End a filter on a log that its model cannot explain, and name the unit that is likely wrong.
 
 A log in m that is read as mm does not fail: the filter loses the estimate again and again, and
 every loss costs many events. So innovations and integrator steps are counted while the filter runs.
@@ -23,36 +23,45 @@ _FAR_OFF = 10.0
 """Standard deviations: no innovation of a consistent filter is so large. Mean NIS of 20 to 50,
 which noise levels that are too small give on real impacts, is 4 to 7."""
 _JUDGED = (40, 200)
-"""Values after which a run is judged first and last. A wrong unit shows at once; a run that loses
-the estimate later goes on."""
+"""Numbers of values, from the start of a run, at which it is judged first and last. A wrong unit
+shows at once; a run that loses the estimate later goes on."""
 _FAR_OFF_SHARE = 0.25
-"""Share of values that are far off and end a run. Logs with a wrong unit have 0.4 to 0.6, sound
-ones none."""
+"""Share of values that are far off, above which a run ends. Logs with a wrong unit have 0.4 to 0.6,
+sound ones none."""
 _MOST_STEPS = 5_000
 """Integrator steps between two samples, of all hypotheses: usual are 1 to 30, and each takes 0.1 to
 10 ms. Logs with rare samples may take more, see `_TIMES_MEDIAN`."""
 _TIMES_MEDIAN = 100
 """Times the median of steps between samples, where that is more."""
 
-_TRIAL_ROWS = 40
+_TRIAL_ROWS = 40  # values in a trial, times the number of channels
 _TRIAL_STEPS = 1_000  # integrator steps in all of a trial, some seconds
 _TRIAL_FAR_OFF = 2  # values that may be far off in a trial whose unit is right
 _DEGREES = 180.0 / np.pi
+# By which values are multiplied in trials: of kilo, milli, hecto, centi, and of angles.
 _FACTORS = (1e3, 1e-3, 1e2, 1e-2, _DEGREES, 1.0 / _DEGREES)
 
 
 class TooManyStepsError(Exception):
-    """Raised through the filter, whose hypotheses survive a `SimulationError`, to `run_filter`."""
+    """Raised by `LogWatch.take_step` and caught by `run_filter`.
+
+    It is no `SimulationError`, because that would end one hypothesis of the filter, not the run.
+    """
 
 
 class LogWatch:
-    """Counts what a filter does on a log.
+    """Counts integrator steps and innovations of one run of a filter, and ends a hopeless run.
 
     `take_step` is called after each integrator step and `take_state` after each sample, in that
     order. Both raise an error that ends the run.
 
     Args:
-        trial: Whether the run is a short trial, which ends at its third value that is far off.
+        trial: Whether the run is a short trial, which ends at its third value that is far off, or
+            after 1,000 integrator steps.
+
+    Attributes:
+        far_off: Number of values by channel, of which the innovation is above 10 deviations.
+        values: Number of values so far, rejected ones included.
     """
 
     def __init__(self, *, trial: bool = False) -> None:
@@ -62,7 +71,15 @@ class LogWatch:
         self._steps, self._all, self._before = 0, 0, list[int]()
 
     def take_step(self, time: float) -> None:
-        """Count an integrator step that ends at a time in s."""
+        """Count one integrator step.
+
+        Args:
+            time: Where the step ends, s. It is not used: this is what a filter calls its function
+                with.
+
+        Raises:
+            TooManyStepsError: If a trial, or one sample, takes too many steps.
+        """
         self._steps += 1
         self._all += 1
         if self._trial and self._all > _TRIAL_STEPS:
@@ -76,7 +93,11 @@ class LogWatch:
                 )
 
     def take_state(self, state: FilterState) -> None:
-        """Count the innovation of a sample, and judge the run by all of them."""
+        """Count the innovation of a sample, and judge the run by all of them.
+
+        Raises:
+            ImplausibleLogError: If too many of the values so far are far off.
+        """
         self._before.append(self._steps)
         self._steps = 0
         innovation = state.innovation
@@ -96,7 +117,13 @@ class LogWatch:
 
 
 class ScaledChannel(NamedTuple):
-    """A channel whose values, multiplied with a factor, the model explains."""
+    """A channel whose values the model explains if they are multiplied by a factor.
+
+    Attributes:
+        channel: Name of the channel.
+        unit: SI unit in which the record has it, "1" if it is not known.
+        factor: The factor, one of `_FACTORS`.
+    """
 
     channel: str
     unit: str
@@ -110,13 +137,23 @@ class ScaledChannel(NamedTuple):
         return f"{found}: is the unit of {self.channel!r} {unit}?" if unit else found
 
     def _likely_unit(self) -> str:
-        """Return the unit that a mapping should have named; values of a record are in SI units."""
+        """Return the unit that a mapping should have named, "" if none is likely.
+
+        Values of a record are in SI units. Those that are too small have been converted from a
+        smaller unit than theirs: they were in the SI unit itself. Those that are too large have
+        been taken for SI units.
+        """
         if self.unit in ("", "1"):
             return ""
+        if self.unit.startswith("rad"):  # rates too: rad/s and rad/s^2
+            if self.factor > 1.0:
+                return self.unit
+            # A hundredth and a 57th are too near to each other for a trial: centiradians are rare.
+            return self.unit.replace("rad", "mrad" if self.factor == 1e-3 else "deg")
+        if self.factor in (_DEGREES, 1.0 / _DEGREES):
+            return ""  # no unit of any other quantity
         if self.factor > 1.0:
             return self.unit
-        if self.unit == "rad":
-            return "mrad" if self.factor == 1e-3 else "deg"
         return {1e-3: "m", 1e-2: "c"}.get(self.factor, "") + self.unit
 
 
@@ -127,8 +164,8 @@ def explain_units(
 
     Args:
         record: The whole record.
-        run: Filters a record from a first estimate of its own, under a watch. What it raises means
-            that the model does not explain it.
+        run: Filters a record from a first estimate of its own, under a watch. An error that it
+            raises means that the model does not explain the record.
         units: SI units of channels, where they are known.
     """
     times = np.sort(np.concatenate([series.times for series in record.channels.values()]))
@@ -149,7 +186,12 @@ def explain_units(
 
 
 def describe_cause(found: tuple[ScaledChannel, ...], far_off: Counter[str]) -> str:
-    """Return the likely cause of an implausible log, in one sentence."""
+    """Return the likely cause of an implausible log, in one sentence.
+
+    Args:
+        found: Channels and factors that `explain_units` has found, of which three are named.
+        far_off: Number of values far off by channel; the worst is named if no factor was found.
+    """
     if found:
         return "likely " + " or ".join(map(str, found[:3]))
     most = far_off.most_common(1)

@@ -50,25 +50,35 @@ from hybridctl.spaces import Space
 
 BEGUN_ANEW = "no first-order map: smoothing begins anew"
 _LARGEST_CHANGE = 50.0
-"""Logarithm of the factor by which later values may make a side of a guard more probable.
+"""Largest logarithm of the factor by which later values may make a side of a guard more probable.
 
-A side with a probability below exp(-50) in the filter is a tail, which is to first order only."""
+A side with a probability below exp(-50) in the filter is far in the tail of a normal distribution,
+where the first-order guard tells nothing."""
 _RANK = 1e-12
-# Of the variance that is carried to a coordinate, when almost all cancels; squared, of the largest
-# that is carried to any, which is what rounding of the map itself leaves.
+"""Eigenvalue of a correlation matrix, relative to the largest, up to which it counts as zero."""
 _ROUNDING = 1e-14
+"""Predicted variance of a coordinate that is rounding, relative to the one without cancellation.
+
+The latter is (|Phi| sqrt(diag P))^2 of that coordinate. The square of this number is the same
+relative to the largest of all coordinates: what rounding of Phi itself leaves."""
 
 
 @dataclass(frozen=True, eq=False)
 class Smoothed:
     """Estimates given all values: at the start, and one for each step of the filter.
 
-    estimates: along the one order of events that was likeliest in the end, given that it was right.
-    probabilities: given all values, that the state is on the side of its events that each of
-    `estimates` is on; where it is not near 1, the state may be far from there.
-    mixtures: moments of all hypotheses together, each along its own order, with probabilities of
-    modes. notes: times before which estimates do not know of later values, and at which the filter
-    dropped hypotheses with a probability of more than 1 %, which are not smoothed.
+    Attributes:
+        initial: Estimate at the start.
+        estimates: One per step, along the one order of events that was likeliest in the end, given
+            that it was right.
+        mixtures: One per step: moments of all hypotheses together, each along its own order, with
+            probabilities of modes.
+        notes: Pairs of a time in s and a text. Estimates before the time do not depend on values
+            from there on, or at the time the filter dropped hypotheses with a probability of more
+            than 1 %, which are not smoothed.
+        probabilities: One per step, given all values: that the state is on the side of its events
+            that the entry of `estimates` is on. Where it is not near 1, the state may be far from
+            that estimate.
     """
 
     initial: Estimate
@@ -79,22 +89,27 @@ class Smoothed:
 
 
 def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
-    """Smooth the result of a filter on `system`.
+    """Return the estimates of a filter's result given all its values.
 
     Of several hypotheses the smoothed estimates are those of the one that was likeliest in the end
     (`FilterResult.history`), given that it was right; `mixtures` are those of all, those that the
     filter has merged included, each along its own order, by their weights given all values.
 
     Where a prediction or correction has no first-order map (piecewise linear events, contact
-    signals that measure a guard, particles), the past does not learn of what comes after it, and
-    `notes` says so. Events stay where the filter had them, so a smoothed mean near one may lie past
-    its guard. On manifolds covariances are compared in the tangent space at the prediction, where
-    they are taken by the exact derivative: the curvature of the manifold adds no error to that of
-    the first-order maps.
+    signals that measure a guard, particles), smoothing begins anew from the filtered estimate
+    before it, and `notes` says so. Events stay where the filter had them, so a smoothed mean near
+    one may lie past its guard. On manifolds covariances are compared in the tangent space at the
+    prediction, where they are taken by the exact derivative: the curvature of the manifold adds no
+    error to that of the first-order maps.
+
+    Args:
+        system: The system of the filter.
+        result: What the filter has returned.
     """
     if not result.steps:
         return Smoothed(result.initial, (), (), (), ())
     (initial, *estimates), notes = _along(system, result.initial, result.history)
+    # With one hypothesis throughout there is nothing to weigh: the mixture is the estimate.
     if all(len(step.hypotheses) == 1 and not step.hypotheses[0].merged for step in result.steps):
         mixtures = tuple(Mixture.of(e) for e in estimates)
         return Smoothed(initial, tuple(estimates), mixtures, notes, (1.0,) * len(mixtures))
@@ -107,7 +122,7 @@ Notes = list[tuple[float, str]]
 
 
 def _dropped(result: FilterResult) -> Notes:
-    """Return a note for each value after which hypotheses were dropped that may be right."""
+    """Return a note for each value after which more than `DOUBT` of probability was dropped."""
     found = [(step.time, step.hypotheses[0].dropped) for step in result.steps]
     text = "hypotheses of a probability of {:.2g} were dropped, and are not smoothed"
     return [(time, text.format(p)) for time, p in found if p > DOUBT]
@@ -117,8 +132,9 @@ class _Node(NamedTuple):
     """A hypothesis of a sample given all values.
 
     Attributes:
-        weight: Its probability.
-        estimate: Its moments, all ways back to it together.
+        weight: Its probability given all values.
+        estimate: Its moments given all values: those of all later orders of events that lead back
+            to it, together.
     """
 
     weight: float
@@ -130,8 +146,9 @@ def _smooth_all(
 ) -> tuple[tuple[Mixture, ...], tuple[float, ...], Notes]:
     """Return the mixtures given all values, probabilities of the likeliest order, and notes.
 
-    From the last sample to the first there is one `_Node` for each hypothesis of the filter from
-    which a way leads to the end, so that the work of a sample does not grow with their number.
+    At each sample there is one `_Node` for each hypothesis of the filter that has a successor at
+    the end. Orders of events that meet in one node are joined, so that the work of a sample does
+    not grow with the number of orders.
     """
     left = result.steps[-1].hypotheses
     nodes = {
@@ -167,7 +184,7 @@ def _smooth_all(
 
 
 def _joined(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
-    """Return the moments of several ways back to one hypothesis."""
+    """Return the sum of the weights, and the common moments, of nodes that meet in a hypothesis."""
     if len(ways) == 1:
         return ways[0]
     weights = np.array([way.weight for way in ways])
@@ -208,7 +225,10 @@ def _cut_off(system: HybridSystem, h: Hypothesis, node: _Node) -> _Node:
 def _branches(
     system: HybridSystem, link: Hypothesis, node: _Node
 ) -> list[tuple[Hypothesis, _Node]]:
-    """Return a hypothesis, and those merged with it, each with its part of all that is known.
+    """Return a hypothesis and those merged with it, each given all values.
+
+    Their weights add up to that of the node. Of the weight before later values, the hypothesis has
+    what the merged ones leave.
 
     Args:
         system: The system.
@@ -232,10 +252,11 @@ def _branches(
 
 
 class _LaterValues(NamedTuple):
-    r"""What values after a merger say of the state there: :math:`\exp(\eta^T u - u^T D u / 2)`.
+    r"""Likelihood of the values after a merger: :math:`\psi \propto \exp(\eta^T u - u^T D u / 2)`.
 
     Coordinates u are those in which the filtered covariance is the identity:
-    :math:`x = \hat x \boxplus L u`. What contacts hold is left out.
+    :math:`x = \hat x \boxplus L u`. Directions that contacts constrain, without variance, are left
+    out.
 
     Attributes:
         root: L (ndx, r).
@@ -272,18 +293,18 @@ class _LaterValues(NamedTuple):
 
     @property
     def log_weight_of_own(self) -> float:
-        """The logarithm of the integral of this over the filtered estimate."""
+        """The logarithm of the integral of psi times the filtered density."""
         n = len(self.vector)
         return self._posterior(np.zeros(n), np.eye(n))[2]
 
     def applied(
         self, system: HybridSystem, filtered: Estimate, other: Estimate
     ) -> tuple[Estimate, float]:
-        """Return another estimate given the later values, and the logarithm of the integral.
+        """Return another estimate given the later values, and the log-integral of it times psi.
 
         Args:
             system: The system.
-            filtered: The estimate of which this was made.
+            filtered: The filtered estimate from which psi was made.
             other: The other estimate, in the same mode at the same time.
         """
         mode = system.mode(filtered.mode)
@@ -293,7 +314,7 @@ class _LaterValues(NamedTuple):
         return replace(other, mean=x, covariance=nearest_semidefinite(covariance)), log
 
     def _posterior(self, u: Array, b: Array) -> tuple[Array, Array, float]:
-        """Return mean, covariance and log-integral of N(u, b) times this."""
+        """Return mean (r,), covariance (r, r) and log-integral of N(u, b) times psi."""
         d, factor = self.precision, np.eye(len(u)) + b @ self.precision
         after: Array = np.asarray(np.linalg.solve(factor, b), dtype=np.float64)
         pull = self.vector - d @ u
@@ -311,7 +332,7 @@ def _seen_from(space: Space, there: Estimate, e: Estimate) -> tuple[Array, Array
 def _along(
     system: HybridSystem, initial: Estimate, links: Sequence[Hypothesis]
 ) -> tuple[list[Estimate], tuple[tuple[float, str], ...]]:
-    """The smoothed estimates of one way, from the initial one on, and notes."""
+    """Return the smoothed estimates along one order of events, the initial one first, and notes."""
     later, found, notes = links[-1].estimate, [links[-1].estimate], list[tuple[float, str]]()
     befores = [initial, *(link.estimate for link in links[:-1])]
     for before, link in zip(reversed(befores), reversed(links), strict=True):
@@ -326,7 +347,11 @@ def _along(
 def _back(
     system: HybridSystem, before: Estimate, link: Hypothesis, later: Estimate
 ) -> Estimate | None:
-    """The smoothed estimate of a sample from that of the one after it; None without a map."""
+    """Return the smoothed estimate of a sample from that of the next one; None without a map.
+
+    Where the correction by the value has passed events, these are a second map after that of the
+    prediction, and are taken back first.
+    """
     passed, phi, predicted = link.reconciliation, link.transition, link.predicted
     if phi is None or predicted is None:
         return None
@@ -341,7 +366,15 @@ def _back(
 def _through(
     system: HybridSystem, before: Estimate, after: Estimate, phi: Array, later: Estimate
 ) -> Estimate:
-    """The smoothed estimate before a map phi that led to `after`, which smoothed is `later`."""
+    """Return the smoothed estimate before a map, by the equations of the module.
+
+    Args:
+        system: The system.
+        before: Filtered estimate before the map.
+        after: Filtered estimate that the map led to.
+        phi: The first-order map (ndx after, ndx before).
+        later: Smoothed estimate at `after`.
+    """
     space = system.mode(after.mode).space
     way, covariance = _seen_from(space, after, later)
     gain = _gain(before.covariance, phi, after.covariance)
@@ -352,10 +385,15 @@ def _through(
 
 
 def _gain(p: Array, phi: Array, predicted: Array) -> Array:
-    """The gain P Phi^T predicted^+, in coordinates of unit variance, without those held."""
+    """Return the gain C = P Phi^T predicted^+, (ndx before, ndx after).
+
+    The pseudo-inverse is taken in coordinates scaled to unit variance. Coordinates that contacts
+    constrain have no variance but rounding, and a gain of zero.
+    """
     variance = np.maximum(np.diag(predicted), 0.0)
-    carried = (np.abs(phi) @ np.sqrt(np.maximum(np.diag(p), 0.0))) ** 2
-    free = variance > np.maximum(_ROUNDING * carried, _ROUNDING**2 * carried.max(initial=0.0))
+    uncancelled = (np.abs(phi) @ np.sqrt(np.maximum(np.diag(p), 0.0))) ** 2
+    rounding = np.maximum(_ROUNDING * uncancelled, _ROUNDING**2 * uncancelled.max(initial=0.0))
+    free = variance > rounding
     scale = np.sqrt(variance[free])
     values, vectors = np.linalg.eigh(predicted[np.ix_(free, free)] / np.outer(scale, scale))
     live = values > _RANK * values.max(initial=0.0)

@@ -1,9 +1,10 @@
 """Runs that begin far from time zero, as at Unix times: simulated on a clock that starts at zero.
 
-At t = 1.7e9 s numbers are 2.4e-7 s apart, wider than the window in which events are one and than
-the intervals at the end of bounces that accumulate. So such a run has times since its start, which
-are exact, while fields, guards, resets and policies see absolute times, rounded. Times of the
-trajectory are absolute again; its states at events are those of the exact times.
+At t = 1.7e9 s floating-point numbers are 2.4e-7 s apart. That is wider than the window in which
+events count as simultaneous, and than the intervals at the end of bounces that accumulate. So such
+a run is simulated in times since its start, which are resolved to rounding, while fields, guards,
+resets and policies are given absolute times, rounded. Times of the trajectory are absolute again;
+its states at events are those of the unrounded times.
 """
 
 from __future__ import annotations
@@ -34,23 +35,32 @@ A tenth of the shortest time that events are judged by (`tolerances.SHRUNK`); re
 
 
 def is_far_from_zero(start: float, end: float) -> bool:
-    """Return whether a run from `start` to `end`, in s, has better known times on its own clock."""
+    """Return whether a run from `start` to `end`, in s, has finer times on its own clock.
+
+    A run longer than its distance from zero has not: times since its start become as large.
+    """
     return math.ulp(start) > COARSEST_CLOCK and end - start < abs(start)
 
 
 @dataclass(frozen=True)
 class OwnClock:
-    """The clock of a run: its time is the absolute time less `origin`, both in s."""
+    """The clock of a run: its time is the absolute time less `origin`, both in s.
+
+    Methods translate between both: `system`, `policy`, `terminal` and `progress` take what is in
+    absolute time and return what is used on the clock; `event`, `arc` and `trajectory` return in
+    absolute time what a run on the clock has made. `_shifted` has events by their `id`, together
+    with the events themselves, so that no `id` is used twice.
+    """
 
     origin: float
     _shifted: dict[int, tuple[Event, Event]] = field(default_factory=dict, repr=False)
 
     def system(self, inner: HybridSystem) -> HybridSystem:
-        """Return a system as it is seen on this clock."""
+        """Return the system as a function of time on this clock."""
         return ClockSystem(inner, self.origin)
 
     def policy(self, policy: Policy) -> Policy:
-        """Return a policy as it is seen on this clock: it is given and says absolute times."""
+        """Return the policy for times on this clock; the given one receives absolute times."""
         return ClockPolicy(policy, self)
 
     def terminal(self, ends: Callable[[Event], bool] | None) -> Callable[[Event], bool] | None:
@@ -61,7 +71,7 @@ class OwnClock:
         return lambda event: checked(self.event(event))
 
     def progress(self, report: Callable[[float], None] | None) -> Callable[[float], None] | None:
-        """Return the function that is told times on this clock; None for None."""
+        """Return a progress function for times on this clock; None for None."""
         if report is None:
             return None
         checked = function("progress", report)
@@ -69,7 +79,11 @@ class OwnClock:
 
     @contextmanager
     def errors(self, system: HybridSystem) -> Iterator[None]:
-        """Say in errors which clock their times are of, and give them absolute trajectories."""
+        """Add to errors which clock their times are of, and make their trajectories absolute.
+
+        Args:
+            system: The system in absolute time, which such a trajectory refers to.
+        """
         try:
             yield
         except HybridctlError as error:
@@ -81,13 +95,13 @@ class OwnClock:
             raise
 
     def trajectory(self, run: HybridTrajectory, system: HybridSystem) -> HybridTrajectory:
-        """Return a run on this clock as one of a system, in absolute times."""
+        """Return a run on this clock in absolute times, as one of the system in these times."""
         arcs = tuple(self.arc(arc) for arc in run.arcs)
         return HybridTrajectory(arcs, tuple(map(self.event, run.events)), system, system)
 
     def event(self, event: Event) -> Event:
-        """Return an event in absolute time; the same one if it is asked for again."""
-        # Policies are given all past events at each change: shifted anew they would cost n^2.
+        """Return an event in absolute time: the same object for the same event."""
+        # Policies are given all past events at each change: shifting them anew would cost n^2.
         known = self._shifted.get(id(event))
         if known is None:
             end = None if event.accumulation is None else event.accumulation + self.origin
@@ -98,9 +112,9 @@ class OwnClock:
     def arc(self, arc: Arc) -> Arc:
         """Return an arc in absolute times, with the series of its steps.
 
-        Steps that begin and end at the same absolute time are left out: what the flow makes in them
-        is missing from the arc, not from its events. An arc of no others has no duration, and is
-        the state at its end.
+        Steps that begin and end at the same absolute time are left out: the flow within them is
+        missing from the arc, but not from its events. An arc of such steps only has no duration,
+        and is one constant step with the state at its end.
         """
         start, end = arc.start + self.origin, arc.end + self.origin
         breaks = arc.breaks + self.origin
@@ -111,9 +125,11 @@ class OwnClock:
             states[0, 0], inputs[0, 0] = arc(arc.end), arc.left_limit()[1]
             at = np.array([start]), np.ones(1)
             return Arc(arc.index, arc.mode, arc.space, start, start, *at, states, inputs)
-        # A law that begins with a step left out begins with the next one.
-        first = np.flatnonzero(kept)
-        jumps = np.logical_or.reduceat(arc.jumps, np.append(0, first[:-1] + 1))
+        # A law that begins with a step left out begins with the next step that is kept; after the
+        # last of these there is none.
+        places = np.flatnonzero(kept)
+        until_last = arc.jumps[: places[-1] + 1]
+        jumps = np.logical_or.reduceat(until_last, np.append(0, places[:-1] + 1))
         series = arc.states[kept], arc.inputs[kept], jumps
         at = breaks[kept], lengths[kept]
         return Arc(arc.index, arc.mode, arc.space, start, end, *at, *series)
@@ -140,7 +156,10 @@ class ClockMode(MappedMode):
         self.compiled = self.inner.compiled
 
     def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
-        """Return the compiled step of the mode, None where it has none."""
+        """Return the compiled step of the mode, None where it has none.
+
+        It takes its linear feedback in absolute time, as it takes its own time.
+        """
         own = law.law if isinstance(law, ClockFeedback) else law
         return self.inner.step(ahead._replace(t=self.change.time(ahead.t)), own)
 
@@ -169,31 +188,38 @@ class ClockPolicy:
     clock: OwnClock
 
     def law(self, history: History) -> InputLaw:
-        """Return the input law, as a function of time on the clock."""
+        """Return the input law, as a function of time on the clock.
+
+        It is a law of the same kind: runs treat held inputs, linear feedback and laws with
+        derivatives differently, and have to do so at any time.
+        """
         law, origin = self.policy.law(self._absolute(history)), self.clock.origin
         if isinstance(law, HeldInput) or not callable(law):
             return law
-        if isinstance(law, LinearFeedback):
-            return ClockFeedback(law, origin)
         if isinstance(law, DifferentiableLaw):
-            source = law.function
-            if isinstance(source, LinearFeedback):
-                return ClockFeedback(source, origin)
-            return lambda t, x: source(t + origin, x)
-        return lambda t, x: law(t + origin, x)
+            parts = (law.function, law.jacobian, law.rate)
+            return DifferentiableLaw(*(_on_clock(part, origin) for part in parts))
+        return _on_clock(law, origin)
 
     def next_change(self, history: History) -> float:
-        """Return the time on the clock at which the policy wants to be asked again, s."""
+        """Return the time on the clock at which the policy has its next change, s."""
         return next_change(self.policy, self._absolute(history)) - self.clock.origin
 
     @property
     def sees_samples(self) -> bool:
-        """Whether the policy goes by past changes."""
+        """Whether the policy depends on the times of past changes."""
         return sees_samples(self.policy)
 
     def _absolute(self, history: History) -> History:
         events = tuple(map(self.clock.event, history.events))
         return History(history.mode, history.time + self.clock.origin, history.state, events)
+
+
+def _on_clock(law: InputLaw, origin: float) -> InputLaw:
+    """Return a function of absolute time as one of time on a clock whose zero is `origin`, s."""
+    if isinstance(law, LinearFeedback):
+        return ClockFeedback(law, origin)
+    return lambda t, x: law(t + origin, x)
 
 
 class ClockFeedback(LinearFeedback):

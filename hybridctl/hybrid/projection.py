@@ -1,4 +1,4 @@
-"""Ends of steps on the constraints of their mode, and when a state is too far off for that."""
+"""Projection of the ends of steps onto the constraints of their mode."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ class StepEnds(NamedTuple):
 
 
 def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array | None:
-    """Return the end of a step projected onto what its mode holds; None if it is there already.
+    """Return the end of a step, projected onto the constraints of its mode if it is off them.
 
-    The exact flow never leaves the constraint. So the state is no farther from it than the error
-    of the step and what the start of the step was off, and the projection keeps the order of the
-    method (Hairer, Lubich, Wanner: Geometric Numerical Integration, IV.4).
+    The exact flow never leaves a constraint. So the residual at the end is no larger than what the
+    error of the step explains, plus what the start of the step was off; and the projection keeps
+    the order of the method (Hairer, Lubich, Wanner: Geometric Numerical Integration, IV.4). It is
+    called after each accepted step.
 
     Args:
         mode: The mode of the flow.
@@ -36,10 +37,14 @@ def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array
         rtol: Relative tolerance of the step: each coordinate may be wrong by atol + rtol |x|.
         atol: Absolute tolerance of the step, in the unit of each coordinate.
 
+    Returns:
+        The projected state (nx,). None if nothing is to be done: the mode has no constraints or no
+        projection, or all residuals are at most `OFF` of their tolerances.
+
     Raises:
-        IntegrationError: If the state is farther from the constraint than that explains, as where
-            the field leaves what the mode holds or a surface has a kink; or if the projection moves
-            it far more, as where constraints hardly determine where they hold.
+        IntegrationError: If a residual is larger than that explains, as where the field leaves the
+            constraint or a surface has a kink; or if the projection moves an explained state
+            `FARTHEST` times as far as it can be off, as where constraints are nearly singular.
     """
     held, space = mode.held, mode.space
     if held is None or mode.project is None:
@@ -50,11 +55,15 @@ def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array
     if excess <= OFF:
         return None
     back = mode.project(x)
+    # Errors and moves are compared coordinate by coordinate, as the integrator controls them.
     error = atol + rtol * np.maximum(np.abs(step.before), np.abs(x))
     moves = np.abs(back - x)
-    if (moves <= EXPLAINED * error).all():  # a state on the constraint is within the error
+    if (moves <= EXPLAINED * error).all():
+        # There is a state on the constraint within the error of the step. This is the usual case,
+        # and needs no derivatives of the residuals.
         return back
-    # In one step of h seconds a gap grows by h times its rate, and a rate by `decay` times its gap.
+    # What the start was off is explained too. In a step of h seconds a gap grows by h times its
+    # rate, and a rate by `decay` times its gap: together by at most 1 + h + decay.
     growth = 1.0 + (step.end - step.start) + held.decay
     left = growth * held.excess(space.normalize(step.before))
     explained = EXPLAINED * _residual_error(mode, held, x, error) + left * held.tolerances
@@ -66,6 +75,8 @@ def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array
             f"the step explain {explained[i]:.3g},"
         )
         raise failure(what, mode, step.end, x)
+    # The state can be off by its error, and by its residuals up to their tolerances: these count as
+    # coordinates, because well-determined constraints change by order one with them.
     moved = float((moves / (error + min(excess, 1.0) * float(held.tolerances.max()))).max())
     if not moved <= FARTHEST:
         raise failure(
@@ -79,11 +90,14 @@ def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array
 
 
 def _residual_error(mode: ModeModel, held: Held, x: Array, error: Array) -> Array:
-    """Return how much errors of the coordinates x (nx,) change each residual at most, (k,)."""
+    """Return how much errors (nx,) of the coordinates x change each residual at most, (k,).
+
+    Without a Jacobian of the residuals, their changes are differences over errors of that size.
+    """
     space = mode.space
     errors = np.abs(np.linalg.pinv(tangent_map(space, x))) @ error  # of the perturbation (ndx,)
     if held.jacobian is not None:
         return np.asarray(np.abs(held.jacobian(x)) @ errors)
-    here, each = held.residuals(x), np.diag(errors)
-    changes = [np.abs(held.residuals(space.integrate(x, dx)) - here) for dx in each]
+    residuals = held.residuals(x)
+    changes = [np.abs(held.residuals(space.integrate(x, dx)) - residuals) for dx in np.diag(errors)]
     return np.asarray(np.sum(changes, axis=0))

@@ -1,4 +1,4 @@
-"""Rest: the state that is taken at once where the events of a run accumulate."""
+"""Rest: the state that a run goes on from where its events accumulate (Zeno)."""
 
 from __future__ import annotations
 
@@ -22,17 +22,27 @@ from hybridctl.hybrid.tolerances import FORCED, SHRUNK
 from hybridctl.hybrid.zeno import Accumulation, Fired, crowding, endings, predict
 
 _LOG = logging.getLogger(__name__)
-_RECENT = 16  # events before the last one that are looked at
+_RECENT = 16
+"""Number of events before the last one that are considered: enough for three windows of five."""
 
 
 def accumulating(
     run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | BriefEvent]
 ) -> Instead | None:
-    """The rest where events that accumulate end, if the system can come to rest there.
+    """Return the rest where accumulating events end; None if they do not, or the run may go on.
 
     Events before the last rest or bridge do not count, nor changes of the policy.
+
+    Args:
+        run: Settings of the run; its memory notes the first rest.
+        arc: The arc that has just ended.
+        crossing: The event at its end, which has not been applied yet.
+        events: Earlier events of the run, in order of time.
+
+    Raises:
+        ZenoError: If events crowd and the system has no rest for them, or may not take it.
     """
-    if not crossing.guards:
+    if not crossing.guards:  # a change of the policy
         return None
     recent = [Fired(crossing.time, crossing.guards)]
     for e in reversed(events):
@@ -74,7 +84,7 @@ def _log_rest(run: Run, t: float, resting: Instead) -> None:
 
 
 def _is_idle(system: HybridSystem, event: Event | BriefEvent) -> bool:
-    """Whether the same mode flows on after an event, in the same state but for what stops."""
+    """Return whether the same mode flows on after an event, in one state to `SAME_STATE`."""
     key = event.mode_before
     return event.mode_after == key and same_state(
         system, key, event.state_before, event.state_after
@@ -109,11 +119,17 @@ def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> Instead | None:
 
 
 def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Instead | None:
-    """The rest at the end of an arc, if the system has one that is as near as it has to be.
+    """Return the rest at the end of an arc, None if the system has none that is near enough.
 
-    Jumps and flow take the state there, so it is no farther than they reach. Twice that are
-    allowed, for jumps and flow change a little until then. Events that only crowd may do so for the
-    whole horizon.
+    Resets and flow would take the state there. So it is no farther than the sum of the resets to
+    come, plus the speed of the flow times the time until then. Twice that is allowed, because both
+    change a little on the way. Events that only crowd may do so for the whole horizon.
+
+    Args:
+        run: Settings of the run.
+        arc: The arc that has just ended.
+        end: The predicted end of its events.
+        speed: Norm of the flow at the end of the arc, in units of the state per s.
     """
     edge = run.system.outgoing(arc.mode).rest(end.guards)
     if edge is None or not _settles(run, arc, end):
@@ -127,32 +143,42 @@ def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Instead |
 
 
 def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:
-    """Whether it is the flow that brings guards back, not the jumps of other guards.
+    """Return whether it is the flow that brings the guards back to zero, not resets of others.
 
-    Then the rates with which they fall, and which rest takes away, are what their second
-    derivatives along the flow make of them in a window and until the end. Where events only
-    crowd, guards moreover have to be zero on the arc as far as they can be told. Events that do
-    not move the state leave nothing to be taken away.
+    Rest takes away the rates at which guards fall at the end of the arc. Where the flow has made
+    these, they are no larger than the change of the rate in the time from the last window's start
+    to the predicted end, at the second derivative that the guards have on the arc: `FORCED` times
+    that is allowed. Where events only crowd, guards moreover have to be zero on the whole arc, to
+    the guard tolerance.
+
+    Args:
+        run: Settings of the run.
+        arc: The arc that has just ended.
+        end: The predicted end of its events.
     """
     length, guards = arc.end - arc.start, run.system.outgoing(arc.mode).guards
     crowd = end.left is None
-    if end.left == 0.0:
+    if end.left == 0.0:  # resets do not change the state, and rest takes nothing away
         return True
-    if not length > 0.0:
+    if not length > 0.0:  # no rates can be compared: only events that crowd are accepted
         return crowd
+    # The event at the end of the arc is one of these, so that there is at least one row.
     rows = [guards.names.index(name) for name in end.guards if name in guards.names]
     times = (arc.start + length * FRACTIONS).tolist()
-    found = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
-    values = (found / guards.sizes)[:, rows]
+    sampled = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
+    values = (sampled / guards.sizes)[:, rows]
     if crowd and values.max() > run.guard_tolerance:
         return False
-    first, last = TO_SLOPES[[0, -1]] @ values
+    first, last = TO_SLOPES[[0, -1]] @ values  # rates at both ends, in units of half the arc
     made = np.abs(last - first).max() * (end.time - end.since) / length
     return bool(np.abs(last).max() <= FORCED * made)
 
 
 def _distance(before: Array, after: Array) -> float:
-    """The norm of a change of the state, zero where its dimension changes."""
+    """Return the norm of a change of the state; zero where its dimension changes.
+
+    States of different modes cannot be compared, and count as no jump.
+    """
     if before.shape != after.shape:
         return 0.0
     change = after - before

@@ -105,6 +105,10 @@ def test_rare_samples_may_take_as_many_steps_as_are_usual_in_their_log():
         ("m", 1e-2, "100 times too large: is the unit of 'a' cm?"),
         ("rad", 180.0 / np.pi, "57.3 times too small: is the unit of 'a' rad?"),
         ("rad", np.pi / 180.0, "57.3 times too large: is the unit of 'a' deg?"),
+        ("rad/s", np.pi / 180.0, "57.3 times too large: is the unit of 'a' deg/s?"),
+        ("rad/s", 1e-3, "1000 times too large: is the unit of 'a' mrad/s?"),
+        ("m", 1.0 / (180.0 / np.pi), "57.3 times too large"),
+        ("m", 180.0 / np.pi, "57.3 times too small"),
         ("1", 1e3, "1000 times too small"),
     ],
 )

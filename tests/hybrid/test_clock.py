@@ -7,7 +7,9 @@ from hybridctl.robots import ball, block
 
 import hybridctl as hc
 from hybridctl.errors import StepLimitError, ZenoError
-from hybridctl.hybrid.laws import LinearFeedback
+from hybridctl.hybrid.clock import OwnClock
+from hybridctl.hybrid.laws import DifferentiableLaw, LinearFeedback
+from hybridctl.hybrid.policy import History
 
 NOW = 1.7e9
 TICK = float(np.spacing(NOW))  # 2.4e-7 s
@@ -162,3 +164,15 @@ def test_what_looks_at_events_and_progress_is_told_absolute_times():
     assert all(NOW <= t <= NOW + 2.0 for t in told)
     batch = hc.simulate_batch(light_ball(0.9), "air", [[1.0, 0.0]], (NOW, NOW + 1.0))
     assert batch.events[0][0].time == run.events[0].time
+
+
+def test_a_law_with_derivatives_has_them_on_the_clock_too():
+    """Without them implicit steps differenced it, and its changes were no events as from zero."""
+    rate = lambda t, x: np.array([5.0 * np.cos(5.0 * (t - NOW))])  # noqa: E731
+    given = DifferentiableLaw(Feedback(NOW), lambda t, x: np.array([[0.0, -0.1]]), rate)
+    law = OwnClock(NOW).policy(Policy(given)).law(History("air", 0.0, np.zeros(2)))
+    assert isinstance(law, DifferentiableLaw)
+    assert isinstance(law.function, LinearFeedback)
+    x = np.array([0.0, 2.0])
+    assert law(0.5, x) == given(NOW + 0.5, x)
+    assert law.velocity(0.5, x, x) == given.velocity(NOW + 0.5, x, x)

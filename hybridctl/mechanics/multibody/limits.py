@@ -21,7 +21,7 @@ _BEYOND = 2e-3
 _UNLIMITED = 1e6
 """Size in rad or m from which on a number is no limit: Pinocchio has the largest float for none."""
 _LISTED = 3
-"""Joints that a message has by name."""
+"""Number of joints that a message describes; the others are counted."""
 
 
 class JointLimit(NamedTuple):
@@ -106,7 +106,8 @@ def describe_excesses(limits: Iterable[JointLimit], q: Array) -> str:
 def warn_of_posture(limits: Iterable[JointLimit], q: Array) -> None:
     """Give one `JointLimitWarning` for joints beyond their limits, or at angles like degrees.
 
-    It names the place that called the caller.
+    The warning is attributed to the code that called the function calling this one, which is the
+    user's.
 
     Args:
         limits: Of the joints that are looked at.
