@@ -30,8 +30,6 @@ _LEAST_PENALTY = 1e2
 
 It has to exceed the multipliers of the equations, r |u| W, where |u| is usually some W / 10 in N m;
 so it begins with r W^2, which is 100 for a robot of 1 kN at r = 1e-4."""
-_MAX_COORDINATE = 1e100
-"""Size of a joint limit, rad or m, above which there is none: Pinocchio then has 1.8e308."""
 
 
 class StaticMargins(NamedTuple):
@@ -309,13 +307,11 @@ class StaticProblem:
 def _joint_limits(robot: Robot) -> tuple[Array, Array]:
     """Return lower and upper limits (nv,) of the coordinates of joints with one, rad or m.
 
-    They are infinite where a joint has no limits, has several degrees of freedom or turns without
-    end, and where both are equal: a URDF that gives a joint's effort but no limits reads as zeros.
+    They are infinite where a joint has no limits (see `Robot.limits`) or several degrees of
+    freedom, or turns without end.
     """
-    model = robot.model
     lower, upper = np.full(robot.nv, -np.inf), np.full(robot.nv, np.inf)
-    for q, v in filter(None, robot.joints.values()):
-        if model.lowerPositionLimit[q] < model.upperPositionLimit[q]:
-            lower[v], upper[v] = model.lowerPositionLimit[q], model.upperPositionLimit[q]
-    lower[lower < -_MAX_COORDINATE], upper[upper > _MAX_COORDINATE] = -np.inf, np.inf
+    for name, limit in robot.limits.items():
+        v = robot.velocity_index(name)
+        lower[v], upper[v] = limit.lower, limit.upper
     return lower, upper
