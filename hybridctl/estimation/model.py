@@ -36,7 +36,7 @@ from hybridctl.hybrid.model import (
     Point,
     StepAhead,
 )
-from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
@@ -202,11 +202,12 @@ class Model:
         of the start becomes a `SimulationError`.
         """
         try:
-            return simulate(
-                system, key, x, span, law,
-                first_step=first_step, progress=progress or self.stepped, terminal=terminal,
-                **self.settings,
-            )  # fmt: skip
+            with computed_starts():
+                return simulate(
+                    system, key, x, span, law,
+                    first_step=first_step, progress=progress or self.stepped, terminal=terminal,
+                    **self.settings,
+                )  # fmt: skip
         except (ConstraintViolatedError, GuardViolatedError) as error:
             raise SimulationError(str(error)) from error
 

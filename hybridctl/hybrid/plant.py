@@ -15,7 +15,7 @@ from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.jump import consistent
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.simulate import computed_starts, simulate, warn_of_start
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
@@ -79,6 +79,7 @@ class SimulatedPlant:
         self._mode = self._first.key
         self._state = vector("state", state, self._first.space.nx)
         self._first.space.check("state", self._state)
+        warn_of_start(self.system, self._state)
         self._rows: list[list[Arc]] = []  # consecutive arcs of one mode
         self._events: list[Event] = []
         return self._sample(self._state, np.zeros(self._first.nu))
@@ -96,14 +97,15 @@ class SimulatedPlant:
         x = self._state
         here = consistent(self.system, self._mode, lambda mode: mode.calc(start, x, held), _AT_REST)
         self._mode = here.mode.key
-        run = simulate(
-            self.system,
-            self._mode,
-            self._state,
-            (start, self._now),
-            HeldInput(held),
-            **self._options,
-        )
+        with computed_starts():
+            run = simulate(
+                self.system,
+                self._mode,
+                self._state,
+                (start, self._now),
+                HeldInput(held),
+                **self._options,
+            )
         self._keep(run)
         self._mode, self._state = run.final_mode, run.final_state
         return self._sample(self._state, held)

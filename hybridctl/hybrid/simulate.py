@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import count, function, instance, interval, member, number, vector
+from hybridctl.checks import Array, count, function, instance, interval, member, number, vector
 from hybridctl.errors import EventLimitError, StepLimitError, ZenoError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.bridge import BRIDGED, bridge, check_pole
-from hybridctl.hybrid.clock import OwnClock, is_far_from_zero
+from hybridctl.hybrid.clock import ClockSystem, OwnClock, is_far_from_zero
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -42,6 +44,7 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, crowded
 from hybridctl.progress import Progress, report_time
 
+_WARNS = ContextVar("whether simulate warns of starts", default=True)
 _RUNAWAY = 100.0  # times the largest coordinate in the first half of a run
 
 
@@ -167,8 +170,7 @@ def simulate(
     first = system.mode(mode)
     state = vector("x0", x0, first.space.nx)
     first.space.check("x0", state)
-    for warning in system.start_warnings(state):
-        warnings.warn(warning, stacklevel=2)
+    warn_of_start(system, state)
     run = new_run(system, policy, end, progress=tick, **settings)
     history = History(mode, start, state)
     law = input_law(run.policy, history, first.nu)
@@ -180,6 +182,33 @@ def simulate(
 
 def _never(event: Event) -> bool:
     return False
+
+
+def warn_of_start(system: HybridSystem, x: Array) -> None:
+    """Warn of what is doubtful about a start, naming the place that called the caller.
+
+    Args:
+        system: The system that is simulated.
+        x: Initial state (nx,).
+    """
+    if not _WARNS.get():
+        return
+    for warning in system.start_warnings(x):
+        # On a clock of its own the caller is `simulate`, which has called itself.
+        warnings.warn(warning, stacklevel=4 if isinstance(system, ClockSystem) else 3)
+
+
+@contextmanager
+def computed_starts() -> Iterator[None]:
+    """Do not warn of the starts of runs in the block: nobody has chosen them.
+
+    Filters and searches begin thousands of runs, each at another state.
+    """
+    token = _WARNS.set(False)
+    try:
+        yield
+    finally:
+        _WARNS.reset(token)
 
 
 def new_run(

@@ -47,7 +47,7 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, mapped_ways
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contacts.contact import WORLD, Contact
-from hybridctl.mechanics.contacts.found_contacts import FoundContacts
+from hybridctl.mechanics.contacts.found_contacts import FoundContacts, says_foot
 from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
@@ -362,11 +362,11 @@ def contact_system(
 
 
 def _has_feet(robot: Robot, contacts: Sequence[Contact]) -> bool:
-    """Return whether contacts are those of feet: found as such, or of several limbs.
+    """Return whether contacts are those of feet: found by such names, or of several limbs.
 
     An arm that is fixed to the world touches it with one limb, whose base may well have mass.
     """
-    if isinstance(contacts, FoundContacts):
+    if isinstance(contacts, FoundContacts) and any(says_foot(c.name) for c in contacts):
         return True
     on_world = [contact for contact in contacts if contact.body == WORLD]
     joints = [robot.frame(contact.frame).joint for contact in on_world]

@@ -26,7 +26,7 @@ from hybridctl.errors import HybridctlError, InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy
-from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.first_order import FirstOrderMap
 from hybridctl.sensitivity.order import OrderChange
@@ -224,17 +224,18 @@ class _Beyond:
         lin, run = self.lin, self.lin.trajectory
         arc = run.arcs[0]
         start = arc.space.integrate(arc(run.start), size * self.direction)
-        return simulate(
-            lin.system,
-            arc.mode,
-            arc.space.normalize(start),
-            (run.start, run.end),
-            Replay(run) if self.policy is None else self.policy,
-            on_zeno="raise",  # a run that comes to rest has no derivative
-            event_window=self.window,
-            rtol=lin.rtol,
-            atol=lin.atol,
-        )
+        with computed_starts():
+            return simulate(
+                lin.system,
+                arc.mode,
+                arc.space.normalize(start),
+                (run.start, run.end),
+                Replay(run) if self.policy is None else self.policy,
+                on_zeno="raise",  # a run that comes to rest has no derivative
+                event_window=self.window,
+                rtol=lin.rtol,
+                atol=lin.atol,
+            )
 
     def measured(self, size: float, error: float) -> float:
         """The size, or a lesser one from which on motions are off by the error."""

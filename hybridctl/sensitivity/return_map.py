@@ -17,7 +17,7 @@ from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.conewise import ConewiseMap, conewise
@@ -259,17 +259,18 @@ class _Returns:
         if self.input is not None:
             u = self.input
             law = lambda t, x: np.asarray(u(t), dtype=np.float64)  # noqa: E731
-        run = simulate(
-            self.system,
-            self.mode,
-            x,
-            span,
-            law,
-            terminal=self._returns(),
-            on_zeno="raise",  # a run that comes to rest has no derivative
-            event_window=self.window,
-            **options,  # type: ignore[arg-type]
-        )
+        with computed_starts():
+            run = simulate(
+                self.system,
+                self.mode,
+                x,
+                span,
+                law,
+                terminal=self._returns(),
+                on_zeno="raise",  # a run that comes to rest has no derivative
+                event_window=self.window,
+                **options,  # type: ignore[arg-type]
+            )
         if isinstance(section, str):
             run = self._through(run, section)
         elif isinstance(section, PoincareSection):

@@ -114,8 +114,8 @@ def _check_new(path: Path, overwrite: bool) -> None:
         own = digests is not None if one == path else _is_recorded_truth(one, digests or {})
         if not own:
             raise InputError(
-                f"out: {one} was not made by `record`, or was changed, so it is not overwritten; "
-                "name another file"
+                f"out: {one} was not made by `record`, or was changed, or is of an earlier "
+                "version, so it is not overwritten; name another file"
             )
 
 

@@ -357,6 +357,7 @@ def _check_beside(path: Path, named: Path) -> None:
     }
     if not all(sign in start for sign in signs[path.suffix]):
         raise FileWriteError(
-            f"{path} would be overwritten with the figure {named.name}, but is not of an earlier "
-            "one by hybridctl; move it away, or name another figure"
+            f"{path} would be overwritten with the figure {named.name}, but does not say that "
+            "hybridctl wrote it, which figures of earlier versions do not either; move it away, or "
+            "name another figure"
         )

@@ -18,7 +18,7 @@ from hybridctl.checks import Array
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
@@ -38,16 +38,17 @@ class ShootingProblem:
         """Interval k from state x, with the input from u at its start to v at its end."""
         start, end = float(self.times[k]), float(self.times[k + 1])
         slope = (v - u) / (end - start)
-        return simulate(
-            self.system,
-            mode,
-            x,
-            (start, end),
-            lambda t, x: u + (t - start) * slope,
-            on_zeno="raise",  # a run that comes to rest has no derivative
-            rtol=self.rtol,
-            atol=self.atol,
-        )
+        with computed_starts():
+            return simulate(
+                self.system,
+                mode,
+                x,
+                (start, end),
+                lambda t, x: u + (t - start) * slope,
+                on_zeno="raise",  # a run that comes to rest has no derivative
+                rtol=self.rtol,
+                atol=self.atol,
+            )
 
 
 @dataclass(frozen=True, eq=False)

@@ -176,6 +176,11 @@ def _foot_links(links: list[str]) -> list[str]:
     return [name for word in _FOOT_WORDS for name in links if word in name.lower()]
 
 
+def says_foot(name: str) -> bool:
+    """Return whether the name of a link, or of a contact made from it, says foot."""
+    return any(word in name.lower() for word in _FOOT_WORDS)
+
+
 def _reaches(robot: Robot, shape: CollisionShape, link: str) -> bool:
     """Whether a shape of the link's body holds the origin of the link, to 1 cm."""
     foot = robot.frame(link)

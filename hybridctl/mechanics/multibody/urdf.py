@@ -87,14 +87,9 @@ def _check_elements(element: ElementTree.Element) -> None:
     for link in element.findall("link"):
         for inertial in link.findall("inertial"):
             _check_inertial(link.get("name", "without a name"), inertial)
-    for joint in element.findall("joint"):
-        mimic = joint.find("mimic")
-        if mimic is not None:
-            _LOG.warning(
-                "joint %s mimics joint %s in its URDF; here it moves on its own",
-                joint.get("name"),
-                mimic.get("joint"),
-            )
+    mimics = [j.get("name") for j in element.findall("joint") if j.find("mimic") is not None]
+    if mimics:
+        _LOG.warning("joints with <mimic> in the URDF move on their own here: %s", mimics)
 
 
 def _check_inertial(link: str, inertial: ElementTree.Element) -> None:
