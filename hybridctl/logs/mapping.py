@@ -54,6 +54,7 @@ UNITS: dict[str, tuple[str, float]] = {
     "km/h": ("m/s", 1 / 3.6),
     "rad/s": ("rad/s", 1.0),
     "deg/s": ("rad/s", _DEGREE),
+    "mrad/s": ("rad/s", 1e-3),
     "rpm": ("rad/s", 2 * math.pi / 60),
     "m/s^2": ("m/s^2", 1.0),
     "mm/s^2": ("m/s^2", 1e-3),
