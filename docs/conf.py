@@ -35,6 +35,7 @@ autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 autodoc_type_aliases = {"ArrayLike": "ArrayLike", "Array": "Array"}
 napoleon_google_docstring = True
+napoleon_use_ivar = True  # attributes of records are members already: one description of each
 suppress_warnings = ["myst.header"]
 
 
