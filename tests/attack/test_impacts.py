@@ -6,7 +6,7 @@ import pytest
 
 from attack.impacts import WRONG, judged, outcomes, unsolved
 
-SIZES = [120]  # more by hand, see `attack.impacts`
+SIZES = [40, pytest.param(120, marks=pytest.mark.slow)]  # more by hand, see `attack.impacts`
 
 
 @cache

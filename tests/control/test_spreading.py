@@ -235,6 +235,7 @@ class Asked:
         return self.policy.next_change(history)
 
 
+@pytest.mark.slow
 def test_tracking_laws_known_ahead_are_those_asked_at_every_stage():
     """A door pushed back, with torques cut to limits: the same runs, to the tolerance of steps.
 
