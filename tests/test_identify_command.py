@@ -71,7 +71,9 @@ def test_evaluations_of_other_settings_are_not_taken(logs):
     assert (logs / "out/config.json").read_text() == kept
     (logs / "settings.json").write_text('{"longest_gap": 2.0}')
     header, line, *_ = (logs / "out/evaluations.jsonl").read_text().splitlines()
-    for damaged in (line.replace("accepted", "acepted"), '["0", []]', '["0", [1]]'):
+    code = json.loads(line)[2]  # of the same code: others are not read
+    empty, wrong = json.dumps(["0", [], code]), json.dumps(["0", [1], code])
+    for damaged in (line.replace("accepted", "acepted"), empty, wrong):
         (logs / "out/evaluations.jsonl").write_text(f"{header}\n{damaged}\n")
         with pytest.raises(FileFormatError, match=r"jsonl is no record of evaluations"):
             identify(*more)
