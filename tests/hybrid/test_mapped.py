@@ -95,7 +95,9 @@ def held(s):
     if h is None:
         return None
     told = {f.name: getattr(h, f.name) for f in fields(Held)}
-    assert told.keys() == {"names", "residuals", "tolerances", "units", "jacobian", "refuse"}
+    assert told.keys() == {
+        "names", "residuals", "tolerances", "units", "jacobian", "refuse", "decay",
+    }  # fmt: skip
     return {
         **told,
         "residuals": h.residuals(s.off),
