@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from hybridctl.checks import quoted
 from hybridctl.errors import InputError
 
+T = TypeVar("T")
 Report = Callable[[float], None]
 """Called with the share of the work that is done, from 0 to 1. Calls that give the function of the
 user something else, such as `simulate` the time, say so where they document `progress`."""
@@ -64,6 +66,38 @@ def report_time(progress: Progress, title: str, start: float, end: float) -> Rep
     if not isinstance(report, _Lines):  # None, or the function of the user, which takes the time
         return report
     return lambda t: report((t - start) / (end - start))
+
+
+def report_each(items: Iterable[T], total: int, report: Report | None) -> Iterator[T]:
+    """Yield items, and report the share of them that the caller has been given.
+
+    Args:
+        items: The items, which may be computed one by one.
+        total: How many there are.
+        report: As `report_share` returns it.
+    """
+    for done, item in enumerate(items, start=1):
+        if report is not None:
+            report(done / total)
+        yield item
+
+
+class WorkCount:
+    """Counts pieces of work, and reports their share.
+
+    Args:
+        pieces: How many pieces there are; where that is an estimate, more of them count as all.
+        report: As `report_share` returns it.
+    """
+
+    def __init__(self, pieces: int, report: Report | None) -> None:
+        self._pieces, self._report, self._ended = pieces, report, 0
+
+    def end_piece(self) -> None:
+        """Count one piece more."""
+        self._ended += 1
+        if self._report is not None:
+            self._report(min(1.0, self._ended / self._pieces))
 
 
 class _Lines:

@@ -3,12 +3,23 @@
 import numpy as np
 import pytest
 from control.test_trajectory import straight, to_the_wall
+from control.test_tuning import START, STRUCTURE, Trial, prediction
+from estimation.systems import bouncing_ball, height
+from estimation.test_identify import BALL, BOUNDS, TRUTH, model_at, records
 from hybridctl.robots import ball
 
 import hybridctl as hc
 from hybridctl import progress as module
 from hybridctl.control.trajectory import optimise
+from hybridctl.control.tuning.ensemble import Ensemble
+from hybridctl.control.tuning.search import tune
 from hybridctl.errors import InputError
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.identify import Problem, identify
+from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.smoother import smooth
+from hybridctl.sensitivity.return_map import periodic_orbit
 
 
 def bounces(**options):
@@ -27,14 +38,45 @@ def run_extend(progress):
     return hc.extend(*bounces(), before=0.02, after=0.02, progress=progress)
 
 
-@pytest.mark.parametrize("call", [run_lqr, run_extend])
-def test_a_function_is_called_with_shares_that_grow_to_one(call):
-    shares = []
-    call(shares.append)
-    assert len(shares) >= 2
-    assert shares == sorted(shares)
-    assert 0.0 < shares[0] <= 1.0
-    assert shares[-1] == pytest.approx(1.0)
+def run_linearize(progress):
+    system, run = bounces()
+    return hc.linearize(system, run, progress=progress)
+
+
+def run_batch(progress):
+    system = ball.system(ball.BallParameters(slope=0.0, restitution=0.7))
+    starts = np.array([[0.0, 0.3 + 0.01 * k, 0.4, 0.0] for k in range(4)])
+    return hc.simulate_batch(system, ("open",), starts, (0.0, 0.6), progress=progress)
+
+
+def run_smooth(progress):
+    kf = SaltedKalmanFilter(bouncing_ball(), np.eye(2) * 1e-3, height(1e-4))
+    times = np.linspace(0.05, 0.4, 8)
+    values = np.full((8, 1), 0.1)
+    start = Estimate("air", 0.0, np.array([0.5, 0.0]), np.eye(2) * 0.01)
+    result = kf.run(Record({"height": Series(times, values)}), start)
+    return smooth(kf.model.system, result, progress=progress)
+
+
+def run_tune(progress):
+    ensemble = Ensemble(Trial(), range(2))
+    return tune(
+        STRUCTURE, START, predictions=[prediction(1e-1)], ensemble=ensemble, evaluations=0,
+        iterations=2, progress=progress,
+    )  # fmt: skip
+
+
+def run_identify(progress):
+    names = ("restitution", "friction")
+    at = model_at("ball", names, *BALL)
+    problem = Problem(at, names, BOUNDS, records(at, [1]), at.settings)
+    return identify(problem, TRUTH, max_evaluations=4, progress=progress)
+
+
+def run_orbit(progress):
+    return periodic_orbit(
+        bouncing_ball(1.0), "air", [0.0, 2.0], "floor", horizon=2.0, progress=progress
+    )
 
 
 def run_equilibrium(progress):
@@ -42,11 +84,30 @@ def run_equilibrium(progress):
     return hc.mechanics.equilibrium(system, ("closed",), [0.0, 0.1], progress=progress)
 
 
+SHARES = [run_lqr, run_extend, run_linearize, run_batch, run_smooth, run_tune]
+
+
+@pytest.mark.parametrize("call", SHARES)
+def test_a_function_is_called_with_shares_that_grow_to_one(call):
+    shares = []
+    call(shares.append)
+    assert len(shares) >= 2
+    assert shares == sorted(shares)
+    assert 0.0 <= shares[0] <= 1.0
+    assert shares[-1] == pytest.approx(1.0)
+
+
 CALLS = {
     "equilibrium": run_equilibrium,
     "simulate": lambda p: bounces(progress=p),
     "hybrid_lqr": run_lqr,
     "extend": run_extend,
+    "linearize": run_linearize,
+    "periodic_orbit": run_orbit,
+    "simulate_batch": run_batch,
+    "smooth": run_smooth,
+    "tune": run_tune,
+    "identify": run_identify,
     "optimise": lambda p: optimise(to_the_wall(), straight, progress=p),
 }
 

@@ -36,6 +36,7 @@ from hybridctl.hybrid.run import (
     flow_on,
 )
 from hybridctl.hybrid.zeno import INSTANT_EVENTS
+from hybridctl.progress import Report
 from hybridctl.sensitivity.first_order import jump_matrix
 from hybridctl.sensitivity.gains import GRAZING
 from hybridctl.sensitivity.simultaneous import jump_derivative
@@ -101,7 +102,8 @@ class Lockstep:
 
     run: the settings of each, with a policy whose laws are held inputs that do not depend on the
     state. modes, states: of the members at time `start`, s. matrices: rtol and atol of transition
-    matrices, None where none are asked for. Afterwards ends: of the members that got there; the
+    matrices, None where none are asked for. report: called with the share (from 0 to 1) of the
+    members that have ended. Afterwards ends: of the members that got there; the
     others are those for which something raises.
     """
 
@@ -112,6 +114,7 @@ class Lockstep:
         states: Sequence[Array],
         start: float,
         matrices: tuple[float, float] | None,
+        report: Report | None = None,
     ) -> None:
         self._run, self._start, self._tolerances = run, start, matrices
         n = len(modes)
@@ -131,6 +134,8 @@ class Lockstep:
         while self._waiting:
             key, width = max(self._waiting, key=lambda k: sum(map(_size, self._waiting[k])))
             self._flow(key, _Wave.joined(self._waiting.pop((key, width))))
+            if report is not None:
+                report(len(self.ends) / n)
 
     def _wait(self, key: ModeKey, wave: _Wave) -> None:
         width = 0 if wave.matrices is None else wave.matrices.shape[2]

@@ -22,6 +22,7 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run import BriefEvent
 from hybridctl.hybrid.simulate import new_run, simulate
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.progress import Progress, report_each, report_share
 from hybridctl.sensitivity.linearize import linearize
 from hybridctl.spaces import VectorSpace
 
@@ -72,6 +73,7 @@ def simulate_batch(
     event_window: float = 1e-8,
     guard_tolerance: float = 1e-8,
     min_dwell: float = 1e-9,
+    progress: Progress = None,
 ) -> Batch:
     """Simulate the states x0 (n, nx) of a system, all over t_span = (start, end), in s.
 
@@ -84,6 +86,9 @@ def simulate_batch(
 
     mode: of all members, or a list with the mode of each. x0: rows, or a list of states (nx,) where
     modes differ in size.
+
+    progress: True prints the share of the members that have ended on standard error; a function is
+    called with it, from 0 to 1.
 
     A member for which `simulate` or `linearize` raises does not keep the others from going on: it
     is in `Batch.errors`. Raises `InputError` and its kin for arguments that serve no member.
@@ -110,18 +115,18 @@ def simulate_batch(
     at_once = {**settings, "on_jam": "raise", "first_step": None, "progress": None}
     run = new_run(system, policy, end, **at_once)
     modes, states = _starts(system, mode, x0)
+    report = report_share(progress, "simulate_batch")
     alone = partial(_alone, system, (start, end), policy, settings, sensitivities)
     held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy
     together = method == "DOP853" and held and not is_far_from_zero(start, end)
     begun = [system.mode(key) for key in dict.fromkeys(modes)]
     if not (together and any(mode.many is not None for mode in begun)):
         apply = map if executor is None else executor.map
-        return _gathered(list(apply(alone, modes, states)), begun, sensitivities)
-    lockstep = Lockstep(run, modes, states, start, (rtol, atol) if sensitivities else None)
-    ends = [
-        lockstep.ends.get(i) or alone(key, x)
-        for i, (key, x) in enumerate(zip(modes, states, strict=True))
-    ]
+        ends = list(report_each(apply(alone, modes, states), len(states), report))
+        return _gathered(ends, begun, sensitivities)
+    lockstep = Lockstep(run, modes, states, start, (rtol, atol) if sensitivities else None, report)
+    members = enumerate(zip(modes, states, strict=True))
+    ends = [lockstep.ends.get(i) or alone(key, x) for i, (key, x) in members]
     return _gathered(ends, begun, sensitivities)
 
 

@@ -35,6 +35,7 @@ from hybridctl.estimation.filters import first_estimate, kalman
 from hybridctl.estimation.likelihood import RecordScore
 from hybridctl.estimation.likelihood_quadratic import Maximum, maximise
 from hybridctl.estimation.record import Record
+from hybridctl.progress import Progress, WorkCount, report_share
 
 MakeModel = Callable[[Array], FilterModel]
 LEVEL = 0.95  # of the range of a profile
@@ -204,11 +205,15 @@ def identify(
     held_out: Sequence[Record] = (),
     max_evaluations: int = 100,
     tolerance: float = 0.05,
+    progress: Progress = None,
 ) -> Identification:
     """The parameters under which the records of a problem are most likely.
 
     start (np,): within the bounds. held_out: records to judge the result by. tolerance: of the
-    parameters, in their standard errors. Raises `InputError`, and `SimulationError` where no
+    parameters, in their standard errors. progress: True prints the share of `max_evaluations` that
+    is done on standard error; a function is called with it, from 0 to 1. The search may end early.
+
+    Raises `InputError`, and `SimulationError` where no
     record can be filtered.
     """
     first = vector("start", start, len(problem.names))
@@ -219,9 +224,16 @@ def identify(
         )
     number("tolerance", tolerance, above=0.0)
     count("max_evaluations", max_evaluations)
+    work = WorkCount(max_evaluations, report_share(progress, "identify"))
     problem.evaluate(first)  # raises what its model raises
+
+    def log_likelihoods(values: Array) -> Array:
+        found = _log_likelihoods(problem, values)
+        work.end_piece()
+        return found
+
     found = maximise(
-        partial(_log_likelihoods, problem),
+        log_likelihoods,
         first,
         problem.bounds,
         _STEP * (high - low),

@@ -46,6 +46,7 @@ from hybridctl.estimation.mixture import combined, cut_off_sides, moments, share
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.progress import Progress, Report, report_each, report_share
 from hybridctl.spaces import Space
 
 BEGUN_ANEW = "no first-order map: smoothing begins anew"
@@ -88,7 +89,7 @@ class Smoothed:
     probabilities: tuple[float, ...]
 
 
-def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
+def smooth(system: HybridSystem, result: FilterResult, *, progress: Progress = None) -> Smoothed:
     """Return the estimates of a filter's result given all its values.
 
     Of several hypotheses the smoothed estimates are those of the one that was likeliest in the end
@@ -105,15 +106,18 @@ def smooth(system: HybridSystem, result: FilterResult) -> Smoothed:
     Args:
         system: The system of the filter.
         result: What the filter has returned.
+        progress: True prints the share of the samples that is smoothed on standard error; a
+            function is called with it, from 0 to 1.
     """
     if not result.steps:
         return Smoothed(result.initial, (), (), (), ())
-    (initial, *estimates), notes = _along(system, result.initial, result.history)
+    report = report_share(progress, "smooth")
+    (initial, *estimates), notes = _along(system, result.initial, result.history, report)
     # With one hypothesis throughout there is nothing to weigh: the mixture is the estimate.
     if all(len(step.hypotheses) == 1 and not step.hypotheses[0].merged for step in result.steps):
         mixtures = tuple(Mixture.of(e) for e in estimates)
         return Smoothed(initial, tuple(estimates), mixtures, notes, (1.0,) * len(mixtures))
-    mixtures, probabilities, others = _smooth_all(system, result)
+    mixtures, probabilities, others = _smooth_all(system, result, report)
     every = sorted({*notes, *others, *_dropped(result)})
     return Smoothed(initial, tuple(estimates), mixtures, tuple(every), probabilities)
 
@@ -142,7 +146,7 @@ class _Node(NamedTuple):
 
 
 def _smooth_all(
-    system: HybridSystem, result: FilterResult
+    system: HybridSystem, result: FilterResult, report: Report | None
 ) -> tuple[tuple[Mixture, ...], tuple[float, ...], Notes]:
     """Return the mixtures given all values, probabilities of the likeliest order, and notes.
 
@@ -157,7 +161,8 @@ def _smooth_all(
     }
     mixtures, notes, likeliest = [result.mixtures[-1]], Notes(), 0
     probabilities = [nodes[0].weight]
-    for step, earlier in zip(result.steps[:0:-1], result.steps[-2::-1], strict=True):
+    pairs = zip(result.steps[:0:-1], result.steps[-2::-1], strict=True)
+    for step, earlier in report_each(pairs, len(result.steps), report):
         ways: dict[int, list[_Node]] = {}
         lost = False
         for k, node in nodes.items():
@@ -330,12 +335,13 @@ def _seen_from(space: Space, there: Estimate, e: Estimate) -> tuple[Array, Array
 
 
 def _along(
-    system: HybridSystem, initial: Estimate, links: Sequence[Hypothesis]
+    system: HybridSystem, initial: Estimate, links: Sequence[Hypothesis], report: Report | None
 ) -> tuple[list[Estimate], tuple[tuple[float, str], ...]]:
     """Return the smoothed estimates along one order of events, the initial one first, and notes."""
     later, found, notes = links[-1].estimate, [links[-1].estimate], list[tuple[float, str]]()
     befores = [initial, *(link.estimate for link in links[:-1])]
-    for before, link in zip(reversed(befores), reversed(links), strict=True):
+    pairs = zip(reversed(befores), reversed(links), strict=True)
+    for before, link in report_each(pairs, len(links), report):
         smoothed = _back(system, before, link, later)
         if smoothed is None:
             notes.append((link.estimate.time, BEGUN_ANEW))

@@ -28,6 +28,7 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.progress import Report, report_each
 from hybridctl.sensitivity.feedback import Feedback
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.nearby import (
@@ -95,6 +96,7 @@ class FirstOrderMap:
         rtol: float,
         atol: float,
         phantom_input: PhantomInput = "pushing",
+        report: Report | None = None,
     ) -> M:
         """The map of a simulated trajectory, see `linearize`."""
         instance("system", system, HybridSystem)
@@ -103,7 +105,8 @@ class FirstOrderMap:
         rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
         feedback = None if policy is None else Feedback(system, trajectory, policy)
         jumps: list[JumpGains | PiecewiseLinearJump] = []
-        for k, event in enumerate(trajectory.events):
+        reported = report_each(trajectory.events, len(trajectory.events), report)
+        for k, event in enumerate(reported):
             with _naming(k, event):
                 if feedback is None:
                     jump = jump_derivative(

@@ -20,6 +20,7 @@ from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.progress import Progress, report_share
 from hybridctl.sensitivity.first_order import FirstOrderMap
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
 from hybridctl.sensitivity.radius import Radius, least_radius, radius_of
@@ -87,6 +88,7 @@ def linearize(
     simultaneous: Simultaneous = "in turn",
     rtol: float = 1e-9,
     atol: float = 1e-9,
+    progress: Progress = None,
 ) -> Linearization:
     """The first-order map of a simulated trajectory.
 
@@ -101,6 +103,8 @@ def linearize(
     phantom_input, simultaneous: see `jump_derivative`; with a policy its own law counts, and guards
     of merged events fire in turn. rtol, atol: of every entry of the variational flow, step by step,
     see `collocation`.
+    progress: True prints the share of the events that is linearized on standard error; a function
+    is called with it, from 0 to 1. The flow between events is linearized when it is asked for.
 
     Raises what `jump_derivative` raises, `SystemDefinitionError` where a law has no derivative, and
     `InputError` where the system or the policy is not the one of the trajectory.
@@ -114,4 +118,5 @@ def linearize(
         rtol=rtol,
         atol=atol,
         phantom_input=phantom_input,
+        report=report_share(progress, "linearize"),
     )

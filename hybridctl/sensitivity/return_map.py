@@ -20,6 +20,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.progress import Progress, report_each, report_share
 from hybridctl.sensitivity.conewise import ConewiseMap, conewise
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.orbits import (
@@ -111,6 +112,7 @@ def periodic_orbit(
     max_steps: int = 20,
     rtol: float = 1e-11,
     atol: float = 1e-11,
+    progress: Progress = None,
 ) -> PeriodicOrbit:
     r"""The periodic orbit near x0: a fixed point of a return map P, by semismooth Newton steps.
 
@@ -131,6 +133,8 @@ def periodic_orbit(
     (s) of each other are one event, which moves the end by as little; where that keeps steps from
     being taken, they are told apart until the orbit is found. simultaneous: see `jump_derivative`;
     "at once", for impacts of several contacts that stay one within the window, keeps it throughout.
+    progress: True prints the share of `max_steps` that is done on standard error; a function is
+    called with it, from 0 to 1. Newton's method may end early.
 
     Raises `InputError` for bad arguments, too few crossings from x0, another mode after the
     return, others that fire with the guard of the section, or a field that depends on time and is
@@ -148,8 +152,9 @@ def periodic_orbit(
         symmetry.check(space)
     x: Array = vector("x0", x0, space.nx)
     returns.check(x)
+    report = report_share(progress, "periodic_orbit")
     current, residuals = returns.at(x), list[float]()
-    for _ in range(max_steps):
+    for _ in report_each(range(max_steps), max_steps, report):
         off = closing_error(symmetry, space, x, current.trajectory.final_state)
         residuals.append(float(np.abs(off).max()))
         derivative = returns.derivative(current)

@@ -25,6 +25,7 @@ from hybridctl.control.tuning.ensemble import Ensemble, Statistics
 from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.structure import DifferentiableStructure, GainStructure
 from hybridctl.errors import InputError
+from hybridctl.progress import Progress, WorkCount, report_share
 
 _FAILING = 1e3  # N m, the peak that the search is told of where all runs fail
 
@@ -121,6 +122,7 @@ def tune(
     bounds: tuple[float, float] | None = None,
     iterations: int = 100,
     validation: Validation | None = None,
+    progress: Progress = None,
 ) -> Tuning:
     """Tune the parameters of a structure of gains from `start` (p,) on.
 
@@ -130,7 +132,9 @@ def tune(
     (linear models of objective and constraint on a shrinking region, COBYLA), which begins with
     changes of `step` of each parameter; p + 2 or more, or 0 to leave it out. bounds: of every
     parameter. iterations: of each minimisation. validation: has the last word on which of the
-    best candidates is taken.
+    best candidates is taken. progress: True prints the share of the work that is done on standard
+    error; a function is called with it, from 0 to 1. Each minimisation and each evaluation of the
+    ensemble counts as one piece of work; the search may end early.
 
     If no candidate keeps the limit, the best is the one of least peak. Raises `InputError` if a
     structure without gradient comes with predictions, or neither prediction nor ensemble is given.
@@ -139,11 +143,14 @@ def tune(
         raise InputError("tune needs predictions, an ensemble, or both, but got neither")
     p: Array = vector("start", start)
     candidates = [Candidate("start", p)]
+    simulated = 0 if ensemble is None else 1 + len(predictions) + evaluations
+    work = WorkCount(len(predictions) + simulated, report_share(progress, "tune"))
     for k, prediction in enumerate(predictions):
         if not isinstance(structure, DifferentiableStructure):
             raise InputError(f"structure {structure!r} has no gradient, so it cannot be predicted")
         p = minimize_prediction(prediction, structure, p, bounds=bounds, iterations=iterations)
         candidates.append(Candidate(f"prediction {k}", p))
+        work.end_piece()
     if ensemble is None:
         return Tuning(structure.schedule(p), candidates[-1], tuple(candidates))
     if 0 < count("evaluations", evaluations, at_least=0) < len(p) + 2:
@@ -152,7 +159,7 @@ def tune(
             f"{evaluations}"
         )
     limit = np.inf if peak_input is None else number("peak_input", peak_input, above=0.0)
-    search = _GainSearch(structure, ensemble, limit, [])
+    search = _GainSearch(structure, ensemble, limit, [], work)
     for candidate in candidates:
         search.judge(candidate.origin, candidate.parameters)
     if evaluations:
@@ -169,6 +176,7 @@ class _GainSearch:
     ensemble: Ensemble
     limit: float
     tried: list[Candidate]
+    work: WorkCount
 
     def judge(self, origin: str, parameters: Array) -> Candidate:
         """The candidate of these parameters, simulated if it is new."""
@@ -177,6 +185,7 @@ class _GainSearch:
                 return candidate
         statistics = self.ensemble(self.structure.schedule(parameters))
         self.tried.append(Candidate(origin, np.array(parameters), statistics))
+        self.work.end_piece()
         return self.tried[-1]
 
     @property
