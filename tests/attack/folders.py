@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ from hybridctl.errors import HybridctlError
 from hybridctl.run_marker import EARLIER, LOCK, MARKER, Marker
 
 OPERATIONS = {"open", "os.link", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate"}
+UNFINISHED = re.compile(r"-[0-9a-f]{32}[^/]*$")
 FOREIGN = {".git/HEAD": "ref", "figures/notes.txt": "mine", "thesis.tex": "years of work"}
 FILES = ("config.json", "figures/a.png", "summary.json")
 
@@ -259,8 +261,9 @@ def change(folder, files, chance):
     for _ in range(chance.randint(0, 2)):
         name = chance.choice(NAMES)
         if chance.random() < 0.2 and Path(folder).is_dir():
-            own = sorted(set(content(folder)) - set(files) - {MARKER, LOCK})
-            name = chance.choice(own or [name])
+            own = set(content(folder)) - set(files) - {MARKER, LOCK}
+            # A file that was killed while it was written is the run's by its random name alone.
+            name = chance.choice(sorted(n for n in own if not UNFINISHED.search(n)) or [name])
         path = Path(folder, name)
         with suppress(FileExistsError, NotADirectoryError):
             path.parent.mkdir(parents=True, exist_ok=True)
