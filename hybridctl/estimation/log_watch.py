@@ -23,11 +23,11 @@ _FAR_OFF = 10.0
 """Standard deviations: no innovation of a consistent filter is so large. Mean NIS of 20 to 50,
 which noise levels that are too small give on real impacts, is 4 to 7."""
 _JUDGED = (40, 200)
-"""Numbers of values, from the start of a run, at which it is judged first and last. A wrong unit
-shows at once; a run that loses the estimate later goes on."""
+"""Numbers of values, from the start of a run, of one channel or of all, at which they are judged
+first and last. A wrong unit shows at once; a run that loses the estimate later goes on."""
 _FAR_OFF_SHARE = 0.25
-"""Share of values that are far off, above which a run ends. Logs with a wrong unit have 0.4 to 0.6,
-sound ones none."""
+"""Share of values, of one channel or of all, that are far off, above which a run ends. With a wrong
+unit it is 0.4 to 0.6, in sound logs zero."""
 _MOST_STEPS = 5_000
 """Integrator steps between two samples, of all hypotheses: usual are 1 to 30, and each takes 0.1 to
 10 ms. Logs with rare samples may take more, see `_TIMES_MEDIAN`."""
@@ -61,12 +61,12 @@ class LogWatch:
 
     Attributes:
         far_off: Number of values by channel, of which the innovation is above 10 deviations.
-        values: Number of values so far, rejected ones included.
+        values: Number of values by channel, rejected ones included.
     """
 
     def __init__(self, *, trial: bool = False) -> None:
         self.far_off = Counter[str]()
-        self.values = 0
+        self.values = Counter[str]()
         self._trial = trial
         self._steps, self._all, self._before = 0, 0, list[int]()
 
@@ -103,16 +103,23 @@ class LogWatch:
         innovation = state.innovation
         if innovation is None:
             return
-        self.values += 1
-        if not innovation.nis <= _FAR_OFF**2 * innovation.dimension:
-            self.far_off[innovation.channel] += 1
+        channel = innovation.channel
+        self.values[channel] += 1
+        if innovation.nis <= _FAR_OFF**2 * innovation.dimension:
+            return  # more values can be too many only after one that is far off
+        self.far_off[channel] += 1
+        # Few channels of many may be wrong, such as a leg's, which is near zero most of the time.
+        self._judge(self.far_off.total(), self.values.total(), "values")
+        self._judge(self.far_off[channel], self.values[channel], f"values of {channel!r}")
+
+    def _judge(self, off: int, values: int, what: str) -> None:
+        """Raise ImplausibleLogError if too many of these values are far off."""
         first, last = _JUDGED
-        off = self.far_off.total()
-        judged = first <= self.values <= last and off > _FAR_OFF_SHARE * self.values
+        judged = first <= values <= last and off > _FAR_OFF_SHARE * values
         if judged or (self._trial and off > _TRIAL_FAR_OFF):
             raise ImplausibleLogError(
-                f"{off} of {self.values} values are more than {_FAR_OFF:g} "
-                "standard deviations from what the model predicts"
+                f"{off} of {values} {what} are more than {_FAR_OFF:g} standard deviations from "
+                "what the model predicts"
             )
 
 

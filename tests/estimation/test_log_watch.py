@@ -73,6 +73,14 @@ def test_metres_that_are_read_as_millimetres_end_early_with_the_unit(hopper):
 
 
 @pytest.mark.slow
+def test_one_channel_of_many_that_is_near_zero_most_of_the_time_ends_the_run_too(hopper):
+    """The leg is as long as at rest but for the stance: 57 of 438 values were rejected."""
+    with pytest.raises(SimulationError, match=r"is the unit of 'leg' m\?") as caught:
+        filtered(hopper, "leg", 1e-3)
+    assert "values of 'leg' are more than 10 standard deviations" in str(caught.value)
+
+
+@pytest.mark.slow
 def test_the_right_unit_is_not_stopped(hopper):
     found = filtered(hopper)
     assert len(found.steps) > 200
