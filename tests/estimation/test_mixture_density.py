@@ -11,6 +11,7 @@ import casadi as ca
 import numpy as np
 import pytest
 from estimation.systems import GRAVITY, bouncing_ball
+from hybridctl.robots import block
 
 from hybridctl import symbolic
 from hybridctl.estimation.chances import Truncation
@@ -39,10 +40,11 @@ def scores(kf, state, channel, values):
     return np.array([i.log_likelihood if i.accepted else -np.inf for i in found])
 
 
-def axes(kf, state, channel, spacing):
+def axes(kf, state, channel, spacing, above=0.0):
     """Points along each component of a value, over seven deviations of all that is predicted.
 
-    Their distance is so many deviations of the noise.
+    Their distance is so many deviations of the noise. above: how much farther up they go, for parts
+    that only a value parts from the state.
     """
     measurement = kf.measurements[channel]
     parts = []
@@ -56,18 +58,19 @@ def axes(kf, state, channel, spacing):
     low, high = (means - 7.0 * deviations).min(axis=0), (means + 7.0 * deviations).max(axis=0)
     if channel == "both":  # a part that has bounced before the mean has
         high[1] = FALL + 7.0 * deviations[:, 1].max()
+    high += above
     steps = spacing * np.sqrt(np.diag(measurement.covariance))
     return [np.arange(a, b + h, h) for a, b, h in zip(low, high, steps, strict=True)], steps
 
 
-def check_density(kf, state, channel, *, spacing=1.0, tolerance=1e-6):
+def check_density(kf, state, channel, *, spacing=1.0, tolerance=1e-6, above=0.0):
     """Check that the likelihood integrates to one by the trapezoidal rule, and its bound.
 
     All parts are at least as wide as the noise. With points one deviation of it apart the error
     of the rule is 2 exp(-2 pi^2) = 5e-9; beyond seven deviations there are 3e-12, and more where
     a part is cut off at a guard, which leaves its tail: 1e-7 at two deviations.
     """
-    lines, steps = axes(kf, state, channel, spacing)
+    lines, steps = axes(kf, state, channel, spacing, above)
     found = scores(kf, state, channel, np.array(list(product(*lines))))
     assert np.exp(found).sum() * np.prod(steps) == pytest.approx(1.0, abs=tolerance)
     assert found.max() <= bound(kf.measurements[channel]) + 1e-9
@@ -179,6 +182,45 @@ def test_so_it_has_before_and_after_the_corner_by_any_filter(kind, hypotheses, s
         )
         check_density(kf, state, "sum")
         assert np.exp([h.weight for h in state.hypotheses]).sum() == pytest.approx(1.0, abs=1e-12)
+
+
+TOUCH = 0.1  # s, until the left corner of the block hits
+
+
+def block_near_touch(ahead, strategy):
+    """A filter of the block, and its state so many deviations of the time after its first touch."""
+    p = block.BlockParameters(restitution=0.3)
+    corner = 0.5 * np.hypot(p.width, p.height)
+    pitch, speed = -0.2, -1.0  # rad, so that the left corner is the lower one; m/s
+    lowest = corner * np.sin(np.arctan2(p.height, p.width) - pitch)
+    start = np.array([0.0, lowest - speed * TOUCH + 0.5 * p.gravity * TOUCH**2, pitch])
+    measured = linear("pose", np.eye(6)[1:3], np.diag([S, 2.0 * S]) ** 2, gate=None)
+    kf = SaltedKalmanFilter(
+        block.system(p), np.zeros((6, 6)), measured, hypotheses=4, strategy=strategy
+    )
+    deviations = np.array([S, S, 2.0 * S, 0.02, 0.02, 0.1])
+    mean = np.concatenate((start, [0.5, speed, 0.0]))
+    state = kf.start(Estimate(("open", "open"), 0.0, mean, np.diag(deviations**2)))
+    return kf, kf.predict(state, TOUCH + ahead * S / (p.gravity * TOUCH - speed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ahead", "strategy"),
+    [
+        (-0.5, "saltation"),
+        (1.5, "saltation"),
+        pytest.param(-0.5, "reset_jacobian", marks=pytest.mark.long),
+        pytest.param(1.5, "reset_jacobian", marks=pytest.mark.long),
+    ],
+)
+def test_a_height_and_a_pitch_of_a_block_near_a_touch_have_a_density(ahead, strategy):
+    """Two coordinates of a robot with contacts, one of which turns its guard."""
+    kf, state = block_near_touch(ahead, strategy)
+    if ahead > 0.0:
+        assert len(state.hypotheses) > 1
+    # rad: a part that has touched before the mean turns up, by 20 rad/s for up to 3 ms
+    check_density(kf, state, "pose", above=np.array([0.0, 0.06]))
 
 
 def test_what_a_gate_takes_is_at_most_a_density():
