@@ -38,7 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, progress, record_table, working
+from hybridctl.app.report import RunFolder, progress, record_table, report_alive
 from hybridctl.checks import member
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.reference import Reference
@@ -117,7 +117,7 @@ def quick(config: Config) -> Config:
 def run(config: Config, console: Console) -> Findings:
     """Find the references, tune all controllers on them, and judge them."""
     plant, known = published()
-    with working(console, "looking for references"):
+    with report_alive(console, "looking for references"):
         found, failures = references_found(config, known)
     references = {"published": (plant, known)}
     if found and found[0].variant == "plain":

@@ -30,7 +30,7 @@ from rich.console import Console
 from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, linearize, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import RunFolder, record_table, working
+from hybridctl.app.report import RunFolder, record_table, report_alive
 from hybridctl.checks import Array, counted
 from hybridctl.control import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion
@@ -79,11 +79,11 @@ def quick(config: Config) -> Config:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Search on the ball, the block and the door."""
-    with working(console, "the ball"):
+    with report_alive(console, "the ball"):
         balls = {name: fly(config, *key) for name, key in flights().items()}
-    with working(console, "the block"):
+    with report_alive(console, "the block"):
         slid, thrown = slide(config, config.iterations), slide(config, 0)
-    with working(console, "the door"):
+    with report_alive(console, "the door"):
         hit, missed = push(config, config.iterations), push(config, 0)
     found = {**balls, "block": slid, "door": hit}
     summary = {name: record(motion) for name, motion in found.items()}

@@ -34,7 +34,7 @@ from hybridctl import HybridSystem, HybridTrajectory, Reset, linearize, relax, s
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import BANDS, CURVES, REFERENCE, TRACKING, Band, Line, Panel, series
-from hybridctl.app.report import RunFolder, record_table, working
+from hybridctl.app.report import RunFolder, record_table, report_alive
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Edge, Outgoing
 from hybridctl.hybrid.relaxation.relax import FREE, Relaxed
@@ -259,10 +259,10 @@ def run(config: Config, console: Console) -> Findings:
     """Lie on the stop by events and by relaxation, and vary what goes through the strip."""
     cases = {}
     for c in (config.restitution, 0.0):
-        with working(console, f"restitution {c:g}"):
+        with report_alive(console, f"restitution {c:g}"):
             exact, locks = locked_by_events(c, config)
             cases[c] = exact, locks, relaxed_run(c, config.epsilon, config)
-    with working(console, "variations"):
+    with report_alive(console, "variations"):
         remainders = variations(config)
         printed = {epsilon: printed_run(epsilon, config) for epsilon in config.printed}
     elastic, plastic = cases[config.restitution], cases[0.0]

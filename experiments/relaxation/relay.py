@@ -26,7 +26,7 @@ from rich.console import Console
 from hybridctl import HybridSystem, HybridTrajectory, relax, simulate, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BANDS, REFERENCE, Band, Line, Panel, series
-from hybridctl.app.report import RunFolder, record_table, working
+from hybridctl.app.report import RunFolder, record_table, report_alive
 from hybridctl.checks import Array
 from hybridctl.hybrid import filippov
 from hybridctl.hybrid.relaxation.sliding import SLIDING
@@ -137,7 +137,7 @@ def stuck(config: Config) -> tuple[list[tuple[float, float]], Array]:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Slide by Filippov's modes, by relaxation, and by mechanics."""
-    with working(console, "sliding"):
+    with report_alive(console, "sliding"):
         studies: dict[str, RelayFindings] = {
             surface: study(config, surface) for surface in SURFACES
         }

@@ -35,7 +35,7 @@ from hybridctl import (
 )
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import REFERENCE, Line, Panel, series
-from hybridctl.app.report import RunFolder, record_table, table, working
+from hybridctl.app.report import RunFolder, record_table, report_alive, table
 from hybridctl.checks import Array
 from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.hybrid.relaxation.discrete import (
@@ -200,13 +200,13 @@ def lift_off(config: Config, c: float) -> float:
 def run(config: Config, console: Console) -> Findings:
     """Go on past infinitely many bounces, by events, by a scheme, and by exact relaxed flows."""
     c = config.restitution
-    with working(console, "times of the last bounce"):
+    with report_alive(console, "times of the last bounce"):
         times = [(r, stop_time(r), last_bounce(r)) for r in config.restitutions]
     steps = np.geomspace(1e-1, config.shortest, config.steps)
-    with working(console, "discrete schemes"):
+    with report_alive(console, "discrete schemes"):
         errors = scheme_errors(c, euler, steps, config.ratio)
         others = _other_errors(config)
-    with working(console, "relaxed flows"):
+    with report_alive(console, "relaxed flows"):
         widths = np.array(config.widths)
         flows = Convergence(widths, np.array([flow_error(c, width) for width in widths]))
         lifts = {str(r): lift_off(config, r) for r in (0.0, c)}

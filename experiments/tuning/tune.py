@@ -30,7 +30,7 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import RunFolder, progress, record_table, working
+from hybridctl.app.report import RunFolder, progress, record_table, report_alive
 from hybridctl.checks import Array, number
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
@@ -150,7 +150,7 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
 
     @experiment
     def of_record(config: Config, console: Console) -> Findings:
-        with working(console, "linearizing"):
+        with report_alive(console, "linearizing"):
             study = prepare(config)
         found, results = simulated(study, record, console)
         found.gains.save(folder / "gains.npz")

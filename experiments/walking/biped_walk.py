@@ -43,7 +43,7 @@ from hybridctl.experiments.walking.walk import Walk, scattered, walk
 from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
-from hybridctl.app.report import RunFolder, progress, working
+from hybridctl.app.report import RunFolder, progress, report_alive
 from hybridctl.compiled import compiler
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.tuning.journal import completed, repeated
@@ -148,10 +148,10 @@ def run(config: Config, folder: RunFolder, console: Console) -> dict[str, Any]:
 
 
 def _found(folder: RunFolder, config: Config, console: Console) -> Findings:
-    with working(console, "looking for the gait"):
+    with report_alive(console, "looking for the gait"):
         gait = found_gait(config, config.speed)
         lqr, blind = (design(gait, Weights(*config.weights), jumps) for jumps in _JUMPS)
-    with working(console, "walking"):
+    with report_alive(console, "walking"):
         walks = walked(config, gait, lqr)
     summary = tables.walk_record(gait, lqr, blind)
     summary |= {

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, progress, record_table, working
+from hybridctl.app.report import RunFolder, progress, record_table, report_alive
 from hybridctl.checks import Array
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
@@ -204,7 +204,7 @@ def fallen(gait: Gait, sample: Sample, since: float) -> str:
 @experiment
 def run(config: Config, console: Console) -> Findings:
     """Walk under all controllers on all contacts."""
-    with working(console, "looking for the gait"):
+    with report_alive(console, "looking for the gait"):
         margins = replace(MARGINS, friction=config.share)
         gait = find(config.speed, friction=config.friction, torque=config.torque, margins=margins)
         bench = Bench.of(config, gait)

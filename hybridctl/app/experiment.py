@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.report import RunFolder, Tick, progress, table, working
+from hybridctl.app.report import RunFolder, Tick, progress, report_alive, table
 from hybridctl.control.tuning.code_reading import source_digest
 from hybridctl.control.tuning.fingerprint import files_named
 from hybridctl.control.tuning.journal import Journal
@@ -91,7 +91,7 @@ def experiment(
             folder.write_json(CHECKS, {"checks": [check.record() for check in found.checks]})
             console.print(check_table(found.checks))
         if found.draw is not None and folder.draws:
-            with working(console, "drawing figures"):
+            with report_alive(console, "drawing figures"):
                 found.draw(folder)
         return dict(found.summary)
 

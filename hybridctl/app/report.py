@@ -321,7 +321,7 @@ def say(console: Console, line: str) -> None:
 
 
 @contextmanager
-def working(console: Console, title: str) -> Iterator[None]:
+def report_alive(console: Console, title: str) -> Iterator[None]:
     """Show that work goes on: a spinner in a terminal, elsewhere a line now and then.
 
     Args:
@@ -389,7 +389,7 @@ def _tenths(console: Console, title: str, start: float, end: float) -> Tick:
 
 Tick = Callable[[float], None]
 HEARTBEAT = 4.0
-"""Seconds between two lines of `working`: nothing is silent for more than 5 s."""
+"""Seconds between two lines of `report_alive`: nothing is silent for more than 5 s."""
 
 
 def plain(value: Any) -> Any:

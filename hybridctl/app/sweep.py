@@ -319,7 +319,7 @@ def run(
     found, record, keys = dict[int, Row](), None, list[str]()
     if folder is not None:
         keys = list(_different(unit.key for unit in units))
-        shown = [{name: _shown(value) for name, value in unit.varied.items()} for unit in units]
+        shown = [{name: _as_label(value) for name, value in unit.varied.items()} for unit in units]
         known = {"experiment": units[0].experiment, "units": keys, "varied": shown}
         record = Journal(folder / PLAN, known, code)
         if record.others:
@@ -346,7 +346,7 @@ def _different(keys: Iterable[str]) -> Iterator[str]:
         yield key if seen[key] == 1 else f"{key}-{seen[key]}"
 
 
-def _shown(value: Any) -> Any:
+def _as_label(value: Any) -> Any:
     """Return a setting as the first line of a journal shows it; `Unit.key` determines it."""
     return value.item() if isinstance(value, np.bool_ | np.number) else value
 

@@ -182,18 +182,18 @@ class SaltedKalmanFilter:
         From there on the mean is held at the next guard that falls, and the covariance has the way
         that the flow would have taken past it; notes say so. late: asked at each event.
         """
-        return self._with(replace(self.model, late=late))
+        return self._with_model(replace(self.model, late=late))
 
-    def counting(self, stepped: Callable[[float], None]) -> SaltedKalmanFilter:
+    def count_steps(self, stepped: Callable[[float], None]) -> SaltedKalmanFilter:
         """Return the same filter, which calls a function after each step of its integrator.
 
         Args:
             stepped: Called with the time in s that the step ends at. What it raises ends the run,
                 but for a `SimulationError`, which ends a hypothesis.
         """
-        return self._with(replace(self.model, stepped=stepped))
+        return self._with_model(replace(self.model, stepped=stepped))
 
-    def _with(self, model: Model) -> SaltedKalmanFilter:
+    def _with_model(self, model: Model) -> SaltedKalmanFilter:
         other = copy(self)
         other.model = model
         other.rules = replace(self.rules, model=model)

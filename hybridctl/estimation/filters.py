@@ -127,8 +127,8 @@ def run_filter(
             chosen = make_filter(name, model, settings)
             if name not in _JUDGED or not isinstance(chosen, SaltedKalmanFilter):
                 return chosen.run(record, start, progress=progress)
-            counting = chosen.counting(watch.take_step)
-            return counting.run(record, start, progress=progress, watch=watch.take_state)
+            counted = chosen.count_steps(watch.take_step)
+            return counted.run(record, start, progress=progress, watch=watch.take_state)
     except (ImplausibleLogError, TooManyStepsError) as error:
         named = {sensor.name: sensor.parts[0].unit for sensor in model.sensors if sensor.parts}
         units = explain_units(record, partial(_try_units, model, settings), named)
@@ -152,8 +152,8 @@ def _try_units(
     alone = replace(settings, hypotheses=1)
     with np.errstate(all="ignore"):
         start, rest = first_estimate(model, alone, record)
-        counting = kalman(model, alone).counting(watch.take_step)
-        counting.run(rest, start, watch=watch.take_state)
+        counted = kalman(model, alone).count_steps(watch.take_step)
+        counted.run(rest, start, watch=watch.take_state)
 
 
 def first_estimate(

@@ -51,7 +51,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import AnyMeasurement, LinearizedResidual
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import StatePrediction, extend
-from hybridctl.estimation.pruning import by_weight, kept_of, normalized
+from hybridctl.estimation.pruning import by_weight, kept_of, normalize_weights
 from hybridctl.estimation.reconcile import ahead, reconcile
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
 from hybridctl.hybrid.laws import InputLaw
@@ -93,7 +93,7 @@ class Rules:
         beginning = self.beginning or Beginning(estimate.mode, estimate.covariance)
         return FilterState(estimate.time, begun([Hypothesis(estimate)]), beginning)
 
-    def compared(
+    def linearize_residual(
         self, e: Estimate, channel: str, value: Array, law: InputLaw
     ) -> LinearizedResidual | None:
         """Return the linearised residual of a value (m,); None where the value is missing."""
@@ -107,7 +107,7 @@ class Rules:
 
     def corrected(self, e: Estimate, channel: str, value: Array, law: InputLaw) -> Corrected | None:
         """Return an estimate after a value (m,), and the innovation; None where it is missing."""
-        found = self.compared(e, channel, value, law)
+        found = self.linearize_residual(e, channel, value, law)
         return None if found is None else self.corrected_by(e, channel, found)
 
 
@@ -165,7 +165,7 @@ def predicted(
     if rules.bound == 1:
         return tuple(found)
     found.sort(key=by_weight)
-    return tuple(normalized(found[: _UNTRIED * rules.bound]))
+    return tuple(normalize_weights(found[: _UNTRIED * rules.bound]))
 
 
 def corrected(
@@ -186,7 +186,7 @@ def corrected(
         value: The value (m,).
         law: The input.
     """
-    first = rules.compared(hypotheses[0].estimate, channel, value, law)
+    first = rules.linearize_residual(hypotheses[0].estimate, channel, value, law)
     if first is None:
         return tuple(h._replace(predicted=h.estimate) for h in hypotheses)
     if rules.bound == 1:
@@ -196,7 +196,7 @@ def corrected(
         return (_settled(rules, _Updated(h, (), first, after, innovation), law, weight),)
     updated = list[_Updated]()
     for k, (h, passed) in enumerate(zip(*_early(rules, hypotheses, law), strict=True)):
-        own = _updated(rules, h, passed, channel, value, law, None if k else first)
+        own = _update_one(rules, h, passed, channel, value, law, None if k else first)
         if own is not None:
             updated.append(own)
     if len(updated) == 1:
@@ -227,7 +227,7 @@ class _Updated(NamedTuple):
     innovation: Innovation
 
 
-def _updated(
+def _update_one(
     rules: Rules,
     h: Hypothesis,
     passed: tuple[str, ...],
@@ -251,7 +251,7 @@ def _updated(
     if residual is not None:
         return _Updated(h, passed, residual, *rules.corrected_by(h.estimate, channel, residual))
     with suppress(SimulationError):
-        found = rules.compared(h.estimate, channel, value, law)
+        found = rules.linearize_residual(h.estimate, channel, value, law)
         if found is not None:
             return _Updated(h, passed, found, *rules.corrected_by(h.estimate, channel, found))
     return None

@@ -15,7 +15,7 @@ AGREE = 0.5  # deviations
 _EXACT = 1e-9  # of a coordinate without deviation, relative
 
 
-def normalized(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+def normalize_weights(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
     """Return hypotheses with weights that sum to one."""
     total = float(logsumexp([h.weight for h in hypotheses]))
     return [h._replace(log_weight=h.log_weight - total) for h in hypotheses]

@@ -174,9 +174,9 @@ def _smooth_all(
                 ways.setdefault(link.parent, []).append(way)
         if lost:
             notes.append((step.time, BEGUN_ANEW))
-        nodes = _normalized(
+        nodes = _normalize_nodes(
             {
-                k: _cut_off(system, earlier.hypotheses[k], _joined(system, found))
+                k: _cut_off(system, earlier.hypotheses[k], _join_nodes(system, found))
                 for k, found in ways.items()
             }
         )
@@ -188,7 +188,7 @@ def _smooth_all(
     return tuple(reversed(mixtures)), tuple(reversed(probabilities)), notes
 
 
-def _joined(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
+def _join_nodes(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
     """Return the sum of the weights, and the common moments, of nodes that meet in a hypothesis."""
     if len(ways) == 1:
         return ways[0]
@@ -201,7 +201,7 @@ def _joined(system: HybridSystem, ways: Sequence[_Node]) -> _Node:
     return _Node(total, replace(e, mean=x, covariance=p))
 
 
-def _normalized(nodes: Mapping[int, _Node]) -> dict[int, _Node]:
+def _normalize_nodes(nodes: Mapping[int, _Node]) -> dict[int, _Node]:
     """Return nodes with weights that sum to one."""
     total = sum(node.weight for node in nodes.values())
     return {k: node._replace(weight=node.weight / total) for k, node in nodes.items()}

@@ -17,7 +17,7 @@ from hybridctl.app.commands.record import synthetic_log, truth_path, write
 from hybridctl.app.commands.results import draw_all, trust_table, write_results
 from hybridctl.app.models import ModelSource, find_source
 from hybridctl.app.plots import short_mode
-from hybridctl.app.report import RunFolder, progress, say, table, working
+from hybridctl.app.report import RunFolder, progress, report_alive, say, table
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
@@ -100,7 +100,7 @@ def run(
     print_tables(console, judgements)
     for message in failures.values():
         say(console, f"failed: {message}")
-    with working(console, "writing"):
+    with report_alive(console, "writing"):
         for judgement in judgements:
             write_results(folder, case.model, case.log, judgement, mcap=request.mcap)
         if folder.draws:
@@ -113,7 +113,7 @@ def recorded(
     """A log that is made now, and left in the folder."""
     settings = source.configured(request.config, request.assignments)
     model = source.make(settings)
-    with working(console, "recording"):
+    with report_alive(console, "recording"):
         log, truth = synthetic_log(model, settings)
     write(folder / "log.npz", model, log, truth)
     say(console, f"no log given: a synthetic one is in {folder / 'log.npz'}, seed {settings.seed}")

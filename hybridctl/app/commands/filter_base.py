@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 from hybridctl.app.commands.results import trust_table
 from hybridctl.app.plots import Line, Panel, series
 from hybridctl.app.plots.filters import band, result_bands
-from hybridctl.app.report import RunFolder, say, table, working
+from hybridctl.app.report import RunFolder, report_alive, say, table
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.logs import Log, examine
 from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
@@ -31,7 +31,7 @@ def run(model: BaseModel, log: Log, mcap: bool, folder: RunFolder, console: Cons
     summary = summarize(model.name, log.source or None, found, judgement)
     folder.write_json("summary.json", summary)
     print_tables(console, summary, judgement)
-    with working(console, "writing"):
+    with report_alive(console, "writing"):
         found.write(folder.path, origin_ns=log.origin_ns, mcap=mcap)
         if folder.draws:
             draw(folder, found)

@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from hybridctl.app.models import ModelSource
-from hybridctl.app.report import say, working
+from hybridctl.app.report import report_alive, say
 from hybridctl.errors import HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, LogChannel
 from hybridctl.estimation.record import Record
@@ -87,7 +87,7 @@ def record(
     path = out if out.suffix in SUFFIXES else out / "log.npz"
     _check_new(path, overwrite)
     model = source.make(settings)
-    with working(console, "simulating"):
+    with report_alive(console, "simulating"):
         log, truth = synthetic_log(model, settings)
     write(path, model, log, truth)
     counts = {name: len(series) for name, series in log.channels.items()}

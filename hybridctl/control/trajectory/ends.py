@@ -26,10 +26,10 @@ def check_guess(task: Task, guess: Guess) -> Guess:
     """Return the guess as a function that raises `InputError` where a state has a wrong size."""
     nx = task.system.space.nx
 
-    def checked(k: int, share: float) -> Array:
+    def guess_state(k: int, share: float) -> Array:
         return vector(f"guess({k}, {share:.3g}), a state of phase {k},", guess(k, share), nx)
 
-    return checked
+    return guess_state
 
 
 def check_expressions(task: Task) -> None:

@@ -42,7 +42,7 @@ def independent(task: Task, guess: Guess) -> tuple[Task, tuple[str, ...]]:
     Where the conditions cannot all be met near the guess, none are left out.
     """
     equations, (y, _, given, near) = _equations(task), _ends_of_task(task, guess)
-    wanted = [_missed(c, y) for c in equations]
+    wanted = [_residual(c, y) for c in equations]
     implied = [equations[i] for i in _implied(y, given, wanted, near)]
     kept = [c for c in task.conditions if c not in implied]
     return replace(task, conditions=kept), tuple(c.name for c in implied)
@@ -52,7 +52,7 @@ def _equations(task: Task) -> list[Condition]:
     return [c for c in task.conditions if c.lower == c.upper]
 
 
-def _missed(condition: Condition, y: Any) -> Any:
+def _residual(condition: Condition, y: Any) -> Any:
     n = (y.numel() - 1) // 2
     return condition.value(y[:n], y[n:-1], y[-1]) - condition.lower
 
@@ -78,7 +78,7 @@ def end_equations_of_task(task: Task, guess: Guess) -> tuple[Any, Any, list[Any]
     equations.
     """
     y, end, given, near = _ends_of_task(task, guess)
-    return y, end, [*given, *(_missed(c, y) for c in _equations(task))], near
+    return y, end, [*given, *(_residual(c, y) for c in _equations(task))], near
 
 
 def implied_guards(task: Task, guess: Guess) -> frozenset[tuple[int, str]]:

@@ -287,7 +287,7 @@ class _OptimumSearch:
         more = dependent & (least < greatest) & ~self.left_out
         if more.any():
             rows = _rows(self._programme)
-            names = [_named(*rows[i]) for i in np.flatnonzero(dependent)]
+            names = [_describe_row(*rows[i]) for i in np.flatnonzero(dependent)]
             self.dependent = tuple(dict.fromkeys(names))
             self.left_out |= more
         return bool(more.any())
@@ -340,7 +340,7 @@ def _rows(programme: Transcription) -> list[tuple[int | None, str]]:
     return rows
 
 
-def _named(phase: int | None, name: str) -> str:
+def _describe_row(phase: int | None, name: str) -> str:
     return name if phase is None else f"{name} in phase {phase}"
 
 
