@@ -6,7 +6,6 @@ import json
 import logging
 import re
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -159,14 +158,32 @@ def test_warnings_of_the_library_are_told_and_lower_levels_on_request(monkeypatc
         assert "a mesh is not found" in caplog.text
 
 
+def heard(capsys, pattern):
+    """What lines say until they end with a pattern, which is waited for."""
+    told, end = "", time.monotonic() + 20.0
+    while not re.search(pattern + r"\Z", told) and time.monotonic() < end:
+        time.sleep(0.01)
+        told += capsys.readouterr().err
+    return told
+
+
+@pytest.mark.parametrize("dumb", [False, True])
+def test_a_work_that_stands_still_at_a_share_says_that_it_goes_on(dumb, monkeypatch, capsys):
+    """Also in a terminal whose cursor does not move, where a bar would not be drawn."""
+    monkeypatch.setattr(report, "HEARTBEAT", 0.01)
+    environment = {"TERM": "dumb"} if dumb else {}
+    console = Console(file=io.StringIO(), force_terminal=dumb, _environ=environment)
+    with progress(console, 0.0, 1.0) as begin:
+        begin("runs")(0.31)
+        assert re.match(r"runs: 30 %\n(runs: \d+ s\n)+", heard(capsys, r"\d s\n"))
+
+
 def test_work_without_a_share_says_that_it_goes_on(monkeypatch, capsys):
     """As a line now and then where there is no terminal, and not after it has ended."""
     monkeypatch.setattr(report, "HEARTBEAT", 0.01)
-    with report.working(Console(file=io.StringIO()), "looking"):
-        while threading.active_count() > 1 and not (told := capsys.readouterr().err):
-            time.sleep(0.01)
-    assert re.match(r"looking: \d+ s\n", told)
-    with report.working(Console(quiet=True), "looking"):
+    with report.report_alive(Console(file=io.StringIO()), "looking"):
+        assert re.match(r"looking: \d+ s\n", heard(capsys, r" s\n"))
+    with report.report_alive(Console(quiet=True), "looking"):
         time.sleep(0.03)
     assert capsys.readouterr().err == ""
 

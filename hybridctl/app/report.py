@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -328,68 +328,129 @@ def report_alive(console: Console, title: str) -> Iterator[None]:
         console: Where to show it. The lines are on standard error, with the seconds so far.
         title: What is done.
     """
-    if console.is_terminal or console.quiet:
+    if _can_animate(console):
         with console.status(title):
             yield
         return
-    done, begun = threading.Event(), time.monotonic()
+    with _print_progress(console) as begin_work:
+        begin_work(title, 0.0, 1.0)
+        yield
 
-    def tell() -> None:
-        while not done.wait(HEARTBEAT):
-            print(f"{title}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
 
-    thread = threading.Thread(target=tell, daemon=True)
+@contextmanager
+def progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
+    """Show the progress of works that follow each other: a bar in a terminal, elsewhere lines.
+
+    Args:
+        console: Where to show it. The lines are on standard error: one for each tenth, and one at
+            least every `HEARTBEAT`.
+        start: Value at which each of the works begins, such as a time in s.
+        end: Value at which each ends.
+
+    Yields:
+        A function that begins a work by its title and returns a function, to be called with the
+        values reached. What has begun is at its end when the next begins, or the block ends.
+    """
+    ticks: list[Tick] = []
+    with _draw_bars(console) if _can_animate(console) else _print_progress(console) as begin_work:
+
+        def begin(title: str) -> Tick:
+            if ticks:
+                ticks[-1](end)
+            ticks.append(begin_work(title, start, end))
+            return ticks[-1]
+
+        yield begin
+        if ticks:
+            ticks[-1](end)
+
+
+def _can_animate(console: Console) -> bool:
+    """Return whether a console shows what moves, or nothing at all."""
+    # rich draws no spinner and no bar in a terminal that cannot move its cursor.
+    return console.quiet or (console.is_terminal and not console.is_dumb_terminal)
+
+
+@contextmanager
+def _draw_bars(console: Console) -> Iterator[BeginWork]:
+    """Yield a function that begins a work with a bar, which vanishes when the block ends."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+
+        def begin(title: str, start: float, end: float) -> Tick:
+            task = bars.add_task(title, total=end - start)
+            return lambda value: bars.update(task, completed=value - start)
+
+        yield begin
+
+
+@contextmanager
+def _print_progress(console: Console) -> Iterator[BeginWork]:
+    """Yield a function that begins a work with lines, one at least every `HEARTBEAT`."""
+    lines, done = _ProgressLines(quiet=console.quiet), threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.1):
+            lines.break_silence()
+
+    thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield
+        yield lines.begin
     finally:
         done.set()
         thread.join()
 
 
-@contextmanager
-def progress(console: Console, start: float, end: float) -> Iterator[Callable[[str], Tick]]:
-    """Progress over simulated time; `begin(title)` starts a line and returns its tick.
+class _ProgressLines:
+    """Prints the progress of works that follow each other, as lines on standard error.
 
-    A bar in a terminal; elsewhere a line for each tenth, on standard error. What has begun is at
-    its end when the next begins, or the work ends.
+    Args:
+        quiet: Whether to print nothing.
     """
-    lines: list[Tick] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    bars, plainly = Progress(*columns, console=console, transient=True), not console.is_terminal
 
-    def begin(title: str) -> Tick:
-        if lines:
-            lines[-1](end)
-        lines.append(_tenths(console, title, start, end) if plainly else bar(title))
-        return lines[-1]
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._title = ""
+        self._begun = self._told = time.monotonic()
 
-    def bar(title: str) -> Tick:
-        task = bars.add_task(title, total=end - start)
-        return lambda t: bars.update(task, completed=t - start)
+    def begin(self, title: str, start: float, end: float) -> Tick:
+        """Begin a work, and return the function that prints a line for each tenth of it.
 
-    with nullcontext() if plainly else bars:
-        yield begin
-        if lines:
-            lines[-1](end)
+        Args:
+            title: What is done.
+            start: Value at which it begins.
+            end: Value at which it ends.
+        """
+        self._title, self._begun = title, time.monotonic()
+        tenths = 0
 
+        def tick(value: float) -> None:
+            nonlocal tenths
+            reached = int(10.0 * (value - start) / (end - start) + 1e-9)
+            if reached > tenths:
+                tenths = reached
+                self._print(f"{title}: {10 * tenths} %")
 
-def _tenths(console: Console, title: str, start: float, end: float) -> Tick:
-    told = 0
+        return tick
 
-    def tick(t: float) -> None:
-        nonlocal told
-        tenths = int(10.0 * (t - start) / (end - start) + 1e-9)
-        if tenths > told and not console.quiet:
-            told = tenths
-            print(f"{title}: {10 * tenths} %", file=sys.stderr, flush=True)
+    def break_silence(self) -> None:
+        """Print the seconds that the work has taken, if no line has come for `HEARTBEAT`."""
+        now = time.monotonic()
+        if self._title and now - self._told >= HEARTBEAT:
+            self._print(f"{self._title}: {now - self._begun:.0f} s")
 
-    return tick
+    def _print(self, line: str) -> None:
+        self._told = time.monotonic()
+        if not self._quiet:
+            print(line, file=sys.stderr, flush=True)
 
 
 Tick = Callable[[float], None]
+BeginWork = Callable[[str, float, float], Tick]
+"""Called with the title of a work and the values at which it begins and ends."""
 HEARTBEAT = 4.0
-"""Seconds between two lines of `report_alive`: nothing is silent for more than 5 s."""
+"""Most seconds between two lines of progress: nothing is silent for more than 5 s. A choice."""
 
 
 def plain(value: Any) -> Any:
