@@ -204,9 +204,9 @@ class ClockMode(MappedMode):
         self.compiled = self.inner.compiled
 
     def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
-        """Return the compiled step of the mode, None where it has none.
+        """Return the compiled step of the mode from the absolute time, None where it has none.
 
-        It takes its linear feedback in absolute time, as it takes its own time.
+        A linear feedback is passed to the mode in absolute time, too.
         """
         own = law.law if isinstance(law, ClockFeedback) else law
         return self.inner.step(ahead._replace(t=self.change.time(ahead.t)), own)

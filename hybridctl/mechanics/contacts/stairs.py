@@ -176,7 +176,7 @@ class Stairs(ByValue, Level):
         return len(self._treads.levels) > 1
 
     def piece_distance(self, r: Array) -> Array:
-        """Return the heights z - z_i (n,) above the treads that are nearest in height."""
+        """Return the heights (n,) in m of points (n, 3) above the treads nearest in height."""
         treads = self._treads
         return np.asarray(r[:, 2] - treads.levels[treads.level_of(r[:, 2])])
 
@@ -193,7 +193,11 @@ class Stairs(ByValue, Level):
         return self._margins(r)[0]
 
     def margin_gradient(self, r: Array) -> Array:
-        """Return the gradients (n, 3): e_x before the middle of the tread, -e_x after it."""
+        """Return the gradients of the margins at points r (n, 3).
+
+        Returns:
+            Gradients (n, 3): e_x before the middle of the tread, -e_x after it.
+        """
         return np.asarray(self._margins(r)[1][:, None] * np.array([1.0, 0.0, 0.0]))
 
     def _margins(self, r: Array) -> tuple[Array, Array]:
