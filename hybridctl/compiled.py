@@ -289,9 +289,18 @@ def _build_library(command: str, function: Any, building: Path) -> Path:
 
 
 def _kept_library(folder: Path, key: str, function: Any) -> Any:
-    """Return a function from the library that is kept under a key, None if none can be used.
+    """Return a function from the library that is kept under a key.
 
     The file `<key>.native` has the SHA-256 digest of the library, which is `<digest>.so`.
+
+    Args:
+        folder: Folder with the kept files.
+        key: Name of the function's content, see `key_of`.
+        function: The `casadi.Function` of which the library was made.
+
+    Returns:
+        The function, None if there is no library or if it cannot be used. Why it cannot be used is
+        logged.
     """
     path = folder / f"{key}.native"
     try:

@@ -59,10 +59,16 @@ def read_text(name: str, path: str | os.PathLike[str], most: int = MOST_TEXT) ->
 
 
 def why_not_private(status: os.stat_result) -> str:
-    """Return why others than this user could change a file or a folder, "" if they cannot.
+    """Return why others than this user could change a file or a folder.
 
     Windows has no such owners and modes: there it is "" always. Root can change everything, and
     whoever can write a folder above this one can put another in its place: neither is looked at.
+
+    Args:
+        status: Status of the file or folder, as `os.stat` returns it.
+
+    Returns:
+        The reason as the end of a sentence, "" if others cannot.
     """
     if os.name != "posix":
         return ""
@@ -76,6 +82,9 @@ def read_private(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a regular file that only this user can write.
 
     The file is opened once, so that what is looked at is what is read.
+
+    Args:
+        path: The file.
 
     Raises:
         OSError: The file cannot be read, is a link or no regular file, belongs to another user, or

@@ -54,12 +54,24 @@ class Fingerprint:
 
     @classmethod
     def of(cls, path: Path, grows: bool = False) -> Fingerprint:
-        """Return the fingerprint of all that a file holds now."""
+        """Return the fingerprint of all that a file holds now.
+
+        Args:
+            path: The file.
+            grows: Whether lines are going to be appended to it.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
         size = path.stat().st_size
         return cls(size, _hash_start(path, size), grows)
 
     def matches(self, path: Path) -> bool:
-        """Return whether `path` is a regular file, and no link, with this content."""
+        """Return whether a file is a regular file, and no link, with this content.
+
+        Args:
+            path: The file. One that is not there, or cannot be read, does not match.
+        """
         try:
             found = path.lstat()
             if not stat.S_ISREG(found.st_mode):
@@ -196,6 +208,9 @@ class Marker:
     def _apply_entry(self, entry: Mapping[str, Any]) -> None:
         """Update the attributes by one line.
 
+        Args:
+            entry: Content of the line, see `add`.
+
         Raises:
             ValueError: A name could lead out of the folder, or a journal has a size of 0.
             KeyError: The line is of no known kind, or is incomplete.
@@ -215,9 +230,13 @@ class Marker:
             self.finished = self.finished or bool(entry["finished"])
 
     def owns(self, name: str, base: Path) -> bool:
-        """Return whether the run wrote the file of this name below `base`, and nobody changed it.
+        """Return whether the run wrote a file, and nobody changed it.
 
         A file in a folder that is a link is foreign, as it may lie anywhere.
+
+        Args:
+            name: Name of the file below `base`.
+            base: Folder of the files of the run.
         """
         if passes_link(base, name):
             return False
@@ -228,11 +247,19 @@ class Marker:
         return any(listed.matches(base / name) for listed in self.files.get(name, ()))
 
     def present(self, base: Path) -> list[str]:
-        """Return the names of all files below `base` that the run owns."""
+        """Return the names of all files that the run owns and that are there.
+
+        Args:
+            base: Folder of the files of the run.
+        """
         return [name for name in (*self.files, *self.temporaries) if self.owns(name, base)]
 
     def changed(self, base: Path) -> list[str]:
-        """Return the listed names below `base` that are in use, but not by a file of the run."""
+        """Return the listed names that are in use, but not by a file of the run.
+
+        Args:
+            base: Folder of the files of the run.
+        """
         return [n for n in self.files if os.path.lexists(base / n) and not self.owns(n, base)]
 
 
@@ -242,9 +269,15 @@ def move_run(marker: Marker, source: Path, target: Path) -> None:
     If the process is killed in between, the marker is still in `source`; then a second call
     completes the move.
 
+    Args:
+        marker: Marker of the run. It is not updated: its `path` stays that in the old folder.
+        source: Folder with the files and the marker.
+        target: Folder on the same file system; folders within it are made.
+
     Raises:
         FileExistsError: `target` has another file under a name of the run. Files that come before
             it have been moved.
+        OSError: A file cannot be moved.
     """
     move_files(marker, source, target)
     _move_file(source / MARKER, target / MARKER)
@@ -253,7 +286,17 @@ def move_run(marker: Marker, source: Path, target: Path) -> None:
 def move_files(marker: Marker, source: Path, target: Path) -> None:
     """Move all files that a run owns, and remove those of its folders that are empty then.
 
-    The marker stays. Raises FileExistsError as `move_run` does.
+    The marker stays.
+
+    Args:
+        marker: Marker of the run.
+        source: Folder with the files.
+        target: Folder on the same file system; folders within it are made.
+
+    Raises:
+        FileExistsError: `target` has another file under a name of the run. Files that come before
+            it have been moved.
+        OSError: A file cannot be moved.
     """
     for name in marker.present(source):
         _move_file(source / name, target / name)
@@ -261,10 +304,18 @@ def move_files(marker: Marker, source: Path, target: Path) -> None:
 
 
 def _move_file(source: Path, target: Path) -> None:
-    """Move a file to a free name without replacing a file; raises FileExistsError otherwise.
+    """Move a file to a free name without replacing a file.
 
     `os.rename` would replace a file that appears in the meantime, `os.link` does not. Without hard
     links that gap remains.
+
+    Args:
+        source: The file.
+        target: Its new path on the same file system. The folders on the way are made.
+
+    Raises:
+        FileExistsError: Another file has the new name.
+        OSError: The file cannot be moved.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -282,7 +333,15 @@ def _move_file(source: Path, target: Path) -> None:
 
 
 def remove_run(marker: Marker, base: Path) -> None:
-    """Remove all files that a run owns, the folders that it made if empty, and its marker last."""
+    """Remove all files that a run owns, the folders that it made if empty, and its marker last.
+
+    Args:
+        marker: Marker of the run.
+        base: Folder with the files and the marker.
+
+    Raises:
+        OSError: A file cannot be removed. The marker is still there.
+    """
     for name in marker.present(base):
         (base / name).unlink()
     _remove_empty_folders(marker, base)
@@ -298,7 +357,12 @@ def _remove_empty_folders(marker: Marker, base: Path) -> None:
 
 
 def passes_link(base: Path, name: str) -> bool:
-    """Return whether a folder between `base` and the last part of a name is a link."""
+    """Return whether a folder between a base and a file is a link.
+
+    Args:
+        base: The base, which is not looked at itself.
+        name: Name of the file below `base`. Its last part is not looked at.
+    """
     return any((base / folder).is_symlink() for folder in PurePosixPath(name).parents[:-1])
 
 

@@ -152,7 +152,14 @@ class RunStore:
             self.marker.add(file=name, bytes=found.size, sha256=found.digest, grows=grows)
 
     def check_writable(self, path: Path) -> None:
-        """Raise FileWriteError if `path` is there and foreign, or one of its folders is a link."""
+        """Check that the run may write a file.
+
+        Args:
+            path: Path in the folder of the run.
+
+        Raises:
+            FileWriteError: `path` is there and foreign, or one of its folders is a link.
+        """
         self._check_free(self._name_of(path))
 
     def close(self, *, ended: bool) -> None:
@@ -194,11 +201,15 @@ class RunStore:
         """Return the marker of this run: a new one, or that of the run that is resumed.
 
         A run that is replaced is moved aside first. If the run is resumed, `resumed` becomes True.
-        `overwrite` and `inputs` are those of the constructor.
+
+        Args:
+            overwrite: Whether a finished run, or one that could be resumed, is replaced.
+            inputs: Files that the run reads.
 
         Raises:
             InputError: The folder has visible files and no marker. Or its run is of another kind,
                 has changed files, wrote one of `inputs`, or is not replaced without `overwrite`.
+            OSError: The marker cannot be written, or a file cannot be moved.
         """
         earlier = Marker.read(self.root)
         self._refuse_foreign(earlier)
@@ -283,8 +294,12 @@ class RunStore:
     def _set_aside(self, earlier: Marker) -> None:
         """Move the files of the earlier run and its marker into `EARLIER`; undo it on an error.
 
+        Args:
+            earlier: Marker of the earlier run.
+
         Raises:
             InputError: `EARLIER` is there. `_recover` has left it, so it has foreign files.
+            OSError: A file cannot be moved.
         """
         aside = self.root / EARLIER
         try:
@@ -344,8 +359,14 @@ class RunStore:
         If its journal has results, all files that it owns move to a folder `interrupted-...`, from
         which it can be resumed. Otherwise they are removed.
 
+        Args:
+            current: Marker of the run that has failed.
+
         Returns:
             The path of the folder `interrupted-...` as messages show it, None if there is none.
+
+        Raises:
+            OSError: A file cannot be moved or removed.
         """
         if current.interrupted is None:
             if not self._has_results(current):
@@ -394,13 +415,27 @@ _OPEN: dict[Path, RunStore] = {}
 
 
 def store_of(path: Path) -> RunStore | None:
-    """Return the open store whose folder a path lies in, the innermost of several, or None."""
+    """Return the open store whose folder a path lies in.
+
+    Args:
+        path: A file or a folder, which need not be there.
+
+    Returns:
+        The store, the innermost of several, or None if the path lies in no folder of an open run.
+    """
     found = [store for store in list(_OPEN.values()) if _name_below(path, store._roots())]
     return max(found, key=lambda store: len(store.root.parts), default=None)
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise FileWriteError if `path` is a foreign file in the folder of an open run."""
+    """Check that a path is no foreign file in the folder of an open run.
+
+    Args:
+        path: Any path; one outside of all these folders is accepted.
+
+    Raises:
+        FileWriteError: The path is there and foreign, or one of its folders is a link.
+    """
     store = store_of(Path(path))
     if store is not None:
         store.check_writable(Path(path))

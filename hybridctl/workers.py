@@ -42,6 +42,10 @@ def call_numbered(fn: Callable[[T], R], numbered: tuple[int, T]) -> R:
     """Return `fn(item)` for a pair (number, item).
 
     The number comes back from `Crew.finished` with the pair: it tells equal items apart.
+
+    Args:
+        fn: Function of one item.
+        numbered: Number and item. The number is not used here.
     """
     return fn(numbered[1])
 

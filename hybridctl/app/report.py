@@ -172,7 +172,12 @@ def _new_folder(parent: Path, experiment: str) -> Path:
 
 
 def named_files(values: Iterable[object]) -> list[Path]:
-    """Return the files that are named by arguments and options of a command."""
+    """Return the files that are named by arguments and options of a command.
+
+    Args:
+        values: Values of the arguments and options, which may be tuples of values. A text or path
+            counts if a regular file is there, from the working directory on.
+    """
     flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
     return [Path(one) for one in flat if isinstance(one, str | Path) and Path(one).is_file()]
 

@@ -174,7 +174,14 @@ def _identity(value: Any) -> Any:
 
 
 def short(value: Any) -> str:
-    """Return a setting in a few words: numbers and text whole, of others the first characters."""
+    """Return a setting in a few words, for labels and cells of a table.
+
+    Args:
+        value: The setting.
+
+    Returns:
+        Numbers, text and None whole, of others the first 60 characters of their representation.
+    """
     if isinstance(value, int | float | str | None):
         return str(value)
     text = quoted(value)

@@ -96,12 +96,39 @@ class Rules:
     def linearize_residual(
         self, e: Estimate, channel: str, value: Array, law: InputLaw
     ) -> LinearizedResidual | None:
-        """Return the linearised residual of a value (m,); None where the value is missing."""
+        """Return the residual of a value, linearised at an estimate.
+
+        Args:
+            e: Estimate before the value.
+            channel: Name of the measurement.
+            value: The value (m,). Components that are NaN are missing.
+            law: Input law, which is evaluated at the estimate.
+
+        Returns:
+            The residual with its Jacobian and covariance, None if the value is missing or contains
+            nothing about the estimate's mode.
+
+        Raises:
+            InputError: The value, a Jacobian or a covariance has a wrong size.
+        """
         mode, u = self.model.system.mode(e.mode), law(e.time, e.mean)
         return self.moments.compare(self.measurements[channel], mode, e, value, u)
 
     def corrected_by(self, e: Estimate, channel: str, found: LinearizedResidual) -> Corrected:
-        """Return an estimate after a value with this residual, and the innovation."""
+        """Return an estimate after a value with a given residual, and the innovation.
+
+        Args:
+            e: Estimate before the value.
+            channel: Name of the measurement.
+            found: The residual of the value with its Jacobian and covariance.
+
+        Returns:
+            The estimate, which stays as it is if the gate rejects the innovation, and the
+            innovation.
+
+        Raises:
+            SimulationError: The covariance of the innovation is not positive definite.
+        """
         mode = self.model.system.mode(e.mode)
         return correct_by_residual(self.measurements[channel], mode, e, found)
 

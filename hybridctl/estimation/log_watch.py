@@ -95,8 +95,13 @@ class LogWatch:
     def take_state(self, state: FilterState) -> None:
         """Count the innovation of a sample, and judge the run by all of them.
 
+        The count of integrator steps of the next sample begins at zero.
+
+        Args:
+            state: State of the filter after the sample. Without an innovation no value is counted.
+
         Raises:
-            ImplausibleLogError: If too many of the values so far are far off.
+            ImplausibleLogError: If too many of the values so far, or of this channel, are far off.
         """
         self._before.append(self._steps)
         self._steps = 0

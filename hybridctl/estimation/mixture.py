@@ -50,7 +50,15 @@ def mixed(model: Model, hypotheses: Sequence[Hypothesis], law: InputLaw) -> Mixt
 
 
 def mixed_sides(system: HybridSystem, hypotheses: Sequence[Hypothesis]) -> Mixture:
-    """Return the moments of several hypotheses, each cut off at its `sides`."""
+    """Return the moments of several hypotheses at one time, each cut off at its `sides`.
+
+    Args:
+        system: The hybrid system.
+        hypotheses: The hypotheses, whose weights need not sum to one.
+
+    Returns:
+        Mean, covariance and probabilities of the modes, see `combined`.
+    """
     parts = [own_part(system, h) for h in hypotheses]
     return combined(system, parts, shares_of(hypotheses))
 
@@ -111,7 +119,18 @@ def moments(
 
 
 def with_sides(model: Model, h: Hypothesis, law: InputLaw) -> Hypothesis:
-    """Return a hypothesis with the guards at which others go on."""
+    """Return a copy of a hypothesis with the guards beyond which other hypotheses go on.
+
+    These are its pending and passed guards, and those of its last event that rise from zero.
+
+    Args:
+        model: System and noise of the filter.
+        h: The hypothesis.
+        law: Input law, which is evaluated at the estimate.
+
+    Returns:
+        The hypothesis with `sides` at its mean; the hypothesis itself if it has no such guards.
+    """
     point = model.at(h.estimate, law)
     names = point.mode.guard_names
     others = dict.fromkeys((*h.pending, *h.passed))

@@ -16,13 +16,17 @@ _EXACT = 1e-9  # of a coordinate without deviation, relative
 
 
 def normalize_weights(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-    """Return hypotheses with weights that sum to one."""
+    """Return copies of hypotheses with weights that sum to one.
+
+    Args:
+        hypotheses: At least one. Relative weights and the order stay.
+    """
     total = float(logsumexp([h.weight for h in hypotheses]))
     return [h._replace(log_weight=h.log_weight - total) for h in hypotheses]
 
 
 def by_weight(h: Hypothesis) -> float:
-    """Return a key that sorts the likeliest hypothesis first."""
+    """Return minus the log-weight of a hypothesis h: sorting by it puts the likeliest first."""
     return -h.weight
 
 

@@ -153,6 +153,16 @@ def _smooth_all(
     At each sample there is one `_Node` for each hypothesis of the filter that has a successor at
     the end. Orders of events that meet in one node are joined, so that the work of a sample does
     not grow with the number of orders.
+
+    Args:
+        system: The hybrid system.
+        result: What the filter found, with at least one sample.
+        report: Called with the share of samples that are done, from 0 to 1; None for no report.
+
+    Returns:
+        For each sample in order of time, the mixture and the probability of the hypothesis that is
+        on the way to the likeliest last one. Also (time in s, text) of each sample from which the
+        smoothed estimates could not be taken back; these notes are in reverse order of time.
     """
     left = result.steps[-1].hypotheses
     nodes = {
@@ -212,6 +222,14 @@ def _cut_off(system: HybridSystem, h: Hypothesis, node: _Node) -> _Node:
 
     Its weight changes with the probability of its side of the guards, which later values change:
     :math:`w \, P(g > 0 \mid \text{all values}) / P(g > 0 \mid \text{values so far})`.
+
+    Args:
+        system: The hybrid system.
+        h: The hypothesis of the filter after the value of the sample.
+        node: The same, given all values, but not cut off.
+
+    Returns:
+        The node with its new weight and moments; the given node if the hypothesis has no `sides`.
     """
     if not h.sides:
         return node
@@ -277,7 +295,16 @@ class _LaterValues(NamedTuple):
 
     @classmethod
     def of(cls, space: Space, filtered: Estimate, smoothed: Estimate) -> _LaterValues:
-        """Return the ratio of a smoothed and a filtered estimate in one mode."""
+        """Return the ratio of a smoothed and a filtered estimate in one mode.
+
+        Directions in which the smoothed variance is not less than the filtered one are left out of
+        it.
+
+        Args:
+            space: Space of the states of the mode.
+            filtered: Estimate given the values so far.
+            smoothed: Estimate of the same time given all values.
+        """
         p = filtered.covariance
         scale = np.sqrt(np.maximum(np.diag(p), 0.0))
         free = scale > 0.0

@@ -58,9 +58,15 @@ class GuardSide(NamedTuple):
         return float(self.value + self.gradient @ way), float(np.sqrt(max(variance, 0.0)))
 
     def log_probability(self, way: Array, p: Array) -> float:
-        """Return the logarithm of the probability that the guard is positive, see `moments`.
+        """Return the logarithm of the probability that the guard is positive.
 
-        Zero where the guard has no variance: its side is then no matter of probability.
+        Args:
+            way: Mean (ndx,) of the state in the tangent space at the mean of the estimate.
+            p: Covariance (ndx, ndx) of the state there.
+
+        Returns:
+            The logarithm. Zero if the guard has no variance: its side is then no matter of
+            probability.
         """
         g, s = self.moments(way, p)
         return float(log_ndtr(g / s)) if s > 0.0 else 0.0

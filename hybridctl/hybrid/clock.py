@@ -35,9 +35,13 @@ A tenth of the shortest time that events are judged by (`tolerances.SHRUNK`); re
 
 
 def is_far_from_zero(start: float, end: float) -> bool:
-    """Return whether a run from `start` to `end`, in s, has finer times on its own clock.
+    """Return whether a run has finer times on its own clock.
 
-    A run longer than its distance from zero has not: times since its start become as large.
+    A run that is longer than its distance from zero has not: times since its start become as large.
+
+    Args:
+        start: Absolute time at the start of the run, s.
+        end: Absolute time at its end, s.
     """
     return math.ulp(start) > COARSEST_CLOCK and end - start < abs(start)
 
@@ -56,22 +60,50 @@ class OwnClock:
     _shifted: dict[int, tuple[Event, Event]] = field(default_factory=dict, repr=False)
 
     def system(self, inner: HybridSystem) -> HybridSystem:
-        """Return the system as a function of time on this clock."""
+        """Return a system as a function of time on this clock.
+
+        Args:
+            inner: The system in absolute time.
+        """
         return ClockSystem(inner, self.origin)
 
     def policy(self, policy: Policy) -> Policy:
-        """Return the policy for times on this clock; the given one receives absolute times."""
+        """Return a policy for times on this clock.
+
+        Args:
+            policy: The policy in absolute time. It receives absolute times still.
+        """
         return ClockPolicy(policy, self)
 
     def terminal(self, ends: Callable[[Event], bool] | None) -> Callable[[Event], bool] | None:
-        """Return the condition that ends a run, for events on this clock; None for None."""
+        """Return the condition that ends a run, for events on this clock.
+
+        Args:
+            ends: Condition on events in absolute time, None for no condition.
+
+        Returns:
+            The condition on events on this clock, None for None.
+
+        Raises:
+            InputError: `ends` is neither None nor a function.
+        """
         if ends is None:
             return None
         checked = function("terminal", ends)
         return lambda event: checked(self.event(event))
 
     def progress(self, report: Callable[[float], None] | None) -> Callable[[float], None] | None:
-        """Return a progress function for times on this clock; None for None."""
+        """Return a progress function for times on this clock.
+
+        Args:
+            report: Function of absolute time in s, None for no report.
+
+        Returns:
+            The function of time on this clock in s, None for None.
+
+        Raises:
+            InputError: `report` is neither None nor a function.
+        """
         if report is None:
             return None
         checked = function("progress", report)
@@ -95,12 +127,25 @@ class OwnClock:
             raise
 
     def trajectory(self, run: HybridTrajectory, system: HybridSystem) -> HybridTrajectory:
-        """Return a run on this clock in absolute times, as one of the system in these times."""
+        """Return a trajectory on this clock in absolute times.
+
+        Args:
+            run: Trajectory of the system on this clock.
+            system: The system in absolute time, which the result refers to.
+        """
         arcs = tuple(self.arc(arc) for arc in run.arcs)
         return HybridTrajectory(arcs, tuple(map(self.event, run.events)), system, system)
 
     def event(self, event: Event) -> Event:
-        """Return an event in absolute time: the same object for the same event."""
+        """Return an event in absolute time.
+
+        Args:
+            event: Event on this clock.
+
+        Returns:
+            The event with its time, and the time at which events accumulate, in absolute time, s.
+            It is the same object for each call with the same event.
+        """
         # Policies are given all past events at each change: shifting them anew would cost n^2.
         known = self._shifted.get(id(event))
         if known is None:
@@ -115,6 +160,9 @@ class OwnClock:
         Steps that begin and end at the same absolute time are left out: the flow within them is
         missing from the arc, but not from its events. An arc of such steps only has no duration,
         and is one constant step with the state at its end.
+
+        Args:
+            arc: Arc on this clock.
         """
         start, end = arc.start + self.origin, arc.end + self.origin
         breaks = arc.breaks + self.origin
@@ -142,7 +190,7 @@ class ClockChange(Change):
     origin: float
 
     def time(self, t: float) -> float:
-        """Return the absolute time of a time on the clock."""
+        """Return the absolute time of a time t on the clock, both in s."""
         return t + self.origin
 
 
@@ -156,9 +204,9 @@ class ClockMode(MappedMode):
         self.compiled = self.inner.compiled
 
     def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
-        """Return the compiled step of the mode, None where it has none.
+        """Return the compiled step of the mode from the absolute time, None where it has none.
 
-        It takes its linear feedback in absolute time, as it takes its own time.
+        A linear feedback is passed to the mode in absolute time, too.
         """
         own = law.law if isinstance(law, ClockFeedback) else law
         return self.inner.step(ahead._replace(t=self.change.time(ahead.t)), own)
@@ -188,10 +236,14 @@ class ClockPolicy:
     clock: OwnClock
 
     def law(self, history: History) -> InputLaw:
-        """Return the input law, as a function of time on the clock.
+        """Return the input law of an arc, as a function of time on the clock.
 
-        It is a law of the same kind: runs treat held inputs, linear feedback and laws with
-        derivatives differently, and have to do so at any time.
+        Args:
+            history: History at the start of the arc, in times on the clock.
+
+        Returns:
+            A law of the kind that the policy returns: runs treat held inputs, linear feedback and
+            laws with derivatives differently, and have to do so at any time.
         """
         law, origin = self.policy.law(self._absolute(history)), self.clock.origin
         if isinstance(law, HeldInput) or not callable(law):
@@ -202,7 +254,14 @@ class ClockPolicy:
         return _on_clock(law, origin)
 
     def next_change(self, history: History) -> float:
-        """Return the time on the clock at which the policy has its next change, s."""
+        """Return the time at which the policy has its next change.
+
+        Args:
+            history: History of the run in times on the clock.
+
+        Returns:
+            Time on the clock in s, infinite for no change.
+        """
         return next_change(self.policy, self._absolute(history)) - self.clock.origin
 
     @property

@@ -92,7 +92,13 @@ def _is_idle(system: HybridSystem, event: Event | BriefEvent) -> bool:
 
 
 def states_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> bool:
-    """Return whether the system states a rest where events of these guards of a mode accumulate."""
+    """Return whether the system states a rest where events of some guards of a mode accumulate.
+
+    Args:
+        run: Settings of the run, with its system.
+        key: Mode before the events.
+        guards: Names of the guards that fire.
+    """
     return run.system.outgoing(key).rest(guards) is not None
 
 

@@ -198,7 +198,14 @@ def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
 
 
 def _check_signature(law: InputLaw) -> None:
-    """Raise `InputError` for a function that cannot be called with a time and a state."""
+    """Check that a function can be called with a time and a state.
+
+    Args:
+        law: The function. One whose signature Python cannot read is accepted.
+
+    Raises:
+        InputError: It cannot be called with two positional arguments.
+    """
     # The usual laws of thousands of short runs come first: `signature` takes 20 us.
     if isinstance(law, HeldInput | LinearFeedback | DifferentiableLaw):
         return
@@ -353,7 +360,7 @@ class DerivedSystem(HybridSystem, ABC):
         return self.inner.consistent_mode(x, u)
 
     def describe_outside(self, guard: str, value: float, x: Array, u: Array) -> str:
-        """Return what the inner system says of a start outside its mode."""
+        """Return what the inner system reports of a start outside its mode."""
         return self.inner.describe_outside(guard, value, x, u)
 
     def start_warnings(self, x: Array) -> tuple[HybridctlWarning, ...]:

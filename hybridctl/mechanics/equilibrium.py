@@ -225,7 +225,17 @@ def _search(
 def _descend(
     problem: StaticProblem, point: StaticPoint, reach: float, count: _ProgrammeCount
 ) -> StaticPoint:
-    """Return the last point of one descent by sequential convex programming, feasible or not."""
+    """Return the last point of one descent by sequential convex programming, feasible or not.
+
+    The descent is a trust-region method with an exact penalty, which grows while the equations are
+    violated. It ends if the merit no longer decreases, or if a conic programme has no solution.
+
+    Args:
+        problem: The equations of rest.
+        point: Start of the descent.
+        reach: Largest change of a coordinate from q0, rad or m.
+        count: Counter of the conic programmes, which is increased.
+    """
     radius, penalty = _FIRST_RADIUS, problem.first_penalty
     max_penalty = _PENALTY_RANGE * penalty
     merit = problem.merit(point, penalty)

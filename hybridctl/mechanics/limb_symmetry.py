@@ -146,7 +146,16 @@ def _pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> dict[st
 def _mirror(robot: Robot, partners: Mapping[str, str], normal: Array) -> _Mirror:
     """Return the maps that follow from the joints' axes at the neutral configuration.
 
-    Raises `InputError` for a pair of joints of different kinds.
+    Args:
+        robot: The robot.
+        partners: Partner of each joint that is exchanged, in both directions.
+        normal: Unit normal (3,) of the plane of symmetry, in world axes.
+
+    Returns:
+        The maps of coordinates and velocities, and the deviation of the axes from them.
+
+    Raises:
+        InputError: Joints of a pair are of different kinds.
     """
     reflection = np.eye(3) - 2.0 * np.outer(normal, normal)
     columns = robot.motion(robot.neutral(), np.zeros(robot.nv), [1]).jacobian
@@ -193,13 +202,22 @@ def _coordinate_block(kind: str, block: Array) -> Array:
 def _check(
     system: ContactSystem, mirror: _Mirror, order: tuple[int, ...], tolerance: float
 ) -> list[float]:
-    """Return for each contact the sign of sliding at its mirrored contact, relative to its own.
+    """Check the symmetry at random states, and return how signs of sliding change.
 
-    It is -1 where the mirrored motion slides the other way along the one direction of a contact in
-    the plane. A contact with two directions or none has 1: its modes know no direction.
+    Args:
+        system: Robot and contacts.
+        mirror: The maps of coordinates and velocities.
+        order: For each contact, the index of the contact that it is exchanged with, or its own.
+        tolerance: Largest deviation from symmetry that is accepted, see `limb_symmetry`.
+
+    Returns:
+        For each contact, the sign of sliding at its mirrored contact relative to its own. It is -1
+        where the mirrored motion slides the other way along the one direction of a contact in the
+        plane. A contact with two directions or none has 1: its modes have no direction.
 
     Raises:
-        InputError: If the robot and its contacts are not symmetric within the tolerance.
+        InputError: The robot and its contacts are not symmetric within the tolerance, or contacts
+            that are exchanged have different coefficients or numbers of directions of sliding.
     """
     robot, contacts, rng = system.robot, system.contacts, np.random.default_rng(_SEED)
     v_map = mirror.velocities

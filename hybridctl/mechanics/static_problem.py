@@ -66,6 +66,21 @@ class StaticProblem:
     (nu) and forces (m) per weight. Residuals (nv + k) are those of the equations per weight,
     :math:`(h - S u - J^T f) / W`, and the gaps of the k closed contacts in m. Instances do not
     change: `stay_near` and `with_shared_loads` return others.
+
+    Args:
+        system: Robot and contacts.
+        mode: Mode of each contact; no contact may slide.
+        q0: Posture (nq,) to stay near to.
+        torque_weight: Weight of squared inputs in 1/(N m)^2, against squared changes of coordinates
+            in rad^2 and m^2.
+        margins: Limits of torque, normal force and share of static friction.
+
+    Attributes:
+        nv: Number of velocities of the robot.
+        first_penalty: Penalty of violations with which a descent begins.
+
+    Raises:
+        InputError: If a contact of the mode slides.
     """
 
     def __init__(
@@ -101,6 +116,9 @@ class StaticProblem:
 
         Inputs have the small weight of forces, which only makes them unique. The reach is still
         counted from q0.
+
+        Args:
+            point: The point whose posture replaces q0 in the objective.
         """
         other = copy(self)
         other._preferred, other.first_penalty = point.q, _LEAST_PENALTY
@@ -114,31 +132,73 @@ class StaticProblem:
         return other
 
     def start(self, change: Array) -> StaticPoint:
-        """Return the point without loads at q0 plus a change (nv,), moved into joint limits."""
+        """Return a point without loads from which a descent may begin.
+
+        Args:
+            change: Change (nv,) of the posture from q0, rad and m.
+
+        Returns:
+            The posture q0 plus the change, moved into the joint limits; inputs and forces are zero.
+        """
         q = self._clipped(self._robot.integrate(self._q0, change))
         return StaticPoint(q, np.zeros(self._robot.nu), np.zeros(len(self._held)))
 
     def inputs(self, point: StaticPoint) -> Array:
-        """Return the inputs (nu,) at a point, N m or N."""
+        """Return the inputs at a point, multiplied by the weight.
+
+        Args:
+            point: Its inputs are per weight.
+
+        Returns:
+            Inputs (nu,), N m or N.
+        """
         return np.asarray(self._weight * point.inputs)
 
     def distance(self, point: StaticPoint) -> float:
-        """Return the largest change of a coordinate from q0, rad or m."""
+        """Return the largest change of a coordinate from q0.
+
+        Args:
+            point: Its posture is compared.
+
+        Returns:
+            Largest absolute entry of the difference (nv,), rad or m.
+        """
         return float(np.abs(self._robot.difference(self._q0, point.q)).max())
 
     def farthest_coordinate(self, point: StaticPoint) -> str:
-        """Return the name of the coordinate in which a point is farthest from q0."""
+        """Return the name of the coordinate in which a point is farthest from q0.
+
+        Args:
+            point: Its posture is compared.
+
+        Returns:
+            Label of the velocity of largest absolute difference, without its unit and "rate".
+        """
         change = np.abs(self._robot.difference(self._q0, point.q))
         label = self._robot.labels.velocities[int(change.argmax())]
         return label.rpartition(" [")[0].removesuffix(" rate")
 
     def violation(self, point: StaticPoint) -> float:
-        """Return the largest residual, per weight or in m, or depth of an open contact in m."""
+        """Return the largest violation of the equations and gaps at a point.
+
+        Args:
+            point: Posture and loads.
+
+        Returns:
+            The largest of the residuals of the equations of motion, relative to the weight, the
+            gaps of closed contacts in m, and the depths of open contacts in m.
+        """
         residual, open_gaps, _ = self._residuals(point)
         return max(float(np.abs(residual).max()), float(-open_gaps.min(initial=0.0)))
 
     def merit(self, point: StaticPoint, penalty: float) -> float:
-        """Return the objective plus the penalised sum of violations."""
+        """Return the merit of a point: the objective plus the penalised sum of violations.
+
+        Args:
+            point: Posture and loads.
+            penalty: Factor of the sum of all residuals and of the depths of open contacts. With 0
+                the merit is the objective alone.
+        """
         residual, open_gaps, _ = self._residuals(point)
         violated = float(np.abs(residual).sum()) - float(np.minimum(open_gaps, 0.0).sum())
         change = self._robot.difference(self._preferred, point.q)
@@ -233,7 +293,20 @@ class StaticProblem:
     def _limits(
         self, point: StaticPoint, jacobian: Array, radius: float, reach: float
     ) -> tuple[Array, Array]:
-        """Return rows (l, n) and offsets (l,) of the limits: rows @ unknowns + offsets >= 0."""
+        """Return the limits of a step as linear inequalities in the unknowns.
+
+        They are the joint limits, the radius, the reach, the torque limit, the contact-force
+        distribution of a run if the problem has it, and the smallest normal force.
+
+        Args:
+            point: Posture and loads from which the step is taken.
+            jacobian: J of the rows of all contacts at the point.
+            radius: Largest step of a coordinate, rad or m.
+            reach: Largest change of a coordinate from q0, rad or m.
+
+        Returns:
+            Rows (l, n) and offsets (l,): limits are met where rows @ unknowns + offsets >= 0.
+        """
         robot, nv, nu = self._robot, self.nv, self._robot.nu
         unit = np.eye(len(self._load_weights))
         q = point.q[robot.passive.coordinate]
@@ -278,10 +351,16 @@ class StaticProblem:
         return q
 
     def shared_loads(self, point: StaticPoint) -> tuple[Array, Array]:
-        """Return normal forces (c,) and friction (c, 2) in N, as contacts share them in a run.
+        """Return the contact forces at a point, distributed as in a run.
 
         Where a joint moves nothing that has a mass, no run can be made and accelerations are not
-        finite: then the forces are those of the point.
+        finite. Then the forces are those of the point.
+
+        Args:
+            point: Its inputs act at its posture at rest.
+
+        Returns:
+            Normal forces (c,) and friction (c, 2) of all contacts in N, zero where open.
         """
         dynamics, still = self._system.dynamics, np.zeros(self.nv)
         at_rest = dynamics.acceleration(point.q, still, self._weight * point.inputs, self._modes)
@@ -294,6 +373,9 @@ class StaticProblem:
         """Return whether normal forces and friction, distributed as in a run, are within margins.
 
         The torque limit is not checked: it is a constraint of each programme.
+
+        Args:
+            point: Posture and loads. Forces may exceed a margin by 1e-6 of the weight.
         """
         normal, friction = self.shared_loads(point)
         closed, slack = self._closed, _MAX_EXCESS * self._weight

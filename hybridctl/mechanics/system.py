@@ -164,7 +164,7 @@ class ContactSystem(HybridSystem):
         return meaning + super().describe_outside(guard, value, x, u)
 
     def start_warnings(self, x: Array) -> tuple[HybridctlWarning, ...]:
-        """Return what joints are beyond their limits at a state that begins with q (nq,)."""
+        """Return a warning of joints beyond their limits at a state x (nx,), () if none is."""
         report = describe_excesses(self.robot.limits.values(), x[: self.robot.nq])
         return (JointLimitWarning(f"x0: {report}"),) if report else ()
 

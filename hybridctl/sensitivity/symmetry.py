@@ -83,7 +83,14 @@ class Symmetry:
         return array("coordinates", self.coordinates, (None, None))
 
     def image(self, states: Array) -> Array:
-        """Return the states (nx, ...) of the other motion."""
+        """Return states of the other motion.
+
+        Args:
+            states: States (nx,), or several in columns (nx, k).
+
+        Returns:
+            Their images under the map of coordinates, in the same shape.
+        """
         return np.asarray(self.state_map @ states)
 
     @cached_property

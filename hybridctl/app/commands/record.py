@@ -99,7 +99,17 @@ def record(
 
 
 def _check_new(path: Path, overwrite: bool) -> None:
-    """Raise InputError if a log or its truth would overwrite a file that `record` did not write."""
+    """Check that a log and its truth overwrite no file that `record` did not write.
+
+    Args:
+        path: File of the log. The files of its truth are beside it.
+        overwrite: Whether a log by `record`, and files of its truth that are unchanged, may be
+            overwritten.
+
+    Raises:
+        InputError: One of the files is there and `overwrite` is false. Or the log is not one by
+            `record`, or a file of the truth was not written with it or has changed.
+    """
     beside = truth_path(path)
     names = [f"{beside.stem}{ending}" for ending in (".npz", "_sampled.npz", "_sampled.csv")]
     truths = [one for one in map(path.with_name, names) if os.path.lexists(one)]

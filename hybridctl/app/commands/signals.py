@@ -62,6 +62,16 @@ def stopped_by_signals() -> Iterator[None]:
     first: list[float] = []  # time of the first signal, s; empty before it
 
     def stop(number: int, frame: FrameType | None) -> None:
+        """Handle a signal: raise `Stopped` at the first, ignore repeats, and let a later one kill.
+
+        Args:
+            number: Number of the signal.
+            frame: Where the process was interrupted. It is not used: Python calls a handler with
+                it.
+
+        Raises:
+            Stopped: The signal is the first one.
+        """
         if not first:
             first.append(time.monotonic())
             raise Stopped(number)

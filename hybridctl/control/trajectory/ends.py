@@ -23,7 +23,15 @@ _BELOW_GROUND = 1e-6  # m: below it by more than simulated states are, a contact
 
 
 def check_guess(task: Task, guess: Guess) -> Guess:
-    """Return the guess as a function that raises `InputError` where a state has a wrong size."""
+    """Return the guess as a function that checks the size of each state.
+
+    Args:
+        task: The task.
+        guess: States (nx,) as function of the index of a phase and of the fraction of it.
+
+    Returns:
+        The guess. Its calls raise `InputError` where the state is not nx finite numbers.
+    """
     nx = task.system.space.nx
 
     def guess_state(k: int, share: float) -> Array:
@@ -33,7 +41,14 @@ def check_guess(task: Task, guess: Guess) -> Guess:
 
 
 def check_expressions(task: Task) -> None:
-    """Raise `InputError` where a cost or a condition is not one finite number where it is asked."""
+    """Check that the costs and conditions of a task are expressions of one number.
+
+    Args:
+        task: The task. Its costs and conditions are called with CasADi symbols.
+
+    Raises:
+        InputError: A cost or a condition fails with these symbols, or its value is not (1, 1).
+    """
     nx, x = task.system.space.nx, ca.SX.sym("x", task.system.space.nx)
     u = ca.SX.sym("u", task.system.robot.nu)
     ends = ca.MX.sym("start", nx), ca.MX.sym("end", nx), ca.MX.sym("duration")

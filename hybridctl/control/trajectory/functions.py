@@ -285,7 +285,16 @@ def lifts(task: Task, k: int, mode: ModeField) -> list[Limited]:
 
 
 def end_equations(task: Task, k: int, mode: ModeField) -> list[Expression]:
-    """Return what vanishes of (x, u) where phase k ends: its guards, and friction at a release."""
+    """Return what vanishes where a phase ends: its guards, and friction at a release.
+
+    Args:
+        task: The task.
+        k: Index of the phase.
+        mode: Field and guards of the phase in symbols x and u.
+
+    Returns:
+        Expressions (1, 1) of x and u. Friction is that of contacts that open from sticking.
+    """
     rate = ca.SX.sym("rate", mode.u.numel())
     rows = _events(task, k, mode, rate, frozenset())
     return [value for value, limit in rows if limit.lower == limit.upper]

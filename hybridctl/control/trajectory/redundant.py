@@ -72,10 +72,18 @@ def _ends_of_task(task: Task, guess: Guess) -> tuple[Any, Any, list[Any], Array]
 
 
 def end_equations_of_task(task: Task, guess: Guess) -> tuple[Any, Any, list[Any], Array]:
-    """Return y = (start, end, duration), the end in it, what vanishes of y, and a guess of y.
+    """Return the equations of the start and the end of a motion.
 
-    The equations are those of the start, of closing, of the last mode, and all conditions that are
+    They are those of the start, of closing, of the last mode, and all conditions that are
     equations.
+
+    Args:
+        task: The task.
+        guess: States (nx,) as function of the index of a phase and of the fraction of it.
+
+    Returns:
+        The unknowns y = (start, end, duration) in symbols (2 nx + 1, 1), the end in y, the
+        expressions that vanish, and a guess (2 nx + 1,) of y.
     """
     y, end, given, near = _ends_of_task(task, guess)
     return y, end, [*given, *(_residual(c, y) for c in _equations(task))], near
@@ -148,10 +156,19 @@ def _implied(y: Any, given: list[Any], wanted: list[Any], near: Array) -> list[i
 
 
 def determined_rows(y: Any, given: list[Any], wanted: list[Any], near: Array) -> dict[int, float]:
-    """Return the values of those scalars `wanted` that equations determine, by their index.
+    """Return the values of those scalars that equations determine.
 
-    A scalar is determined where its gradient is a combination of those of the equations `given`,
-    at a y near `near` that obeys them. Empty where no such y is found.
+    A scalar is determined where its gradient is a combination of those of the equations, at a y
+    that solves them.
+
+    Args:
+        y: Unknowns in symbols (n, 1).
+        given: Expressions of y that vanish.
+        wanted: Scalar expressions of y.
+        near: Values (n,) near which a y that solves the equations is searched.
+
+    Returns:
+        Values by index in `wanted`, of the determined scalars only. Empty if no such y is found.
     """
     y_met = _where_met(_rows_of(y, given), near)
     if y_met is None:

@@ -227,11 +227,20 @@ class _OptimumSearch:
         self._begun = perf_counter()
 
     def from_start(self, label: str, begin: Array, settings: dict[str, Any]) -> Optimum | None:
-        """Return the optimum found from the variables `begin` (n,), and update all attributes.
+        """Return the optimum found from given variables, and update all attributes.
 
-        None where the search fails. It fails too where multipliers of inequalities have no bound
-        (IPOPT scales their error away and calls that solved), and where the result misses an
-        inequality that was left out.
+        A search also fails if multipliers of inequalities have no bound (IPOPT scales their error
+        away and calls that solved), or if the result misses an inequality that was left out.
+
+        Args:
+            label: Where the search begins, in words, for messages.
+            begin: Variables (n,) at the start.
+            settings: Options of CasADi's `nlpsol` for this search, which replace those of the
+                module.
+
+        Returns:
+            The optimum with the iterations and seconds of all searches so far, None if the search
+            fails.
         """
         low, high = self._programme.box()
         least, greatest = self._programme.bounds()
@@ -273,10 +282,15 @@ class _OptimumSearch:
         return Optimum(values, cost, iterations, perf_counter() - self._begun)
 
     def _leave_out(self, multipliers: Array, cost: float) -> bool:
-        """Add inequalities whose multipliers have no bound to `left_out`, and return if there are.
+        """Add inequalities whose multipliers have no bound to `left_out`; return if there are any.
 
         Equations that imply an inequality leave it no interior, which a barrier needs: the
-        multipliers of both then grow without bounds along the dependence of their gradients.
+        multipliers of both then grow without bounds along the dependence of their gradients. If an
+        inequality is added, `dependent` is set too.
+
+        Args:
+            multipliers: Multipliers (m,) of the constraints at the end of a search.
+            cost: Cost there, by which the bound of the multipliers is scaled.
         """
         sizes = np.abs(multipliers)
         largest = sizes.max(initial=0.0)
@@ -293,7 +307,15 @@ class _OptimumSearch:
         return bool(more.any())
 
     def failure(self, least: LeastViolation) -> HybridctlError:
-        """Return the error for a programme of which no search has found an optimum."""
+        """Return the error for a programme of which no search has found an optimum.
+
+        Args:
+            least: Result of `find_violations` near the same variables.
+
+        Returns:
+            `InfeasibleReferenceError` with the first violations if there are any, otherwise
+            `SimulationError` with advice. Both messages have all attempts.
+        """
         tried = "tried: " + "; ".join(map(str, self.attempts))
         if least.violations:
             named = "; ".join(map(str, least.violations[:_LISTED]))
@@ -361,8 +383,17 @@ def find_violations(
 ) -> LeastViolation:
     """Return the least sum of violations of a relaxed programme, near given variables.
 
-    All constraints but the discretisation may be violated there. Violations are compared by the
-    sizes 100 N, 0.1 m, 1 m/s, 1 rad and so on.
+    All constraints may be violated but those that are `hard`, as those of the discretisation.
+    Violations are compared by the sizes 100 N, 0.1 m, 1 m/s, 1 rad and so on.
+
+    Args:
+        programme: The programme.
+        begin: Variables (n,) at the start of the search.
+        max_iterations: Largest number of IPOPT's iterations.
+        tell: Called with the progress after each iteration; None for no report.
+
+    Returns:
+        Violations and variables. If the search fails, there are no violations and no variables.
     """
     soft = [block for block in programme.blocks if not block.hard]
     missing = _missing(programme)

@@ -23,6 +23,12 @@ def instructions_digest(code: CodeType) -> str:
     """Return a digest of the instructions of a code, without its constants.
 
     Lines of the source are not part of it. Bytecode of another version of Python differs.
+
+    Args:
+        code: Code of a function; codes within it are constants, so they are left out.
+
+    Returns:
+        32 hexadecimal digits.
     """
     parts = (
         sys.implementation.cache_tag,
@@ -39,6 +45,12 @@ def names_read(code: CodeType) -> set[str]:
 
     A list that is only appended to is not read: a function that notes its calls there returns the
     same without it.
+
+    Args:
+        code: Code of a function.
+
+    Returns:
+        Names of globals and of closure variables. Built-in names are among the globals.
     """
     found = set()
     for one, following in pairwise([*dis.get_instructions(code), None]):
@@ -58,7 +70,12 @@ def _adds(instruction: dis.Instruction | None) -> bool:
 
 
 def is_installed(name: str | None) -> bool:
-    """Return whether a module belongs to Python, hybridctl or an installed package."""
+    """Return whether a module belongs to Python, hybridctl or an installed package.
+
+    Args:
+        name: Dotted name of the module, None for an object without a module. A module that is not
+            imported is judged by the first part of its name.
+    """
     top = (name or "").partition(".")[0]
     if top in ("hybridctl", "__main__"):  # the latter is a name of the standard library, too
         return top == "hybridctl"
@@ -71,9 +88,16 @@ def is_installed(name: str | None) -> bool:
 
 
 def source_digest(module: ModuleType) -> str | None:
-    """Return a digest of the text of a module and of others that it imports, directly or not.
+    """Return a digest of the text of a module and of the modules that it uses, directly or not.
 
-    Installed packages are left out. None for a module without a file, as of a notebook.
+    A module uses another one if it holds that module, or a function or class made there. Modules of
+    installed packages are left out, and so are modules of which it only holds other values.
+
+    Args:
+        module: The module.
+
+    Returns:
+        32 hexadecimal digits. None for a module without a readable file, as of a notebook.
     """
     waiting, files = [module], dict[str, bytes]()
     while waiting:

@@ -86,12 +86,28 @@ def canonical_form(name: str, value: Any) -> Any:
 
 
 def canonical_text(name: str, value: Any) -> str:
-    """Return the canonical form as one line of JSON; raises as `canonical_form` does."""
+    """Return the canonical form of a value as one line of JSON.
+
+    Args:
+        name: Name of the argument, for errors.
+        value: A setting, or a function.
+
+    Raises:
+        InputError: The value has no canonical form, see `canonical_form`.
+    """
     return json.dumps(canonical_form(name, value), sort_keys=True)
 
 
 def fingerprint(value: Any, name: str = "value") -> str:
-    """Return 32 hexadecimal digits that determine a value; raises as `canonical_form` does."""
+    """Return 32 hexadecimal digits that determine a value.
+
+    Args:
+        value: A setting, or a function.
+        name: Name of the argument, for errors.
+
+    Raises:
+        InputError: The value has no canonical form, see `canonical_form`.
+    """
     return _digest(canonical_text(name, value).encode())
 
 
@@ -114,9 +130,17 @@ class _Description:
         self._known: dict[int, Any] = {}
 
     def form(self, where: str, value: Any) -> Any:
-        """Return the form of a value; raises InputError if there is none.
+        """Return the form of a value.
 
-        `where` is the place of the value in words, for errors.
+        Args:
+            where: Place of the value in words, for errors.
+            value: The value.
+
+        Returns:
+            The form, as `canonical_form` returns it.
+
+        Raises:
+            InputError: The value, or something in it, has no form.
         """
         kind = type(value)
         if value is None or kind in (bool, str):
@@ -145,7 +169,18 @@ class _Description:
         return found
 
     def _scalar_form(self, where: str, value: Any) -> Any:
-        """Return the form of an enum, number, bytes, path, date or array; None for other types."""
+        """Return the form of an enum, number, bytes, path, date or array.
+
+        Args:
+            where: Place of the value in words, for errors.
+            value: The value.
+
+        Returns:
+            The form, None for other types.
+
+        Raises:
+            InputError: An entry of an array, or the class of an enum, has no form.
+        """
         if isinstance(value, Enum):
             return {"$enum": [self.form(where, type(value)), value.name]}
         if isinstance(value, np.ndarray):
@@ -176,9 +211,20 @@ class _Description:
         return {"$array": [str(kind), list(value.shape), _digest(value.tobytes())]}
 
     def _container_form(self, where: str, value: Any) -> Any:
-        """Return the form of a list, tuple, set or mapping; None for other types.
+        """Return the form of a list, tuple, set or mapping.
 
         Entries of sets and of mappings without text keys are sorted, as their order has no meaning.
+
+        Args:
+            where: Place of the value in words, for errors.
+            value: The value.
+
+        Returns:
+            The form. None for other types, and for subclasses other than named tuples and
+            `OrderedDict`.
+
+        Raises:
+            InputError: An entry has no form.
         """
         kind = type(value)
         if kind is list:
@@ -219,7 +265,18 @@ class _Description:
         return {"$object": self.form(where, kind), "$fields": forms}
 
     def _code_form(self, where: str, value: Any) -> Any:
-        """Return the form of a function, a method, a class or a module; None for other types."""
+        """Return the form of a function, a method, a class or a module.
+
+        Args:
+            where: Place of the value in words, for errors.
+            value: The value.
+
+        Returns:
+            The form. None for other types, and for built-in methods of objects.
+
+        Raises:
+            InputError: Something that the code needs has no form.
+        """
         if isinstance(value, ModuleType):
             installed = is_installed(value.__name__)
             return {"$module": [value.__name__, None if installed else source_digest(value)]}
@@ -263,6 +320,13 @@ class _Description:
         are the closure and the defaults of a function that can be imported, which its module made
         once. Those of other functions vary from function to function: they need a form.
 
+        Args:
+            function: A function written in Python.
+
+        Returns:
+            The form of the code with its constants, that of the defaults, and the forms of the
+            closure and the globals by name.
+
         Raises:
             InputError: A value that the function needs has no form, and no text stands for it.
         """
@@ -293,6 +357,15 @@ class _Description:
 
         Functions that `dataclass` and `NamedTuple` write follow from the fields, and are left out.
         Special attributes such as `__doc__` are left out, too, except functions.
+
+        Args:
+            kind: The class.
+
+        Returns:
+            The forms of the bases, and those of the attributes by name.
+
+        Raises:
+            InputError: A base has no form, or an attribute has none and its module has no text.
         """
         module, parts = sys.modules.get(kind.__module__), {}
         for name, value in vars(kind).items():

@@ -87,7 +87,18 @@ _Place = tuple[str, str, tuple[float, ...], float]  # name, link, offset in it a
 
 
 def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
-    """Find where the feet of a robot touch; `InputError` where none is found."""
+    """Find where the feet of a robot touch.
+
+    Args:
+        robot: The robot.
+        model: Its links and collision shapes.
+
+    Returns:
+        Name, link, offset and radius of each place.
+
+    Raises:
+        InputError: No link is named as a foot, and no link at an end of a chain has a shape.
+    """
     bodies, ends = _ends(robot, model)
     feet = [foot for foot in map(_foot_links, bodies) if foot]
     places = list[_Place]()
@@ -112,7 +123,19 @@ def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
 
 
 def _collision_model(robot: Robot) -> CollisionModel:
-    """Return the links and collision shapes of a robot's file; `InputError` without a file."""
+    """Return the links and collision shapes of a robot's file.
+
+    Args:
+        robot: The robot. One from an MJCF file has its collision model already; of a URDF the
+            spheres and boxes are read.
+
+    Returns:
+        The links and shapes, in the order of the file.
+
+    Raises:
+        InputError: The robot was not built from a file.
+        FileFormatError: The file of the robot cannot be read any more.
+    """
     if robot.collision is not None:
         return robot.collision
     if robot.source is None:
@@ -177,7 +200,11 @@ def _foot_links(links: list[str]) -> list[str]:
 
 
 def says_foot(name: str) -> bool:
-    """Return whether the name of a link, or of a contact made from it, says foot."""
+    """Return whether a name contains a word for a foot: sole, toe, foot, feet or ankle.
+
+    Args:
+        name: Name of a link, or of a contact that was made from it. Capital letters do not matter.
+    """
     return any(word in name.lower() for word in _FOOT_WORDS)
 
 
@@ -195,7 +222,17 @@ def _reaches(robot: Robot, shape: CollisionShape, link: str) -> bool:
 
 
 def _points_of(robot: Robot, shape: CollisionShape) -> Iterator[tuple[tuple[float, ...], float]]:
-    """Find the points of a shape that touch the ground: offset in its link and radius, m."""
+    """Find the points of a shape that touch the ground, with the joints at zero.
+
+    Args:
+        robot: The robot.
+        shape: A shape of one of its links.
+
+    Yields:
+        Offset (3,) in the frame of the shape's link, and radius, both in m: the centre of a sphere,
+        one end or both ends of a capsule, or the four lowest corners of a box with radius 0.
+        Nothing for a plane.
+    """
     if shape.kind == "plane":
         return
     upright = robot.poses(robot.neutral(), [shape.joint])[0][2, :3]

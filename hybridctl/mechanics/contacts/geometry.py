@@ -173,9 +173,13 @@ class ContactSet:
         return gaps
 
     def margins(self, q: Array) -> Array:
-        """Return how far contacts (c,) are from the borders of their pieces, m.
+        """Return how far contacts are from the borders of their pieces of surface.
 
-        Negative beyond, infinite for surfaces of one piece.
+        Args:
+            q: Configuration (nq,).
+
+        Returns:
+            Margins (c,) in m, negative beyond the border, infinite for surfaces of one piece.
         """
         _, _, r = self._place(self._robot.poses(q, self.joints))
         margins = np.full(len(self._each), np.inf)
@@ -184,7 +188,15 @@ class ContactSet:
         return margins
 
     def margin_jacobian(self, q: Array) -> Array:
-        """Return the derivatives (c, nv) of the margins, zero for surfaces of one piece."""
+        """Return the derivatives of the margins by the velocities.
+
+        Args:
+            q: Configuration (nq,).
+
+        Returns:
+            Jacobian (c, nv): its product with v (nv,) is the rate of `margins` in m/s. Rows of
+            contacts on surfaces of one piece are zero.
+        """
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
         p, turn, r = self._place(motion.poses)
         rows = np.zeros((len(self._each), self._robot.nv))
@@ -195,9 +207,13 @@ class ContactSet:
         return rows
 
     def gaps_beyond(self, q: Array) -> Array:
-        """Return the gaps (c,) just beyond the nearest border of the piece of each contact, m.
+        """Return the gaps of contacts just beyond the nearest border of their pieces.
 
-        Positive where the next piece is lower; NaN for surfaces of one piece.
+        Args:
+            q: Configuration (nq,).
+
+        Returns:
+            Gaps (c,) in m, positive where the next piece is lower; NaN for surfaces of one piece.
         """
         _, _, r = self._place(self._robot.poses(q, self.joints))
         gaps = np.full(len(self._each), np.nan)
@@ -209,7 +225,14 @@ class ContactSet:
         return gaps
 
     def at_risers(self, q: Array) -> tuple[int, ...]:
-        """Return the contacts that are at a face between two pieces of their surface."""
+        """Return the contacts that are at a face between two pieces of their surface.
+
+        Args:
+            q: Configuration (nq,).
+
+        Returns:
+            Indices of these contacts, in increasing order.
+        """
         if not self._piecewise:
             return ()
         _, _, r = self._place(self._robot.poses(q, self.joints))

@@ -44,25 +44,60 @@ class PiecewiseSurface(Surface, Protocol):
         ...
 
     def piece_distance(self, r: Array) -> Array:
-        """Return the signed distances (n,) in m of points (n, 3) from their nearest pieces."""
+        """Return the signed distances of points from their nearest pieces.
+
+        Args:
+            r: Points (n, 3) in the frame of the surface's body, m.
+
+        Returns:
+            Distances (n,) in m, positive on the free side. The nearest piece of a point is the
+            piece nearest in height.
+        """
         ...
 
     def margin(self, r: Array) -> Array:
-        """Return the distances (n,) in m from the borders of these pieces, negative beyond."""
+        """Return the distances of points from the borders of their nearest pieces.
+
+        Args:
+            r: Points (n, 3) in the frame of the surface's body, m.
+
+        Returns:
+            Distances (n,) in m, positive on the piece and negative beyond its border.
+        """
         ...
 
     def margin_gradient(self, r: Array) -> Array:
-        """Return the gradients (n, 3) of the margins."""
+        """Return the gradients of the margins.
+
+        Args:
+            r: Points (n, 3) in the frame of the surface's body, m.
+
+        Returns:
+            Derivatives (n, 3) of `margin` by the points, in the same frame.
+        """
         ...
 
     def is_at_riser(self, r: Array) -> NDArray[np.bool_]:
-        """Return whether points (n, 3) are at a face between two pieces, and on neither."""
+        """Return whether points are at a face between two pieces, and on neither.
+
+        Args:
+            r: Points (n, 3) in the frame of the surface's body, m.
+
+        Returns:
+            One truth value for each point, (n,).
+        """
         ...
 
     def piece_expressions(self, r: Expression) -> tuple[Expression, Expression]:
-        """Return the piece distance and the margin (1, 1) of a point (3, 1).
+        """Return the piece distance and the margin of one point as expressions.
 
         Called only where `has_borders` is true.
+
+        Args:
+            r: Point (3, 1) in the frame of the surface's body, m.
+
+        Returns:
+            Signed distance (1, 1) from the nearest piece, and margin (1, 1), both in m.
         """
         ...
 
@@ -141,19 +176,28 @@ class Stairs(ByValue, Level):
         return len(self._treads.levels) > 1
 
     def piece_distance(self, r: Array) -> Array:
-        """Return the heights z - z_i (n,) above the treads that are nearest in height."""
+        """Return the heights (n,) in m of points (n, 3) above the treads nearest in height."""
         treads = self._treads
         return np.asarray(r[:, 2] - treads.levels[treads.level_of(r[:, 2])])
 
     def margin(self, r: Array) -> Array:
-        """Return distances (n,) in m along x from the ends of the nearest tread of that height.
+        """Return the distances along x from the ends of the nearest tread.
 
-        Positive on the tread, negative beyond it.
+        Args:
+            r: Points (n, 3) in the frame of the body, m.
+
+        Returns:
+            Margins (n,) in m, positive on the tread and negative beyond it. Of the treads at the
+            height that is nearest to a point, the one with the largest margin counts.
         """
         return self._margins(r)[0]
 
     def margin_gradient(self, r: Array) -> Array:
-        """Return the gradients (n, 3): e_x before the middle of the tread, -e_x after it."""
+        """Return the gradients of the margins at points r (n, 3).
+
+        Returns:
+            Gradients (n, 3): e_x before the middle of the tread, -e_x after it.
+        """
         return np.asarray(self._margins(r)[1][:, None] * np.array([1.0, 0.0, 0.0]))
 
     def _margins(self, r: Array) -> tuple[Array, Array]:
@@ -174,9 +218,15 @@ class Stairs(ByValue, Level):
         return np.asarray((at & (low < height) & (height < high)).any(axis=1))
 
     def piece_expressions(self, r: Expression) -> tuple[Expression, Expression]:
-        """Return the height above the tread nearest in height, and the margin, of r (3, 1).
+        """Return the height above the tread nearest in height, and the margin, of one point.
 
-        There is more than one tread: the margin of a single one, without ends, is not defined.
+        There must be more than one tread: the margin of a single one, without ends, is not defined.
+
+        Args:
+            r: Point (3, 1) in the frame of the body, m.
+
+        Returns:
+            Height (1, 1) and margin (1, 1) in m, see `piece_distance` and `margin`.
         """
         treads = self._treads
         margins: list[Expression] = []

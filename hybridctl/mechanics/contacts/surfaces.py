@@ -86,11 +86,11 @@ class Level:
     curved = False
 
     def curvature(self, r: Array) -> Array:
-        """The curvature, which is zero."""
+        """Return the Hessians (n, 3, 3) of phi at points r (n, 3), which are zero."""
         return np.zeros((len(r), 3, 3))
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
-        """The curvature, which is zero."""
+        """Return the derivatives (n, 3, 3) of the Hessians at points r (n, 3), which are zero."""
         return np.zeros((len(r), 3, 3))
 
 

@@ -341,7 +341,13 @@ class _Departure(_Release):
 
 
 def riser_error(dynamics: ContactDynamics, t: float, contacts: Sequence[int]) -> RiserError:
-    """Return the error of contacts that run into risers of their surfaces at time t, s."""
+    """Return the error of contacts that run into risers of their surfaces.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        t: Time of the event, s.
+        contacts: Indices of the contacts, whose names the message has.
+    """
     names = [dynamics.contacts[i].name for i in contacts]
     return RiserError(
         f"contacts {names} run into a riser of their surface at t = {t:.9g} s, but it has treads "

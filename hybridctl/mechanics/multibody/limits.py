@@ -78,7 +78,17 @@ class JointLimit(NamedTuple):
 
 
 def joint_limits(model: Any, joints: JointIndices) -> dict[str, JointLimit]:
-    """Return the limits of all joints of one degree of freedom of a Pinocchio model, by name."""
+    """Return the limits of all joints of one degree of freedom of a Pinocchio model.
+
+    Args:
+        model: The `pinocchio.Model`.
+        joints: Indices of coordinate and velocity by name of joint, None for joints of several
+            degrees of freedom, which are skipped.
+
+    Returns:
+        Limits by name of joint. They are infinite where the lower one is not below the upper one,
+        and where the model has a number of at least 1e6 rad or m.
+    """
     labels, found = coordinate_labels(model).positions, {}
     for name, indices in joints.items():
         if indices is None:

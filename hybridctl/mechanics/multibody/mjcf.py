@@ -142,7 +142,19 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
 
 
 def _compile(mjcf: str | os.PathLike[str]) -> Any:
-    """Return the `mujoco.MjModel` of an MJCF file or text; raises FileFormatError if it fails."""
+    """Compile an MJCF file or text with MuJoCo.
+
+    Args:
+        mjcf: Path of the file, or its text.
+
+    Returns:
+        The `mujoco.MjModel`.
+
+    Raises:
+        FileFormatError: The file cannot be read, is no XML, has another root than <mujoco>, or is
+            not compiled by MuJoCo.
+        InputError: `mjcf` is neither a path nor a text, or MuJoCo is not installed.
+    """
     text = file_or_text("mjcf", mjcf)
     try:
         tag = ElementTree.fromstring(text).tag
@@ -221,7 +233,15 @@ def _losses(m: Any) -> Iterator[_Loss]:
 
 
 def _lost_elements(m: Any) -> Iterator[_Loss]:
-    """Yield equality constraints, tendons, soft bodies and plugins."""
+    """Yield the losses of equality constraints, tendons, soft bodies and plugins.
+
+    Args:
+        m: The `mujoco.MjModel`.
+
+    Yields:
+        One loss for each element, and one for all plugins. Equality constraints that are inactive
+        at first, or switched off by a flag, are no loss.
+    """
     equalities = load_mujoco().mjtEq
     if not _is_disabled(m, "EQUALITY"):
         for i in range(m.neq):
@@ -240,9 +260,16 @@ def _lost_elements(m: Any) -> Iterator[_Loss]:
 
 
 def _lost_joint_forces(m: Any) -> Iterator[_Loss]:
-    """Yield forces of joints other than linear springs and dampers of hinges and slides.
+    """Yield the losses of joint forces that a `Robot` does not have, and of free joints' armature.
 
-    Also yields the armature of free joints.
+    The forces are dry friction, springs of free and ball joints, and nonlinear springs and dampers.
+
+    Args:
+        m: The `mujoco.MjModel`.
+
+    Yields:
+        One loss for each joint and kind of force. A force that the file switches off by a flag is
+        no loss, except for nonlinear springs and dampers.
     """
     for k in range(m.njnt):
         name, d = _joint_name(m, k), int(m.jnt_dofadr[k])
@@ -313,7 +340,10 @@ def _pose(position: Array, quaternion: Array) -> Any:
 
 
 def _tree(m: Any) -> tuple[Any, list[_Place]]:
-    """Build the Pinocchio model, with a frame for each body and site.
+    """Build the Pinocchio model, with a frame for each body and for each site that has a name.
+
+    Args:
+        m: The `mujoco.MjModel`.
 
     Returns:
         The model, and where each MuJoCo body is fixed, by index; body 0 is the world.
