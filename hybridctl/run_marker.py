@@ -200,8 +200,10 @@ class Marker:
                 `finished`, `interrupted`.
 
         Raises:
-            OSError: The line cannot be written. The attributes stay as they were.
+            OSError: The line cannot be written.
+            ValueError: `read` would refuse the line. In both cases the marker stays as it was.
         """
+        Marker(self.path, self.header)._apply_entry(entry)
         _append_line(self.path, entry, 0)
         self._apply_entry(entry)
 

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -179,7 +179,12 @@ def named_files(values: Iterable[object]) -> list[Path]:
             counts if a regular file is there, from the working directory on.
     """
     flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
-    return [Path(one) for one in flat if isinstance(one, str | Path) and Path(one).is_file()]
+    found = []
+    for one in flat:
+        with suppress(OSError, ValueError):  # too long for a name, or with a null character
+            if isinstance(one, str | Path) and Path(one).is_file():
+                found.append(Path(one))
+    return found
 
 
 def event_record(event: Event) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Canonical forms: what differs has another form, what is equal the same, the rest is refused."""
 
 import functools
+import importlib
 import importlib.util
 import json
 import math
@@ -20,6 +21,7 @@ import pytest
 from hybridctl.robots import ball
 
 import hybridctl as hc
+from hybridctl.control.tuning.code_reading import source_digest
 from hybridctl.control.tuning.fingerprint import canonical_form, canonical_text, files_named
 from hybridctl.errors import InputError
 from hybridctl.mechanics import Terrain
@@ -28,6 +30,28 @@ from hybridctl.mechanics import Terrain
 class Color(Enum):
     RED = 1
     BLUE = 2
+
+
+def digest_with(folder, monkeypatch, gain, imported):
+    """The digest of a module that imports something, where its neighbour holds this gain."""
+    (folder / "digested_gains.py").write_text(f"GAIN = {gain}\n")
+    (folder / "digested_user.py").write_text(f"{imported}\n")
+    for name in ("digested_gains", "digested_user"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    importlib.invalidate_caches()
+    return source_digest(importlib.import_module("digested_user"))
+
+
+@pytest.mark.parametrize(
+    "imported", ["from digested_gains import GAIN", "import digested_gains as g\nGAIN = g.GAIN"]
+)
+def test_the_source_of_a_module_has_what_it_imports_also_if_that_is_a_number(
+    imported, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    first, other, again = (digest_with(tmp_path, monkeypatch, g, imported) for g in (1.5, 2.5, 1.5))
+    assert first == again != other
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dis
 import hashlib
 import sys
 import sysconfig
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import resolve_name
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -90,8 +94,8 @@ def is_installed(name: str | None) -> bool:
 def source_digest(module: ModuleType) -> str | None:
     """Return a digest of the text of a module and of the modules that it uses, directly or not.
 
-    A module uses another one if it holds that module, or a function or class made there. Modules of
-    installed packages are left out, and so are modules of which it only holds other values.
+    A module uses another one if it imports it or something from it, or if it holds that module or a
+    function or class made there. Modules of installed packages are left out.
 
     Args:
         module: The module.
@@ -109,7 +113,7 @@ def source_digest(module: ModuleType) -> str | None:
             files[one.__name__] = Path(file).read_bytes()
         except OSError:
             continue
-        waiting += _modules_used(one)
+        waiting += _modules_used(one, files[one.__name__])
     if module.__name__ not in files:
         return None
     total = hashlib.sha256()
@@ -120,9 +124,16 @@ def source_digest(module: ModuleType) -> str | None:
     return total.hexdigest()[:32]
 
 
-def _modules_used(module: ModuleType) -> list[ModuleType]:
-    """Return the modules, other than installed ones, of which a module holds something."""
-    found: dict[str, Any] = {}
+def _modules_used(module: ModuleType, text: bytes) -> list[ModuleType]:
+    """Return the modules, other than installed ones, that a module imports or holds something of.
+
+    Args:
+        module: The module.
+        text: Its source.
+    """
+    # Of an imported number only the text of the import tells from which module it is.
+    imported = [name for name in _imported_names(module, text) if not is_installed(name)]
+    found: dict[str, Any] = {name: sys.modules.get(name) for name in imported}
     for value in vars(module).values():
         name = value.__name__ if isinstance(value, ModuleType) else None
         if name is None and (callable(value) or isinstance(value, type)):
@@ -130,3 +141,20 @@ def _modules_used(module: ModuleType) -> list[ModuleType]:
         if isinstance(name, str) and not is_installed(name):
             found[name] = sys.modules.get(name)
     return [one for one in found.values() if isinstance(one, ModuleType)]
+
+
+def _imported_names(module: ModuleType, text: bytes) -> Iterator[str]:
+    """Yield the dotted names that the import statements of a module could mean as modules."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # it has been edited since it was imported
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            with suppress(ImportError):  # a relative name beyond the top package
+                source = resolve_name(relative, module.__package__)
+                yield source
+                yield from (f"{source}.{alias.name}" for alias in node.names)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hybridctl.checks import Array, number, quoted, vector
 from hybridctl.errors import InputError
-from hybridctl.mechanics.contacts.stairs import Stairs
+from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
 from hybridctl.mechanics.contacts.surfaces import ByValue, Surface, Terrain
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Contact(ByValue):
                 f"tangential_restitution of contact {self.name!r} must be 0 without "
                 f"friction, which reverses sliding velocities, got {self.tangential_restitution}"
             )
-        if checked["radius"] and isinstance(self.surface, Stairs | Terrain):
+        if checked["radius"] and isinstance(self.surface, PiecewiseSurface | Terrain):
             kind = type(self.surface).__name__
             raise InputError(
                 f"radius of contact {self.name!r} must be 0 on {kind}, whose function is no "
