@@ -165,8 +165,11 @@ def simulate(
         with clock.errors(system):
             found = simulate(clock.system(system), mode, x0, span, acting, **settings)
         return clock.trajectory(found, system)
-    if mode is None:
-        mode = consistent_start(system, as_policy(policy, system), start, vector("x0", x0))
+
+    def find_mode() -> ModeKey:
+        return consistent_start(system, as_policy(policy, system), start, vector("x0", x0))
+
+    mode = find_mode() if mode is None else system.complete_mode(mode, find_mode)
     first = system.mode(mode)
     state = vector("x0", x0, first.space.nx)
     first.space.check("x0", state)

@@ -123,6 +123,7 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
             )
     model, places = _tree(compiled)
     _set_joint_parameters(compiled, model)
+    _set_dry_friction(compiled, model, ignore)
     springs = [k for k in range(compiled.njnt) if compiled.jnt_stiffness[k] > 0.0]
     if _is_disabled(compiled, "SPRING"):
         springs = []
@@ -247,10 +248,11 @@ def _lost_joint_forces(m: Any) -> Iterator[_Loss]:
     for k in range(m.njnt):
         name, d = _joint_name(m, k), int(m.jnt_dofadr[k])
         dofs = slice(d, d + {_FREE: 6, _BALL: 3}.get(int(m.jnt_type[k]), 1))
-        if m.dof_frictionloss[dofs].any() and not _is_disabled(m, "FRICTIONLOSS"):
-            loss = float(m.dof_frictionloss[dofs].max())
-            yield _Loss("frictionloss", name, f"a frictionloss of {loss:.6g} at joint {name!r}")
         several = m.jnt_type[k] in (_FREE, _BALL)
+        loss = float(m.dof_frictionloss[dofs].max())
+        if loss > 0.0 and several and not _is_disabled(m, "FRICTIONLOSS"):
+            reason = f"a frictionloss of {loss:.6g} at joint {name!r}, which is free or a ball"
+            yield _Loss("frictionloss", name, reason)
         if m.jnt_stiffness[k] > 0.0 and several and not _is_disabled(m, "SPRING"):
             yield _Loss("stiffness", name, f"a spring at joint {name!r}, which is free or a ball")
         # A slice of an empty array is empty: a version without the array has no such force.
@@ -425,6 +427,22 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
             if m.jnt_actfrclimited[k]:
                 effort[d] = min(effort[d], float(np.abs(m.jnt_actfrcrange[k]).max()))
             model.upperEffortLimit[v], model.lowerEffortLimit[v] = effort[d], -effort[d]
+
+
+def _set_dry_friction(m: Any, model: Any, ignore: Collection[str]) -> None:
+    """Set the dry friction of hinges and slides of a Pinocchio model, N m or N.
+
+    Args:
+        m: The `mujoco.MjModel`.
+        model: The `pinocchio.Model` of `_tree`. Changed.
+        ignore: May name "frictionloss", or joints that are to have none.
+    """
+    if "frictionloss" in ignore or _is_disabled(m, "FRICTIONLOSS"):
+        return
+    for k in range(m.njnt):
+        if m.jnt_type[k] in (_SLIDE, _HINGE) and _joint_name(m, k) not in ignore:
+            loss, v = float(m.dof_frictionloss[int(m.jnt_dofadr[k])]), model.idx_vs[k + 1]
+            model.upperDryFrictionLimit[v], model.lowerDryFrictionLimit[v] = loss, -loss
 
 
 def _joint_actuators(m: Any) -> list[tuple[int, int]]:

@@ -1,0 +1,285 @@
+"""Dry friction of joints against closed forms, differences of flows, and other simulators."""
+
+import pickle
+
+import numpy as np
+import pytest
+from differences import central
+from scipy.integrate import quad, simpson
+from scipy.optimize import brentq
+
+import hybridctl as hc
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system, time_stepping
+
+LIMIT = 2.0  # N, dry friction of the slider of 1 kg
+LINK = """<link name="{name}"><inertial><mass value="{mass}"/><origin xyz="0 0 {center}"/>
+<inertia ixx="{about}" iyy="{about}" izz="{about}" ixy="0" ixz="0" iyz="0"/></inertial></link>"""
+SLIDE = """<joint name="{name}" type="prismatic"><parent link="w"/><child link="{child}"/>
+<origin xyz="{place} 0 0"/><axis xyz="1 0 0"/><dynamics damping="0" friction="{friction}"/>
+<limit lower="-9" upper="9" effort="9" velocity="9"/></joint>"""
+
+
+def link(name, mass=1.0, center=0.0, about=1e-3):
+    return LINK.format(name=name, mass=mass, center=center, about=about)
+
+
+def slider(friction=LIMIT, **springs):
+    joint = SLIDE.format(name="x", child="m", place=0, friction=friction)
+    return Robot.from_urdf(f'<robot name="s"><link name="w"/>{link("m")}{joint}</robot>', **springs)
+
+
+def arm(friction=(0.4, 0.25), **arguments):
+    """Two links of 1 kg and 1 m that hang in gravity, with dry friction in both joints."""
+    joints = """<joint name="shoulder" type="revolute"><parent link="w"/><child link="upper"/>
+<axis xyz="0 1 0"/><dynamics damping="0.05" friction="{}"/>
+<limit lower="-9" upper="9" effort="9" velocity="9"/></joint>
+<joint name="elbow" type="revolute"><parent link="upper"/><child link="lower"/>
+<origin xyz="0 0 -1"/><axis xyz="0 1 0"/><dynamics damping="0.05" friction="{}"/>
+<limit lower="-9" upper="9" effort="9" velocity="9"/></joint>""".format(*friction)
+    links = link("upper", center=-0.5, about=0.1) + link("lower", center=-0.5, about=0.1)
+    return Robot.from_urdf(f'<robot name="a"><link name="w"/>{links}{joints}</robot>', **arguments)
+
+
+def run_of(robot, x0, end, push=None, **settings):
+    policy = None if push is None else lambda t, x: np.atleast_1d(push(t))
+    return hc.simulate(contact_system(robot, []), None, x0, (0.0, end), policy, **settings)
+
+
+@pytest.mark.parametrize(
+    ("v0", "push", "end", "final"),
+    [
+        (1.0, 0.0, 1.0, (0.25, 0.0)),  # stops after 0.5 s
+        (0.0, 1.9, 1.0, (0.0, 0.0)),  # held
+        (0.0, 3.0, 1.0, (0.5, 1.0)),
+        (-1.0, 3.0, 1.0, (-0.1 + 0.5 * 0.8**2, 0.8)),  # turns after 0.2 s and goes on at once
+    ],
+)
+def test_slider_under_a_constant_force(v0, push, end, final):
+    """Piecewise parabolas; the event time is right to 1e-9 s, at accelerations of 5 m/s^2."""
+    run = run_of(slider(), [0.0, v0], end, lambda t: push)
+    np.testing.assert_allclose(run.final_state, final, atol=1e-8)
+
+
+def test_breakaway_is_at_the_limit_force():
+    """A force of 4 t N breaks 2 N at 0.5 s; then x = 4 (t - 0.5)^3 / 6."""
+    run = run_of(slider(), [0.3, 0.0], 1.0, lambda t: 4.0 * t)
+    (event,) = run.events
+    assert event.guards == ("x friction slips+",)
+    assert (event.mode_before, event.mode_after) == (("stick",), ("slip+",))
+    assert event.time == pytest.approx(0.5, abs=1e-9)
+    np.testing.assert_allclose(run.final_state, [0.3 + 4 * 0.5**3 / 6, 0.5], atol=1e-8)
+
+
+def test_coulomb_oscillator_loses_the_same_at_each_turn():
+    """Turns are half a period apart, at x, 2 d - x, x - 4 d ... with d = F / k, until inside d."""
+    k, d = 40.0, LIMIT / 40.0
+    run = run_of(slider(stiffness={"x": k}), [6.3 * d, 0.0], 3.0)
+    turns = [event for event in run.events if event.guards == ("x friction sticks",)]
+    half = np.pi / np.sqrt(k)
+    np.testing.assert_allclose([e.time for e in turns], half * np.arange(1, 4), atol=1e-8)
+    places = [event.state_before[0] / d for event in turns]
+    np.testing.assert_allclose(places, [-4.3, 2.3, -0.3], atol=1e-7)
+    assert run.final_mode == ("stick",)
+    assert run.final_state[0] == pytest.approx(-0.3 * d, abs=1e-9)
+
+
+def test_periodic_force_slips_and_sticks_in_each_half_period():
+    """A sin(w t) with A = 1.3 F: it breaks away at F, and stops where the impulses balance."""
+    a, w = 1.3 * LIMIT, 3.0
+    breaks = np.arcsin(LIMIT / a) / w
+
+    def speed(t):
+        return a / w * (np.cos(w * breaks) - np.cos(w * t)) - LIMIT * (t - breaks)
+
+    stops = brentq(speed, 0.5 * np.pi / w, 1.2 * np.pi / w, xtol=1e-14)
+    assert a * abs(np.sin(w * stops)) < LIMIT
+    run = run_of(slider(), [0.0, 0.0], 4.0 * np.pi / w, lambda t: a * np.sin(w * t))
+    expected = np.sort([t + k * np.pi / w for t in (breaks, stops) for k in range(4)])
+    np.testing.assert_allclose([e.time for e in run.events], expected, atol=1e-8)
+    way = quad(speed, breaks, stops)[0]
+    highest = max(event.state_before[0] for event in run.events)
+    assert highest == pytest.approx(way, abs=1e-8)
+    np.testing.assert_allclose(run.final_state, 0.0, atol=1e-8)
+
+
+def test_robot_without_friction_has_no_such_modes():
+    robot = slider(friction=0.0)
+    wall = Contact("wall", "m", Plane((5, 0, 0), (-1, 0, 0)))
+    assert contact_system(robot, [wall]).mode(("open",)).key == ("open",)
+    left_out = contact_system(slider(), [wall], joint_friction=False)
+    run = hc.simulate(left_out, ("open",), [0.0, 1.0], (0.0, 1.0))
+    assert run.final_state[0] == pytest.approx(1.0, abs=1e-9)
+
+
+def test_key_without_the_joints_gets_their_modes_from_the_state():
+    wall = Contact("wall", "m", Plane((5, 0, 0), (-1, 0, 0)))
+    system = contact_system(slider(), [wall])
+    for v0, mode in ((1.0, "slip+"), (-1.0, "slip-"), (0.0, "stick")):
+        run = hc.simulate(system, ("open",), [0.0, v0], (0.0, 0.01))
+        assert run.arcs[0].mode == ("open", mode)
+    with pytest.raises(UnknownNameError, match="x friction"):
+        system.mode(("open", "open"))
+
+
+def test_names_outputs_and_copies():
+    wall = Contact("wall", "m", Plane((5, 0, 0), (-1, 0, 0)))
+    system = pickle.loads(pickle.dumps(contact_system(slider(), [wall])))
+    assert {"x friction slips+", "x friction slips-", "x friction sticks"} < set(system.guard_names)
+    assert "x friction opens" not in system.guard_names
+    outputs = system.mode(("open", "stick")).outputs(0.0, np.zeros(2), np.array([0.7]))
+    np.testing.assert_allclose(outputs["joint_friction"], [-0.7], atol=1e-12)
+    assert outputs["gap"].shape == (1,)
+    assert system.output_labels("joint_friction", (1,)) == ("joint_friction.x [N]",)
+    turning = contact_system(arm(), [])
+    assert turning.output_labels("joint_friction", (2,))[1] == "joint_friction.elbow [N m]"
+
+
+def test_friction_by_hand_and_from_mjcf():
+    assert slider(friction=0.0).friction.tolist() == [0.0]
+    assert slider(friction=1.5).friction.tolist() == [1.5]
+    by_hand = slider(friction=1.5).friction
+    assert not by_hand.flags.writeable
+    mjcf = """<mujoco><worldbody><body name="m"><joint name="x" type="slide" axis="1 0 0"
+frictionloss="2"/><geom type="sphere" size=".1" mass="1"/></body></worldbody></mujoco>"""
+    assert Robot.from_mjcf(mjcf).friction.tolist() == [2.0]
+    assert Robot.from_mjcf(mjcf, friction={"x": 0.5}).friction.tolist() == [0.5]
+    for ignore in ("frictionloss", "x"):
+        assert Robot.from_mjcf(mjcf, ignore=[ignore]).friction.tolist() == [0.0]
+    off = mjcf.replace("<worldbody>", '<option><flag frictionloss="disable"/></option><worldbody>')
+    assert Robot.from_mjcf(off).friction.tolist() == [0.0]
+    run = run_of(Robot.from_mjcf(mjcf), [0.0, 1.0], 1.0)
+    np.testing.assert_allclose(run.final_state, [0.25, 0.0], atol=1e-9)
+    ball = mjcf.replace('type="slide" axis="1 0 0"', 'type="ball"')
+    with pytest.raises(InputError, match=r"ignore=\['frictionloss'\]"):
+        Robot.from_mjcf(ball)
+    with pytest.raises(InputError, match=r"friction\['x'\]"):
+        Robot.from_mjcf(mjcf, friction={"x": -0.5})
+
+
+def test_an_impact_sets_a_sticking_joint_in_motion():
+    """A hits B, which its friction holds: momentum is kept, as a bounded force has no impulse.
+
+    A of 1 kg with 2 m/s hits B of 2 kg with e = 0.4: B leaves with (1 + e) v / 3, A with
+    (1 - 2 e) v / 3. B stops after m v / F.
+    """
+    a, b = (
+        SLIDE.format(name=n, child=n, place=p, friction=f)
+        for n, p, f in (("a", 0, 0), ("b", 1, LIMIT))
+    )
+    bodies = link("a") + link("b", mass=2.0)
+    robot = Robot.from_urdf(f'<robot name="two"><link name="w"/>{bodies}{a}{b}</robot>')
+    hit = Contact("hit", "a", Plane((0, 0, 0), (-1, 0, 0)), body="b", restitution=0.4)
+    system = contact_system(robot, [hit])
+    run = hc.simulate(system, ("open", "stick"), [0.0, 0.0, 2.0, 0.0], (0.0, 3.0))
+    first, stop = run.events[:2]
+    assert first.time == pytest.approx(0.5, abs=1e-9)
+    np.testing.assert_allclose(first.state_after[2:], [0.2 * 2 / 3, 1.4 * 2 / 3], atol=1e-9)
+    assert first.mode_after == ("open", "slip+")
+    assert first.impulses.tolist() == pytest.approx([2.0 * 1.4 * 2 / 3, 0.0], abs=1e-9)
+    assert stop.guards == ("b friction sticks",)
+    assert stop.time == pytest.approx(0.5 + 2.0 * (1.4 * 2 / 3) / LIMIT, abs=1e-8)
+    kick = system.kick([0.0, 0.0, 0.0, 0.0], "b", [1.0, 0.0, 0.0])
+    assert kick.mode == ("open", "slip+")
+    assert kick.state[3] == pytest.approx(0.5, abs=1e-12)
+    _check_flow(system, ("open", "stick"), [0.0, 0.0, 2.0, 0.0], 1.1, columns=slice(3))
+
+
+def _check_flow(system, mode, x0, end, policy=None, columns=slice(None)):
+    """The linearised flow against central differences of the whole flow, to 1e-7.
+
+    Richardson's extrapolation from steps h and 2 h leaves errors of h^4, and 1e-11 / h.
+    """
+    settings = {"rtol": 1e-11, "atol": 1e-12}
+    run = hc.simulate(system, mode, x0, (0.0, end), policy, **settings)
+    total = hc.linearize(system, run).state_transition[:, columns]
+    basis = np.eye(len(x0))[:, columns]
+
+    def flow(z):
+        x = np.asarray(x0) + basis @ z
+        found = hc.simulate(system, mode, x, (0.0, end), policy, **settings)
+        assert [e.guards for e in found.events] == [e.guards for e in run.events]
+        return found.final_state
+
+    fine, coarse = (central(flow, basis.shape[1], h) for h in (5e-4, 1e-3))
+    found = (4.0 * fine - coarse) / 3.0
+    np.testing.assert_allclose(found, total, atol=1e-7 * max(1.0, np.abs(total).max()))
+    return run
+
+
+@pytest.mark.slow
+def test_derivative_through_stops_and_breakaways_is_that_of_the_flow():
+    """A slider on a spring turns twice, sticks, and is broken loose by its motor."""
+    system = contact_system(slider(stiffness={"x": 40.0}), [])
+
+    def motor(t, x):
+        return np.array([4.0 * max(t - 1.6, 0.0) ** 2])
+
+    run = _check_flow(system, ("slip-",), [0.21, -0.3], 2.6, motor)
+    kinds = [event.guards[0].split()[-1] for event in run.events]
+    assert kinds.count("sticks") >= 2
+    assert kinds[-1] == "slips+"
+
+
+@pytest.mark.slow
+def test_derivative_of_an_arm_with_friction_in_both_joints():
+    run = _check_flow(contact_system(arm(), []), ("slip-", "slip+"), [1.2, -0.3, -0.5, 0.8], 1.6)
+    assert len(run.events) >= 3
+
+
+def test_energy_that_is_lost_is_the_work_of_friction():
+    """E(T) - E(0) = the work of motor, dampers and friction, with F |v| of each joint."""
+    robot, x0 = arm(), [1.2, -0.3, 0.0, 0.0]
+
+    def motor(t):
+        return np.array([2.0 * np.sin(3.0 * t), 0.8 * np.cos(5.0 * t)])
+
+    run = run_of(robot, x0, 2.0, motor)
+    assert len(run.events) > 2
+    power = 0.0
+    for arc in run.arcs:
+        times = np.linspace(arc.start, arc.end, 501)
+        v = np.array([arc(t)[2:] for t in times])
+        forces = np.array([motor(t) for t in times]) - 0.05 * v - robot.friction * np.sign(v)
+        power += simpson((forces * v).sum(axis=1), x=times)
+    before, after = (sum(robot.energy(x[:2], x[2:])) for x in (np.array(x0), run.final_state))
+    # Simpson's rule with steps of some 1 ms errs less than the integrator, by 1e-7 of 20 J.
+    assert after - before == pytest.approx(power, abs=1e-6)
+
+
+@pytest.mark.slow
+def test_time_stepping_comes_to_the_same_motion_with_the_order_one():
+    robot = arm(friction=(1.0, 0.5))
+    system, x0 = contact_system(robot, []), np.array([1.2, -0.3, 0.0, 0.0])
+    exact = hc.simulate(system, None, x0, (0.0, 1.5), rtol=1e-10, atol=1e-10)
+    assert {"stick"} < {mode for arc in exact.arcs for mode in arc.mode}
+    for step in (4e-3, 1e-3):
+        run = time_stepping(robot, [], x0, (0.0, 1.5), step=step)
+        # Of order one, with a constant of 0.4 / s as measured.
+        assert np.abs(run.final_state - exact.final_state).max() < step
+        assert run.final_mode == exact.final_mode
+
+
+@pytest.mark.slow
+def test_mujoco_moves_alike_with_a_tight_solver():
+    """Its frictionloss is softened by solref: the difference falls with the engine's step."""
+    mujoco = pytest.importorskip("mujoco")
+    text = """<mujoco><option timestep="{h}" solver="Newton" tolerance="1e-14" iterations="200"
+integrator="implicit"/><worldbody><body name="upper"><joint name="shoulder" axis="0 1 0"
+frictionloss="1.0" solreffriction="{s} 1" solimpfriction="0.9999 0.9999 1e-3"/>
+<inertial pos="0 0 -.5" mass="1" diaginertia=".1 .1 .1"/><body name="lower" pos="0 0 -1">
+<joint name="elbow" axis="0 1 0" frictionloss="0.5" solreffriction="{s} 1"
+solimpfriction="0.9999 0.9999 1e-3"/><inertial pos="0 0 -.5" mass="1" diaginertia=".1 .1 .1"/>
+</body></body></worldbody></mujoco>"""
+    robot = Robot.from_mjcf(text.format(h=1e-4, s=2e-4))
+    x0 = np.array([1.2, -0.3, 0.0, 0.0])
+    run = run_of(robot, x0, 2.0)
+    errors = []
+    for h in (1e-4, 2.5e-5):
+        model = mujoco.MjModel.from_xml_string(text.format(h=h, s=2.0 * h))
+        data = mujoco.MjData(model)
+        data.qpos[:], data.qvel[:] = x0[:2], x0[2:]
+        mujoco.mj_step(model, data, nstep=round(2.0 / h))
+        errors.append(np.abs(np.concatenate((data.qpos, data.qvel)) - run.final_state).max())
+    assert errors[1] < 1e-3
+    assert errors[1] < 0.5 * errors[0]
