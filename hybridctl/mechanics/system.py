@@ -96,6 +96,9 @@ _KNOWN: dict[int, Modes] = {
 _NEVER_OPEN: Modes = (STICK, SLIP_PLUS, SLIP_MINUS)
 """Modes of the dry friction of a joint."""
 
+_LISTED = 12
+"""Number of contacts whose modes an error lists; the others are counted."""
+
 _OUTPUTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gap": ("m", ()),
     "normal_force": ("N", ()),
@@ -311,10 +314,13 @@ class ContactSystem(HybridSystem):
             or len(key) != len(known)
             or any(mode not in modes for mode, modes in zip(key, known, strict=True))
         ):
-            each = zip(self.contacts, known, strict=True)
+            listed = [f"{c.name} {modes}" for c, modes in zip(self.contacts, known, strict=True)]
+            more = f", and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+            rubbing = self.dynamics.pressed
+            joints = f"; the last {len(rubbing)} are dry friction of joints" if rubbing else ""
             raise UnknownNameError(
-                f"mode {key!r} is unknown, expected a tuple with one of these for each contact: "
-                + ", ".join(f"{contact.name} {modes}" for contact, modes in each)
+                f"mode {key!r} is unknown, expected a tuple with one of these for each of "
+                f"{len(listed)} contacts: {', '.join(listed[:_LISTED])}{more}{joints}"
             )
         return key
 

@@ -20,6 +20,12 @@ SLIDE = """<joint name="{name}" type="prismatic"><parent link="w"/><child link="
 <limit lower="-9" upper="9" effort="9" velocity="9"/></joint>"""
 
 
+ENDLESS = """<robot name="s"><link name="w"/><link name="m"><inertial><mass value="1"/>
+<inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<joint name="x" type="continuous"><parent link="w"/><child link="m"/><axis xyz="0 0 1"/>
+<dynamics damping="0" friction="0.5"/></joint></robot>"""
+
+
 def link(name, mass=1.0, center=0.0, about=1e-3):
     return LINK.format(name=name, mass=mass, center=center, about=about)
 
@@ -150,6 +156,13 @@ frictionloss="2"/><geom type="sphere" size=".1" mass="1"/></body></worldbody></m
     assert Robot.from_mjcf(off).friction.tolist() == [0.0]
     run = run_of(Robot.from_mjcf(mjcf), [0.0, 1.0], 1.0)
     np.testing.assert_allclose(run.final_state, [0.25, 0.0], atol=1e-9)
+    endless = Robot.from_urdf(ENDLESS)
+    assert endless.friction.tolist() == [0.5]
+    # It stops after 0.4 s: 2 rad/s over 0.5 N m of 0.1 kg m^2.
+    q0 = endless.neutral()
+    turned = run_of(endless, [*q0, 2.0], 1.0).final_state
+    assert endless.difference(q0, turned[:-1]) == pytest.approx(0.4, abs=1e-8)
+    assert contact_system(endless, []).output_labels("joint_friction", (1,))[0].endswith("[N m]")
     ball = mjcf.replace('type="slide" axis="1 0 0"', 'type="ball"')
     with pytest.raises(InputError, match=r"ignore=\['frictionloss'\]"):
         Robot.from_mjcf(ball)

@@ -63,7 +63,7 @@ class JointStop:
 
 @dataclass(frozen=True)
 class JointFriction:
-    """The dry friction of a joint of one degree of freedom.
+    """The dry friction of a joint with one velocity, which may turn without end.
 
     The joint sticks while the torque that holds it is at most `load`; it slips against that
     torque. It is a contact with Coulomb friction of coefficient 1 that never opens, because it is
@@ -129,10 +129,12 @@ def joint_contacts(
     stops = tuple(_stops(robot, joint_stops))
     if not joint_friction or not robot.friction.any():
         return stops
+    first = {name: robot.velocities(name)[0] for name in robot.joint_names}
+    rates = robot.labels.velocities
     rubbing = [
-        JointFriction(name, float(robot.friction[indices[1]]), robot.limits[name].turns)
-        for name, indices in robot.joints.items()
-        if indices is not None and robot.friction[indices[1]] > 0.0
+        JointFriction(name, float(robot.friction[v]), "rad" in rates[v])
+        for name, v in first.items()
+        if robot.friction[v] > 0.0
     ]
     return (*stops, *rubbing)
 

@@ -35,7 +35,6 @@ class JointContactSet(ContactSet):
         self._robot, self.in_space = robot, ContactSet(robot, contacts)
         own, count = self.in_space, len(contacts)
         self._first, self._count = count, count + len(joints)
-        single = [robot.joints.single("joint", contact.joint) for contact in joints]
         self._frames_of = [robot.frame(contact.joint).joint for contact in joints]
         rubbing = [k for k, c in enumerate(joints) if isinstance(c, JointFriction)]
         tangents = len(own.owner) - count
@@ -56,8 +55,13 @@ class JointContactSet(ContactSet):
         joint_b = [*own.joint_b[:count], *names]
         self.joint_a = [joint_a[i] for i in self.owner]
         self.joint_b = [joint_b[i] for i in self.owner]
-        self._coordinates = np.array([q for q, _ in single], dtype=np.intp)
-        velocities = [v for _, v in single]
+        # Friction has no gap, so that its coordinate is any.
+        coordinates = [
+            robot.joints.single("joint", c.joint)[0] if isinstance(c, JointStop) else 0
+            for c in joints
+        ]
+        self._coordinates = np.array(coordinates, dtype=np.intp)
+        velocities = [robot.velocities(contact.joint)[0] for contact in joints]
         self.pressed_velocities: Indices = np.array([-1] * count + velocities, dtype=np.intp)
         self.loads = np.array([0.0] * count + [c.load for c in joints])
         signs = [c.sign if isinstance(c, JointStop) else 0.0 for c in joints]

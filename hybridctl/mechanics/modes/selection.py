@@ -166,7 +166,8 @@ def _force_tolerances(dynamics: ContactDynamics, point: ContactAcceleration) -> 
     if not dynamics.pressed:
         return [_TOLERANCE * max(dynamics.robot.weight, largest)] * len(point.forces)
     sizes = np.where(dynamics.all.loads > 0.0, dynamics.all.loads, largest)
-    return (_TOLERANCE * np.maximum(dynamics.force_scales, sizes)).tolist()
+    tolerances: list[float] = (_TOLERANCE * np.maximum(dynamics.force_scales, sizes)).tolist()
+    return tolerances
 
 
 def _check_unique(problem: CoulombProblem) -> None:

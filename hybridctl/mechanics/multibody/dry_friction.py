@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array, mapping, number
+from hybridctl.checks import Array, mapping, member, number
 from hybridctl.errors import InputError
-from hybridctl.mechanics.multibody.passive import JointIndices
 
 
-def joint_friction(model: Any, joints: JointIndices, friction: Mapping[str, float] | None) -> Array:
+def joint_friction(model: Any, friction: Mapping[str, float] | None) -> Array:
     """Return the dry friction of each velocity (nv,), in N m or N, read-only.
 
     Args:
         model: The `pinocchio.Model`, with what its file gives.
-        joints: Of the robot.
         friction: By joint name, in place of the model's; at least 0.
 
     Raises:
@@ -25,17 +23,18 @@ def joint_friction(model: Any, joints: JointIndices, friction: Mapping[str, floa
         InputError: A value is negative, or a joint with friction has several degrees of freedom.
     """
     result = np.array(model.upperDryFrictionLimit, dtype=np.float64)
+    joints = dict(zip(list(model.names)[1:], list(model.joints)[1:], strict=True))
     for name, value in mapping("friction", friction, "names of joints to N m or N").items():
-        result[joints.single("friction", name)[1]] = number(
-            f"friction[{name!r}]", value, at_least=0.0
-        )
-    single = {indices[1]: name for name, indices in joints.items() if indices is not None}
-    for i in np.flatnonzero(result).tolist():
-        if i not in single:
-            raise InputError(
-                f"joint friction must be at joints of one degree of freedom, got {result[i]:.6g} "
-                f"at velocity {i}, which belongs to a joint of several"
-            )
-        number(f"friction of joint {single[i]!r}", result[i], at_least=0.0)
+        joint = joints[member("joint", name, joints)]
+        limit = number(f"friction[{name!r}]", value, at_least=0.0)
+        result[joint.idx_v : joint.idx_v + joint.nv] = limit
+    for name, joint in joints.items():
+        for limit in result[joint.idx_v : joint.idx_v + joint.nv].tolist():
+            number(f"friction of joint {name!r}", limit, at_least=0.0)
+            if limit > 0.0 and joint.nv > 1:
+                raise InputError(
+                    f"friction: joint {name!r} must have one degree of freedom to have dry "
+                    f"friction, but it has {joint.nv}"
+                )
     result.flags.writeable = False
     return result

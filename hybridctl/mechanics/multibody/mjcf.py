@@ -395,8 +395,9 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
     joint they count with the square of the gear.
 
     The limit of effort of a hinge or slide, N m or N, is one number for both directions. It is the
-    sum of the force limits of its actuators, each times its gear, and at most the joint's own
-    (`actuatorfrcrange`). Of a range with two different bounds the larger one counts.
+    sum of the force limits of its actuators (`_largest_force`), each times its gear, and at most
+    the joint's own (`actuatorfrcrange`). Of a range with two different bounds the larger one
+    counts.
 
     Args:
         m: The `mujoco.MjModel`.
@@ -411,8 +412,7 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
             own = _array(m, name)
             values[d] += gear**2 * float(own[i].flat[0]) if own.size else 0.0
         # One actuator without a limit leaves the sum without one.
-        most = abs(gear) * float(np.abs(m.actuator_forcerange[i]).max())
-        force_sums[d] = force_sums.get(d, 0.0) + (most if m.actuator_forcelimited[i] else np.inf)
+        force_sums[d] = force_sums.get(d, 0.0) + abs(gear) * _largest_force(m, i)
     effort[list(force_sums)] = list(force_sums.values())
     if _is_disabled(m, "DAMPER"):
         damping[:] = 0.0
@@ -427,6 +427,25 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
             if m.jnt_actfrclimited[k]:
                 effort[d] = min(effort[d], float(np.abs(m.jnt_actfrcrange[k]).max()))
             model.upperEffortLimit[v], model.lowerEffortLimit[v] = effort[d], -effort[d]
+
+
+def _largest_force(m: Any, i: int) -> float:
+    """Return the largest force of actuator i before its gear, inf without a limit.
+
+    The force of a motor, which is its control times a fixed gain, is limited by `ctrlrange` too.
+    """
+    mujoco, limits = load_mujoco(), [np.inf]
+    if m.actuator_forcelimited[i]:
+        limits.append(float(np.abs(m.actuator_forcerange[i]).max()))
+    is_motor = (
+        m.actuator_gaintype[i] == int(mujoco.mjtGain.mjGAIN_FIXED)
+        and m.actuator_biastype[i] == int(mujoco.mjtBias.mjBIAS_NONE)
+        and m.actuator_dyntype[i] == int(mujoco.mjtDyn.mjDYN_NONE)
+    )
+    if is_motor and m.actuator_ctrllimited[i]:
+        gain = abs(float(m.actuator_gainprm[i][0]))
+        limits.append(gain * float(np.abs(m.actuator_ctrlrange[i]).max()))
+    return min(limits)
 
 
 def _set_dry_friction(m: Any, model: Any, ignore: Collection[str]) -> None:

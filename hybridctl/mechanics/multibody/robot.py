@@ -35,7 +35,7 @@ from hybridctl.mechanics.multibody.joints import (
     coordinate_labels,
     motors,
 )
-from hybridctl.mechanics.multibody.limits import joint_limits, warn_of_posture
+from hybridctl.mechanics.multibody.limits import joint_limits, motor_efforts, warn_of_posture
 from hybridctl.mechanics.multibody.links import CollisionModel
 from hybridctl.mechanics.multibody.mjcf import read_mjcf
 from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, armature
@@ -81,7 +81,8 @@ class Robot:
     `limits` has the `JointLimit` of joints of one degree of freedom, which the dynamics ignores
     unless a `contact_system` is made with `joint_stops`. `friction` (nv,) is the dry friction of
     joints in N m or N: a set-valued force, which `contact_system` adds and the methods below leave
-    out.
+    out. `effort` (nu,) has the limits of the motors, N m or N, inf where the file gives none; a
+    URDF effort of 0 is none. Policies that take `limits` have these by default.
     `fixed_by_default` is a root link with mass that is fixed as `from_urdf` was given no root.
     """
 
@@ -111,7 +112,7 @@ class Robot:
             (n, (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None) for n, j in joints
         )
         self.limits = joint_limits(self._model, self.joints)
-        self.friction = joint_friction(self._model, self.joints, friction)
+        self.friction = joint_friction(self._model, friction)
         self.armature = armature(model.armature, self.joints, rotors)
         self._model.armature = self.armature
         self._weightless = self._model.copy()
@@ -128,6 +129,7 @@ class Robot:
         self.actuation = np.zeros((self.nv, self.nu))
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
+        self.effort = motor_efforts(self._model, columns)
         masses = [float(inertia.mass) for inertia in self._model.inertias]
         mass, self.mass = sum(masses[1:]), sum(masses)
         self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
