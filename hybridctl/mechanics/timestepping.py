@@ -211,12 +211,12 @@ def _advance(
         return _Advance(robot.integrate(q, 0.5 * h * free), free, np.zeros(len(near)), touching)
     rows = terms.jacobian[phase.all_rows]
     rebound = (dynamics.restitution_at(terms.rates) * terms.rates)[phase.all_rows]
-    soft, pressed = None, 0.0
+    before, soft = rows @ free + rebound, None
     if len(phase.pressed):
         soft, loads = dynamics.soft_rows(phase, terms.mass)
-        pressed = h * soft * loads
+        before -= h * soft * loads
     system = KKT(terms.mass, rows, compliance=soft)
-    problem = impact_problem(phase, system, rows @ free + rebound - pressed, free)
+    problem = impact_problem(phase, system, before, free)
     try:
         found = follow(problem, near[phase.all_rows])
     except NoContactSolutionError as error:

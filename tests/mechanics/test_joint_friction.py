@@ -273,6 +273,55 @@ def test_time_stepping_comes_to_the_same_motion_with_the_order_one():
         assert run.final_mode == exact.final_mode
 
 
+CHAINS = 8
+"""Random chains; 300 were run once."""
+
+
+def chain(rng, h):
+    """The MJCF of a chain of two to four links in space, with dry friction in all joints."""
+    count = int(rng.integers(2, 5))
+    text, close = "", ""
+    for k in range(count):
+        axis, loss = rng.normal(size=3), rng.uniform(0.02, 0.8)
+        place = (0, 0, -0.5) if k else (0, 0, 0)
+        text += f"""<body pos="{place[0]} {place[1]} {place[2]}"><joint name="j{k}"
+axis="{axis[0]} {axis[1]} {axis[2]}" frictionloss="{loss}" damping="0.02"
+solreffriction="{2.0 * h} 1" solimpfriction="0.9999 0.9999 1e-3"/><inertial pos="0 0 -.25"
+mass="{rng.uniform(0.3, 1.0)}" diaginertia=".03 .03 .02"/>"""
+        close += "</body>"
+    options = f"""<option timestep="{h}" solver="Newton" tolerance="1e-14" iterations="200"
+integrator="implicit"/>"""
+    return f"<mujoco>{options}<worldbody>{text}{close}</worldbody></mujoco>"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(CHAINS))
+def test_random_chains_move_as_in_mujoco(seed):
+    """Its friction is softened over two steps of 0.02 ms, which shows as 1e-4 to 1e-3.
+
+    Besides, friction is within its limit, and opposes the motion of what slips.
+    """
+    mujoco = pytest.importorskip("mujoco")
+    h, end = 2e-5, 0.8
+    text = chain(np.random.default_rng(seed), h)
+    robot, rng = Robot.from_mjcf(text), np.random.default_rng(1000 + seed)
+    x0 = np.concatenate((rng.normal(size=robot.nv), 2.0 * rng.normal(size=robot.nv)))
+    run = run_of(robot, x0, end)
+    model = mujoco.MjModel.from_xml_string(text)
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = x0[: robot.nq], x0[robot.nq :]
+    mujoco.mj_step(model, data, nstep=round(end / h))
+    found = np.concatenate((data.qpos, data.qvel))
+    np.testing.assert_allclose(found, run.final_state, atol=3e-3)
+    for arc, times, outputs in run.sampled_outputs(0.01):
+        torque = outputs["joint_friction"]
+        assert (np.abs(torque) <= robot.friction * (1.0 + 1e-6)).all()
+        v = np.array([arc(t)[robot.nq :] for t in times])
+        slips = np.array([mode != "stick" for mode in arc.mode])
+        assert (torque * v <= 1e-9)[:, slips].all()
+        assert np.abs(v[:, ~slips]).max(initial=0.0) < 1e-8
+
+
 @pytest.mark.slow
 def test_mujoco_moves_alike_with_a_tight_solver():
     """Its frictionloss is softened by solref: the difference falls with the engine's step."""
