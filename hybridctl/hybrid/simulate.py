@@ -127,7 +127,7 @@ def simulate(
     the policy. The run then belongs to `system.pushed(wrench)`, where its size is an input.
 
     Gives a `JointLimitWarning` for a robot whose joints begin beyond the limits of its description,
-    which are no part of its dynamics.
+    which are part of its dynamics only where a system has joint stops.
 
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
     its mode, `ConstraintViolatedError` if it is off what the mode holds), `IntegrationError`,

@@ -1,7 +1,7 @@
 """Limits of joint positions: which coordinates a robot description does not allow.
 
-Limits are no part of the dynamics: a joint moves past them (see `mechanics.impacts.stops`). A start
-beyond them is a mistake more often than not, such as degrees for radians.
+Limits of positions are no part of the dynamics, unless `contact_system` makes stops of them. A
+start beyond them is a mistake more often than not, such as degrees for radians.
 """
 
 from __future__ import annotations
