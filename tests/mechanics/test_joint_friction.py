@@ -324,7 +324,7 @@ def test_filter_follows_the_modes_of_a_joint():
     np.testing.assert_allclose(found.means[-1], truth.final_state, atol=2e-3)
 
 
-CHAINS = 8
+CHAINS = 5
 """Random chains; 300 were run once."""
 
 
@@ -348,22 +348,25 @@ integrator="implicit"/>"""
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(CHAINS))
 def test_random_chains_move_as_in_mujoco(seed):
-    """Its friction is softened over two steps of 0.02 ms, which shows as 1e-4 to 1e-3.
+    """Its friction is softened over two of its steps, an error of order one, which is extrapolated.
 
-    Besides, friction is within its limit, and opposes the motion of what slips.
+    Steps of 0.02 ms alone are off by up to 6e-3. Besides, friction is within its limit, and
+    opposes the motion of what slips.
     """
     mujoco = pytest.importorskip("mujoco")
-    h, end = 2e-5, 0.8
-    text = chain(np.random.default_rng(seed), h)
-    robot, rng = Robot.from_mjcf(text), np.random.default_rng(1000 + seed)
+    end, steps = 0.8, (4e-5, 2e-5)
+    coarse, fine = (chain(np.random.default_rng(seed), h) for h in steps)
+    robot, rng = Robot.from_mjcf(fine), np.random.default_rng(1000 + seed)
     x0 = np.concatenate((rng.normal(size=robot.nv), 2.0 * rng.normal(size=robot.nv)))
     run = run_of(robot, x0, end)
-    model = mujoco.MjModel.from_xml_string(text)
-    data = mujoco.MjData(model)
-    data.qpos[:], data.qvel[:] = x0[: robot.nq], x0[robot.nq :]
-    mujoco.mj_step(model, data, nstep=round(end / h))
-    found = np.concatenate((data.qpos, data.qvel))
-    np.testing.assert_allclose(found, run.final_state, atol=3e-3)
+    found = []
+    for text, h in zip((coarse, fine), steps, strict=True):
+        model = mujoco.MjModel.from_xml_string(text)
+        data = mujoco.MjData(model)
+        data.qpos[:], data.qvel[:] = x0[: robot.nq], x0[robot.nq :]
+        mujoco.mj_step(model, data, nstep=round(end / h))
+        found.append(np.concatenate((data.qpos, data.qvel)))
+    np.testing.assert_allclose(2.0 * found[1] - found[0], run.final_state, atol=1e-3)
     for arc, times, outputs in run.sampled_outputs(0.01):
         torque = outputs["joint_friction"]
         assert (np.abs(torque) <= robot.friction * (1.0 + 1e-6)).all()
