@@ -151,8 +151,8 @@ class ContactSystem(HybridSystem):
         if len(found) < len(self.contacts):
             first = self.contacts[len(found)].name
             raise InputError(
-                f"{purpose} has no expressions for contacts of joints, got {first!r}: make the "
-                "system with contact_system(..., joint_stops=False, joint_friction=False)"
+                f"{purpose} takes no contacts of joints, got {first!r}: make the system with "
+                "contact_system(..., joint_stops=False, joint_friction=False)"
             )
         return found
 
@@ -451,5 +451,8 @@ def _has_feet(robot: Robot, contacts: Sequence[Contact]) -> bool:
 
 
 def closed_contacts(mode: ModeKey) -> tuple[int, ...]:
-    """Indices of the contacts that are closed in a mode of a contact system."""
+    """Return the indices of the contacts that are closed in a mode of a contact system.
+
+    Dry friction of joints is never open, so that its indices are always among them.
+    """
     return tuple(i for i, contact in enumerate(contact_modes(mode)) if contact != OPEN)

@@ -9,9 +9,11 @@ from scipy.integrate import quad, simpson
 from scipy.optimize import brentq
 
 import hybridctl as hc
+from hybridctl.control.cone import ConeFilter
+from hybridctl.control.trajectory import Phase, Task
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.mechanics import Contact, Plane, Robot, contact_system, time_stepping
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system, equilibrium, time_stepping
 
 LIMIT = 2.0  # N, dry friction of the slider of 1 kg
 LINK = """<link name="{name}"><inertial><mass value="{mass}"/><origin xyz="0 0 {center}"/>
@@ -399,3 +401,16 @@ solimpfriction="0.9999 0.9999 1e-3"/><inertial pos="0 0 -.5" mass="1" diaginerti
         errors.append(np.abs(np.concatenate((data.qpos, data.qvel)) - run.final_state).max())
     assert errors[1] < 1e-3
     assert errors[1] < 0.5 * errors[0]
+
+
+def test_what_does_not_take_joints_says_so():
+    wall = Contact("wall", "m", Plane((5, 0, 0), (-1, 0, 0)), friction=0.2)
+    system = contact_system(slider(), [wall])
+    with pytest.raises(InputError, match=r"relaxation takes no contacts of joints.*'x friction'"):
+        hc.relax(system, 1e-3)
+    with pytest.raises(InputError, match=r"dry friction of joints, got 'x friction'"):
+        equilibrium(system, ("open", "stick"), np.zeros(1))
+    with pytest.raises(InputError, match=r"a plan takes no contacts of joints"):
+        Task(system, [Phase(("open", "stick"), (), (0.5, 1.0))])
+    with pytest.raises(InputError, match=r"a friction cone filter takes no contacts of joints"):
+        ConeFilter(system, [1.0])
