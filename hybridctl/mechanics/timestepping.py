@@ -213,8 +213,8 @@ def _advance(
     rebound = (dynamics.restitution_at(terms.rates) * terms.rates)[phase.all_rows]
     before, soft = rows @ free + rebound, None
     if len(phase.pressed):
-        soft, loads = dynamics.soft_rows(phase, terms.mass)
-        before -= h * soft * loads
+        soft = dynamics.soft_rows(phase, terms.mass)
+        before -= h * soft * phase.loads
     system = KKT(terms.mass, rows, compliance=soft)
     problem = impact_problem(phase, system, before, free)
     try:

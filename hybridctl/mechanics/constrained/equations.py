@@ -247,7 +247,7 @@ def problem(phase: ContactPhase, rows: ContactRows, friction: Friction, kkt: KKT
     size = np.abs(jacobian) @ np.abs(free) + np.abs(rows.target)
     delassus = (kkt.by_mass(jacobian.T).T @ jacobian.T).T
     if rows.compliance is not None:
-        delassus[np.diag_indices_from(delassus)] += rows.compliance
+        np.einsum("ii->i", delassus)[:] += rows.compliance
     return CoulombProblem(
         delassus,
         jacobian @ free - rows.target,

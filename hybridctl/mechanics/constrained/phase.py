@@ -92,6 +92,8 @@ class ContactPhase(ClosedRows):
             it sticks, of its friction.
         pressed: Contacts with a load, by their place among the closed ones. Their normal rows
             constrain no motion.
+        pressed_contacts: The same contacts, by their place among all.
+        loads: Loads along the rows of closed contacts, (r,); zero but for those normal rows.
         solid: Constrained rows but for those normal rows.
         solid_rows: The same, counted among the rows of all contacts.
         solid_contacts: Closed contacts without a load.
@@ -109,6 +111,9 @@ class ContactPhase(ClosedRows):
         super().__init__(tangents, modes)
         pressed = loads[self.places] > 0.0
         self.pressed: Indices = np.flatnonzero(pressed)
+        self.pressed_contacts: Indices = np.array(self.places, dtype=np.intp)[self.pressed]
+        self.loads: Array = np.zeros(len(self.owner))
+        self.loads[self.pressed] = loads[self.pressed_contacts]
         self.solid = np.delete(self.constrained, self.pressed)
         self.solid_rows: Indices = self.all_rows[self.solid]
         self.solid_contacts = [i for i in self.places if not loads[i] > 0.0]

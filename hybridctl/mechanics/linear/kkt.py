@@ -54,7 +54,7 @@ class KKT:
         self.push: Array = self.by_mass(self.constraint.T if force is None else force)
         self.response: Array = self.push.T.dot(self.constraint.T).T
         if self._compliance is not None:
-            self.response[np.diag_indices_from(self.response)] += self._compliance
+            np.einsum("ii->i", self.response)[:] += self._compliance
         self.redundant = redundant or self._singular()
         self._weights = weights
         return self

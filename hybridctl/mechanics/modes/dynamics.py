@@ -18,6 +18,7 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotri
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
@@ -261,29 +262,27 @@ class ContactDynamics:
         rows = _closed_rows(phase, values, self.stabilization)
         if not len(phase.pressed):
             return rows
-        soft, loads = self.soft_rows(phase, rows.mass)
-        return rows._replace(compliance=soft, target=rows.target + soft * loads)
+        soft = self.soft_rows(phase, rows.mass)
+        return rows._replace(compliance=soft, target=rows.target + soft * phase.loads)
 
-    def soft_rows(self, phase: ContactPhase, mass: Array) -> tuple[Array, Array]:
-        """Return the compliance D of the rows of a phase and the loads N that press them, (r,).
+    def soft_rows(self, phase: ContactPhase, mass: Array) -> Array:
+        """Return the compliance D of the rows of a phase, (r,), zero for rows of no soft contact.
 
         The normal row D f = D N of a pressed contact makes its force f the load N, whatever D is.
         D is large enough that friction of joints never hides that a solution of Coulomb's law is
         unique: `coulomb.uniqueness` compares D with the response of the tangents, whose norm for n
-        joints is at most n times the largest diagonal entry of the scaled response. All other rows
-        have neither.
+        joints is at most n times the largest diagonal entry of the scaled response.
 
         Args:
             phase: A phase with pressed contacts.
             mass: Mass matrix (nv, nv).
         """
         assert isinstance(self.all, JointContactSet)
-        places = np.array(phase.places)[phase.pressed]
-        mobility = np.linalg.inv(mass).diagonal()[self.all.pressed_velocities[places]]
-        soft, loads = np.zeros((2, len(phase.owner)))
-        soft[phase.pressed] = max(1.0, 0.5 * len(places)) * mobility
-        loads[phase.pressed] = self.all.loads[places]
-        return soft, loads
+        velocities = self.all.pressed_velocities[phase.pressed_contacts]
+        inverse, _ = dpotri(dpotrf(mass, lower=1)[0], lower=1)
+        soft = np.zeros(len(phase.owner))
+        soft[phase.pressed] = max(1.0, 0.5 * len(velocities)) * inverse.diagonal()[velocities]
+        return soft
 
     def solve(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> Solution:
         """The equations of a phase with at least one closed contact; see `equations.solve`."""
