@@ -11,9 +11,17 @@ from scipy.optimize import brentq
 import hybridctl as hc
 from hybridctl.control.cone import ConeFilter
 from hybridctl.control.trajectory import Phase, Task
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.errors import BridgeWarning, InputError, UnknownNameError
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.mechanics import Contact, Plane, Robot, contact_system, equilibrium, time_stepping
+from hybridctl.mechanics import (
+    Contact,
+    Plane,
+    Robot,
+    Wrench,
+    contact_system,
+    equilibrium,
+    time_stepping,
+)
 
 LIMIT = 2.0  # N, dry friction of the slider of 1 kg
 LINK = """<link name="{name}"><inertial><mass value="{mass}"/><origin xyz="0 0 {center}"/>
@@ -414,3 +422,38 @@ def test_what_does_not_take_joints_says_so():
         Task(system, [Phase(("open", "stick"), (), (0.5, 1.0))])
     with pytest.raises(InputError, match=r"a friction cone filter takes no contacts of joints"):
         ConeFilter(system, [1.0])
+
+
+def test_push_that_begins_and_ends_breaks_it_away_once():
+    """3 N from 0.2 to 0.6 s leave 0.4 m/s at 0.08 m, which 2 N stop after 0.2 s and 0.04 m."""
+    push = Wrench("m", (3.0, 0.0, 0.0), 0.2, 0.6)
+    run = hc.simulate(contact_system(slider(), []), None, [0.0, 0.0], (0.0, 1.5), wrench=push)
+    np.testing.assert_allclose(run.final_state, [0.12, 0.0], atol=1e-9)
+    assert run.events[-1].time == pytest.approx(0.8, abs=1e-9)
+
+
+@pytest.mark.parametrize("by_contact", [False, True])
+def test_law_that_jumps_unannounced_is_gone_past_with_a_warning(by_contact):
+    """The same push by a law that does not say when it jumps; a bridge is 1e-4 s long at most."""
+    robot, contacts = slider(0.0 if by_contact else LIMIT), []
+    if by_contact:
+        # A second slider of friction: a floor that carries 1 kg with mu g = 2 m/s^2.
+        joints = SLIDE.format(name="x", child="c", place=0, friction=0)
+        lift = SLIDE.format(name="z", child="m", place=0, friction=0)
+        lift = lift.replace('parent link="w"', 'parent link="c"').replace("1 0 0", "0 0 1")
+        bodies = link("c", mass=1e-9) + link("m")
+        text = f'<robot name="s"><link name="w"/>{bodies}{joints}{lift}</robot>'
+        robot = Robot.from_urdf(text, actuated=["x"])
+        ground = Plane((0, 0, 0), (0, 0, 1))
+        contacts = [Contact("pad", "m", ground, friction=LIMIT / 9.81)]
+    system, still = contact_system(robot, contacts), np.zeros(2 * robot.nv)
+    with pytest.warns(BridgeWarning):
+        run = hc.simulate(
+            system,
+            None,
+            still,
+            (0.0, 1.5),
+            lambda t, x: np.array([3.0 if 0.2 <= t < 0.6 else 0.0]),
+            max_step=0.05,
+        )
+    assert run.final_state[0] == pytest.approx(0.12, abs=2e-4)

@@ -111,6 +111,8 @@ def _let_go(
     slack = limits - np.linalg.norm(point.friction, axis=1)
     near = _force_tolerances(dynamics, point)
     for i, mode in enumerate(found):
+        if not point.friction[i].any():
+            continue  # an input that jumps later than its guard was found leaves no direction
         if mode == STICK and (i in wanted or slack[i] <= near[i]):
             tangents = len(dynamics.all.tangents[i])
             result[i] = default_slip(tangents, -point.friction[i])
