@@ -13,6 +13,7 @@ from hybridctl.control.cone import ConeFilter
 from hybridctl.control.trajectory import Phase, Task
 from hybridctl.errors import BridgeWarning, InputError, UnknownNameError
 from hybridctl.estimation.measurement import coordinates
+from hybridctl.interop.mujoco import MujocoModel
 from hybridctl.mechanics import (
     Contact,
     Plane,
@@ -167,6 +168,8 @@ frictionloss="2"/><geom type="sphere" size=".1" mass="1"/></body></worldbody></m
     assert Robot.from_mjcf(off).friction.tolist() == [0.0]
     run = run_of(Robot.from_mjcf(mjcf), [0.0, 1.0], 1.0)
     np.testing.assert_allclose(run.final_state, [0.25, 0.0], atol=1e-9)
+    wall = Contact("wall", "m", Plane((5, 0, 0), (-1, 0, 0)))
+    assert MujocoModel(slider(), (wall,)).model.dof_frictionloss.tolist() == [LIMIT]
     endless = Robot.from_urdf(ENDLESS)
     assert endless.friction.tolist() == [0.5]
     # It stops after 0.4 s: 2 rad/s over 0.5 N m of 0.1 kg m^2.
