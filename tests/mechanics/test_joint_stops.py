@@ -84,6 +84,7 @@ def test_acrobot_moves_as_with_a_stop_by_hand():
     np.testing.assert_allclose(run.final_state, by_hand.final_state, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_derivative_of_a_bounce_is_that_of_the_flow():
     system = contact_system(Robot.from_urdf(ACROBOT), [], joint_stops={"elbow": 0.3})
     x0, settings = np.array([1.5, 0.2, 0.0, 1.0]), {"rtol": 1e-10, "atol": 1e-11}
