@@ -76,7 +76,7 @@ def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed | RelaxedConta
     if not isinstance(system, ContactSystem):
         return strips.relax(system, epsilon)
     width = number("epsilon", epsilon, above=0.0)
-    robot, contacts = system.robot, system.contacts
+    robot, contacts = system.robot, system.contacts_in_space("relaxation")
     if not system.dynamics.has_expressions or robot.nq != robot.nv or len(contacts) > _MOST:
         raise InputError(
             f"system must have expressions, as many coordinates as velocities and at most {_MOST} "
@@ -156,7 +156,7 @@ class _Ground:
     """
 
     def __init__(self, system: ContactSystem, width: float) -> None:
-        robot, contacts = system.robot, system.contacts
+        robot, contacts = system.robot, system.contacts_in_space("relaxation")
         members = ContactSet(robot, contacts)
         c = Constants.of(robot, members)
         self.x, self.u = ca.SX.sym("x", 2 * c.nq), ca.SX.sym("u", c.actuation.shape[1])

@@ -35,6 +35,7 @@ up a motion without torques.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -65,6 +66,8 @@ from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
 from hybridctl.settings import Meta, NotNegative, Positive, UnitInterval, typed
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Point = tuple[float, float, float]
@@ -215,7 +218,10 @@ class RobotFile:
         law = settings.contact_law()
         robot = self._robot()
         contacts = [replace(each, **law) for name in self.contacts for each in self._made(name)]
-        system, noise = contact_system(robot, contacts), self.robot.noise
+        # Logs start in any state, where the modes of dry friction are not known.
+        if robot.friction.any():
+            _LOG.warning("%s: the dry friction of joints is left out of the filter", self.path)
+        system, noise = contact_system(robot, contacts, joint_friction=False), self.robot.noise
         space, key = RobotStateSpace(robot), (OPEN,) * len(contacts)
         motors = self.robot.motors
         kick = self._through(robot, noise.impulse, noise.angular_impulse)

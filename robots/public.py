@@ -181,14 +181,19 @@ def urdf(name: str) -> str:
 
 
 def limp(name: str) -> Robot:
-    """A robot of `MODELS` without motors and without springs, as its description has it."""
+    """A robot of `MODELS` as its description has it, without motors, springs and dry friction."""
     text = urdf(name)  # first: it checks the name
     root: Root = "floating" if MODELS[name].stands else "fixed"
-    return Robot.from_urdf(text, root=root, actuated=())
+    joints = Robot.from_urdf(text, root=root).joints
+    none = {joint: 0.0 for joint, places in joints.items() if places is not None}
+    return Robot.from_urdf(text, root=root, actuated=(), friction=none)
 
 
 def robot(name: str) -> Robot:
-    """A robot of `MODELS`, without motors, with springs that pull its joints to its posture."""
+    """A robot of `MODELS`, without motors, with springs that pull its joints to its posture.
+
+    Springs and dampers stand for controlled motors, whose dry friction is left out.
+    """
     text = urdf(name)
     model = MODELS[name]
     root: Root = "floating" if model.stands else "fixed"
@@ -204,7 +209,13 @@ def robot(name: str) -> Robot:
             stiffness[joint] = own * _HOLD**2
             damping[joint] = 2.0 * _DAMPING * own * _HOLD
     return Robot.from_urdf(
-        text, root=root, actuated=(), stiffness=stiffness, rest=model.posture, damping=damping
+        text,
+        root=root,
+        actuated=(),
+        stiffness=stiffness,
+        rest=model.posture,
+        damping=damping,
+        friction=dict.fromkeys(stiffness, 0.0),
     )
 
 

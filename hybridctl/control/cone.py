@@ -71,6 +71,7 @@ class ConeFilter:
         ahead: float = 0.05,
     ) -> None:
         self.system = instance("system", system, ContactSystem)
+        self._contacts = system.contacts_in_space("a friction cone filter")
         found = input_limits(limits, system.robot.nu)
         if found is None:
             raise InputError("limits must be given, got None")
@@ -109,7 +110,7 @@ class ConeFilter:
         return a, b
 
     def _made(self, key: ModeKey) -> tuple[Compiled, list[_Landing]]:
-        robot, contacts, modes = self.system.robot, self.system.contacts, contact_modes(key)
+        robot, contacts, modes = self.system.robot, self._contacts, contact_modes(key)
         closed = closed_contacts(key)
         mode = mode_field(robot, contacts, modes, stabilization=self.system.dynamics.stabilization)
         rows = [

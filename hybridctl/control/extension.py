@@ -22,7 +22,7 @@ from scipy.linalg import block_diag
 
 from hybridctl.checks import Array, array, instance, member, number
 from hybridctl.control.feasibility import GUARD_ERROR, least_guards
-from hybridctl.control.laws import checked_limits
+from hybridctl.control.laws import input_limits
 from hybridctl.control.reference import (
     Feedforward,
     Reference,
@@ -135,7 +135,7 @@ def extend_by_rule(
         rtol=rtol,
         atol=atol,
     )
-    bounds = checked_limits(reference, limits)
+    bounds = input_limits(limits, reference.arcs[0].inputs.shape[2])
     continuations = tuple(_continuations(system, reference, lengths, bounds))
     failures = tuple(text for c in continuations for text in _failures(c, most_growth))
     return Extension(reference, deviations, continuations, failures)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -11,16 +12,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, instance, sequence
+from hybridctl.checks import Array, array, floats, instance, sequence
 from hybridctl.control.feedback_terms import FeedbackTerms
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.errors import InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, LinearFeedback
+from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import VectorSpace, difference_jacobians, tangent_map
 
 _KEPT = 16  # times
+_BEYOND = 1e-9
+"""Relative excess of an input over a limit that is rounding."""
+_SAMPLES = 33
+"""Times on each arc at which its feedforward is compared with limits."""
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,20 +197,74 @@ def next_jump(arc: Arc, time: float) -> float:
 
 
 def checked_limits(reference: Reference, limits: ArrayLike | None) -> Array | None:
-    """Limits as (2, nu): given so, or as (nu,) for the greatest absolute values."""
-    return input_limits(limits, reference.arcs[0].inputs.shape[2])
+    """Return the limits (2, nu) of the inputs of a policy that tracks a reference.
+
+    Without limits those of the robot's motors hold. The log then warns, once for each policy, of a
+    feedforward that is beyond them.
+
+    Args:
+        reference: The reference; its run may be one of a robot.
+        limits: Least and greatest inputs (2, nu), or greatest absolute ones (nu,), which may be
+            infinite; None for those of the motors.
+    """
+    nu = reference.arcs[0].inputs.shape[2]
+    if limits is not None:
+        return input_limits(limits, nu)
+    found = motor_limits(reference.nominal.system, nu)
+    if found is not None:
+        _warn_of_feedforward(reference, found[1])
+    return found
+
+
+def motor_limits(system: HybridSystem | None, nu: int) -> Array | None:
+    """Return the limits (2, nu) of the motors of a robot, None where none is known.
+
+    Args:
+        system: A system that is or is made of a robot with contacts, or any other.
+        nu: Number of inputs. A system with further inputs has none of its own.
+    """
+    mechanism = None if system is None else system.mechanism
+    effort = None if mechanism is None else np.asarray(mechanism.robot.effort)
+    if effort is None or len(effort) != nu or not np.isfinite(effort).any():
+        return None
+    return np.array([-effort, effort])
+
+
+def _warn_of_feedforward(reference: Reference, effort: Array) -> None:
+    """Log the inputs of the nominal run that are beyond the motors' limits, effort (nu,)."""
+    sampled = [
+        arc.states_and_inputs(np.linspace(arc.start, arc.end, _SAMPLES))[1]
+        for arc in reference.nominal.arcs
+    ]
+    most = np.abs(np.concatenate(sampled)).max(axis=0)
+    beyond = np.flatnonzero(most > effort * (1.0 + _BEYOND)).tolist()
+    if beyond:
+        system, key = reference.nominal.system, reference.nominal.arcs[0].mode
+        assert system is not None
+        labels = system.input_labels(key)
+        listed = ", ".join(f"{labels[i]}: {most[i]:.6g} of {effort[i]:.6g}" for i in beyond)
+        _LOG.warning("the reference needs more than the motors have and is cut: %s", listed)
 
 
 def input_limits(limits: ArrayLike | None, nu: int) -> Array | None:
-    """Limits of nu inputs as (2, nu): given so, or as (nu,) for the greatest absolute values."""
+    """Return limits of nu inputs as (2, nu).
+
+    Args:
+        limits: Given so, or as (nu,) for the greatest absolute values; inf for none; or None.
+        nu: Number of inputs.
+    """
     if limits is None:
         return None
-    values = array("limits", limits)
-    if values.ndim == 1:
-        greatest = array("limits", limits, (nu,))
-        both = np.array([-greatest, greatest])
-    else:
-        both = array("limits", limits, (2, nu))
+    try:
+        infinite = np.isinf(floats(limits))
+    except (TypeError, ValueError, OverflowError):
+        infinite = np.zeros(0, dtype=np.bool_)  # `array` says what is wrong
+    finite = np.where(infinite, 0.0, limits) if infinite.any() else limits
+    shape = (nu,) if array("limits", finite).ndim == 1 else (2, nu)
+    values = np.array(array("limits", finite, shape))
+    if infinite.any():
+        values[infinite] = np.asarray(limits)[infinite]
+    both = np.array([-values, values]) if values.ndim == 1 else values
     if not (both[0] <= both[1]).all():
         raise InputError(f"limits: the least input must not exceed the greatest, got {both}")
     return both

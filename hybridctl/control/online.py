@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, all_finite, instance, number, vector
 from hybridctl.control.detectors import AnyOf, Detector, Guards, Reading
-from hybridctl.control.laws import cut, input_limits
+from hybridctl.control.laws import cut, input_limits, motor_limits
 from hybridctl.control.recording import Recording
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import START, Position, advance, followed, missing
@@ -66,7 +66,8 @@ class Controller:
 
     system: the model. policy: any that `simulate` takes. period: of the loop, s. mode: at the
     start. detector: tells of events (see `detectors`), none by default. limits: the greatest
-    absolute inputs (nu,), or the least and the greatest (2, nu). reference: the one in which
+    absolute inputs (nu,), or the least and the greatest (2, nu), by default those of the motors
+    (`Robot.effort`); inf for none. reference: the one in which
     positions are told and from which the modes after touches are taken; by default that of the
     policy, if it has one. patience: how long the last input is held over samples that cannot be
     used, s. fallback: the input after that, zero by default.
@@ -111,7 +112,10 @@ class Controller:
         self.reference = None if reference is None else instance("reference", reference, Reference)
         self.patience = number("patience", patience, at_least=0.0)
         first = system.mode(mode)
-        self._limits = input_limits(limits, first.nu)
+        if limits is None:
+            self._limits = motor_limits(system, first.nu)
+        else:
+            self._limits = input_limits(limits, first.nu)
         given = np.zeros(first.nu) if fallback is None else vector("fallback", fallback, first.nu)
         self._fallback = cut(np.array(given), self._limits)
         self._start = mode

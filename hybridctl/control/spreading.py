@@ -124,8 +124,9 @@ class ReferenceSpreading:
     gains: a `GainSchedule`, or one matrix K (nu, ndx) per arc of the reference.
     A phantom arc without a gain in the schedule holds its feedback off, so that only the
     feedforward acts until the simultaneous event is complete.
-    limits: the greatest absolute inputs (nu,), or the least and the greatest (2, nu); the input
-    is cut there. That is a kink, which the error control of the integrator resolves.
+    limits: the greatest absolute inputs (nu,), or the least and the greatest (2, nu), by default
+    those of the motors (`Robot.effort`); inf for none. The input is cut there. That is a kink,
+    which the error control of the integrator resolves.
     interim: what to do while an impact lasts or is incomplete, for plants whose impacts take time
     and for touches that are known late; without it an impact is over with its last touch.
     patience: how long an event that is due is waited for, s: then the reference goes on with the

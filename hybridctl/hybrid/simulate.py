@@ -127,7 +127,7 @@ def simulate(
     the policy. The run then belongs to `system.pushed(wrench)`, where its size is an input.
 
     Gives a `JointLimitWarning` for a robot whose joints begin beyond the limits of its description,
-    which are no part of its dynamics.
+    which are part of its dynamics only where a system has joint stops.
 
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
     its mode, `ConstraintViolatedError` if it is off what the mode holds), `IntegrationError`,
@@ -165,8 +165,11 @@ def simulate(
         with clock.errors(system):
             found = simulate(clock.system(system), mode, x0, span, acting, **settings)
         return clock.trajectory(found, system)
-    if mode is None:
-        mode = consistent_start(system, as_policy(policy, system), start, vector("x0", x0))
+
+    def find_mode() -> ModeKey:
+        return consistent_start(system, as_policy(policy, system), start, vector("x0", x0))
+
+    mode = find_mode() if mode is None else system.complete_mode(mode, find_mode)
     first = system.mode(mode)
     state = vector("x0", x0, first.space.nx)
     first.space.check("x0", state)

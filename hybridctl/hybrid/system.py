@@ -121,6 +121,15 @@ class HybridSystem:
         """
         raise InputError("mode must be given: this system does not tell it from a state")
 
+    def complete_mode(self, key: ModeKey, find_mode: Callable[[], ModeKey]) -> ModeKey:
+        """Return the key of an initial mode, where a shorter one than those of the modes is given.
+
+        Args:
+            key: The key that is given; returned as it is where it is no shorter one.
+            find_mode: Returns the mode that is consistent with the initial state.
+        """
+        return key
+
     def describe_outside(self, guard: str, value: float, x: Array, u: Array) -> str:
         """Return the end of an error: why a start is outside its mode, and which mode it is in.
 

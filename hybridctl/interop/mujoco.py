@@ -330,6 +330,7 @@ def _joint(made: Any, i: int, body: MovingBody, at: Array, robot: Robot, armatur
             springref=passive.rest[v],
             damping=[passive.damping[v], 0.0, 0.0],
             armature=armature[v],
+            frictionloss=robot.friction[v],
         )
 
 

@@ -128,15 +128,21 @@ def equilibrium(
 
     Raises:
         UnknownNameError: If the system lacks the mode.
-        InputError: If the system is pushed by wrenches, if a number is out of range, if a contact
-            of the mode slides, if q0 is no posture of the robot, or if no equilibrium is found
-            within `reach`. The last message has the distance of the nearest one that was found,
-            the loads by which redundant contacts miss the margins, or what is left of the
-            equations at the best posture.
+        InputError: If the system is pushed by wrenches or has dry friction of joints, if a number
+            is out of range, if a contact of the mode slides, if q0 is no posture of the robot, or
+            if no equilibrium is found within `reach`. The last message has the distance of the
+            nearest one that was found, the loads by which redundant contacts miss the margins, or
+            what is left of the equations at the best posture.
     """
     if isinstance(system, PushedSystem):
         raise InputError("system must be without wrenches, got a pushed one: give `system.own`")
     instance("system", system, ContactSystem)
+    if system.dynamics.pressed:
+        name = system.contacts[system.dynamics.pressed[0]].name
+        raise InputError(
+            f"system must be without dry friction of joints, got {name!r}: at rest its forces are "
+            "not known; contact_system(..., joint_friction=False) gives postures that need none"
+        )
     system.mode(mode)  # refuses an unknown mode
     start = vector("q0", q0, system.robot.nq)
     system.robot.check("q0", start)

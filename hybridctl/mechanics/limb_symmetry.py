@@ -84,12 +84,14 @@ def limb_symmetry(
 
     Raises:
         UnknownNameError: If the system lacks a name.
-        InputError: If the normal is zero, if a name is in several pairs, if joints or contacts of a
-            pair are of different kinds, if contacts of a pair have different coefficients, if one
-            joint of a pair has a motor and the other none, or if the robot is not symmetric within
-            `tolerance`; the message has the deviations.
+        InputError: If there are joint stops or joints with dry friction, if the normal is zero, if
+            a name is in several pairs, if joints or contacts of a pair are of different kinds, if
+            contacts of a pair have different coefficients, if one joint of a pair has a motor and
+            the other none, or if the robot is not symmetric within `tolerance`; the message has
+            the deviations.
     """
     robot = system.robot
+    system.contacts_in_space("limb_symmetry")
     number("tolerance", tolerance, above=0.0)
     axis = vector("normal", normal, 3)
     if not axis.any():

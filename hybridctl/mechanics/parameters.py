@@ -168,7 +168,12 @@ class _Columns:
         if kind in _OF_CONTACT:
             owners = [contact.name for contact in dynamics.contacts]
             i = owners.index(member(f"contact of parameter {name!r}:", owner, owners))
-            _check_contact(name, kind, dynamics.contacts[i])
+            contact = dynamics.contacts[i]
+            if not isinstance(contact, Contact):
+                raise InputError(
+                    f"parameter {name!r} must be of a contact in space, not of a joint"
+                )
+            _check_contact(name, kind, contact)
             self._contacts[kind][i, column] = 1.0
         elif kind in _OF_JOINT:
             self._joints[kind][self._robot.joints.single(name, owner)[1], column] = 1.0

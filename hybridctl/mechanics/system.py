@@ -19,6 +19,11 @@ is that of its velocity) or "slip" where it slides in a surface. Guards ([RS] 2.
   part of what it is without, less 1e-6 (see `jamming`). The run goes on past it by a bridge (see
   `simulate`), or ends there in a `JammingError`.
 
+Contacts of joints follow the others in mode keys. The stop of a joint at a limit, such as "elbow
+upper stop", is open or closed; its gap is in rad or m, its force in N m or N. The dry friction of
+a joint, "elbow friction", is never open: it is "stick", "slip+" or "slip-", with guards "elbow
+friction slips+", "elbow friction slips-" and "elbow friction sticks".
+
 When gaps close, the impact law decides which contacts take part; which of them then stay closed,
 stick or slip is decided at acceleration level with the post-event input ([RS] 2.3.4, Fig. 2.6).
 """
@@ -26,17 +31,17 @@ stick or slip is decided at acceleration level with the post-event input ([RS] 2
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, instance, vector
+from hybridctl.checks import Array, flag, instance, vector
 from hybridctl.errors import (
     FixedRootWarning,
     HybridctlWarning,
+    InputError,
     JointLimitWarning,
     UnknownNameError,
 )
@@ -48,6 +53,13 @@ from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, mappe
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contacts.contact import WORLD, Contact
 from hybridctl.mechanics.contacts.found_contacts import FoundContacts, says_foot
+from hybridctl.mechanics.contacts.joint_contacts import (
+    AnyContact,
+    JointStops,
+    force_unit,
+    gap_unit,
+    joint_contacts,
+)
 from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
@@ -81,12 +93,19 @@ _KNOWN: dict[int, Modes] = {
     2: (OPEN, STICK, SLIP),
 }
 
+_NEVER_OPEN: Modes = (STICK, SLIP_PLUS, SLIP_MINUS)
+"""Modes of the dry friction of a joint."""
+
+_LISTED = 12
+"""Number of contacts whose modes an error lists; the others are counted."""
+
 _OUTPUTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "gap": ("m", ()),
     "normal_force": ("N", ()),
     "friction_force": ("N", ("1", "2")),
     "slip_velocity": ("m/s", ("1", "2")),
     "contact_position": ("m", ("x", "y", "z")),
+    "joint_friction": ("", ()),
     "joint_position": ("m", ("x", "y", "z")),
     "energy": ("J", ("kinetic", "potential")),
     "momentum": ("", ("x [N s]", "y [N s]", "z [N s]", "about x [N m s]", "about y [N m s]",
@@ -97,8 +116,8 @@ _OUTPUTS: dict[str, tuple[str, tuple[str, ...]]] = {
 class ContactSystem(HybridSystem):
     """The hybrid system of a robot with unilateral contacts with friction.
 
-    It has its `robot`, `contacts`, `dynamics` and state `space`. Threads can share it, and it can
-    be pickled.
+    It has its `robot`, `contacts`, `dynamics` and state `space`. Stops and dry friction of joints
+    are among the `contacts`, after those in space. Threads can share it, and it can be pickled.
     """
 
     def __init__(self, dynamics: ContactDynamics) -> None:
@@ -115,9 +134,27 @@ class ContactSystem(HybridSystem):
         return self.dynamics.robot
 
     @property
-    def contacts(self) -> tuple[Contact, ...]:
-        """The contacts, in the order of the mode keys."""
+    def contacts(self) -> tuple[AnyContact, ...]:
+        """The contacts, in the order of the mode keys: in space, stops, dry friction of joints."""
         return self.dynamics.contacts
+
+    def contacts_in_space(self, purpose: str) -> tuple[Contact, ...]:
+        """Return the contacts for a purpose that contacts of joints do not serve.
+
+        Args:
+            purpose: What needs them, for the error.
+
+        Raises:
+            InputError: There are joint stops, or joints with dry friction.
+        """
+        found = tuple(contact for contact in self.contacts if isinstance(contact, Contact))
+        if len(found) < len(self.contacts):
+            first = self.contacts[len(found)].name
+            raise InputError(
+                f"{purpose} takes no contacts of joints, got {first!r}: make the system with "
+                "contact_system(..., joint_stops=False, joint_friction=False)"
+            )
+        return found
 
     @property
     def mechanism(self) -> ContactSystem:
@@ -148,20 +185,36 @@ class ContactSystem(HybridSystem):
         if name not in _OUTPUTS:
             return super().output_labels(name, shape)
         unit, entries = _OUTPUTS[name]
+        if name == "joint_friction":
+            rubbing = [self.contacts[i] for i in self.dynamics.pressed]
+            return tuple(f"{name}.{c.frame} [{force_unit(c)}]" for c in rubbing)
         if name == "energy":
             return tuple(f"{entry} {name} [{unit}]" for entry in entries)
         if name == "momentum":
             return tuple(f"{name} {entry}" for entry in entries)
-        names = tuple(contact.name for contact in self.contacts)
-        places = self.robot.joint_names if name == "joint_position" else names
+        places = dict.fromkeys(self.robot.joint_names, unit)
+        if name != "joint_position":
+            touching = [c for i, c in enumerate(self.contacts) if i not in self.dynamics.pressed]
+            unit_of = {"gap": gap_unit, "normal_force": force_unit}.get(name, lambda _: unit)
+            places = {contact.name: unit_of(contact) for contact in touching}
         ends = [f".{entry}" for entry in entries] or [""]
-        return tuple(f"{name}.{place}{end} [{unit}]" for place in places for end in ends)
+        return tuple(f"{name}.{c}{end} [{own}]" for c, own in places.items() for end in ends)
 
     def describe_outside(self, guard: str, value: float, x: Array, u: Array) -> str:
         """Return which contact is inside its surface, for the guard of a gap, and the mode."""
-        inside = [c.name for c in self.contacts if guard == f"{c.name} closes"]
-        meaning = f": contact {inside[0]!r} is {-value:.6g} m inside its surface" if inside else ""
+        inside = [c for c in self.contacts if guard == f"{c.name} closes"]
+        meaning = ""
+        if inside:
+            depth = f"{-value:.6g} {gap_unit(inside[0])}"
+            meaning = f": contact {inside[0].name!r} is {depth} inside its surface"
         return meaning + super().describe_outside(guard, value, x, u)
+
+    def complete_mode(self, key: ModeKey, find_mode: Callable[[], ModeKey]) -> ModeKey:
+        """Return a key that has the modes of dry friction, found where only others are given."""
+        rest = len(self.contacts) - len(self.dynamics.pressed)
+        if not isinstance(key, tuple) or len(key) != rest or rest == len(self.contacts):
+            return key
+        return (*key, *contact_modes(find_mode())[rest:])
 
     def start_warnings(self, x: Array) -> tuple[HybridctlWarning, ...]:
         """Return a warning of joints beyond their limits at a state x (nx,), () if none is."""
@@ -241,12 +294,18 @@ class ContactSystem(HybridSystem):
 
     def _all_guards(self) -> Iterator[str]:
         """The names of all guards; a contact in a mode has the same ones whatever others do."""
-        for row in zip_longest(*self._known(), fillvalue=OPEN):
+        known = self._known()
+        for k in range(max(map(len, known))):
+            row = tuple(modes[min(k, len(modes) - 1)] for modes in known)
             yield from ContactGuards.of(self.dynamics, row).names
 
     def _known(self) -> list[Modes]:
         """The modes of each contact."""
-        return [_KNOWN[len(tangents)] for tangents in self.dynamics.all.tangents]
+        pressed = self.dynamics.pressed
+        return [
+            _NEVER_OPEN if i in pressed else _KNOWN[len(tangents)]
+            for i, tangents in enumerate(self.dynamics.all.tangents)
+        ]
 
     def _checked(self, key: ModeKey) -> Modes:
         known = self._known()
@@ -255,10 +314,13 @@ class ContactSystem(HybridSystem):
             or len(key) != len(known)
             or any(mode not in modes for mode, modes in zip(key, known, strict=True))
         ):
-            each = zip(self.contacts, known, strict=True)
+            listed = [f"{c.name} {modes}" for c, modes in zip(self.contacts, known, strict=True)]
+            more = f", and {len(listed) - _LISTED} more" if len(listed) > _LISTED else ""
+            rubbing = self.dynamics.pressed
+            joints = f"; the last {len(rubbing)} are dry friction of joints" if rubbing else ""
             raise UnknownNameError(
-                f"mode {key!r} is unknown, expected a tuple with one of these for each contact: "
-                + ", ".join(f"{contact.name} {modes}" for contact, modes in each)
+                f"mode {key!r} is unknown, expected a tuple with one of these for each of "
+                f"{len(listed)} contacts: {', '.join(listed[:_LISTED])}{more}{joints}"
             )
         return key
 
@@ -328,6 +390,8 @@ def contact_system(
     stabilization: float = STABILIZATION,
     terms: TermsChoice = "auto",
     on_several: OnSeveral = "raise",
+    joint_stops: JointStops = False,
+    joint_friction: bool = True,
 ) -> ContactSystem:
     """The hybrid system of a robot with unilateral contacts with friction.
 
@@ -341,6 +405,13 @@ def contact_system(
     sticking one's residual speed decay, `terms` says how the equations are evaluated, `on_several`
     what becomes of an impact after which several velocities obey the law (see `ContactDynamics`).
 
+    Joints move past the limits of the robot unless `joint_stops` makes these contacts: True for
+    stops without restitution, a number in [0, 1] for the restitution of all, or a mapping from the
+    names of the joints that stop to the restitution of each. Joints with dry friction
+    (`Robot.friction`) stick and slip unless `joint_friction` is False; `simulate` then also takes
+    initial modes without theirs, and the mode has the output "joint_friction" (j,), the torque in
+    N m or force in N on each such joint. Modes with contacts of joints are not compiled.
+
     Gives a `FixedRootWarning` for a robot with feet whose root link has mass, and was fixed to the
     world because `Robot.from_urdf` was given no `root`.
 
@@ -348,7 +419,12 @@ def contact_system(
     """
     instance("robot", robot, Robot)
     dynamics = ContactDynamics(
-        robot, contacts, stabilization=stabilization, terms=terms, on_several=on_several
+        robot,
+        contacts,
+        stabilization=stabilization,
+        terms=terms,
+        on_several=on_several,
+        joints=joint_contacts(robot, joint_stops, flag("joint_friction", joint_friction)),
     )
     if robot.fixed_by_default is not None and _has_feet(robot, contacts):
         warnings.warn(
@@ -375,5 +451,8 @@ def _has_feet(robot: Robot, contacts: Sequence[Contact]) -> bool:
 
 
 def closed_contacts(mode: ModeKey) -> tuple[int, ...]:
-    """Indices of the contacts that are closed in a mode of a contact system."""
+    """Return the indices of the contacts that are closed in a mode of a contact system.
+
+    Dry friction of joints is never open, so that its indices are always among them.
+    """
     return tuple(i for i, contact in enumerate(contact_modes(mode)) if contact != OPEN)

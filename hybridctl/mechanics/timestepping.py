@@ -34,8 +34,10 @@ from hybridctl.hybrid.system import as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.constrained.equations import impact_problem
 from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.joint_contacts import AnyContact
 from hybridctl.mechanics.coulomb import follow
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, Modes
+from hybridctl.mechanics.impacts.impact import mode_by_velocity
 from hybridctl.mechanics.impacts.resets import PENETRATION, riser_error
 from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
@@ -79,13 +81,12 @@ def time_stepping(
     """
     start, end = interval("t_span", t_span)
     system = contact_system(robot, contacts)
-    space = system.mode((OPEN,) * len(contacts)).space
-    state = vector("x0", x0, space.nx)
-    space.check("x0", state)
+    state = vector("x0", x0, system.space.nx)
+    system.space.check("x0", state)
     number("step", step, above=0.0)
     gaps = system.dynamics.gaps(state[: robot.nq])
     if gaps.min() < -PENETRATION:
-        name = contacts[int(gaps.argmin())].name
+        name = system.contacts[int(gaps.argmin())].name
         raise GuardViolatedError(f"x0 penetrates at contact {name!r}: gap {gaps.min():.3g} m")
     times = np.linspace(start, end, max(round((end - start) / step), 1) + 1).tolist()
     return _SteppedRun(system, as_policy(policy, system)).run(times, state, progress)
@@ -103,7 +104,15 @@ class _SteppedRun:
         self, times: Sequence[float], x: Array, progress: Callable[[float], None] | None
     ) -> HybridTrajectory:
         t, dynamics = times[0], self._dynamics
-        self._begin((OPEN,) * len(dynamics.contacts), t, x)
+        slip = dynamics.slip_velocities(x[: dynamics.robot.nq], x[dynamics.robot.nq :]).tolist()
+        self._begin(
+            tuple(
+                mode_by_velocity(0.0, slip[i][:1]) if i in dynamics.pressed else OPEN
+                for i in range(len(slip))
+            ),
+            t,
+            x,
+        )
         impulses = np.zeros(len(dynamics.all.owner))
         for t_next in times[1:]:
             while t < t_next:
@@ -201,9 +210,13 @@ def _advance(
     if not phase.closed:
         return _Advance(robot.integrate(q, 0.5 * h * free), free, np.zeros(len(near)), touching)
     rows = terms.jacobian[phase.all_rows]
-    system = KKT(terms.mass, rows)
     rebound = (dynamics.restitution_at(terms.rates) * terms.rates)[phase.all_rows]
-    problem = impact_problem(phase, system, rows @ free + rebound, free)
+    before, soft = rows @ free + rebound, None
+    if len(phase.pressed):
+        soft = dynamics.soft_rows(phase, terms.mass)
+        before -= h * soft * phase.loads
+    system = KKT(terms.mass, rows, compliance=soft)
+    problem = impact_problem(phase, system, before, free)
     try:
         found = follow(problem, near[phase.all_rows])
     except NoContactSolutionError as error:
@@ -225,7 +238,7 @@ def _check_risers(dynamics: ContactDynamics, t: float, q: Array, gaps: Array) ->
         raise riser_error(dynamics, t, np.flatnonzero(inside).tolist())
 
 
-def _guards(contacts: Sequence[Contact], before: Modes, after: Modes) -> tuple[str, ...]:
+def _guards(contacts: Sequence[AnyContact], before: Modes, after: Modes) -> tuple[str, ...]:
     """Names of the guards that stand for a change of modes."""
     return tuple(
         ContactGuard(i, _kind(a, b), SLIPS.get(b, 0.0)).name(contacts)

@@ -257,7 +257,7 @@ def _on_soles(name):
     ]
     joints, angles = CROUCHED[name]
     q = robot.posture(dict(zip(joints, 2 * angles, strict=True)))
-    system = contact_system(robot, contacts)
+    system = contact_system(robot, contacts, joint_friction=False)
     q[2] -= system.dynamics.gaps(q).min()
     return system, q
 

@@ -26,7 +26,7 @@ def sliding(request):
     """Terms, phase of a mode and a state in which its contacts slide."""
     name, modes = request.param
     robot = Robot.from_urdf(public.urdf(name), root="floating")
-    system = contact_system(robot, public.contacts(name), terms="pinocchio")
+    system = contact_system(robot, public.contacts(name), terms="pinocchio", joint_friction=False)
     q = system.mode(("stick",) * len(modes)).project(public.start(name, height=0.0))[: robot.nq]
     mode, rows = system.mode(modes), system.dynamics.all.jacobian(q)
     held = null_space(rows[mode.phase.held_rows], rcond=1e-10)

@@ -29,7 +29,7 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointFriction, gap_unit
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 Path = str | os.PathLike[str] | None
@@ -161,7 +161,8 @@ def modes(
     rows = []
     for i, contact in chosen:
         gap = [(arc, times, 1e3 * values[:, i]) for arc, times, values in gaps]
-        row = [Panel(f"{contact.name}\ngap [mm]", _coloured(gap, i), least=_LEAST_GAP)]
+        label = f"{contact.name}\ngap [m{gap_unit(contact)}]"
+        row = [Panel(label, _coloured(gap, i), least=_LEAST_GAP)]
         if slides:
             speed = [
                 (arc, times, np.linalg.norm(values[:, i], axis=1))
@@ -245,9 +246,10 @@ def _robot_system(run: HybridTrajectory) -> ContactSystem:
     return mechanism
 
 
-def _chosen(run: HybridTrajectory, names: Sequence[str] | None) -> list[tuple[int, Contact]]:
-    """Contacts with their indices, in the order of the system."""
-    known = {contact.name: contact for contact in _robot_system(run).contacts}
+def _chosen(run: HybridTrajectory, names: Sequence[str] | None) -> list[tuple[int, AnyContact]]:
+    """Contacts with their indices, in the order of the system; without dry friction of joints."""
+    every = _robot_system(run).contacts
+    known = {c.name: c for c in every if not isinstance(c, JointFriction)}
     wanted = known if names is None else [member("contact", name, known) for name in names]
     return [(i, known[name]) for i, name in enumerate(known) if name in wanted]
 

@@ -13,6 +13,7 @@ from hybridctl.hybrid.arc import Arc, outputs_on
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.contacts.contact import WORLD, Contact
+from hybridctl.mechanics.contacts.joint_contacts import AnyContact
 from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
@@ -33,14 +34,14 @@ class Ellipsoid:
 class Figure:
     """A robot as lines between its joints, and points: those of contacts or of all joints."""
 
-    def __init__(self, robot: Robot, contacts: Sequence[Contact] = ()) -> None:
+    def __init__(self, robot: Robot, contacts: Sequence[AnyContact] = ()) -> None:
         self.robot = robot
         self._joints = range(len(robot.joint_names) + 1)
         self._parents = [0, *(body.parent + 1 for body in robot.tree().bodies)]
         self._points = [
             (frame.joint, frame.position + frame.rotation @ np.asarray(contact.offset))
             for contact in contacts
-            if (frame := robot.frame(contact.frame)).joint
+            if isinstance(contact, Contact) and (frame := robot.frame(contact.frame)).joint
         ] or [(joint, np.zeros(3)) for joint in self._joints[1:]]
 
     def bones(self, x: Array) -> Array:
@@ -70,10 +71,12 @@ class Figure:
         return found
 
 
-def world_surfaces(contacts: Sequence[Contact]) -> list[object]:
+def world_surfaces(contacts: Sequence[AnyContact]) -> list[object]:
     """The surfaces that are fixed in the world, each once."""
     found: list[object] = []
     for contact in contacts:
+        if not isinstance(contact, Contact):
+            continue  # of a joint
         if contact.body == WORLD and contact.surface not in found:
             found.append(contact.surface)
     return found

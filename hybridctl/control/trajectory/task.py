@@ -185,7 +185,7 @@ class Task:
     transition: TransitionWeight | None = None
 
     def __post_init__(self) -> None:
-        instance("system", self.system, ContactSystem)
+        instance("system", self.system, ContactSystem).contacts_in_space("a plan")
         if not self.system.dynamics.has_expressions:
             raise InputError(
                 f"system must have expressions: at most {MOST_EXPRESSED} velocities (it has "
@@ -262,7 +262,7 @@ class Task:
         """The contacts with their ground in phase k; `left`: with that which open ones leave."""
         pieces = self.phases[k].ground
         found = []
-        for contact in self.system.contacts:
+        for contact in self.system.contacts_in_space("a plan"):
             piece = pieces.get(contact.name, contact.surface)
             if isinstance(piece, tuple):
                 piece = piece[0] if left else piece[1]

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, Indices
 from hybridctl.errors import SimulationError
 from hybridctl.mechanics.constrained.phase import ContactPhase, Friction, load_weights
 from hybridctl.mechanics.constrained.tolerances import CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
@@ -47,7 +47,8 @@ _APART = 1e-6  # of the terms of C a: contacts that hold together are never apar
 class ContactRows(NamedTuple):
     """Terms of the closed contacts of a phase, which has r rows.
 
-    target (r,): the accelerations J a that keep contacts closed and sticking.
+    target (r,): the accelerations J a that keep contacts closed and sticking. compliance (r,): of
+    soft rows, which obey J a + D f = target; None where no contact is pressed by a constant force.
     """
 
     mass: Array
@@ -55,6 +56,11 @@ class ContactRows(NamedTuple):
     jacobian: Array
     rates: Array
     target: Array
+    compliance: Array | None = None
+
+    def soft(self, rows: Indices) -> Array | None:
+        """Return the compliance of some rows, None without one."""
+        return None if self.compliance is None else self.compliance[rows]
 
 
 class Solution(NamedTuple):
@@ -154,9 +160,12 @@ def solve(
     constraint, target = rows.jacobian, rows.target
     if not phase.identity:
         constraint, target = constraint[phase.constrained], target[phase.constrained]
-    kkt = KKT(rows.mass, constraint, force, redundant=phase.redundant)
+    soft = rows.soft(phase.constrained)
+    kkt = KKT(rows.mass, constraint, force, redundant=phase.redundant, compliance=soft)
     a, m = kkt.solve(rows.drive, target)
     left = target - constraint.dot(a)
+    if soft is not None:
+        left -= soft * m
     now = Solution(phase, rows, directions, mix, kkt, a, m, left, None, None, steered)
     return _weighed(now) if phase.sliding else now
 
@@ -218,6 +227,8 @@ def _loads(now: Solution, friction: Friction) -> Loads:
     phase, kkt = now.phase, now.kkt
     if phase.sliding:
         response = np.einsum("ij,ji->i", kkt.constraint, now.pull)
+        soft = now.rows.soft(phase.constrained)
+        response = response if soft is None else response + soft
     else:
         response = kkt.response.diagonal()
     owner = phase.owner[phase.constrained]
@@ -234,8 +245,11 @@ def problem(phase: ContactPhase, rows: ContactRows, friction: Friction, kkt: KKT
     """The law for the accelerations of the closed contacts. kkt: what has the mass factored."""
     free, jacobian = kkt.by_mass(rows.drive), rows.jacobian
     size = np.abs(jacobian) @ np.abs(free) + np.abs(rows.target)
+    delassus = (kkt.by_mass(jacobian.T).T @ jacobian.T).T
+    if rows.compliance is not None:
+        np.einsum("ii->i", delassus)[:] += rows.compliance
     return CoulombProblem(
-        (kkt.by_mass(jacobian.T).T @ jacobian.T).T,
+        delassus,
         jacobian @ free - rows.target,
         phase.tangents,
         friction.static,

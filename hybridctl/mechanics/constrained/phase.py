@@ -76,10 +76,27 @@ class ClosedRows:
 class ContactPhase(ClosedRows):
     """The closed contacts of one mode: which rows are constrained, which forces act.
 
-    friction (c,) is kinetic, the other coefficients are static. bodies: the pair that each contact
-    is between, `pairs` (k,) those of closed ones. `redundant`: whether two bodies have more
-    constraints than their six relative motions, which then hold each other. `cones`: of each closed
-    contact the numbers of the multipliers of its normal force and, where it sticks, its friction.
+    Args:
+        tangents: For each of all c contacts its rows among all rows.
+        friction: Kinetic coefficients of friction (c,).
+        static: Static coefficients of friction (c,).
+        modes: Modes of all contacts.
+        bodies: The pair of bodies that each of all contacts is between.
+        loads: Constant forces that press contacts, (c,) in N or N m; 0 for all others.
+
+    Attributes:
+        pairs: Bodies of the closed contacts, (k,).
+        redundant: Whether two bodies have more constraints than their six relative motions, which
+            then hold each other.
+        cones: Of each closed contact the numbers of the multipliers of its normal force and, where
+            it sticks, of its friction.
+        pressed: Contacts with a load, by their place among the closed ones. Their normal rows
+            constrain no motion.
+        pressed_contacts: The same contacts, by their place among all.
+        loads: Loads along the rows of closed contacts, (r,); zero but for those normal rows.
+        solid: Constrained rows but for those normal rows.
+        solid_rows: The same, counted among the rows of all contacts.
+        solid_contacts: Closed contacts without a load.
     """
 
     def __init__(
@@ -89,8 +106,17 @@ class ContactPhase(ClosedRows):
         static: Array,
         modes: Modes,
         bodies: Sequence[tuple[int, int]],
+        loads: Array,
     ) -> None:
         super().__init__(tangents, modes)
+        pressed = loads[self.places] > 0.0
+        self.pressed: Indices = np.flatnonzero(pressed)
+        self.pressed_contacts: Indices = np.array(self.places, dtype=np.intp)[self.pressed]
+        self.loads: Array = np.zeros(len(self.owner))
+        self.loads[self.pressed] = loads[self.pressed_contacts]
+        self.solid = np.delete(self.constrained, self.pressed)
+        self.solid_rows: Indices = self.all_rows[self.solid]
+        self.solid_contacts = [i for i in self.places if not loads[i] > 0.0]
         self.friction = Friction(static[self.places], friction[self.places])
         self.sliding = tuple(
             Sliding(j, self.tangents[j], float(friction[i]), SLIPS[modes[i]])

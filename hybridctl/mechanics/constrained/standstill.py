@@ -132,7 +132,8 @@ def _direction(w: Array) -> Array | None:
 def _moves(phase: ContactPhase, rows: ContactRows, k: int, along: Array) -> bool:
     """Whether the surfaces and what sticks let the k-th closed contact move, at no force now."""
     force, held = rows.jacobian[phase.tangents[k]].T @ along, rows.jacobian[phase.constrained]
-    system = KKT(rows.mass, held, redundant=phase.redundant)
+    soft = rows.soft(phase.constrained)
+    system = KKT(rows.mass, held, redundant=phase.redundant, compliance=soft)
     moved, _ = system.solve(force, np.zeros(len(held)))
     return bool(force @ moved > RANK * (force @ system.by_mass(force)))
 

@@ -115,8 +115,12 @@ class ContactPlace(NamedTuple):
     axis: Array | None
 
 
-def checked_contacts(robot: Robot, contacts: Iterable[Contact]) -> tuple[Contact, ...]:
+def checked_contacts(
+    robot: Robot, contacts: Iterable[Contact], *, may_be_none: bool = False
+) -> tuple[Contact, ...]:
     """The contacts, which have different names and join different bodies of the robot.
+
+    may_be_none: whether there may be no contact at all.
 
     Raises `InputError` for anything else, `UnknownNameError` for a frame that the robot lacks.
     """
@@ -133,9 +137,14 @@ def checked_contacts(robot: Robot, contacts: Iterable[Contact]) -> tuple[Contact
                 f"contact {contact.name!r} must join two bodies that move against each other, but "
                 f"its point in {contact.frame!r} and its surface in {contact.body!r} belong to one"
             )
-    names = [contact.name for contact in found]
-    if not names:
+    if not found and not may_be_none:
         raise InputError("contacts must have at least one contact")
+    check_names(found)
+    return found
+
+
+def check_names(contacts: Iterable[Any]) -> None:
+    """Raise `InputError` for contacts of which two have one name."""
+    names = [contact.name for contact in contacts]
     if len(set(names)) != len(names):
         raise InputError(f"contact names must differ, got {names}")
-    return found

@@ -33,6 +33,13 @@ from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
 
 _LOOKS = 3
+_SHAPES: dict[str, tuple[int, ...]] = {
+    "distance": (),
+    "normal": (3,),
+    "curvature": (3, 3),
+    "curvature_along": (3, 3),
+}
+"""Shapes of what the methods of a `Surface` return for each point."""
 _BEYOND = 1e-8
 """In m: how far beyond a border the next piece is looked at; edges of `Stairs` are 1e-9 m wide."""
 
@@ -71,7 +78,8 @@ class ContactSet:
     """Contacts of a robot with their names resolved to joints.
 
     `owner` (r,) is the contact of each row, `tangents` the rows of each contact's tangents.
-    `moved_trees` (c, k) tells which of the robot's k kinematic trees move each contact.
+    `moved_trees` (c, k) tells which of the robot's k kinematic trees move each contact. `loads`
+    (c,) are the constant forces that press contacts, 0 where the motion decides about the force.
     """
 
     def __init__(self, robot: Robot, contacts: Sequence[Contact]) -> None:
@@ -80,20 +88,23 @@ class ContactSet:
         bodies = [robot.frame(contact.body) for contact in contacts]
         joint_a = [frame.joint for frame in points]
         joint_b = [frame.joint for frame in bodies]
-        self.joints = sorted({*joint_a, *joint_b})
-        self._a = np.array([self.joints.index(j) for j in joint_a])
-        self._b = np.array([self.joints.index(j) for j in joint_b])
+        # There may be no contacts; the world then stands for their bodies.
+        self.joints = sorted({*joint_a, *joint_b}) or [0]
+        self._a = np.array([self.joints.index(j) for j in joint_a], dtype=np.intp)
+        self._b = np.array([self.joints.index(j) for j in joint_b], dtype=np.intp)
         at_points = [
             _pose(np.eye(3), f.position + f.rotation @ contact.offset)
             for f, contact in zip(points, contacts, strict=True)
         ]
         at_surfaces = [_pose(frame.rotation, frame.position) for frame in bodies]
-        self._local = np.array(at_points + at_surfaces)
+        self._local = np.array(at_points + at_surfaces).reshape(-1, 4, 4)
         self._radius = np.array([contact.radius for contact in contacts])
         self._both = np.concatenate((self._a, self._b))
-        self._support_a = np.array([robot.supporting(j) for j in joint_a])
-        self._sign = self._support_a - np.array([robot.supporting(j) for j in joint_b])
-        self.moved_trees = _moved_trees(robot, self._sign)
+        self._support_a = np.array([robot.supporting(j) for j in joint_a]).reshape(-1, robot.nv)
+        moved_surfaces = np.array([robot.supporting(j) for j in joint_b])
+        self._sign = self._support_a - moved_surfaces.reshape(-1, robot.nv)
+        self.moved_trees = moved_trees(robot, self._sign)
+        self.loads = np.zeros(len(contacts))
         self._each = tuple(contact.surface for contact in contacts)
         self._piecewise = {
             i: surface
@@ -383,6 +394,8 @@ class ContactSet:
 
     def _on_surfaces(self, what: str, *arguments: Array) -> Array:
         """A method of each contact's surface at its point."""
+        if not self._surfaces:
+            return np.zeros((0, *_SHAPES[what]))
         if len(self._surfaces) == 1:
             return np.asarray(getattr(self._surfaces[0][0], what)(*arguments))
         parts = [
@@ -459,7 +472,7 @@ class ContactSet:
         return rate, world @ relative, rate_q
 
 
-def _moved_trees(robot: Robot, moves: Array) -> NDArray[np.bool_]:
+def moved_trees(robot: Robot, moves: Array) -> NDArray[np.bool_]:
     """Return which kinematic trees of a robot move each contact, (c, k).
 
     Two velocities belong to one tree if a chain of bodies connects them: M^-1 is block-diagonal in

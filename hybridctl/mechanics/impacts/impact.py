@@ -116,11 +116,21 @@ def impact_of(
     plastic: bool | frozenset[int] = False,
     on_several: OnSeveral | None = None,
 ) -> ImpactResult:
-    """The result of `impact` where the terms at (q, v) are known, in arrays that last.
+    """Return the result of `impact` where the terms at (q, v) are known.
 
-    plastic: whether contacts do not rebound, or which of them. on_several: that of the dynamics.
+    A contact that a constant force presses has no impulse: it sticks or slips afterwards as its
+    velocity says.
+
+    Args:
+        dynamics: Of the robot with its contacts.
+        v: Velocity (nv,) before the impact.
+        at: Contacts that take part; those with a constant force are left out.
+        terms: At (q, v), in arrays that last.
+        plastic: Whether contacts do not rebound, or which of them.
+        on_several: What becomes of several solutions; None for what the dynamics says.
     """
     count, each = len(dynamics.contacts), enumerate(dynamics.contacts)
+    at = tuple(i for i in at if i not in dynamics.pressed)
     touching = tuple(OPEN if i not in at else STICK if c.rough else CLOSED for i, c in each)
     phase = dynamics.phase(touching)
     mass, rows, closed = terms.mass, terms.jacobian[phase.all_rows], phase.places
@@ -142,6 +152,10 @@ def impact_of(
         states[i] = state
         slip = [(bounces if state == STICK else rates)[r] for r in phase.tangents[j].tolist()]
         modes[i] = mode_by_velocity(rates[j] if state == OPEN else bounces[j], slip)
+    for i in dynamics.pressed:
+        modes[i] = mode_by_velocity(
+            0.0, (terms.jacobian[dynamics.all.tangents[i]] @ after).tolist()
+        )
     result = ImpactResult(
         after,
         impulses,
@@ -199,14 +213,15 @@ def settle(
     mass, rows = terms.mass, terms.jacobian
     states = [OPEN] * len(dynamics.contacts)
     for i in at:
-        states[i] = STICK if first.modes[i] == STICK else CLOSED
+        if i not in dynamics.pressed:
+            states[i] = STICK if first.modes[i] == STICK else CLOSED
     phase = dynamics.phase(tuple(states))
     held = rows[phase.all_rows[phase.constrained]]
     after, rest = KKT(mass, held).solve(mass @ first.velocity_after, np.zeros(len(held)))
     normal, tangential = phase.spread(phase.along_rows(rest))
     impulses, friction = first.impulses.copy(), first.friction_impulses.copy()
-    impulses[list(at)] += normal
-    friction[list(at)] += tangential
+    impulses[phase.places] += normal
+    friction[phase.places] += tangential
     modes = [
         mode_by_velocity(0.0, (rows[dynamics.all.tangents[i]] @ after).tolist())
         if i in at

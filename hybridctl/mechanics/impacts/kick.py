@@ -15,6 +15,7 @@ import numpy as np
 
 from hybridctl.checks import Array
 from hybridctl.errors import GuardViolatedError
+from hybridctl.mechanics.contacts.joint_contacts import gap_unit
 from hybridctl.mechanics.coulomb.contact_states import OPEN, Modes
 from hybridctl.mechanics.impacts.impact import impact_of, mode_by_velocity
 from hybridctl.mechanics.modes.contact_mode import OFF_MODE
@@ -48,13 +49,20 @@ def kicked(
     """The state x just after a blow on a body; see `ContactSystem.kick`."""
     q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
     terms = dynamics.kept_values(q, v)
-    touching = tuple(i for i, mode in enumerate(_proposed(dynamics, terms)) if mode != OPEN)
+    proposed = enumerate(_proposed(dynamics, terms))
+    touching = tuple(i for i, mode in proposed if mode != OPEN and i not in dynamics.pressed)
     push = dynamics.robot.point_jacobian(q, body, at).T @ impulse
     free = v + np.linalg.solve(terms.mass, push)
-    if not touching:
-        count = len(dynamics.contacts)
-        return Kick((OPEN,) * count, np.concatenate((q, free)), np.zeros(count))
     struck = terms._replace(rates=terms.jacobian @ free)
+    if not touching:
+        slipping = [
+            mode_by_velocity(0.0, struck.rates[dynamics.all.tangents[i]].tolist())
+            if i in dynamics.pressed
+            else OPEN
+            for i in range(len(dynamics.contacts))
+        ]
+        modes = select_modes(dynamics, q, free, u, tuple(slipping))
+        return Kick(modes, np.concatenate((q, free)), np.zeros(len(modes)))
     hit = impact_of(dynamics, free, touching, struck, plastic=True)
     modes = select_modes(dynamics, q, hit.velocity_after, u, hit.modes)
     return Kick(modes, np.concatenate((q, hit.velocity_after)), hit.impulses)
@@ -75,18 +83,19 @@ def _proposed(dynamics: ContactDynamics, terms: TermValues) -> Modes:
     """
     modes: list[str] = []
     for i, contact in enumerate(dynamics.contacts):
-        gap, rate = float(terms.gaps[i]), float(terms.rates[i])
+        gap, rate, unit = float(terms.gaps[i]), float(terms.rates[i]), gap_unit(contact)
         if gap > TOUCHING_GAP or (gap >= 0.0 and abs(rate) > OFF_MODE):
             modes.append(OPEN)
         elif gap < -OFF_MODE:
             raise GuardViolatedError(
-                f"x is inside the surface of contact {contact.name!r}: its gap is {gap:.6g} m and "
-                "must not be negative"
+                f"x is inside the surface of contact {contact.name!r}: its gap is {gap:.6g} "
+                f"{unit} and must not be negative"
             )
         elif rate < -OFF_MODE:
             raise GuardViolatedError(
-                f"x is just before an impact: the gap of contact {contact.name!r} is {gap:.6g} m, "
-                f"its rate {rate:.6g} m/s; begin above the surface, in a mode where it is open"
+                f"x is just before an impact: the gap of contact {contact.name!r} is {gap:.6g} "
+                f"{unit}, its rate {rate:.6g} {unit}/s; begin above the surface, in a mode where "
+                "it is open"
             )
         else:
             slip = terms.rates[dynamics.all.tangents[i]].tolist()

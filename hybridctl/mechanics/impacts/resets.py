@@ -110,8 +110,9 @@ class ContactEdges:
         fall = terms.drift + terms.jacobian @ dynamics.robot.free_acceleration(q, v, u)
         each = zip(terms.gaps.tolist(), terms.rates[:count].tolist(), fall.tolist(), strict=False)
         length = min([_LONGEST, *(_reaches(BRIDGED + gap, rate, a) for gap, rate, a in each)])
-        flying = (OPEN,) * count
-        taken_up = _BridgeEnd(dynamics, frozenset(dynamics.phase(self.modes).closed), flying)
+        flying = tuple(mode if i in dynamics.pressed else OPEN for i, mode in enumerate(self.modes))
+        closed = frozenset(dynamics.phase(self.modes).solid_contacts)
+        taken_up = _BridgeEnd(dynamics, closed, flying)
         return Bridge(flying, max(length, _SHORTEST), Edge(taken_up))
 
     def _named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
@@ -289,7 +290,8 @@ class _BridgeEnd(_ImpactReset):
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         dynamics, (q, v) = self.dynamics, self._parts(x)
         terms = dynamics.kept_values(q, v)
-        at = tuple(np.flatnonzero(terms.gaps <= TOUCHING).tolist())
+        near = np.flatnonzero(terms.gaps <= TOUCHING).tolist()
+        at = tuple(i for i in near if i not in dynamics.pressed)
         if not at:
             return Jump(x, self.modes, np.zeros(len(self.modes)))
         touching = tuple(CLOSED if i in at else OPEN for i in range(len(self.modes)))

@@ -150,7 +150,8 @@ def _impulses(
     rows = dynamics.rows(phase, q, v, np.zeros(dynamics.robot.nu))
     directions, _ = sliding_directions(phase, rows)
     constrained = rows.jacobian[phase.constrained]
-    return KKT(rows.mass, constrained, rows.jacobian.T @ phase.mix(directions)), constrained
+    force, soft = rows.jacobian.T @ phase.mix(directions), rows.soft(phase.constrained)
+    return KKT(rows.mass, constrained, force, compliance=soft), constrained
 
 
 def _sliding_of(dynamics: ContactDynamics, phase: ContactPhase, contacts: Sequence[int]) -> Array:

@@ -5,6 +5,9 @@ r"""Equations of motion and constraints together, factorised once for all right-
     \begin{bmatrix} a \\ \lambda \end{bmatrix} = \begin{bmatrix} b \\ c \end{bmatrix}
     \quad\text{by}\quad G \lambda = c - C M^{-1} b, \quad G = C M^{-1} F.
 
+A constraint may be soft, :math:`C a + D \lambda = c` with D diagonal: then G = C M^-1 F + D. The
+constant force N that presses a contact is such a row, with C = 0 and c = D N.
+
 The same system serves accelerations and forces, velocities and impulses, and the derivatives of
 both by state, input and parameters.
 """
@@ -26,7 +29,8 @@ class KKT:
     F = C^T by default, without sliding friction; otherwise G is not symmetric. Where contacts are
     `redundant` it is singular, by its condition number as LAPACK estimates it, unless that is known
     before. Forces are then those with G lambda = c and the least sum of lambda_i^2 / weights_i,
-    where `weights` (k,) are positive, by default one; see `sharing`.
+    where `weights` (k,) are positive, by default one; see `sharing`. compliance (k,): the diagonal
+    of D, None for zero.
     """
 
     def __init__(
@@ -37,8 +41,10 @@ class KKT:
         weights: Array | None = None,
         *,
         redundant: bool = False,
+        compliance: Array | None = None,
     ) -> None:
         self._root, _ = dpotrf(mass.T, lower=1)  # as LAPACK stores it
+        self._compliance = compliance
         self.constraint = constraint
         self._prepared(force, weights, redundant)
 
@@ -47,6 +53,8 @@ class KKT:
         self._symmetric = force is None
         self.push: Array = self.by_mass(self.constraint.T if force is None else force)
         self.response: Array = self.push.T.dot(self.constraint.T).T
+        if self._compliance is not None:
+            np.einsum("ii->i", self.response)[:] += self._compliance
         self.redundant = redundant or self._singular()
         self._weights = weights
         return self
@@ -77,6 +85,7 @@ class KKT:
         """The equations in which forces push along the constraints, F = C^T."""
         other = object.__new__(KKT)
         other._root, other.constraint = self._root, self.constraint
+        other._compliance = self._compliance
         return other._prepared(None, None, self.redundant)
 
     @property

@@ -91,7 +91,8 @@ class ContactMode(ModeModel):
         if self.phase.closed:
             self.selects = True
             self.steady_pace = None if self.phase.spatial else Pace(self._decay)
-            self.project, self.held = self._projected, self._held()
+            if len(self.phase.solid):
+                self.project, self.held = self._projected, self._held()
 
     def __reduce__(self) -> tuple[type[ContactMode], tuple[ContactDynamics, Modes, Space]]:
         return type(self), (self.dynamics, self.modes, self.space)
@@ -153,12 +154,16 @@ class ContactMode(ModeModel):
         """What `contact_system` says, in arrays that last."""
         dynamics, now = self.dynamics, point.contact
         joints = range(1, len(dynamics.robot.joint_names) + 1)
+        touching = len(now.forces) - len(dynamics.pressed)
+        places = dynamics.all.in_world(point.q, now.forces, now.friction)[0]
+        rubbing = {"joint_friction": now.friction[touching:, 0]} if dynamics.pressed else {}
         return {
-            "gap": now.gaps,
-            "normal_force": now.forces,
-            "friction_force": now.friction,
-            "slip_velocity": now.slip,
-            "contact_position": dynamics.all.in_world(point.q, now.forces, now.friction)[0],
+            "gap": now.gaps[:touching],
+            "normal_force": now.forces[:touching],
+            "friction_force": now.friction[:touching],
+            "slip_velocity": now.slip[:touching],
+            "contact_position": places[:touching],
+            **rubbing,
             "joint_position": dynamics.robot.poses(point.q, joints)[:, :3, 3],
             "energy": np.array(dynamics.robot.energy(point.q, point.v)),
             "momentum": dynamics.robot.momentum(point.q, point.v),
@@ -183,20 +188,20 @@ class ContactMode(ModeModel):
 
     def _held(self) -> Held:
         """What is held: closed contacts stay on their surface, and sticking ones stand."""
-        phase = self.phase
-        names = [self.dynamics.contacts[i].name for i in phase.closed]
+        phase, contacts = self.phase, self.dynamics.contacts
+        names = [contacts[i].name for i in phase.solid_contacts]
         gaps = [f"the gap of contact {name!r}" for name in names]
         rates = [f"the normal speed of contact {name!r}" for name in names]
         slips = [
-            f"the sliding speed of contact {names[k]!r}"
+            f"the sliding speed of contact {contacts[phase.closed[k]].name!r}"
             for k in phase.owner[phase.sticking].tolist()
         ]
         count = len(names)
         return Held(
             (*gaps, *rates, *slips),
             self._residuals,
-            np.full(count + len(phase.constrained), OFF_MODE),
-            ("m",) * count + ("m/s",) * len(phase.constrained),
+            np.full(count + len(phase.solid), OFF_MODE),
+            ("m",) * count + ("m/s",) * len(phase.solid),
             jacobian=self._residuals_jacobian,
             decay=self.dynamics.stabilization,
         )
@@ -206,15 +211,15 @@ class ContactMode(ModeModel):
         n = self.dynamics.robot.nq
         now = self.dynamics.terms.values(x[:n], x[n:], np.zeros(self.nu))
         gaps = self.dynamics.all.piece_gaps(x[:n], now.gaps)
-        return np.concatenate((gaps[list(self.phase.closed)], now.rates[self.phase.held_rows]))
+        return np.concatenate((gaps[self.phase.solid_contacts], now.rates[self.phase.solid_rows]))
 
     def _residuals_jacobian(self, x: Array) -> Array:
         """The derivatives of the residuals by the state, (k + m, 2 nv)."""
         phase, (n, nv) = self.phase, (self.dynamics.robot.nq, self.dynamics.robot.nv)
         rates = self.dynamics.rate_derivatives(x[:n], x[n:])
-        gaps = np.zeros((len(phase.closed), 2 * nv))
-        gaps[:, :nv] = rates[list(phase.closed), nv:]
-        return np.concatenate((gaps, rates[phase.held_rows]))
+        gaps = np.zeros((len(phase.solid_contacts), 2 * nv))
+        gaps[:, :nv] = rates[phase.solid_contacts, nv:]
+        return np.concatenate((gaps, rates[phase.solid_rows]))
 
     def _projected(self, x: Array) -> Array:
         """The state nearby with closed contacts closed and sticking ones at rest."""

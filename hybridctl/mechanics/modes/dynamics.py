@@ -18,6 +18,7 @@ from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrf, dpotri
 
 from hybridctl.checks import Array, member, number
 from hybridctl.errors import InputError, NoContactSolutionError
@@ -36,8 +37,10 @@ from hybridctl.mechanics.constrained.phase import ContactPhase
 from hybridctl.mechanics.constrained.sliding import steered_derivatives, turned_by_loads
 from hybridctl.mechanics.constrained.standstill import settled
 from hybridctl.mechanics.constrained.tolerances import CONSISTENT
-from hybridctl.mechanics.contacts.contact import Contact, checked_contacts
+from hybridctl.mechanics.contacts.contact import Contact, check_names, checked_contacts
 from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointContact
+from hybridctl.mechanics.contacts.joint_rows import JointContactSet
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
@@ -46,6 +49,7 @@ from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.mechanics.terms.generated import GeneratedTerms
+from hybridctl.mechanics.terms.joint_terms import JointTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
 
 ON_SURFACE = 1e-11
@@ -79,6 +83,9 @@ class ContactDynamics:
 
     on_several: what becomes of an impact after which several velocities obey the law: see `impact`.
 
+    joints: contacts of joints (see `joint_contacts`), which follow the others. Modes with these are
+    not compiled; at least one contact of either kind is needed.
+
     Raises what `checked_contacts` raises.
     """
 
@@ -90,9 +97,12 @@ class ContactDynamics:
         stabilization: float = STABILIZATION,
         terms: TermsChoice = "auto",
         on_several: OnSeveral = "raise",
+        joints: Sequence[JointContact] = (),
     ) -> None:
         self.robot = robot
-        self.contacts = checked_contacts(robot, contacts)
+        in_space = checked_contacts(robot, contacts, may_be_none=bool(joints))
+        self.contacts: tuple[AnyContact, ...] = (*in_space, *joints)
+        check_names(self.contacts)
         self.stabilization = number("stabilization", stabilization, at_least=0.0)
         self.on_several = member("on_several", on_several, get_args(OnSeveral))
         self.expected: frozenset[Modes] = frozenset()
@@ -102,7 +112,10 @@ class ContactDynamics:
         self.static_friction = np.array(
             [contact.static_friction for contact in self.contacts], dtype=np.float64
         )
-        self.all = ContactSet(robot, self.contacts)
+        self.all: ContactSet = (
+            JointContactSet(robot, in_space, joints) if joints else ContactSet(robot, in_space)
+        )
+        self.pressed: tuple[int, ...] = tuple(np.flatnonzero(self.all.loads).tolist())
         each = [self.contacts[i] for i in self.all.owner]
         normal = np.arange(len(each)) < len(self.contacts)
         tangential = [contact.tangential_restitution for contact in each]
@@ -124,13 +137,21 @@ class ContactDynamics:
     @property
     def has_expressions(self) -> bool:
         """Whether the equations can be written as expressions, see `mode_expressions`."""
-        known = all(isinstance(contact.surface, ExpressedSurface) for contact in self.contacts)
+        known = all(
+            isinstance(contact, Contact) and isinstance(contact.surface, ExpressedSurface)
+            for contact in self.contacts
+        )
         return known and self.robot.nv <= MOST_EXPRESSED
 
     @property
     def compiles_modes(self) -> bool:
         """Whether field, guards and steps of each mode are generated functions."""
         return isinstance(self.terms, GeneratedTerms) and self.robot.nv <= _COMPILED
+
+    @property
+    def force_scales(self) -> Array:
+        """Sizes (c,) of contact forces: the robot's weight, or the limit of dry friction."""
+        return np.where(self.all.loads > 0.0, self.all.loads, self.robot.weight)
 
     # Kinematics of all contacts
 
@@ -182,7 +203,7 @@ class ContactDynamics:
         if known is None:
             bodies = list(zip(self.all.joint_a, self.all.joint_b, strict=True))
             coefficients = self.friction, self.static_friction
-            made = ContactPhase(self.all.tangents, *coefficients, modes, bodies)
+            made = ContactPhase(self.all.tangents, *coefficients, modes, bodies, self.all.loads)
             known = self._phases.setdefault(modes, made)
         return known
 
@@ -238,7 +259,30 @@ class ContactDynamics:
         """Return the rows of a phase; residuals decay as `stabilization` says."""
         if self.stabilization:
             values = values._replace(gaps=self.all.piece_gaps(q, values.gaps))
-        return _closed_rows(phase, values, self.stabilization)
+        rows = _closed_rows(phase, values, self.stabilization)
+        if not len(phase.pressed):
+            return rows
+        soft = self.soft_rows(phase, rows.mass)
+        return rows._replace(compliance=soft, target=rows.target + soft * phase.loads)
+
+    def soft_rows(self, phase: ContactPhase, mass: Array) -> Array:
+        """Return the compliance D of the rows of a phase, (r,), zero for rows of no soft contact.
+
+        The normal row D f = D N of a pressed contact makes its force f the load N, whatever D is.
+        D is large enough that friction of joints never hides that a solution of Coulomb's law is
+        unique: `coulomb.uniqueness` compares D with the response of the tangents, whose norm for n
+        joints is at most n times the largest diagonal entry of the scaled response.
+
+        Args:
+            phase: A phase with pressed contacts.
+            mass: Mass matrix (nv, nv).
+        """
+        assert isinstance(self.all, JointContactSet)
+        velocities = self.all.pressed_velocities[phase.pressed_contacts]
+        inverse, _ = dpotri(dpotrf(mass, lower=1)[0], lower=1)
+        soft = np.zeros(len(phase.owner))
+        soft[phase.pressed] = max(1.0, 0.5 * len(velocities)) * inverse.diagonal()[velocities]
+        return soft
 
     def solve(self, phase: ContactPhase, q: Array, v: Array, u: Array) -> Solution:
         """The equations of a phase with at least one closed contact; see `equations.solve`."""
@@ -246,7 +290,7 @@ class ContactDynamics:
 
     def problem(self, phase: ContactPhase, rows: ContactRows) -> CoulombProblem:
         """Coulomb's law for the accelerations of the closed contacts of a phase."""
-        kkt = KKT(rows.mass, rows.jacobian)
+        kkt = KKT(rows.mass, rows.jacobian, compliance=rows.compliance)
         return problem(phase, rows, phase.friction, kkt)
 
     def projected(self, phase: ContactPhase, q: Array, v: Array) -> tuple[Array, Array]:
@@ -256,11 +300,13 @@ class ContactDynamics:
         Raises `NoContactSolutionError` where gaps do not close.
         """
         robot, none = self.robot, np.zeros(self.robot.nu)
-        closed, held = list(phase.closed), phase.held_rows
+        closed, held = phase.solid_contacts, phase.solid_rows
+        if not len(held):
+            return q, v
         for _ in range(_PROJECTIONS):
             now = self.terms.values(q, v, none)
             gap = self.all.piece_gaps(q, now.gaps)[closed]
-            if np.abs(gap).max() <= ON_SURFACE:
+            if np.abs(gap).max(initial=0.0) <= ON_SURFACE:
                 rows = now.jacobian[held]
                 system = KKT(now.mass, rows)
                 return q, v - system.push @ system.forces(now.rates[held])
@@ -280,8 +326,9 @@ class ContactDynamics:
         of all constrained rows.
         """
         nv, jacobian, mass = self.robot.nv, self.all.jacobian(q), self.robot.mass_matrix(q)
-        normals, held = jacobian[list(phase.closed)], phase.held_rows
-        off = np.where(np.isin(phase.closed, contacts), -1.0, 0.0)[:, None] * normals
+        closed, held = phase.solid_contacts, phase.solid_rows
+        normals = jacobian[closed]
+        off = np.where(np.isin(closed, contacts), -1.0, 0.0)[:, None] * normals
         moved = np.eye(2 * nv)
         moved[:nv, :nv] += KKT(mass, normals).solve(np.zeros((nv, nv)), off)[0]
         rates_z = self.rate_derivatives(q, v)[held] @ moved
@@ -406,6 +453,8 @@ def _closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) 
 
 def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:
     """The terms asked for; "auto" generates those of small robots, and what sweeps are slow at."""
+    if isinstance(rows, JointContactSet):
+        return JointTerms(_chosen(choice, robot, rows.in_space), rows)
     ground = rows.on_ground() if robot.nv > 1 else None
     by_sweeps = ground is not None and robot.nv > _COMPILED
     asked = choice in ("generated", "native")

@@ -14,7 +14,7 @@ from hybridctl.hybrid.mode import GuardJacobian
 from hybridctl.mechanics.constrained.equations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of
 from hybridctl.mechanics.constrained.tolerances import JAMMED, ON_CONE, STANDSTILL, STOPPED
-from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.joint_contacts import AnyContact
 from hybridctl.mechanics.coulomb.contact_states import (
     OPEN,
     SLIP,
@@ -49,7 +49,7 @@ class ContactGuard(NamedTuple):
     kind: Kind
     sign: float = 0.0
 
-    def name(self, contacts: Sequence[Contact]) -> str:
+    def name(self, contacts: Sequence[AnyContact]) -> str:
         """The guard's name, in print and in the mode graph."""
         if self.kind == "jams":
             return "sliding jams"
@@ -103,9 +103,12 @@ class ContactGuards:
 
     @property
     def scales(self) -> Array:
-        """Sizes that tolerances of the guards are relative to: 1 m, 1 m/s, the robot's weight."""
-        weight = self.dynamics.robot.weight
-        return np.array([weight if guard.kind in _FORCES else 1.0 for guard in self.guards])
+        """Sizes that tolerances of the guards are relative to.
+
+        They are 1 m, 1 m/s, the robot's weight, and for dry friction of joints its limit.
+        """
+        sizes = self.dynamics.force_scales.tolist()
+        return np.array([sizes[g.contact] if g.kind in _FORCES else 1.0 for g in self.guards])
 
     @cached_property
     def _forces(self) -> list[int]:
@@ -253,7 +256,7 @@ class ContactGuards:
         return weights
 
 
-def closing_guards(contacts: Sequence[Contact]) -> tuple[str, ...]:
+def closing_guards(contacts: Sequence[AnyContact]) -> tuple[str, ...]:
     """The guards at which contacts close: their gaps, in m."""
     return tuple(ContactGuard(i, "closes").name(contacts) for i in range(len(contacts)))
 
@@ -263,7 +266,8 @@ def _guards(dynamics: ContactDynamics, modes: Modes) -> Iterator[ContactGuard]:
         if mode == OPEN:
             yield ContactGuard(i, "closes")
             continue
-        yield ContactGuard(i, "opens")
+        if i not in dynamics.pressed:
+            yield ContactGuard(i, "opens")
         if mode == STICK and len(dynamics.all.tangents[i]) == 1:
             yield ContactGuard(i, "slips", 1.0)
             yield ContactGuard(i, "slips", -1.0)

@@ -38,7 +38,8 @@ from hybridctl.mechanics.terms.contact_terms import Terms
 
 def can_jam(phase: ContactPhase) -> bool:
     """Whether friction of sliding contacts acts in this mode."""
-    return any(slide.friction > 0.0 for slide in phase.sliding)
+    slides = {slide.contact for slide in phase.sliding if slide.friction > 0.0}
+    return not slides.issubset(phase.pressed.tolist())  # constant forces do not grow
 
 
 class _Response(NamedTuple):
@@ -111,7 +112,8 @@ def _response(now: Solution) -> _Response:
     friction: Array = now.mix[:, sliding].copy()  # Delta
     friction[sliding, range(len(sliding))] = 0.0
     constraint = now.rows.jacobian[phase.constrained]
-    even = KKT(now.rows.mass, constraint, redundant=phase.redundant)
+    soft = now.rows.soft(phase.constrained)
+    even = KKT(now.rows.mass, constraint, redundant=phase.redundant, compliance=soft)
     picks = np.eye(len(constraint))[:, sliding]
     motions, x = even.solve(-now.rows.jacobian.T @ friction, np.zeros_like(picks))
     own, one = x[sliding], np.eye(len(sliding))

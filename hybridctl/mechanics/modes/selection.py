@@ -109,9 +109,11 @@ def _let_go(
     point, result = dynamics.acceleration(q, v, u, found), list(found)
     limits = dynamics.static_friction * point.forces
     slack = limits - np.linalg.norm(point.friction, axis=1)
-    near = _TOLERANCE * max(dynamics.robot.weight, float(np.abs(point.forces).max()))
+    near = _force_tolerances(dynamics, point)
     for i, mode in enumerate(found):
-        if mode == STICK and (i in wanted or slack[i] <= near):
+        if not point.friction[i].any():
+            continue  # an input that jumps later than its guard was found leaves no direction
+        if mode == STICK and (i in wanted or slack[i] <= near[i]):
             tangents = len(dynamics.all.tangents[i])
             result[i] = default_slip(tangents, -point.friction[i])
     sliding = tuple(result)
@@ -136,10 +138,11 @@ def is_consistent(dynamics: ContactDynamics, point: ContactAcceleration, modes: 
         return False
     rows = point.solution.rows
     relative = rows.jacobian @ point.acceleration - rows.target
-    scale = _TOLERANCE * max(dynamics.robot.weight, float(np.abs(point.forces).max()))
+    scales = _force_tolerances(dynamics, point)
     fast = _TOLERANCE * max(1.0, float(np.abs(relative).max(initial=0.0)))
     for k, i in enumerate(phase.closed):
         slip, change = rows.rates[phase.tangents[k]], relative[phase.tangents[k]]
+        scale = scales[i]
         if point.forces[i] < -scale:
             return False
         if modes[i] == STICK:
@@ -157,6 +160,16 @@ def is_consistent(dynamics: ContactDynamics, point: ContactAcceleration, modes: 
         elif modes[i] in SLIPS and SLIPS[modes[i]] * float(slip.sum()) < 0.0:
             return False
     return True
+
+
+def _force_tolerances(dynamics: ContactDynamics, point: ContactAcceleration) -> list[float]:
+    """Return how much of the force of each contact is negligible, in N or N m."""
+    largest = float(np.abs(point.forces).max())
+    if not dynamics.pressed:
+        return [_TOLERANCE * max(dynamics.robot.weight, largest)] * len(point.forces)
+    sizes = np.where(dynamics.all.loads > 0.0, dynamics.all.loads, largest)
+    tolerances: list[float] = (_TOLERANCE * np.maximum(dynamics.force_scales, sizes)).tolist()
+    return tolerances
 
 
 def _check_unique(problem: CoulombProblem) -> None:

@@ -1,15 +1,17 @@
 """Limits of joint positions: which coordinates a robot description does not allow.
 
-Limits are no part of the dynamics: a joint moves past them (see `mechanics.impacts.stops`). A start
-beyond them is a mistake more often than not, such as degrees for radians.
+Limits of positions are no part of the dynamics, unless `contact_system` makes stops of them. A
+start beyond them is a mistake more often than not, such as degrees for radians.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hybridctl.checks import Array, counted
 from hybridctl.errors import JointLimitWarning
@@ -20,6 +22,8 @@ _BEYOND = 2e-3
 """Excess in rad or m that is not reported: descriptions have 3.14 for pi."""
 _UNLIMITED = 1e6
 """Size in rad or m from which on a number is no limit: Pinocchio has the largest float for none."""
+_UNLIMITED_EFFORT = 1e9
+"""Effort in N m or N from which on a number is no limit: Pinocchio has a huge one for none."""
 _LISTED = 3
 """Number of joints that a message describes; the others are counted."""
 
@@ -101,6 +105,21 @@ def joint_limits(model: Any, joints: JointIndices) -> dict[str, JointLimit]:
         upper = upper if upper < _UNLIMITED else math.inf
         found[name] = JointLimit(name, i, labels[i].endswith("[rad]"), lower, upper)
     return found
+
+
+def motor_efforts(model: Any, velocities: Sequence[int]) -> Array:
+    """Return the limits of motors, (nu,) in N m or N, read-only; inf where there is none.
+
+    Files often have an effort of 0 where it was never filled in: no motor could move anything.
+
+    Args:
+        model: The `pinocchio.Model`.
+        velocities: Index of the velocity that each motor drives.
+    """
+    given = np.array(model.upperEffortLimit, dtype=np.float64)[list(velocities)]
+    efforts = np.where((given > 0.0) & (given < _UNLIMITED_EFFORT), given, np.inf)
+    efforts.flags.writeable = False
+    return efforts
 
 
 def describe_excesses(limits: Iterable[JointLimit], q: Array) -> str:

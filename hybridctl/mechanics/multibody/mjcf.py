@@ -123,6 +123,7 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
             )
     model, places = _tree(compiled)
     _set_joint_parameters(compiled, model)
+    _set_dry_friction(compiled, model, ignore)
     springs = [k for k in range(compiled.njnt) if compiled.jnt_stiffness[k] > 0.0]
     if _is_disabled(compiled, "SPRING"):
         springs = []
@@ -274,10 +275,11 @@ def _lost_joint_forces(m: Any) -> Iterator[_Loss]:
     for k in range(m.njnt):
         name, d = _joint_name(m, k), int(m.jnt_dofadr[k])
         dofs = slice(d, d + {_FREE: 6, _BALL: 3}.get(int(m.jnt_type[k]), 1))
-        if m.dof_frictionloss[dofs].any() and not _is_disabled(m, "FRICTIONLOSS"):
-            loss = float(m.dof_frictionloss[dofs].max())
-            yield _Loss("frictionloss", name, f"a frictionloss of {loss:.6g} at joint {name!r}")
         several = m.jnt_type[k] in (_FREE, _BALL)
+        loss = float(m.dof_frictionloss[dofs].max())
+        if loss > 0.0 and several and not _is_disabled(m, "FRICTIONLOSS"):
+            reason = f"a frictionloss of {loss:.6g} at joint {name!r}, which is free or a ball"
+            yield _Loss("frictionloss", name, reason)
         if m.jnt_stiffness[k] > 0.0 and several and not _is_disabled(m, "SPRING"):
             yield _Loss("stiffness", name, f"a spring at joint {name!r}, which is free or a ball")
         # A slice of an empty array is empty: a version without the array has no such force.
@@ -423,8 +425,9 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
     joint they count with the square of the gear.
 
     The limit of effort of a hinge or slide, N m or N, is one number for both directions. It is the
-    sum of the force limits of its actuators, each times its gear, and at most the joint's own
-    (`actuatorfrcrange`). Of a range with two different bounds the larger one counts.
+    sum of the force limits of its actuators (`_largest_force`), each times its gear, and at most
+    the joint's own (`actuatorfrcrange`). Of a range with two different bounds the larger one
+    counts.
 
     Args:
         m: The `mujoco.MjModel`.
@@ -439,8 +442,7 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
             own = _array(m, name)
             values[d] += gear**2 * float(own[i].flat[0]) if own.size else 0.0
         # One actuator without a limit leaves the sum without one.
-        most = abs(gear) * float(np.abs(m.actuator_forcerange[i]).max())
-        force_sums[d] = force_sums.get(d, 0.0) + (most if m.actuator_forcelimited[i] else np.inf)
+        force_sums[d] = force_sums.get(d, 0.0) + abs(gear) * _largest_force(m, i)
     effort[list(force_sums)] = list(force_sums.values())
     if _is_disabled(m, "DAMPER"):
         damping[:] = 0.0
@@ -455,6 +457,41 @@ def _set_joint_parameters(m: Any, model: Any) -> None:
             if m.jnt_actfrclimited[k]:
                 effort[d] = min(effort[d], float(np.abs(m.jnt_actfrcrange[k]).max()))
             model.upperEffortLimit[v], model.lowerEffortLimit[v] = effort[d], -effort[d]
+
+
+def _largest_force(m: Any, i: int) -> float:
+    """Return the largest force of actuator i before its gear, inf without a limit.
+
+    The force of a motor, which is its control times a fixed gain, is limited by `ctrlrange` too.
+    """
+    mujoco, limits = load_mujoco(), [np.inf]
+    if m.actuator_forcelimited[i]:
+        limits.append(float(np.abs(m.actuator_forcerange[i]).max()))
+    is_motor = (
+        m.actuator_gaintype[i] == int(mujoco.mjtGain.mjGAIN_FIXED)
+        and m.actuator_biastype[i] == int(mujoco.mjtBias.mjBIAS_NONE)
+        and m.actuator_dyntype[i] == int(mujoco.mjtDyn.mjDYN_NONE)
+    )
+    if is_motor and m.actuator_ctrllimited[i]:
+        gain = abs(float(m.actuator_gainprm[i][0]))
+        limits.append(gain * float(np.abs(m.actuator_ctrlrange[i]).max()))
+    return min(limits)
+
+
+def _set_dry_friction(m: Any, model: Any, ignore: Collection[str]) -> None:
+    """Set the dry friction of hinges and slides of a Pinocchio model, N m or N.
+
+    Args:
+        m: The `mujoco.MjModel`.
+        model: The `pinocchio.Model` of `_tree`. Changed.
+        ignore: May name "frictionloss", or joints that are to have none.
+    """
+    if "frictionloss" in ignore or _is_disabled(m, "FRICTIONLOSS"):
+        return
+    for k in range(m.njnt):
+        if m.jnt_type[k] in (_SLIDE, _HINGE) and _joint_name(m, k) not in ignore:
+            loss, v = float(m.dof_frictionloss[int(m.jnt_dofadr[k])]), model.idx_vs[k + 1]
+            model.upperDryFrictionLimit[v], model.lowerDryFrictionLimit[v] = loss, -loss
 
 
 def _joint_actuators(m: Any) -> list[tuple[int, int]]:

@@ -28,13 +28,14 @@ from hybridctl.mechanics.multibody.bodies import (
     check_inertias,
     tree_of,
 )
+from hybridctl.mechanics.multibody.dry_friction import joint_friction
 from hybridctl.mechanics.multibody.joints import (
     CoordinateLabels,
     check_joints,
     coordinate_labels,
     motors,
 )
-from hybridctl.mechanics.multibody.limits import joint_limits, warn_of_posture
+from hybridctl.mechanics.multibody.limits import joint_limits, motor_efforts, warn_of_posture
 from hybridctl.mechanics.multibody.links import CollisionModel
 from hybridctl.mechanics.multibody.mjcf import read_mjcf
 from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, armature
@@ -77,7 +78,11 @@ class Robot:
     `resists`: whether there are springs or dampers.
     `source` is the URDF it was built from, a path or its text, or None. `keyframes` has the named
     configurations (nq,) of an MJCF file, and `collision` its shapes; {} and None without one.
-    `limits` has the `JointLimit` of joints of one degree of freedom, which the dynamics ignores.
+    `limits` has the `JointLimit` of joints of one degree of freedom, which the dynamics ignores
+    unless a `contact_system` is made with `joint_stops`. `friction` (nv,) is the dry friction of
+    joints in N m or N: a set-valued force, which `contact_system` adds and the methods below leave
+    out. `effort` (nu,) has the limits of the motors, N m or N, inf where the file gives none; a
+    URDF effort of 0 is none. Policies that take `limits` have these by default.
     `fixed_by_default` is a root link with mass that is fixed as `from_urdf` was given no root.
     """
 
@@ -90,6 +95,7 @@ class Robot:
         rest: Mapping[str, float] | None = None,
         damping: Mapping[str, float] | None = None,
         rotors: Mapping[str, Rotor] | None = None,
+        friction: Mapping[str, float] | None = None,
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> None:
         check_inertias(instance("model", model, pin.Model))
@@ -106,6 +112,7 @@ class Robot:
             (n, (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None) for n, j in joints
         )
         self.limits = joint_limits(self._model, self.joints)
+        self.friction = joint_friction(self._model, friction)
         self.armature = armature(model.armature, self.joints, rotors)
         self._model.armature = self.armature
         self._weightless = self._model.copy()
@@ -122,6 +129,7 @@ class Robot:
         self.actuation = np.zeros((self.nv, self.nu))
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
+        self.effort = motor_efforts(self._model, columns)
         masses = [float(inertia.mass) for inertia in self._model.inertias]
         mass, self.mass = sum(masses[1:]), sum(masses)
         self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
@@ -138,13 +146,15 @@ class Robot:
         rest: Mapping[str, float] | None = None,
         damping: Mapping[str, float] | None = None,
         rotors: Mapping[str, Rotor] | None = None,
+        friction: Mapping[str, float] | None = None,
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> Robot:
         """A robot from a URDF file or its text.
 
         root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns
         about y); by default fixed (see `contact_system`). actuated: joints with a motor, as for
-        `Robot`. stiffness, rest, damping: by joint name; damping left out is what the URDF says.
+        `Robot`. stiffness, rest, damping, friction: by joint name; damping and dry friction left
+        out are what the URDF says.
         rotors: of the motors, by joint name; URDF has no place for them.
 
         Raises `FileFormatError` for a file that is no URDF or has an `<inertial>` that is not read,
@@ -162,6 +172,7 @@ class Robot:
             rest=rest,
             damping=damping,
             rotors=rotors,
+            friction=friction,
             gravity=gravity,
         )
         robot.source = urdf
@@ -178,6 +189,7 @@ class Robot:
         rest: Mapping[str, float] | None = None,
         damping: Mapping[str, float] | None = None,
         rotors: Mapping[str, Rotor] | None = None,
+        friction: Mapping[str, float] | None = None,
         gravity: ArrayLike | None = None,
         ignore: Sequence[str] = (),
     ) -> Robot:
@@ -195,11 +207,12 @@ class Robot:
             rest: Of springs by joint name, rad or m, in place of the file's.
             damping: By joint name, N m s/rad or N s/m, in place of the file's.
             rotors: Of geared motors, by joint name, in place of the file's armature.
+            friction: Dry friction by joint name, N m or N, in place of the file's frictionloss.
             gravity: (3,), m/s^2. If None, that of the file.
             ignore: What of the file may be left out: "equality", "tendon", "flex", "fluid",
-                "muscle", "actuator" (on anything but a joint), "frictionloss", "stiffness" (of
-                balls and free joints), "nonlinear" (springs and dampers), "armature" (of a free
-                joint), "gravcomp", "plugin", or the name of one element.
+                "muscle", "actuator" (on anything but a joint), "frictionloss" (of any joint),
+                "stiffness" (of balls and free joints), "nonlinear" (springs and dampers),
+                "armature" (of a free joint), "gravcomp", "plugin", or the name of one element.
 
         Returns:
             The robot; `keyframes` has its configurations, with "qpos0" as that of the
@@ -219,6 +232,7 @@ class Robot:
             rest={**read.rest, **(rest or {})},
             damping=damping,
             rotors=rotors,
+            friction=friction,
             gravity=read.model.gravity.linear if gravity is None else gravity,
         )
         robot.keyframes, robot.collision = read.keyframes, read.collision
@@ -395,7 +409,7 @@ class Robot:
         return h + self.passive.torque(q, v) if self.resists else h
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
-        """The acceleration (nv,) with all contacts open."""
+        """The acceleration (nv,) with all contacts open, without dry friction of joints."""
         tau = self.actuation @ u - (self.passive.torque(q, v) if self.resists else 0.0)
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 

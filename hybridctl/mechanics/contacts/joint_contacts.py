@@ -1,0 +1,171 @@
+"""Contacts of joints: the stops at position limits, and the dry friction of a joint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from hybridctl.checks import mapping, number, quoted
+from hybridctl.errors import InputError
+from hybridctl.mechanics.contacts.contact import Contact
+
+if TYPE_CHECKING:
+    from hybridctl.mechanics.multibody.robot import Robot
+
+Side = Literal["lower", "upper"]
+JointStops: TypeAlias = bool | float | Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class JointStop:
+    """A unilateral contact that stops a joint of one degree of freedom at a position limit.
+
+    Its gap is the distance of the joint's coordinate from the limit, positive between the limits,
+    so that its force is the torque or force along the joint.
+
+    Attributes:
+        joint: Name of the joint.
+        side: Which limit it is.
+        limit: Position where the joint stops, rad or m.
+        turns: Whether the coordinate is an angle in rad, otherwise it is a length in m.
+        restitution: Newton's coefficient e in [0, 1].
+    """
+
+    joint: str
+    side: Side
+    limit: float
+    turns: bool
+    restitution: float = 0.0
+    friction = 0.0
+    static_friction = 0.0
+    tangential_restitution = 0.0
+    restitution_threshold = 0.0
+    rough = False
+    load = 0.0
+
+    @property
+    def name(self) -> str:
+        """Name of the contact, such as "elbow upper stop"."""
+        return f"{self.joint} {self.side} stop"
+
+    @property
+    def frame(self) -> str:
+        """Frame of the joint."""
+        return self.joint
+
+    @property
+    def sign(self) -> float:
+        """Derivative of the gap by the coordinate: 1 at a lower limit, -1 at an upper one."""
+        return 1.0 if self.side == "lower" else -1.0
+
+
+@dataclass(frozen=True)
+class JointFriction:
+    """The dry friction of a joint with one velocity, which may turn without end.
+
+    The joint sticks while the torque that holds it is at most `load`; it slips against that
+    torque. It is a contact with Coulomb friction of coefficient 1 that never opens, because it is
+    pressed with a constant force of size `load`. As that force is bounded, it takes no part in
+    impacts.
+
+    Attributes:
+        joint: Name of the joint.
+        load: Largest torque in N m, or force in N, of the friction; positive.
+        turns: Whether the joint turns, otherwise it slides.
+    """
+
+    joint: str
+    load: float
+    turns: bool
+    restitution = 0.0
+    friction = 1.0
+    static_friction = 1.0
+    tangential_restitution = 0.0
+    restitution_threshold = 0.0
+    rough = True
+
+    @property
+    def name(self) -> str:
+        """Name of the contact, such as "elbow friction"."""
+        return f"{self.joint} friction"
+
+    @property
+    def frame(self) -> str:
+        """Frame of the joint."""
+        return self.joint
+
+
+JointContact: TypeAlias = JointStop | JointFriction
+AnyContact: TypeAlias = Contact | JointContact
+
+
+def gap_unit(contact: AnyContact) -> str:
+    """Return the unit of the gap of a contact."""
+    return "rad" if isinstance(contact, JointStop) and contact.turns else "m"
+
+
+def force_unit(contact: AnyContact) -> str:
+    """Return the unit of the normal force of a contact."""
+    return "N m" if isinstance(contact, JointStop | JointFriction) and contact.turns else "N"
+
+
+def joint_contacts(
+    robot: Robot, joint_stops: JointStops, joint_friction: bool
+) -> tuple[JointContact, ...]:
+    """Return the stops of a robot and then its joints with dry friction, in the order of joints.
+
+    Args:
+        robot: The robot, with `limits` and `friction`.
+        joint_stops: Whether joints stop at their limits; a number is the restitution of all
+            stops, and a mapping has that of each joint that stops. True stands for 0.
+        joint_friction: Whether the dry friction of the joints is modelled.
+
+    Raises:
+        InputError: joint_stops is something else, or asks for stops of a joint without limits.
+        UnknownNameError: A name in joint_stops is no joint.
+    """
+    stops = tuple(_stops(robot, joint_stops))
+    if not joint_friction or not robot.friction.any():
+        return stops
+    first = {name: robot.velocities(name)[0] for name in robot.joint_names}
+    rates = robot.labels.velocities
+    rubbing = [
+        JointFriction(name, float(robot.friction[v]), "rad" in rates[v])
+        for name, v in first.items()
+        if robot.friction[v] > 0.0
+    ]
+    return (*stops, *rubbing)
+
+
+def _stops(robot: Robot, joint_stops: JointStops) -> Iterator[JointStop]:
+    """Yield the stops of the joints that are asked for, the lower one of each joint first."""
+    for name, restitution in _restitutions(robot, joint_stops).items():
+        limit = robot.limits[name]
+        sides: Sequence[tuple[Side, float]] = (("lower", limit.lower), ("upper", limit.upper))
+        for side, position in sides:
+            if math.isfinite(position):
+                yield JointStop(name, side, position, limit.turns, restitution)
+
+
+def _restitutions(robot: Robot, joint_stops: JointStops) -> dict[str, float]:
+    """Return the restitution of the stops of each joint that has any, by name."""
+    if isinstance(joint_stops, Mapping):
+        found = {}
+        for name, value in mapping("joint_stops", joint_stops, "names of joints").items():
+            robot.joints.single("joint_stops", name)
+            limit = robot.limits[name]
+            if not math.isfinite(limit.lower) and not math.isfinite(limit.upper):
+                raise InputError(f"joint_stops: joint {name!r} has no limits to stop at")
+            found[name] = number(f"joint_stops[{name!r}]", value, at_least=0.0, at_most=1.0)
+        return found
+    if isinstance(joint_stops, bool):
+        return dict.fromkeys(robot.limits, 0.0) if joint_stops else {}
+    if not isinstance(joint_stops, float | int):
+        raise InputError(
+            "joint_stops must be True, False, a restitution in [0, 1] or a mapping of joint names "
+            f"to one, got {quoted(joint_stops)}"
+        )
+    restitution = number("joint_stops", joint_stops, at_least=0.0, at_most=1.0)
+    return dict.fromkeys(robot.limits, restitution)

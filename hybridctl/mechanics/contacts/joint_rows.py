@@ -1,0 +1,159 @@
+r"""Rows of contacts of joints beside those of contacts in space.
+
+Rows are in the order of `ContactSet`: the normals of all contacts, then their tangents. Of a stop
+at the limit b of coordinate j with sign s, the gap is :math:`s (q_j - b)` and its normal row
+:math:`s\, e_j^T`. Dry friction of joint j has the tangent row :math:`e_j^T`; its gap and its normal
+row are zero, because what presses it does not move the robot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hybridctl.checks import Array, Indices
+from hybridctl.errors import InputError
+from hybridctl.mechanics.contacts.contact import Contact, ContactPlace
+from hybridctl.mechanics.contacts.geometry import ContactSet, PointsOnPlanes, moved_trees
+from hybridctl.mechanics.contacts.joint_contacts import JointContact, JointFriction, JointStop
+from hybridctl.mechanics.multibody.robot import Robot
+
+
+class JointContactSet(ContactSet):
+    """Contacts in space, `in_space`, and then contacts of joints, with the interface of the former.
+
+    Attributes:
+        in_space: The contacts in space alone.
+        loads: What presses each contact with a constant force, (c,) in N m or N; 0 for none.
+        pressed_velocities: Index of the velocity of each contact of joints, (c,); -1 in space.
+    """
+
+    def __init__(
+        self, robot: Robot, contacts: Sequence[Contact], joints: Sequence[JointContact]
+    ) -> None:
+        self._robot, self.in_space = robot, ContactSet(robot, contacts)
+        own, count = self.in_space, len(contacts)
+        self._first, self._count = count, count + len(joints)
+        self._frames_of = [robot.frame(contact.joint).joint for contact in joints]
+        rubbing = [k for k, c in enumerate(joints) if isinstance(c, JointFriction)]
+        tangents = len(own.owner) - count
+        ends = [count + k for k in rubbing]
+        self.owner = np.array(
+            [*range(self._count), *own.owner[count:].tolist(), *ends], dtype=np.intp
+        )
+        self.tangents = tuple(
+            np.flatnonzero(self.owner[self._count :] == i) + self._count for i in range(self._count)
+        )
+        self._own_rows: Indices = np.array(
+            [*range(count), *range(self._count, self._count + tangents)], dtype=np.intp
+        )
+        self.joints = own.joints
+        # No two bodies: joint contacts are never redundant with contacts of the same bodies.
+        names = [-1 - j for j in self._frames_of]
+        joint_a = [*own.joint_a[:count], *self._frames_of]
+        joint_b = [*own.joint_b[:count], *names]
+        self.joint_a = [joint_a[i] for i in self.owner]
+        self.joint_b = [joint_b[i] for i in self.owner]
+        # Friction has no gap, so that its coordinate is any.
+        coordinates = [
+            robot.joints.single("joint", c.joint)[0] if isinstance(c, JointStop) else 0
+            for c in joints
+        ]
+        self._coordinates = np.array(coordinates, dtype=np.intp)
+        velocities = [robot.velocities(contact.joint)[0] for contact in joints]
+        self.pressed_velocities: Indices = np.array([-1] * count + velocities, dtype=np.intp)
+        self.loads = np.array([0.0] * count + [c.load for c in joints])
+        signs = [c.sign if isinstance(c, JointStop) else 0.0 for c in joints]
+        self._signs = np.array(signs)
+        self._limits = np.array([c.limit if isinstance(c, JointStop) else 0.0 for c in joints])
+        self._normals = np.zeros((len(joints), robot.nv))
+        self._normals[np.arange(len(joints)), velocities] = signs
+        self._tangents = np.zeros((len(rubbing), robot.nv))
+        self._tangents[np.arange(len(rubbing)), [velocities[k] for k in rubbing]] = 1.0
+        trees = own.moved_trees
+        moved = np.eye(robot.nv)[velocities]
+        self.moved_trees = np.concatenate((trees, moved_trees(robot, moved)))
+
+    def with_joint_rows(self, own: Array) -> Array:
+        """Return rows (r, nv) of all contacts, given those of the contacts in space."""
+        k = self._first
+        return np.concatenate((own[:k], self._normals, own[k:], self._tangents))
+
+    def with_zero_rows(self, own: Array) -> Array:
+        """Return values (r, ...) of all rows that are zero for contacts of joints."""
+        rows = np.zeros((len(self.owner), *own.shape[1:]))
+        rows[self._own_rows] = own
+        return rows
+
+    def of_space(self, rows: Array) -> Array:
+        """Return values of all rows (..., r) at those of the contacts in space."""
+        return np.asarray(rows[..., self._own_rows])
+
+    def with_joint_gaps(self, q: Array, own: Array) -> Array:
+        """Return the gaps (c,) of all contacts, given those of the contacts in space."""
+        gaps = self._signs * (q[self._coordinates] - self._limits)
+        return np.concatenate((own, gaps))
+
+    def gaps(self, q: Array) -> Array:
+        """Signed distances (c,), positive when open, in m or rad."""
+        return self.with_joint_gaps(q, self.in_space.gaps(q))
+
+    @property
+    def piecewise(self) -> tuple[int, ...]:
+        """The contacts whose surfaces have pieces with borders."""
+        return self.in_space.piecewise
+
+    def piece_gaps(self, q: Array, gaps: Array) -> Array:
+        """Return the gaps (c,) of contacts from the pieces that they are on."""
+        k = self._first
+        return np.concatenate((self.in_space.piece_gaps(q, gaps[:k]), gaps[k:]))
+
+    def margins(self, q: Array) -> Array:
+        """Return how far contacts (c,) are from the borders of their pieces, m."""
+        margins = np.full(self._count, np.inf)
+        margins[: self._first] = self.in_space.margins(q)
+        return margins
+
+    def margin_jacobian(self, q: Array) -> Array:
+        """Return the derivatives (c, nv) of the margins."""
+        rows = np.zeros((self._count, self._robot.nv))
+        rows[: self._first] = self.in_space.margin_jacobian(q)
+        return rows
+
+    def gaps_beyond(self, q: Array) -> Array:
+        """Return the gaps (c,) just beyond the nearest border of each contact's piece, m."""
+        gaps = np.full(self._count, np.nan)
+        gaps[: self._first] = self.in_space.gaps_beyond(q)
+        return gaps
+
+    def at_risers(self, q: Array) -> tuple[int, ...]:
+        """Return the contacts that are at a face between two pieces of their surface."""
+        return self.in_space.at_risers(q)
+
+    def in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
+        """Return points (c, 3) in m and forces there (c, 3), in the world.
+
+        Contacts of joints are at the origin of their joint; their torques are no forces there.
+        """
+        k = self._first
+        points, forces = np.zeros((2, self._count, 3))
+        if k:
+            points[:k], forces[:k] = self.in_space.in_world(q, normal[:k], friction[:k])
+        points[k:] = self._robot.poses(q, self._frames_of)[:, :3, 3]
+        return points, forces
+
+    def jacobian(self, q: Array) -> Array:
+        """The Jacobian J of all rows (r, nv), whose rates are J v."""
+        return self.with_joint_rows(self.in_space.jacobian(q))
+
+    def places(self) -> tuple[ContactPlace, ...]:
+        """Raise `InputError`: contacts of joints have no place in space."""
+        raise InputError(
+            "joint stops and dry friction of joints have no generated expressions: make the system "
+            "with joint_stops=False and joint_friction=False where expressions are needed"
+        )
+
+    def on_ground(self) -> PointsOnPlanes | None:
+        """None: not all contacts are points on planes."""
+        return None
