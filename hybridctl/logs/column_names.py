@@ -12,6 +12,8 @@ from hybridctl.errors import UnknownNameError
 
 _ALIKE = 0.75
 """Ratio of `difflib.SequenceMatcher` from which on names are alike: one slip in four letters."""
+_SHORTEST = 3
+"""Letters from which on a name that another one begins or ends with is no coincidence."""
 _SHOWN = 8
 """Names that an error lists."""
 
@@ -83,6 +85,9 @@ def _resembles(found: str, wanted: str) -> bool:
         return False
     if own == other or _has_affix(found, wanted) or _has_affix(wanted, found):
         return True
+    short, long = sorted((own, other), key=len)
+    if len(short) >= _SHORTEST and (long.startswith(short) or long.endswith(short)):
+        return _digits(own) == _digits(other)
     # joint_1 and joint_2 are spelled alike, and mean two joints.
     same_digits = re.findall(r"\d+", own) == re.findall(r"\d+", other)
     return (

@@ -1,7 +1,7 @@
 """The reader of a file, chosen by what is in it and not by its name.
 
 Here are those of named arrays (NPZ, HDF5); those of tables in text are in `text_table`, those of
-messages in `bags`.
+messages in `bag_files`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.logs.bags import read_bag, read_mcap
+from hybridctl.logs.bag_files import read_bag, read_mcap
 from hybridctl.logs.raw import (
     HEADER,
     MAX_BYTES,
@@ -181,9 +181,12 @@ def detect(path: Path) -> str:
     if not path.exists():
         raise InputError(f"log {str(path)!r} does not exist")
     if path.is_dir():
-        if (path / "metadata.yaml").is_file():
+        names = [file.name for file in path.iterdir()]
+        if "metadata.yaml" in names or any(name.endswith((".mcap", ".db3")) for name in names):
             return "rosbag2"
-        raise FileFormatError(f"{path}: a folder without metadata.yaml, so not a ROS 2 bag")
+        raise FileFormatError(
+            f"{path}: a folder without metadata.yaml, .mcap or .db3, so not a ROS 2 bag"
+        )
     if not path.is_file():
         raise FileFormatError(f"{path}: neither a file nor a folder")
     with path.open("rb") as file:

@@ -130,9 +130,9 @@ def _columns(log: Log, part: LogChannel, notes: list[str]) -> tuple[Array, Array
         raise InputError(
             f"channel {part.channel!r} must be in {part.unit}, but is in {channel.unit}"
         )
-    rows = find_first_rows(channel)  # a value that was written twice was measured once
-    if len(rows) < len(channel):
-        channel = channel.rows(rows)
+    first = find_first_rows(channel)  # a value that was written twice was measured once
+    if len(first) < len(channel):
+        channel = channel.rows(first)
     values = np.array(_order_values(channel, part, notes))
     broken = np.abs(values) > LARGEST
     if part.quaternion:

@@ -21,6 +21,10 @@ LARGEST_OVERLAP = 1.0
 """Time in s by which stretches of rows may overlap after the clock went back.
 
 Transport delays stay below it. More means a clock that was set back, or two recordings in one."""
+_SHARE, _FEWEST_PERIODS = 0.2, 20.0
+"""The same for short logs: share of their length, but at least so many median periods."""
+_MOST_STEPS_BACK = 100
+"""Steps back that are looked at, the largest first; each costs a pass over the stamps."""
 _LARGEST = float(2**63)
 _EVEN = 1e-3
 """Relative spread of time steps below which they count as equal."""
@@ -164,7 +168,7 @@ def _from_field(name: str, values: Field, unit: str, is_absent: NDArray[np.bool_
 def _from_integers(name: str, values: NDArray[np.int64], nanoseconds: int) -> Stamps:
     """Return stamps of whole numbers, each of so many nanoseconds; exact to the last one."""
     values = values * nanoseconds
-    is_unset = _find_unset(name, values * 1e-9)
+    is_unset = _find_unset(name, np.asarray(values * 1e-9, np.float64))
     known = values[~is_unset]
     origin = int(known.min()) if known.size and known.min() >= ABSOLUTE * 1e9 else 0
     times = np.where(is_unset, np.nan, (values - origin) * 1e-9)
@@ -218,20 +222,43 @@ def describe_fault(times: Array) -> str:
     """
     if len(times) > 2 and np.ptp(times) == 0.0:
         return f"all {len(times)} stamps are {times[0]:.9g} s, the clock stands still"
-    starts = np.flatnonzero(np.diff(times) < 0.0) + 1
+    steps = np.diff(times)
+    starts = np.flatnonzero(steps < 0.0) + 1
     if not len(starts):
         return ""
-    first = np.concatenate([[0], starts])
-    begins, ends = times[first], times[np.append(starts, len(times)) - 1]
-    order = np.argsort(begins, kind="stable")
-    overlaps = np.maximum.accumulate(ends[order])[:-1] - begins[order][1:]
-    largest = float(overlaps.max())
-    if largest <= LARGEST_OVERLAP:
+    periods = steps[steps > 0.0]
+    least = _FEWEST_PERIODS * float(np.median(periods)) if len(periods) else 0.0
+    limit = min(LARGEST_OVERLAP, max(_SHARE * float(np.ptp(times)), least))
+    largest = _find_overlap(times, starts, steps, limit)
+    if largest <= limit:
         return ""
     return (
         f"stamps go back {len(starts)} times, and rows of {largest:.3g} s lie among others with "
         "the same stamps: a clock that was set back, or two recordings in one"
     )
+
+
+def _find_overlap(times: Array, starts: NDArray[np.intp], steps: Array, limit: float) -> float:
+    """Return the longest time in s in which rows lie among rows before a step back.
+
+    Args:
+        times: Stamps (n,).
+        starts: Rows whose stamp is earlier than the one before.
+        steps: Differences (n - 1,) of the stamps.
+        limit: Time in s that is too long; the search ends where it is exceeded.
+    """
+    first, last = np.minimum.accumulate(times), np.maximum.accumulate(times)
+    rest = np.minimum.accumulate(times[::-1])[::-1]
+    far = starts[last[starts - 1] - rest[starts] > limit]
+    largest = 0.0
+    for k in far[np.argsort(steps[far - 1])][:_MOST_STEPS_BACK]:
+        later = times[k:]
+        among = later[(later >= first[k - 1]) & (later < last[k - 1])]
+        if len(among):
+            largest = max(largest, float(last[k - 1] - among.min()))
+        if largest > limit:
+            break
+    return largest
 
 
 def find_first_rows(series: Series) -> NDArray[np.intp]:
@@ -260,7 +287,7 @@ def note_delay(table: RawTable) -> str:
     unset = "" if is_set.all() else f"; {int((~is_set).sum())} are not set"
     late = (table.stamps[is_set] - sent[is_set]) * 1e-9
     low, middle, high = np.percentile(late, [5.0, 50.0, 95.0])
-    periods = np.diff(np.sort(table.stamps)) * 1e-9
+    periods = np.diff(np.sort(sent)) * 1e-9
     period = float(np.median(periods)) if len(periods) else np.inf
     if abs(middle) <= _LATE and high - low <= 0.5 * period:
         return ""

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,7 @@ _SAMPLE = 30
 """Last lines by which the layout is found. The value is a choice."""
 _SHOWN_LINES = 3
 """Preamble lines that the note about them quotes."""
+_Row = TypeVar("_Row")
 _DELIMITERS = ("\t", ";", ",", "|", " ")
 """In the order in which they are preferred if they split equally well; " " is any run of blanks."""
 _UNIT = re.compile(r"^(?P<name>.+?)\s*[\[(](?P<unit>[^\])]+)[\])]$")
@@ -184,7 +185,7 @@ def _find_delimiter(texts: Sequence[str]) -> str:
 
     If none makes two cells of each line: the most frequent one of the first line.
     """
-    sample = texts[-_SAMPLE - 1 : -1] if len(texts) > 2 else texts  # the last may be cut
+    sample = _sample_end(texts)
     best, most = "", 0.0
     for delimiter in _DELIMITERS:
         try:
@@ -200,6 +201,12 @@ def _find_delimiter(texts: Sequence[str]) -> str:
         if share > most:
             best, most = delimiter, share
     return best or max(",;\t", key=texts[0].count)
+
+
+def _sample_end(rows: Sequence[_Row]) -> Sequence[_Row]:
+    """Return rows of the second half, without the last one, which may be cut short."""
+    count = len(rows)
+    return rows[max(count // 2, count - 1 - _SAMPLE) : count - 1] if count > 3 else rows[-1:]
 
 
 def _find_width(rows: Sequence[Sequence[str]]) -> int:
@@ -235,7 +242,7 @@ def _find_layout(path: Path, lines: _TextLines, rows: list[list[str]]) -> _Layou
     Raises:
         FileFormatError: There is no row of names, or it does not fit the rows of data.
     """
-    sample = rows[-_SAMPLE - 1 : -1] if len(rows) > 2 else rows[-1:]
+    sample = _sample_end(rows)
     width = _find_width(sample)
     number_columns = _find_number_columns([row for row in sample if len(row) == width], width)
     first = next(
@@ -387,9 +394,9 @@ def _fill_table(
         if name not in table_columns:
             table_columns[name] = column
             continue
-        first = table_columns[name].values
-        same = first is not None and column.values is not None
-        if not same or not np.array_equal(first, column.values, equal_nan=True):
+        first, second = table_columns[name].values, column.values
+        is_same = first is not None and second is not None
+        if not is_same or not np.array_equal(np.asarray(first), np.asarray(second), equal_nan=True):
             twice = sorted(n for n, count in Counter(names).items() if count > 1)
             raise FileFormatError(f"{path}: the columns need names, all different; see {twice}")
         notes.append(f"column {name!r} is there twice with the same values, and read once")

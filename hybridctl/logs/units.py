@@ -93,5 +93,5 @@ _SPELLINGS = {
 def canonical_unit(text: str) -> str:
     """Return the spelling of `UNITS` for a unit as files write it, or the text as it is."""
     # Superscripts, the dot of products, and both characters that are used for micro.
-    plain = text.strip().translate(str.maketrans({"²": "2", "·": "*", "µ": "u", "μ": "u"}))
+    plain = text.strip().translate(str.maketrans("²·µμ", "2*uu"))
     return _SPELLINGS.get(plain, plain if plain in UNITS else text.strip())

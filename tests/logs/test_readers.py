@@ -137,7 +137,7 @@ def test_text_columns_units_delimiters_and_whole_numbers(tmp_path):
 
 @pytest.mark.parametrize(
     ("format_", "package", "extra"),
-    [("mcap", "mcap.reader", "ros"), ("bag", "rosbags.highlevel", "ros")],
+    [("mcap", "mcap.reader", "ros"), ("bag", "rosbags.rosbag1", "ros")],
 )
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, format_, package, extra):
     path = write(format_, tmp_path)
