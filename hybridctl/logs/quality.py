@@ -94,7 +94,7 @@ def _quality(name: str, channel: Series) -> ChannelQuality:
         incomplete=int(np.isnan(channel.values).any(axis=1).sum()),
         repeated=len(channel) - len(find_first_rows(channel)),
         unchanged=_count_unchanged(channel),
-        fault=describe_fault(times),
+        fault=describe_fault(channel),
     )
 
 

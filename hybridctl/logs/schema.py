@@ -85,7 +85,7 @@ class Log:
             InputError: The clock of a channel stands still, or was set back.
         """
         for name in dict.fromkeys(names):
-            fault = describe_fault(self.channels[name].times) if name in self else ""
+            fault = describe_fault(self.channels[name]) if name in self else ""
             if fault:
                 raise InputError(
                     f"{self.source or 'log'}: channel {name!r}: {fault}; take other stamps in the "

@@ -23,6 +23,8 @@ LARGEST_OVERLAP = 1.0
 Transport delays stay below it. More means a clock that was set back, or two recordings in one."""
 _SHARE, _FEWEST_PERIODS = 0.2, 20.0
 """The same for short logs: share of their length, but at least so many median periods."""
+_MOST_STRAY = 2
+"""Rows that may come arbitrarily late behind one step back; more are another recording."""
 _MOST_STEPS_BACK = 100
 """Steps back that are looked at, the largest first; each costs a pass over the stamps."""
 _LARGEST = float(2**63)
@@ -214,14 +216,17 @@ def _find_unset(name: str, seconds: Array) -> NDArray[np.bool_]:
     return np.asarray(is_unset)
 
 
-def describe_fault(times: Array) -> str:
-    """Return why stamps (n,) cannot be put in order, or "" if they can.
+def describe_fault(series: Series) -> str:
+    """Return why the rows of a channel cannot be put in order, or "" if they can.
 
-    Rows that come late are put in order, as are files that follow each other in the wrong order.
-    Rows of two recordings with the same stamps cannot be told apart.
+    Rows that come late are put in order, as are files that follow each other in the wrong order,
+    and rows that repeat an earlier one do not count. Rows of two recordings with the same stamps
+    cannot be told apart.
     """
+    times = series.times
     if len(times) > 2 and np.ptp(times) == 0.0:
         return f"all {len(times)} stamps are {times[0]:.9g} s, the clock stands still"
+    times = times[find_first_rows(series)]
     steps = np.diff(times)
     starts = np.flatnonzero(steps < 0.0) + 1
     if not len(starts):
@@ -254,8 +259,10 @@ def _find_overlap(times: Array, starts: NDArray[np.intp], steps: Array, limit: f
     for k in far[np.argsort(steps[far - 1])][:_MOST_STEPS_BACK]:
         later = times[k:]
         among = later[(later >= first[k - 1]) & (later < last[k - 1])]
-        if len(among):
-            largest = max(largest, float(last[k - 1] - among.min()))
+        if len(among) > _MOST_STRAY:
+            largest = max(
+                largest, float(last[k - 1] - np.partition(among, _MOST_STRAY)[_MOST_STRAY])
+            )
         if largest > limit:
             break
     return largest
