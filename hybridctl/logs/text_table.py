@@ -155,8 +155,9 @@ def _refuse_zeros(path: Path, text: str) -> str:
 def _split_lines(text: str) -> _TextLines:
     """Return the lines of a text without blank ones and comments (#)."""
     lines = _TextLines(ends=text.endswith(("\n", "\r")))
+    plain = text.replace("\r\n", "\n").replace("\r", "\n")
     # str.splitlines would also split at characters that Latin-1 text may hold.
-    for number, line in enumerate(re.split(r"\r\n|\n|\r", text), 1):
+    for number, line in enumerate(plain.split("\n"), 1):
         if line.startswith("#"):
             if lines.texts:
                 lines.inner_comments += 1
