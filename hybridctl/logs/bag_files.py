@@ -138,7 +138,9 @@ class _Collector:
 
 
 def _describe(error: Exception) -> str:
-    """Return the type and the first line of an error."""
+    """Return the type and the first line of an error, or the type of message that is missing."""
+    if isinstance(error, KeyError) and "/msg/" in str(error):
+        return f"{error} is not defined in the file"
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:_SHOWN_REASON]}" if lines else type(error).__name__
 

@@ -6,15 +6,18 @@ import numpy as np
 import pytest
 from logs.sample_logs import ORIGIN, require
 from logs.test_fuzz import limit
+from rich.console import Console
 
 from hybridctl.errors import InputError
-from hybridctl.logs import examine, read_log
+from hybridctl.logs import Mapping, examine, read_log
+from hybridctl.logs.info import print_info
 
 FEW, MANY = 10, 50
 FORMS = ("mcap", "mcap loose", "ros2", "ros2-mcap", "bag")
 DAMAGES = ("none", "cut", "cut", "cut", "unknown type", "bad bytes", "shuffled", "metadata")
 TYPE, TOPICS = "tests/msg/Pair", ("/a", "/b", "/c")
 DEFINITION = "float64 x\nfloat64[2] q\n"
+UNDEFINED = "/c is not read: its messages cannot be decoded .'tests/msg/this' is not defined"
 BAD_DEFINITION = "float64 x\nthis is no type\n"
 
 
@@ -155,3 +158,35 @@ def test_a_damaged_bag_is_read_as_far_as_it_goes_and_the_rest_is_named(tmp_path,
         folder.mkdir()
         read.append(check_bag(folder, seed))
     assert sum(read) > 0.5 * len(read)
+
+
+@pytest.fixture
+def half_known(tmp_path):
+    """An MCAP whose topic /c has a definition that cannot be used, cut in its last chunk."""
+    require("ros2-mcap")
+    data = b"\0\1\0\0" + np.array([1.0, 2.0, 3.0], "<f8").tobytes()
+    messages = [(topic, ORIGIN + k * 10**7, data) for k in range(100) for topic in TOPICS]
+    definitions = {"/a": DEFINITION, "/b": DEFINITION, "/c": BAD_DEFINITION}
+    path = _write_mcap(tmp_path / "log.mcap", messages, definitions, is_chunked=True)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    return path
+
+
+def test_a_topic_that_cannot_be_decoded_is_an_error_only_where_it_is_asked_for(half_known):
+    source = {"fields": "x", "topic": "/a"}
+    log = read_log(half_known, Mapping.parse({"channels": {"a": source}}))
+    assert 1 < len(log["a"]) < 100
+    assert any("log.mcap is cut or damaged: read up to byte" in note for note in log.notes)
+    with pytest.raises(InputError, match=f"topic {UNDEFINED}"):
+        read_log(half_known, Mapping.parse({"channels": {"a": {**source, "topic": "/c"}}}))
+
+
+def test_info_names_what_of_a_bag_is_not_read(half_known):
+    console = Console(width=300)
+    with console.capture() as capture:
+        print_info(half_known, console)
+    text = capture.get()
+    assert "/a.x" in text
+    assert f"warning: topic {UNDEFINED}" in text.replace("(", ".")
+    assert "warning: log.mcap is cut or damaged" in text
