@@ -30,8 +30,10 @@ _CAUSE = {
 }
 _LONGEST_SPACING, _SHORTEST_SPACING = 1e3, 1e-7
 _NORM = 0.01
-_FEWEST_UNCHANGED, _MOST_UNCHANGED = 1 / 3, 0.9
-"""Shares of unchanged rows that are worth a warning; above them nothing moves. A choice."""
+_FEWEST_UNCHANGED = 1 / 3
+"""Share of unchanged rows from which on they are worth a warning. A choice."""
+_LONGEST_UNCHANGED = 10
+"""Unchanged rows in a row that still count: a sensor of 100 Hz in a log of 1 kHz has nine."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class ChannelQuality:
     `duplicates` are stamps seen before, `out_of_order` those earlier than one before them,
     `gaps` spacings above five times the median, `longest_gap` the largest spacing [s],
     `incomplete` the rows with a value missing (NaN), `repeated` those with stamp and values of an
-    earlier row, `unchanged` those with the values of the row before. `fault` says why the stamps
-    cannot be put in order, "" if they can.
+    earlier row, `unchanged` those with the values of the row before while others change. `fault`
+    says why the stamps cannot be put in order, "" if they can.
     """
 
     name: str
@@ -101,12 +103,15 @@ def _quality(name: str, channel: Series) -> ChannelQuality:
 def _count_unchanged(channel: Series) -> int:
     """Return how many rows have the values of the row before; 0 for channels of whole numbers.
 
-    Counters, flags and modes are whole numbers, and stay as they are most of the time.
+    Counters, flags and modes are whole numbers, and stay as they are most of the time. Longer
+    stretches without a change do not count: there nothing moves.
     """
     values = channel.values
     if channel.role != "measurement" or (values == np.round(values)).all():
         return 0
-    return int((values[1:] == values[:-1]).all(axis=1).sum())
+    is_same = np.concatenate([[False], (values[1:] == values[:-1]).all(axis=1)])
+    lengths = np.diff(np.append(np.flatnonzero(~is_same), len(values))) - 1
+    return int(lengths[lengths <= _LONGEST_UNCHANGED].sum())
 
 
 def _odd_stamps(quality: ChannelQuality) -> list[str]:
@@ -138,7 +143,7 @@ def _odd_stamps(quality: ChannelQuality) -> list[str]:
 
 def _odd_values(channel: Series, quality: ChannelQuality) -> list[str]:
     odd = []
-    if _FEWEST_UNCHANGED <= quality.unchanged / max(quality.count, 1) <= _MOST_UNCHANGED:
+    if quality.unchanged > _FEWEST_UNCHANGED * quality.count:
         odd.append(
             f"{quality.unchanged} of {quality.count} rows have the values of the row before: its "
             "sensor is slower than the log, or rows were written twice"

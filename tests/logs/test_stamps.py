@@ -72,6 +72,8 @@ def test_half_of_the_values_repeated_is_said():
     slow = Series(TIMES, np.repeat(VALUES[::2], 2, axis=0))
     assert any("200 of 400 rows have the values of the row before" in w for w in said(slow))
     assert said(Series(TIMES, VALUES)) == ()
+    rest = np.where(TIMES[:, None] < 2.0, VALUES, VALUES[-1])  # comes to rest after 2 s
+    assert said(Series(TIMES, rest)) == ()
     assert said(Series(TIMES, np.round(VALUES).clip(0, 1))) == ()  # as flags of contacts
 
 
