@@ -1,6 +1,8 @@
 """`filter` on legged robots: a recorded walk in a ROS 2 bag, and models that do not fit."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.app.cli import cli
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.logs import Log, write_log
+from hybridctl.logs import Log, read_log, write_log
 from hybridctl.series import Series
 
 DATA = Path(__file__).parents[2] / "shared/data/icub_walking"
@@ -121,6 +123,34 @@ def machine(tmp_path, monkeypatch):
     (tmp_path / "machine.urdf").write_text(URDF)
     (tmp_path / "machine.yaml").write_text(MACHINE)
     return tmp_path
+
+
+def test_what_is_odd_about_the_log_is_said_and_in_the_summary(machine):
+    log = read_log("log.npz")
+    force = log["force"].rows(np.append(np.arange(50), 7))  # the recorder wrote a row twice
+    write_log("log.npz", Log({**log.channels, "force": force}))
+    text = invoke("log.npz", "--model", "machine.yaml", "--out", "out", "--set", "standing=0.1")
+    odd = "force: 1 stamps occur more than once, 1 of 51 rows with the same values"
+    assert f"warning: {odd}" in text
+    assert odd in json.loads((machine / "out/summary.json").read_text())["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("channel", "times", "reason"),
+    [
+        ("joints", np.zeros(50), "'joints': all 50 stamps are 0 s"),
+        ("gyro", np.tile(0.01 * np.arange(25), 2), "'gyro': stamps go back 1 times"),
+        ("joints", 1.7e9 + 0.01 * np.arange(50), "'gyro' .* and 'joints' .* share no time"),
+    ],
+)
+def test_clocks_that_cannot_be_right_are_refused(machine, channel, times, reason):
+    log = read_log("log.npz")
+    values = log[channel].values + 1e-9 * np.arange(50)[:, None]
+    changed = replace(log[channel], times=times, values=values)
+    write_log("log.npz", Log({**log.channels, channel: changed}))
+    done = CliRunner().invoke(cli, ["filter", "log.npz", "--model", "machine.yaml", "--out", "out"])
+    assert done.exit_code == 1
+    assert re.search(reason, str(done.exception))
 
 
 def test_settings_of_the_file_are_changed_from_the_command_line(machine):

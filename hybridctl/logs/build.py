@@ -6,116 +6,38 @@ come without a mapping one is guessed: a channel for each array, column or vecto
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from hybridctl import checks
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
-from hybridctl.logs.mapping import NANOSECONDS, ChannelSource, Mapping, Segment, TimeSource, si
+from hybridctl.logs.mapping import ChannelSource, Mapping, Segment, TimeSource, si
 from hybridctl.logs.native import native_log
 from hybridctl.logs.raw import Field, RawLog, RawTable, measured
 from hybridctl.logs.readers import read_raw
 from hybridctl.logs.schema import Log
+from hybridctl.logs.stamps import HEADER_STAMP, RECORDER, Stamps, find_stamps, note_delay
 from hybridctl.series import Series
 
-ABSOLUTE = 1e8  # s; a stamp from here on counts from 1970, a smaller one from the log's start
-_LARGEST = float(2**63)
-
-
-@dataclass(frozen=True)
-class Stamps:
-    """The stamps: `times` in seconds after `origin_ns`; NaN where the recording has none."""
-
-    origin_ns: int
-    times: Array
-
-
-def stamps(table: RawTable, source: TimeSource, rows: slice, count: int) -> Stamps:
-    """The stamps of the chosen rows, of `count` in all.
-
-    Stamps from 1970 (more than three years) get an origin, taken off before anything is rounded;
-    smaller ones are relative already and stay as they are.
-    """
-    if source.rate:
-        return Stamps(0, np.arange(rows.stop - rows.start) / _rate(table, source.rate))
-    if not source.field and table.stamps is not None:
-        return from_nanoseconds(table.stamps[rows])
-    if source.field:
-        unit = table.units.get(source.field) or table.obvious_unit(source.field) or "s"
-        found: tuple[str, str] | None = (source.field, unit)
-    else:
-        found = table.obvious_time()
-    if found is None:
-        raise InputError(
-            f"no field is named like a time among {list(table.fields)}; the mapping needs "
-            "`time: {field: ..., unit: ...}` or `time: {rate: ...}`"
-        )
-    name, unit = found
-    values = table[name]
-    if values.ndim != 1 or values.dtype.kind not in "iuf":
-        raise InputError(f"time field {name!r} must be (n,) numbers, got shape {values.shape}")
-    if len(values) != count:
-        raise InputError(
-            f"time field {name!r} has {len(values)} stamps, but there are {count} rows"
-        )
-    return _from_field(name, values[rows], source.unit or unit)
-
-
-def from_nanoseconds(values: NDArray[np.int64]) -> Stamps:
-    """Stamps in whole nanoseconds; exact to the last one."""
-    origin = int(values.min()) if values.size and values.min() >= ABSOLUTE * 1e9 else 0
-    return Stamps(origin, np.asarray((values - origin) * 1e-9, np.float64))
-
-
-def _rate(table: RawTable, rate: float | str) -> float:
-    if not isinstance(rate, str):
-        return rate
-    value = table[rate]
-    if value.size != 1 or value.dtype.kind not in "iuf":
-        raise InputError(f"time.rate: field {rate!r} must be one number, got shape {value.shape}")
-    return checks.number(f"time.rate (field {rate!r})", value.item(), above=0)
-
-
-def _from_field(name: str, values: Field, unit: str) -> Stamps:
-    nanoseconds = NANOSECONDS[checks.member(f"unit of time field {name!r}", unit, NANOSECONDS)]
-    if values.dtype.kind in "iu":
-        largest = max((abs(int(v)) for v in (values.min(), values.max())), default=0)
-        if largest * nanoseconds >= _LARGEST:
-            raise InputError(
-                f"time field {name!r} has a stamp of {largest} {unit}, which is out of range; "
-                "is its unit right?"
-            )
-        return from_nanoseconds(values.astype(np.int64) * nanoseconds)
-    seconds = values.astype(np.float64) * (nanoseconds * 1e-9)
-    seconds[~np.isfinite(seconds)] = np.nan
-    known = seconds[np.isfinite(seconds)]
-    if not known.size or known.min() < ABSOLUTE:
-        return Stamps(0, seconds)
-    first = float(values[np.isfinite(values)].min())
-    if first * nanoseconds >= _LARGEST:
-        raise InputError(
-            f"time field {name!r} has a stamp of {first:g} {unit}, which is out of range; "
-            "is its unit right?"
-        )
-    relative = (values - first) * (nanoseconds * 1e-9)
-    relative[~np.isfinite(relative)] = np.nan
-    whole = int(first)
-    return Stamps(whole * nanoseconds + round((first - whole) * nanoseconds), relative)
+_SHOWN_NOTES = 200
+"""Characters of the reader's notes that an error quotes."""
 
 
 def guess_mapping(raw: RawLog) -> Mapping:
     """Channels named by field, or by topic and field; the time must have an obvious name."""
     channels = dict(pair for table in raw.tables.values() for pair in _channels(table))
     if not channels:
+        unusable = [text for table in raw.tables.values() for text in table.unusable.values()]
+        reasons = "; ".join(dict.fromkeys([*raw.notes, *unusable]))[:_SHOWN_NOTES]
+        because = f" ({reasons})" if reasons else ""
         raise InputError(
             f"{raw.path}: without a mapping, a field must be named like a time (t, time, stamp, "
-            f"time_ns, ...) and others have as many rows; see `hybridctl info {raw.path}`"
+            f"time_ns, ...) and others have as many rows; see `hybridctl info {raw.path}`{because}"
         )
     return Mapping(channels)
 
@@ -138,17 +60,19 @@ def draft_mapping(raw: RawLog) -> Mapping:
 
 def _channels(table: RawTable) -> list[tuple[str, ChannelSource]]:
     time = table.obvious_time() if table.stamps is None else None
+    own = time or (table.obvious_steps() if table.stamps is None else None)
     if table.stamps is not None:
         rows = len(table.stamps)
-    elif time is not None:
-        rows = len(table.fields[time[0]])
+    elif own is not None:
+        rows = len(table.fields[own[0]])
     else:
         return []
     groups: dict[str, list[str]] = {}
     for name, values in table.fields.items():
         if (
             _usable(values, rows)
-            and (time is None or name != time[0])
+            and (own is None or name != own[0])
+            and name not in table.clocks
             and not (table.stamps is not None and table.units.get(name) == "ns")
         ):
             parent = name.rpartition(".")[0]
@@ -200,7 +124,11 @@ def read_log(
         if segment is not None:
             raise InputError(f"segment {segment} was asked for, but there is no mapping")
         raw = read_raw(path)
-        return native_log(raw) if raw.native is not None else build(raw, guess_mapping(raw))
+        return (
+            native_log(raw)
+            if raw.native is not None
+            else build(raw, guess_mapping(raw), is_guess=True)
+        )
     if not isinstance(mapping, Mapping):
         mapping = Mapping.load(mapping)
     if segment is not None:
@@ -212,29 +140,71 @@ def read_log(
 
 
 @np.errstate(over="ignore", invalid="ignore")  # damaged numbers may be of any size
-def build(raw: RawLog, mapping: Mapping) -> Log:
-    """The channels of `mapping`, made from the tables of `raw`; SI units, one origin."""
+def build(raw: RawLog, mapping: Mapping, *, is_guess: bool = False) -> Log:
+    """Return the channels of a mapping, made from the tables of a file; SI units, one origin.
+
+    Args:
+        raw: Tables of the file.
+        mapping: Fields of each channel.
+        is_guess: Whether the mapping was guessed. A channel that cannot be made is then left out
+            with a note, as long as others can.
+
+    Raises:
+        InputError: A channel cannot be made; the message names it.
+    """
     channels: dict[str, Series] = {}
-    clocks: list[Stamps] = []
+    clocks: dict[str, Stamps] = {}
     notes = list(raw.notes)
+    failures: list[InputError] = []
     for name, role, source in mapping.sources():
         try:
             channels[name], clock, lost = _channel(raw, mapping, source, role)
         except InputError as error:
-            raise type(error)(f"{raw.path}: channel {name!r}: {error}") from error
-        clocks.append(clock)
+            failures.append(type(error)(f"{raw.path}: channel {name!r}: {error}"))
+            if not is_guess:
+                raise failures[-1] from error
+            notes.append(f"{name} is left out: {error}")
+            continue
+        clocks[name] = clock
+        if clock.unset_count:
+            notes.append(f"{name}: {clock.unset_count} rows whose stamp is zero are left out")
         if lost:
             notes.append(f"{name}: {lost} rows without a stamp are left out")
-    origin = min(clock.origin_ns for clock in clocks)
-    for (name, series), clock in zip(channels.items(), clocks, strict=True):
-        later = 1e-9 * (clock.origin_ns - origin)
+    if not channels:
+        raise failures[0]
+    notes += _note_clocks(raw, mapping, clocks)
+    origin = min(clock.origin_ns for clock in clocks.values())
+    for name, series in channels.items():
+        later = 1e-9 * (clocks[name].origin_ns - origin)
         channels[name] = replace(series, times=series.times + later)
     return Log(channels, origin, str(raw.path), raw.format, notes=tuple(notes))
+
+
+def _note_clocks(raw: RawLog, mapping: Mapping, clocks: dict[str, Stamps]) -> list[str]:
+    """Return notes on recorders that stamp late, and on channels that have different clocks.
+
+    Args:
+        raw: Tables of the file.
+        mapping: Where channels come from.
+        clocks: Stamps of the channels that were made.
+    """
+    recorded = [name for name, clock in clocks.items() if clock.clock == RECORDER]
+    topics = {source.topic for name, _, source in mapping.sources() if name in recorded}
+    notes = [note_delay(table) for name, table in raw.tables.items() if name in topics]
+    sent = [name for name, clock in clocks.items() if clock.clock == HEADER_STAMP]
+    if recorded and sent:
+        notes.append(
+            f"two clocks: {', '.join(sent[:3])} by `header.stamp`, {', '.join(recorded[:3])} by "
+            "the recorder's stamps"
+        )
+    return [note for note in notes if note]
 
 
 def _channel(
     raw: RawLog, mapping: Mapping, source: ChannelSource, role: str
 ) -> tuple[Series, Stamps, int]:
+    if source.topic in raw.unread:
+        raise InputError(f"topic {source.topic!r} cannot be read: {raw.unread[source.topic]}")
     table = raw.tables[checks.member("topic", source.topic, raw.tables)]
     parts = [_rows(table, name) for name in source.fields]
     count = len(parts[0])
@@ -246,7 +216,7 @@ def _channel(
     if not count:
         raise InputError(f"field {source.fields[0]!r} has no rows")
     rows = _segment(table, mapping, count)
-    clock = stamps(table, source.time or mapping.time, rows, count)
+    clock = find_stamps(table, source.time or mapping.time, rows, count)
     values = np.concatenate(parts, axis=1)[rows].astype(np.float64)
     values, columns = _columns(table, source, values)
     stamped = np.isfinite(clock.times)
@@ -264,7 +234,7 @@ def _channel(
         role,
         quaternion=bool(source.rotation),
     )
-    return series, clock, int((~stamped).sum())
+    return series, clock, int((~stamped).sum()) - clock.unset_count
 
 
 def _rows(table: RawTable, name: str) -> Field:
@@ -279,9 +249,17 @@ def _rows(table: RawTable, name: str) -> Field:
 
 
 def _segment(table: RawTable, mapping: Mapping, count: int) -> slice:
-    """The rows of the segment; all of them without one, and for topics."""
+    """Return the rows of the segment, or all rows if the mapping has none.
+
+    Raises `InputError` where the segment does not exist, as in topics, which have no offsets.
+    """
     if mapping.segment is None:
         return slice(0, count)
+    if table.stamps is not None:
+        raise InputError(
+            f"segment.offsets {mapping.segment.offsets!r}: topics have no segments; leave "
+            "`segment` out of the mapping"
+        )
     index = mapping.segment.index
     offsets = table[mapping.segment.offsets]
     if offsets.dtype.kind not in "iu" or offsets.ndim != 1 or len(offsets) < 2:

@@ -14,12 +14,13 @@ from hybridctl.checks import printable
 from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.files import atomic
 from hybridctl.logs.bags import TEXT
-from hybridctl.logs.build import ABSOLUTE, build, draft_mapping, guess_mapping, read_log
+from hybridctl.logs.build import build, draft_mapping, guess_mapping, read_log
 from hybridctl.logs.native import native_log
 from hybridctl.logs.quality import LogReport, examine
 from hybridctl.logs.raw import RawTable
 from hybridctl.logs.readers import FORMATS, read_raw
 from hybridctl.logs.schema import Log
+from hybridctl.logs.stamps import ABSOLUTE
 
 
 def print_info(
@@ -49,10 +50,12 @@ def print_info(
             if reason != TEXT:
                 _say(console, f"left out: {f'{table.name} {name}'.strip()}: {reason}")
     try:
-        log = build(raw, guess_mapping(raw))
+        log = build(raw, guess_mapping(raw), is_guess=True)
     except FileFormatError:
         raise
     except HybridctlError as error:
+        for note in raw.notes:
+            _say(console, f"warning: {note}")
         _say(console, f"no channels without a mapping: {error}")
         return
     _print_log(log, console)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array, member, number, vector
+from hybridctl.checks import Array, number, vector
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.result import FilterResult
+from hybridctl.logs.column_names import find_columns
 from hybridctl.logs.schema import Log
+from hybridctl.logs.stamps import find_first_rows
 from hybridctl.logs.writers import PoseSeries, write_estimates
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.series import Series
@@ -133,19 +137,22 @@ def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) ->
 
     Where gyroscope and accelerometer have stamps of their own, forces are interpolated at the
     stamps of the rates. Raises `UnknownNameError` for a channel or joint that the log does not
-    have, `InputError` for units other than rad, rad/s, m/s^2 and N where the log has some.
+    have, `InputError` for units other than rad, rad/s, m/s^2 and N where the log has some, and for
+    stamps that cannot be put in order or share no time.
     """
+    names = [channels.gyroscope, channels.accelerometer, channels.joints]
+    names += [name for name in channels.loads if name is not None]
+    log.check_stamps(names)
     rate = _in(log, channels.gyroscope, "rad/s", 3)
     force = _in(log, channels.accelerometer, "m/s^2", 3)
     angles = _in(log, channels.joints, "rad")
-    for joint in estimator.joints:
-        member(f"joint in channel {channels.joints!r}:", joint, angles.columns)
-    columns = [angles.columns.index(joint) for joint in estimator.joints]
+    columns = find_columns(channels.joints, estimator.joints, angles.columns)
     loads = {
         foot: _in(log, name, "N")
         for foot, name in zip(estimator.base.feet, channels.loads, strict=True)
         if name is not None
     }
+    _check_overlap({name: log[name] for name in names})
     return Readings(
         Series(rate.times, np.hstack([rate.values, _at(force, rate.times)])),
         Series(angles.times, angles.values[:, columns]),
@@ -153,9 +160,21 @@ def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) ->
     )
 
 
+def _check_overlap(channels: Mapping[str, Series]) -> None:
+    """Raise `InputError` if two channels share no time, so that their clocks differ."""
+    for (one, a), (other, b) in combinations(channels.items(), 2):
+        if len(a) and len(b) and (a.times.max() < b.times.min() or b.times.max() < a.times.min()):
+            raise InputError(
+                f"channels {one!r} ({a.times.min():.6g} to {a.times.max():.6g} s) and {other!r} "
+                f"({b.times.min():.6g} to {b.times.max():.6g} s) share no time; stamp both by one "
+                "clock, with `time` in the mapping"
+            )
+
+
 def _in(log: Log, name: str, unit: str, width: int | None = None) -> Series:
-    """A channel in a unit, with so many columns."""
+    """A channel in a unit, with so many columns, each row once."""
     series = log[name]
+    series = series.rows(find_first_rows(series))
     if series.unit not in ("1", unit):
         raise InputError(f"channel {name!r} must be in {unit}, got {series.unit}")
     if width is not None and series.values.shape[1] != width:

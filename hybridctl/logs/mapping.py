@@ -16,7 +16,6 @@ into the messages of a topic.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,65 +25,13 @@ import yaml
 
 from hybridctl import checks
 from hybridctl.errors import InputError
+from hybridctl.logs.units import NANOSECONDS as NANOSECONDS
+from hybridctl.logs.units import UNITS as UNITS
+from hybridctl.logs.units import si as si
 from hybridctl.settings import Meta, Natural, Positive, typed
 from hybridctl.yaml_files import read_yaml
 
-_DEGREE = math.pi / 180
-_GRAVITY = 9.80665
-
-UNITS: dict[str, tuple[str, float]] = {
-    "1": ("1", 1.0),
-    "%": ("1", 0.01),
-    "s": ("s", 1.0),
-    "ms": ("s", 1e-3),
-    "us": ("s", 1e-6),
-    "ns": ("s", 1e-9),
-    "min": ("s", 60.0),
-    "m": ("m", 1.0),
-    "cm": ("m", 1e-2),
-    "mm": ("m", 1e-3),
-    "um": ("m", 1e-6),
-    "in": ("m", 0.0254),
-    "rad": ("rad", 1.0),
-    "mrad": ("rad", 1e-3),
-    "deg": ("rad", _DEGREE),
-    "rev": ("rad", 2 * math.pi),
-    "m/s": ("m/s", 1.0),
-    "mm/s": ("m/s", 1e-3),
-    "km/h": ("m/s", 1 / 3.6),
-    "rad/s": ("rad/s", 1.0),
-    "deg/s": ("rad/s", _DEGREE),
-    "mrad/s": ("rad/s", 1e-3),
-    "rpm": ("rad/s", 2 * math.pi / 60),
-    "m/s^2": ("m/s^2", 1.0),
-    "mm/s^2": ("m/s^2", 1e-3),
-    "g": ("m/s^2", _GRAVITY),
-    "mg": ("m/s^2", 1e-3 * _GRAVITY),
-    "rad/s^2": ("rad/s^2", 1.0),
-    "deg/s^2": ("rad/s^2", _DEGREE),
-    "N": ("N", 1.0),
-    "mN": ("N", 1e-3),
-    "kN": ("N", 1e3),
-    "Nm": ("Nm", 1.0),
-    "mNm": ("Nm", 1e-3),
-    "Ns": ("Ns", 1.0),
-    "kg": ("kg", 1.0),
-    "gram": ("kg", 1e-3),
-    "Pa": ("Pa", 1.0),
-    "kPa": ("Pa", 1e3),
-    "V": ("V", 1.0),
-    "A": ("A", 1.0),
-    "mA": ("A", 1e-3),
-}
-NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9}
-
-
-def si(name: str, unit: object) -> tuple[str, float]:
-    """The pair (SI unit, factor) of a unit; `g` is standard gravity, mass in grams is `gram`."""
-    known: tuple[str, float] = UNITS[checks.member(name, unit, UNITS)]
-    return known
-
-
+STEPS = ("previous", "next")
 ROTATIONS = ("wxyz", "xyzw", "rpy")
 ROLES = {"channels": "measurement", "inputs": "input", "truth": "truth"}  # by section
 
@@ -95,17 +42,24 @@ class TimeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Stamps: a field in a unit, or a rate [Hz] (a number, or the field that holds it).
 
     With neither, the stamps of the recording, or the field whose name says that it is the time.
+    With `steps` the field holds the time since the row before ("previous") or until the row after
+    ("next"), and stamps are its sums.
     """
 
     field: str = ""
     unit: str = ""
     rate: Positive | str = 0.0
+    steps: str = ""
 
     def __post_init__(self) -> None:
         if self.field and self.rate:
             raise InputError("rate must be left out: stamps have a field or a rate, not both")
         if self.unit:
             checks.member("unit", self.unit, NANOSECONDS)
+        if self.steps:
+            checks.member("steps", self.steps, STEPS)
+            if not self.field:
+                raise InputError("steps need the field that holds them, got none")
 
 
 class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

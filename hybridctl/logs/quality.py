@@ -8,6 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from hybridctl.logs.schema import Log
+from hybridctl.logs.stamps import describe_fault, find_first_rows
 from hybridctl.series import Series
 
 GAP = 5.0  # times the median spacing
@@ -29,6 +30,10 @@ _CAUSE = {
 }
 _LONGEST_SPACING, _SHORTEST_SPACING = 1e3, 1e-7
 _NORM = 0.01
+_FEWEST_UNCHANGED = 1 / 3
+"""Share of unchanged rows from which on they are worth a warning. A choice."""
+_LONGEST_UNCHANGED = 10
+"""Unchanged rows in a row that still count: a sensor of 100 Hz in a log of 1 kHz has nine."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,9 @@ class ChannelQuality:
 
     `duplicates` are stamps seen before, `out_of_order` those earlier than one before them,
     `gaps` spacings above five times the median, `longest_gap` the largest spacing [s],
-    `incomplete` the rows with a value missing (NaN).
+    `incomplete` the rows with a value missing (NaN), `repeated` those with stamp and values of an
+    earlier row, `unchanged` those with the values of the row before while others change. `fault`
+    says why the stamps cannot be put in order, "" if they can.
     """
 
     name: str
@@ -48,6 +55,9 @@ class ChannelQuality:
     gaps: int
     longest_gap: float
     incomplete: int
+    repeated: int = 0
+    unchanged: int = 0
+    fault: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,15 +94,37 @@ def _quality(name: str, channel: Series) -> ChannelQuality:
         gaps=int((spacing > GAP * median).sum()) if apart.size else 0,
         longest_gap=float(spacing.max()) if spacing.size else 0.0,
         incomplete=int(np.isnan(channel.values).any(axis=1).sum()),
+        repeated=len(channel) - len(find_first_rows(channel)),
+        unchanged=_count_unchanged(channel),
+        fault=describe_fault(channel),
     )
+
+
+def _count_unchanged(channel: Series) -> int:
+    """Return how many rows have the values of the row before; 0 for channels of whole numbers.
+
+    Counters, flags and modes are whole numbers, and stay as they are most of the time. Longer
+    stretches without a change do not count: there nothing moves.
+    """
+    values = channel.values
+    if channel.role != "measurement" or (values == np.round(values)).all():
+        return 0
+    is_same = np.concatenate([[False], (values[1:] == values[:-1]).all(axis=1)])
+    lengths = np.diff(np.append(np.flatnonzero(~is_same), len(values))) - 1
+    return int(lengths[lengths <= _LONGEST_UNCHANGED].sum())
 
 
 def _odd_stamps(quality: ChannelQuality) -> list[str]:
     odd = []
     if quality.duplicates:
-        odd.append(f"{quality.duplicates} stamps occur more than once")
+        same = f", {quality.repeated} of {quality.count} rows with the same values"
+        odd.append(
+            f"{quality.duplicates} stamps occur more than once{same if quality.repeated else ''}"
+        )
     if quality.out_of_order:
         odd.append(f"{quality.out_of_order} stamps are earlier than one before them")
+    if quality.fault:
+        odd.append(quality.fault)
     if quality.gaps:
         gaps = "1 gap" if quality.gaps == 1 else f"{quality.gaps} gaps"
         odd.append(
@@ -111,6 +143,11 @@ def _odd_stamps(quality: ChannelQuality) -> list[str]:
 
 def _odd_values(channel: Series, quality: ChannelQuality) -> list[str]:
     odd = []
+    if quality.unchanged > _FEWEST_UNCHANGED * quality.count:
+        odd.append(
+            f"{quality.unchanged} of {quality.count} rows have the values of the row before: its "
+            "sensor is slower than the log, or rows were written twice"
+        )
     if quality.incomplete:
         odd.append(f"{quality.incomplete} of {quality.count} rows have missing values (NaN)")
     limit = PLAUSIBLE.get(channel.unit)

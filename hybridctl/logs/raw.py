@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,8 +18,17 @@ from hybridctl.errors import FileFormatError, HybridctlError, InputError
 Field = NDArray[Any]
 MAX_BYTES = 4 * 2**30
 HEADER = "hybridctl_log"  # of logs that hybridctl wrote: where a file holds what its columns are
-_OBVIOUS = ("t", "time", "times", "stamp", "stamps", "timestamp", "timestamps")
-_SUFFIX = {"": "s", "s": "s", "sec": "s", "unix": "s", "ms": "ms", "us": "us", "ns": "ns"}
+_TIME_NAME = re.compile(
+    r"[%_#]*(?:(?:abs|elapsed|rel|relative|ros|rosbag|sample|sim|system|unix)[ _]?)?"
+    r"(?:t|times?|date[ _]?time|stamps?|time[ _]?stamps?)(?:[ _]?(s|secs?|seconds|unix|ms|us|ns))?",
+    re.IGNORECASE,
+)
+"""Names of the time, as `t`, `time_ns`, `%time` (rostopic), `__time` (PlotJuggler), `abs time`."""
+_STEP_NAME = re.compile(
+    r"(?:dt|delta[ _]?t|delta[ _]?time)(?:[ _](s|secs?|seconds|ms|us|ns))?", re.IGNORECASE
+)
+"""Names of the time between two rows."""
+_SUFFIX_UNITS = {"ms": "ms", "us": "us", "ns": "ns"}
 
 
 @dataclass
@@ -28,7 +38,8 @@ class RawTable:
     `fields` maps names (columns, arrays, dotted paths into messages) to arrays whose rows are
     samples. `stamps` (n,) are the nanoseconds at which messages were recorded, if they were.
     `labels` names the columns of a field, `units` holds units written beside a name, `absent`
-    marks cells that are empty, and `unusable` says why a field is not among `fields`.
+    marks cells that are empty, and `unusable` says why a field is not among `fields`. `clocks`
+    are fields whose cells are dates or clocks, in nanoseconds.
     """
 
     name: str
@@ -39,6 +50,7 @@ class RawTable:
     units: dict[str, str] = field(default_factory=dict)
     absent: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
     unusable: dict[str, str] = field(default_factory=dict)
+    clocks: list[str] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> Field:
         if name in self.unusable:
@@ -50,29 +62,46 @@ class RawTable:
 
     def obvious_unit(self, name: str) -> str | None:
         """The unit of the time in a field whose name says that it is the time, else None."""
-        base, _, suffix = name.rpartition("/")[2].lower().partition("_")
-        if base not in _OBVIOUS or suffix not in _SUFFIX:
+        match = _TIME_NAME.fullmatch(name.rpartition("/")[2])
+        if match is None:
             return None
-        return self.units.get(name, _SUFFIX[suffix])
+        # `rostopic echo -p` writes %time in nanoseconds.
+        usual = "ns" if name == "%time" else _SUFFIX_UNITS.get((match[1] or "").lower(), "s")
+        return self.units.get(name, usual)
 
     def obvious_time(self) -> tuple[str, str] | None:
-        """The pair (field, unit) of the time, if one field has a name that says so, else None."""
+        """The pair (field, unit) of the time, if one field has a name that says so, else None.
+
+        Without such a name: the first field of dates or clocks.
+        """
         for name, values in self.fields.items():
             unit = self.obvious_unit(name)
             if unit is not None and values.ndim == 1 and values.size:
                 return name, unit
+        return (self.clocks[0], "ns") if self.clocks else None
+
+    def obvious_steps(self) -> tuple[str, str] | None:
+        """The pair (field, unit) of the time between rows, if a name as `dt` says so, else None."""
+        for name, values in self.fields.items():
+            match = _STEP_NAME.fullmatch(name.rpartition("/")[2])
+            if match is not None and values.ndim == 1 and values.size:
+                return name, self.units.get(name, _SUFFIX_UNITS.get((match[1] or "").lower(), "s"))
         return None
 
 
 @dataclass
 class RawLog:
-    """All tables of a file; `native` is the header of a log that hybridctl wrote itself."""
+    """All tables of a file; `native` is the header of a log that hybridctl wrote itself.
+
+    `notes` name what was not read, and `unread` says why a whole topic is not among the tables.
+    """
 
     path: Path
     format: str
     tables: dict[str, RawTable]
     native: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
+    unread: dict[str, str] = field(default_factory=dict)
 
 
 def measured(values: Field) -> Field:

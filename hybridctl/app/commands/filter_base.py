@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,11 +24,12 @@ _SIGMAS = 2.0
 def run(model: BaseModel, log: Log, mcap: bool, folder: RunFolder, console: Console) -> None:
     """Filter a log into a folder; mcap: whether estimates are wanted as MCAP too."""
     folder.write_configuration(model.settings, seed=None)
-    for warning in examine(log).warnings:
+    warnings = examine(log).warnings
+    for warning in warnings:
         say(console, f"warning: {warning}")
     found = filter_base(log, model)
     judgement = judge(found.estimator.system, found.result)
-    summary = summarize(model.name, log.source or None, found, judgement)
+    summary = summarize(model.name, log.source or None, found, judgement, warnings)
     folder.write_json("summary.json", summary)
     print_tables(console, summary, judgement)
     with report_alive(console, "writing"):
@@ -37,12 +38,27 @@ def run(model: BaseModel, log: Log, mcap: bool, folder: RunFolder, console: Cons
             draw(folder, found)
 
 
-def summarize(name: str, log: str | None, found: BaseRun, judgement: Judgement) -> dict[str, Any]:
-    """What summary.json holds: the filter's numbers, the contacts, and where the root ended."""
+def summarize(
+    name: str,
+    log: str | None,
+    found: BaseRun,
+    judgement: Judgement,
+    warnings: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return what summary.json holds: the numbers, the contacts, and where the root ended.
+
+    Args:
+        name: Name of the model.
+        log: File of the log, if there is one.
+        found: What came of the log.
+        judgement: Whether the filter can be trusted.
+        warnings: What is odd about the log, and what of it was not read.
+    """
     changes, last = found.estimator.contact_changes(found.result), found.roots[-1]
     return {
         "model": name,
         "log": log,
+        "warnings": list(warnings),
         **judgement.record(),
         "seconds_per_sample": found.result.seconds / len(found.roots),
         "touchdowns": {foot: downs for foot, (downs, _) in changes.items()},

@@ -122,6 +122,9 @@ def run(
         folder / STATE, _asked(request, problem.settings), _code(request, problem.records)
     )
     folder.write_configuration(problem.settings, seed=None)
+    notes = [note for one in (*problem.records, *judged) for note in one.notes]
+    for note in dict.fromkeys(notes):
+        say(console, f"warning: {note}")
     try:
         done = [LikelihoodPoint.from_dict(content) for (content,) in record.values()]
         known = {tuple(one.values.tolist()): one for one in done}
@@ -139,6 +142,7 @@ def run(
         found = identify(problem, start, held_out=judged, max_evaluations=request.max_evaluations)
         profiles = [profile(problem, found, one) for one in request.profiles]
     summary = summarize(found, profiles, len(problem.records), len(judged))
+    summary["warnings"] = list(dict.fromkeys(notes))
     folder.write_json("summary.json", summary)
     print_result(console, found, profiles)
 
@@ -215,7 +219,9 @@ def _records(
     for path in logs:
         for segment in numbers:
             log = load_log(path, model.mapping, request.mapping, segment)
-            found.append(_shortened(log.record(model), request.until))
+            record = log.record(model)
+            record = replace(record, notes=(*log.notes, *record.notes))
+            found.append(_shortened(record, request.until))
     return tuple(found)
 
 
