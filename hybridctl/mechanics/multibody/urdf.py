@@ -33,6 +33,12 @@ Root = Literal["fixed", "floating", "sagittal"]
 Kind = Literal["box", "cylinder", "sphere", "mesh"]
 KINDS: tuple[Kind, ...] = ("box", "cylinder", "sphere", "mesh")
 _PURPOSES = {"visual": pin.GeometryType.VISUAL, "collision": pin.GeometryType.COLLISION}
+_BASE_JOINTS: dict[Root, tuple[str, ...]] = {
+    "fixed": ("universe",),
+    "floating": ("universe", "root_joint"),
+    "sagittal": ("universe", *SAGITTAL_JOINTS),
+}
+"""Names that Pinocchio gives to the joints of each base, and to the world."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -49,6 +55,11 @@ def model_of(document: UrdfDocument, root: Root) -> Any:
         FileFormatError: The description makes no sense, or the model differs from it.
     """
     check_description(document)
+    for joint in document.joints:
+        if joint.get("type") != "fixed" and joint.get("name") in _BASE_JOINTS[root]:
+            raise document.error(
+                joint, f"must have another name for joint {joint.get('name')!r}: the base has it"
+            )
     impossible = describe_impossible_inertias(document)
     if impossible:
         _LOG.warning("no rigid body has such inertias as these in the URDF: %s", impossible)
@@ -69,15 +80,7 @@ def model_of(document: UrdfDocument, root: Root) -> Any:
         if joint.get("type") == "planar":
             _turn_planar_joint(model, joint)
     check_arrival(document, model)
-    if root == "sagittal":
-        model = _on_sagittal_base(model)
-    names = list(model.names)
-    for joint in document.joints:
-        if names.count(joint.get("name")) > 1:
-            raise document.error(
-                joint, f"must have another name for joint {joint.get('name')!r}: the base has it"
-            )
-    return model
+    return _on_sagittal_base(model) if root == "sagittal" else model
 
 
 def massless_joint_error(document: UrdfDocument, name: str) -> FileFormatError:
@@ -90,8 +93,8 @@ def massless_joint_error(document: UrdfDocument, name: str) -> FileFormatError:
     joint = next((j for j in document.joints if j.get("name") == name), document.root)
     return document.error(
         joint,
-        f"must have mass or inertia in what joint {name!r} moves along its axis, else the mass "
-        "matrix is singular: give its links an <inertial>, or the joint a rotor (rotors=)",
+        f"must have mass or moments of inertia where joint {name!r} moves its links, else the mass "
+        "matrix is singular: give them an <inertial>, or the joint a rotor (rotors=)",
     )
 
 
@@ -204,13 +207,11 @@ def shapes_of(
             shapes = pin.buildGeomFromUrdfString(
                 model, text, _PURPOSES[purpose], mesh_loader=loader
             )
+            if shapes.ngeoms < wanted:  # Pinocchio leaves out what it cannot read
+                raise ValueError(f"{wanted - shapes.ngeoms} of {wanted} are left out")
     except (KeyError, RuntimeError, ValueError) as error:
         reason = messages.text or repr(error)
         raise FileFormatError(f"urdf has {purpose} shapes that cannot be read: {reason}") from error
-    if shapes.ngeoms < wanted:  # Pinocchio leaves out what it cannot read
-        raise FileFormatError(
-            f"urdf has {wanted} {purpose} shapes of which {wanted - shapes.ngeoms} cannot be read"
-        )
     return shapes
 
 
