@@ -17,7 +17,7 @@ import pytest
 from hybridctl.errors import InputError
 from hybridctl.mechanics import Robot
 from hybridctl.mechanics.multibody.mjcf import mujoco_warnings_logged
-from tests.mechanics.urdf_reader import (
+from mechanics.urdf_reader import (
     STATES,
     UrdfReader,
     difference_from_reader,

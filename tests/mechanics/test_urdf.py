@@ -11,7 +11,7 @@ from hybridctl.mechanics import Contact, Plane, Robot, Rotor, contact_system, co
 from hybridctl.mechanics.multibody import urdf as reading
 from hybridctl.mechanics.multibody.urdf import shapes_of
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
-from tests.mechanics.urdf_reader import difference_from_reader, elements_of
+from mechanics.urdf_reader import difference_from_reader, elements_of
 
 INERTIAL = """<inertial><origin xyz="0 0 -0.5"/><mass value="2"/>
 <inertia ixx="0.1" ixy="0" ixz="0" iyy="0.1" iyz="0" izz="0.1"/></inertial>"""
@@ -194,6 +194,21 @@ def test_the_error_stream_is_given_back(capfd):
     assert messages.text == "Warning: odd"
     os.write(2, b"after\n")
     assert capfd.readouterr().err == "Warning: odd\nafter\n"
+
+
+def test_without_an_error_stream_files_are_read(monkeypatch, capfd):
+    """As in a process whose descriptor 2 is closed: messages are lost, nothing else."""
+
+    def closed(descriptor):
+        raise OSError(9, "Bad file descriptor")
+
+    monkeypatch.setattr(os, "dup", closed)
+    assert Robot.from_urdf(pole()).mass == 2.0
+    monkeypatch.setattr(reading, "text_for_model", lambda _: "<robot name='r'/>")
+    for _ in range(2):  # the second finds the lock open
+        with pytest.raises(FileFormatError, match="description: .* valid URDF model"):
+            Robot.from_urdf(pole())
+    assert "No link elements" in capfd.readouterr().err
 
 
 def test_inertias_of_no_rigid_body_are_in_the_log(caplog):

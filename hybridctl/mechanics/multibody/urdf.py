@@ -1,4 +1,8 @@
-"""What Pinocchio reads of a URDF: the tree of bodies on its base, and the shapes of its links."""
+"""Models of Pinocchio from URDF: the tree of bodies on its base, and the shapes of its links.
+
+`urdf_document` checks a file, Pinocchio's parser (urdfdom) makes the model, and `urdf_arrival`
+compares both.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 from xml.etree import ElementTree
 
 import coal
@@ -110,34 +114,43 @@ class _ErrorStream:
 
     def __init__(self) -> None:
         self.text = ""
-        self._saved: int | None = None
+        self._file: IO[bytes] | None = None
+        self._saved = -1  # file descriptor of the stream outside the block
 
     def __enter__(self) -> _ErrorStream:
         self._alone.acquire()
-        self._file = tempfile.TemporaryFile()
         try:
+            self._file = tempfile.TemporaryFile()
             self._saved = os.dup(2)
             os.dup2(self._file.fileno(), 2)
-        except OSError:  # a process without an error stream: urdfdom's messages are lost
-            self._saved = None
+        except OSError:  # without an error stream or a folder for the file, messages go their way
+            self._close()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if self._saved is not None:
+            if self._file is not None:
                 os.dup2(self._saved, 2)
                 self._file.seek(0)
                 written = self._file.read()
+                lines = [line.strip() for line in written.decode(errors="replace").splitlines()]
                 # The place in urdfdom's own source follows each message.
-                lines = written.decode(errors="replace").splitlines()
-                told = [line.removeprefix("Error:").strip() for line in lines]
-                self.text = "; ".join(line for line in told if not line.startswith("at line"))[:400]
+                told = [line for line in lines if not line.startswith("at line")]
+                self.text = "; ".join(line.removeprefix("Error:").strip() for line in told)[:400]
                 if kind is None and written:
                     os.write(2, written)
-                os.close(self._saved)
         finally:
-            self._file.close()
+            self._close()
             self._alone.release()
+
+    def _close(self) -> None:
+        """Close the file and the copy of the stream."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._saved >= 0:
+            os.close(self._saved)
+            self._saved = -1
 
 
 def _turn_planar_joint(model: Any, joint: Element) -> None:
