@@ -44,22 +44,18 @@ def compiled_by_mujoco(root):
     if any(joint.get("type") in ("planar", "floating") for joint in root.findall("joint")):
         return None
     bare = ElementTree.Element("robot", root.attrib)
-    options = {"balanceinertia": "false", "inertiafromgeom": "false"}
-    compiler = ElementTree.SubElement(ElementTree.SubElement(bare, "mujoco"), "compiler", options)
+    options = {"balanceinertia": "false", "fusestatic": "false", "inertiafromgeom": "false"}
+    ElementTree.SubElement(ElementTree.SubElement(bare, "mujoco"), "compiler", options)
     for element in root:
         if element.tag in ("link", "joint"):
             copy = ElementTree.SubElement(bare, element.tag, element.attrib)
             copy.extend(part for part in element if part.tag not in ("visual", "collision"))
-    for fuse in ("false", "true"):  # links without mass can only be fused with their parents
-        compiler.set("fusestatic", fuse)
-        try:
-            with mujoco_warnings_logged():
-                return mujoco.MjModel.from_xml_string(
-                    ElementTree.tostring(bare, encoding="unicode")
-                )
-        except ValueError:
-            continue
-    return None
+    text = ElementTree.tostring(bare, encoding="unicode")
+    try:
+        with mujoco_warnings_logged():
+            return mujoco.MjModel.from_xml_string(text)
+    except ValueError:  # it refuses inertias of no rigid body, and links without mass
+        return None
 
 
 def difference_from_mujoco(robot, root, model, rng):
@@ -83,9 +79,7 @@ def difference_from_mujoco(robot, root, model, rng):
         mass, places = np.zeros((model.nv, model.nv)), {}
         mujoco.mj_fullM(model, data, mass)
         for joint in reader.joints[1:]:
-            body = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, joint.link)
-            if body < 0:  # fused; `UrdfReader` compares its frame
-                continue
+            body = model.body(joint.link).id
             places[joint.link] = np.eye(4)
             places[joint.link][:3, :3] = data.xmat[body].reshape(3, 3)
             places[joint.link][:3, 3] = data.xpos[body]
@@ -153,7 +147,7 @@ def test_files_are_as_a_second_reader_has_them_or_refused(package):
     print(f"{package}: {len(paths)} files, {read} read, of which {by_mujoco} as MuJoCo")
 
 
-FEW = ("solo.urdf", "xarm7.urdf", "double_pendulum_continuous.urdf", "kinova.urdf")
+FEW = ("solo.urdf", "double_pendulum_continuous.urdf")
 
 
 def test_a_few_public_files_are_as_a_second_reader_has_them():

@@ -202,12 +202,13 @@ def test_without_an_error_stream_files_are_read(monkeypatch, capfd):
     def closed(descriptor):
         raise OSError(9, "Bad file descriptor")
 
-    monkeypatch.setattr(os, "dup", closed)
-    assert Robot.from_urdf(pole()).mass == 2.0
-    monkeypatch.setattr(reading, "text_for_model", lambda _: "<robot name='r'/>")
-    for _ in range(2):  # the second finds the lock open
-        with pytest.raises(FileFormatError, match="description: .* valid URDF model"):
-            Robot.from_urdf(pole())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "dup", closed)
+        assert Robot.from_urdf(pole()).mass == 2.0
+        patch.setattr(reading, "text_for_model", lambda _: "<robot name='r'/>")
+        for _ in range(2):  # the second finds the lock open
+            with pytest.raises(FileFormatError, match=r"description: .* valid URDF model"):
+                Robot.from_urdf(pole())
     assert "No link elements" in capfd.readouterr().err
 
 
@@ -314,7 +315,7 @@ def largest_difference(count, seed):
 
 def test_trees_of_joints_of_all_types_are_as_a_second_reader_has_them():
     """To 1e-9: rounding of exponentials of turns about axes from 1e-3 to 1e3 long."""
-    assert largest_difference(8, seed=3) < 1e-9
+    assert largest_difference(5, seed=3) < 1e-9
 
 
 # Names
