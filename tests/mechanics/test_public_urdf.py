@@ -26,8 +26,26 @@ from mechanics.urdf_reader import (
     relative_difference,
 )
 
-# Of each package at least so many files, of which so many are read.
-PACKAGES = {"example-robot-data": (69, 66)}
+# Of each package at least so many files, of which so many are read. Most of PyBullet's are bodies
+# without joints and moments of inertia.
+PACKAGES = {
+    "example-robot-data": (69, 66),
+    "airo-models": (16, 7),
+    "armar": (8, 4),
+    "dexmate-urdf": (26, 26),
+    "hello-robot-stretch-urdf": (13, 13),
+    "hello-robot-stretch4-urdf": (6, 6),
+    "icub-models": (16, 16),
+    "jvrc-description": (1, 1),
+    "orca-arm": (1, 1),
+    "pybullet": (1095, 70),
+    "robosuite": (5, 5),
+    "robot-properties-fingers": (14, 11),
+    "rtb-data": (9, 3),
+    "synriard": (9, 8),
+    "upkie-description": (2, 2),
+    "urdfenvs": (3, 1),
+}
 
 
 def urdf_files(package):

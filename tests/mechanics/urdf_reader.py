@@ -18,7 +18,8 @@ GRAVITY = np.array([0.0, 0.0, -9.81])
 def elements_of(text):
     """The root of a URDF without comments, and without namespaces, which may be undeclared."""
     text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL).lstrip()
-    return ElementTree.fromstring(re.sub(r'(</?)\w+:|\sxmlns(:\w+)?\s*=\s*"[^"]*"', r"\1", text))
+    text = re.sub(r'\sxmlns(:\w+)?\s*=\s*"[^"]*"', "", text)
+    return ElementTree.fromstring(re.sub(r"(</?|\s)\w+:(?=\w+[\s=/>])", r"\1", text))
 
 
 def numbers(element, name, default):
