@@ -60,6 +60,7 @@ REFUSED = {
     "moment": (pole(inertial=INERTIAL.replace('ixx="0.1"', "")), 5, "ixx of <inertia> .* nothing"),
     "shape": (pole(shapes=SPHERE.format("0 0 x", "1")), 5, "<origin> in the <collision> of link"),
     "radius": (pole(shapes=SPHERE.format("0 0 0", "")), 5, "radius of <sphere> .* got ''"),
+    "deep": (robot_of("<a>" * 200, "</a>" * 200), 3, "nested more than 100 deep"),
     # joints
     "zero axis": (pole('<axis xyz="0 0 0"/>'), 9, "axis of joint 'hinge' that is not zero"),
     "two axes": (pole(AXES), 10, "must have one <axis> at most in joint 'hinge', got 2"),
@@ -166,7 +167,7 @@ def test_what_is_not_part_of_the_motion_does_not_stop_it():
     """urdfdom gives up on the whole robot for each of these."""
     shapes = "<visual><geometry/></visual><collision><geometry><cdf/></geometry></collision>"
     more = '<material name="m"/><material name="m"/><transmission/><link_state/></robot>'
-    text = pole("<safety_controller/>", shapes=shapes).replace("</robot>", more)
+    text = pole("<safety_controller/><dynamics/>", shapes=shapes).replace("</robot>", more)
     assert Robot.from_urdf(text.replace('name="r"', "")).mass == 2.0
 
 

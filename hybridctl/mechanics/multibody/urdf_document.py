@@ -58,6 +58,8 @@ one, so this is what rounding leaves of a zero."""
 _TRIANGLE_RTOL = 1e-5
 """Excess of a principal moment over the sum of the others, relative to it, that is not reported:
 files have six digits."""
+_MOST_LEVELS = 100
+"""Depth of nested elements: a URDF has some five, and writing them recurses."""
 _LISTED = 3
 """Number of inertias that a warning describes; the others are counted."""
 
@@ -109,15 +111,25 @@ def parse_urdf(text: str) -> UrdfDocument:
             missing or cannot be read.
     """
     lines: dict[Element, int] = {}
-    builder, parser = ElementTree.TreeBuilder(), expat.ParserCreate()
+    builder, parser, parents = ElementTree.TreeBuilder(), expat.ParserCreate(), list[Element]()
 
     def start(tag: str, attributes: dict[str, str]) -> None:
-        lines[builder.start(tag, attributes)] = parser.CurrentLineNumber
+        parents.append(builder.start(tag, attributes))
+        lines[parents[-1]] = parser.CurrentLineNumber
+        if len(parents) > _MOST_LEVELS:
+            raise FileFormatError(
+                f"urdf line {lines[parents[-1]]} must not be nested more than {_MOST_LEVELS} deep"
+            )
 
-    parser.StartElementHandler = start
-    parser.EndElementHandler = builder.end
+    def end(tag: str) -> None:
+        builder.end(tag)
+        parents.pop()
+
+    parser.StartElementHandler, parser.EndElementHandler = start, end
     try:
         parser.Parse(_without_comments(text), True)
+    except FileFormatError:
+        raise
     except (expat.ExpatError, ValueError) as error:  # ValueError: characters that are no UTF-8
         raise (
             _xacro_error()
@@ -462,5 +474,10 @@ def text_for_model(document: UrdfDocument) -> str:
     for element in document.root:
         if element.tag in kept:
             copy = ElementTree.SubElement(robot, element.tag, element.attrib)
-            copy.extend(part for part in element if part.tag in kept[element.tag])
+            # A <dynamics> without numbers says nothing, but urdfdom gives up on the robot.
+            copy.extend(
+                part
+                for part in element
+                if part.tag in kept[element.tag] and (part.attrib or part.tag != "dynamics")
+            )
     return ElementTree.tostring(robot, encoding="unicode")
