@@ -56,6 +56,8 @@ REFUSED = {
     "damping": (pole('<dynamics damping="1e999"/>'), 9, "damping of <dynamics>"),
     "mimic": (pole('<mimic joint="x" multiplier="2x"/>'), 9, "multiplier of <mimic>"),
     "xacro": (pole('<origin xyz="${a} 0 0"/>'), 9, "xacro macros: run xacro first"),
+    "xacro name": (pole().replace("hinge", "${a}hinge"), 7, "xacro macros: run xacro first"),
+    "digits": (pole('<origin xyz="\u0663 0 0"/>'), 9, "xyz of <origin>"),
     "mass": (pole(inertial=INERTIAL.replace('"2"', '"4,0"')), 4, "value of <mass> .* link 'pole'"),
     "moment": (pole(inertial=INERTIAL.replace('ixx="0.1"', "")), 5, "ixx of <inertia> .* nothing"),
     "shape": (pole(shapes=SPHERE.format("0 0 x", "1")), 5, "<origin> in the <collision> of link"),

@@ -25,7 +25,7 @@ SINGLE_AXIS_TYPES = ("revolute", "continuous", "prismatic")
 """Types of joints of one degree of freedom."""
 _AXIS_TYPES = (*SINGLE_AXIS_TYPES, "planar")
 _JOINT_TYPES = (*_AXIS_TYPES, "floating", "fixed")
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 """Numbers that urdfdom reads, without spaces around them."""
 _DECLARATION = re.compile(r"<\?xml\s[^<>]*\?>")
 _MOMENTS = ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")
@@ -128,7 +128,7 @@ def parse_urdf(text: str) -> UrdfDocument:
     parser.StartElementHandler, parser.EndElementHandler = start, end
     try:
         parser.Parse(_without_comments(text), True)
-    except FileFormatError:
+    except FileFormatError:  # a ValueError, too
         raise
     except (expat.ExpatError, ValueError) as error:  # ValueError: characters that are no UTF-8
         raise (
@@ -270,6 +270,8 @@ def _check_names(document: UrdfDocument, elements: list[Element]) -> None:
         name = element.get("name")
         if not name:
             raise document.error(element, f"must have a name of the {element.tag}, got none")
+        if "${" in name:
+            raise _xacro_error(f" line {document.lines[element]}")
         if name in seen:
             raise document.error(
                 element,
