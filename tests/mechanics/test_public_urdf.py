@@ -107,26 +107,30 @@ def difference_from_mujoco(robot, root, model, rng):
 
 
 def judge(path, rng):
-    """How a file is read.
+    """How a file is read, on a base that floats and on one that is fixed.
 
     Returns:
-        "refused" or "read"; the largest relative difference from the second readers; and whether
-        MuJoCo was one of them.
+        "read" if it is on one of them, else "refused"; the largest relative difference from the
+        second readers; and whether MuJoCo was one of them.
     """
-    text = Path(path).read_text(encoding="utf-8-sig")
-    try:
-        robot = Robot.from_urdf(path, root="floating")
-    except InputError as refusal:
-        named = any(word in str(refusal) for word in ("line", "joint", "root link"))
-        return "refused" if named else "refused without a name", 0.0, False
-    root = elements_of(text)
-    difference = difference_from_reader(robot, root, True, rng)
-    if robot.nv == 6:  # a body without joints
-        return "read", difference, False
-    fixed, model = Robot.from_urdf(path), compiled_by_mujoco(root)
-    if model is None:
-        return "read", max(difference, difference_from_reader(fixed, root, False, rng)), False
-    return "read", max(difference, difference_from_mujoco(fixed, root, model, rng)), True
+    differences, compiled, refusals = [], None, []
+    for base in ("floating", "fixed"):
+        try:
+            robot = Robot.from_urdf(path, root=base)
+        except InputError as refusal:
+            refusals.append(str(refusal))
+            continue
+        root = elements_of(Path(path).read_text(encoding="utf-8-sig"))
+        if base == "fixed":
+            compiled = compiled_by_mujoco(root)
+        if compiled is None:
+            differences.append(difference_from_reader(robot, root, base == "floating", rng))
+        else:
+            differences.append(difference_from_mujoco(robot, root, compiled, rng))
+    if differences:
+        return "read", max(differences), compiled is not None
+    named = all(any(word in text for word in ("line", "joint")) for text in refusals)
+    return "refused" if named else "refused without a name", 0.0, False
 
 
 def count(paths):

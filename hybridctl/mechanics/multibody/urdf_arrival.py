@@ -112,11 +112,11 @@ def _check_joint_motion(
     pose = places[link_of(joint, "child")].pose
     along, about = pose.rotation @ axis / max(float(np.linalg.norm(axis)), 1e-300), np.zeros(3)
     if kind in SINGLE_AXIS_TYPES:
-        twist = (along, about) if kind == "prismatic" else (about, along)
-        wanted = pose.translation
-        expected = np.concatenate((twist[0] + np.cross(wanted, twist[1]), twist[1]))[:, None]
-        same = subspace.shape == expected.shape and np.allclose(
-            subspace, expected, rtol=_RTOL, atol=_RTOL * max(1.0, float(np.abs(expected).max()))
+        if kind != "prismatic":  # the velocity of the point at the origin, and the turn
+            along, about = pin.skew(pose.translation) @ along, along
+        expected = np.concatenate((along, about))[:, None]
+        same = subspace.shape == expected.shape and bool(
+            np.abs(subspace - expected).max() <= _RTOL * max(1.0, float(np.abs(expected).max()))
         )
     elif kind == "planar":  # two translations perpendicular to the axis, and a rotation about it
         same = subspace.shape == (6, 3) and bool(

@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 """Numbers that urdfdom reads, without spaces around them."""
 _DECLARATION = re.compile(r"<\?xml\s[^<>]*\?>")
 _MOMENTS = ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")
-_VECTOR_SIZES = {"xyz": 3, "rpy": 3, "quat_xyzw": 4, "size": 3, "scale": 3}
+_VECTOR_SIZES = {"xyz": 3, "rpy": 3, "quat_xyzw": 4, "size": 3}
 """Count of numbers in the attributes that have more than one."""
 _NUMBERS: dict[str, tuple[str, ...]] = {
     "origin": ("xyz", "rpy", "quat_xyzw"),
@@ -43,9 +43,10 @@ _NUMBERS: dict[str, tuple[str, ...]] = {
     "sphere": ("radius",),
     "cylinder": ("radius", "length"),
     "capsule": ("radius", "length"),
-    "mesh": ("scale",),
 }
-"""Attributes that hold numbers, by the tag of their element."""
+"""Attributes that hold numbers, by the tag of their element.
+
+The scale of a mesh is not among them: urdfdom goes on without it, and only the drawing has it."""
 _NEEDED = {
     **{tag: _NUMBERS[tag] for tag in ("mass", "inertia", "axis", "box", "sphere", "cylinder")},
     "capsule": _NUMBERS["capsule"],
