@@ -38,11 +38,11 @@ PACKAGES = {
     "icub-models": (16, 16),
     "jvrc-description": (1, 1),
     "orca-arm": (1, 1),
-    "pybullet": (1095, 70),
+    "pybullet": (1095, 76),
     "robosuite": (5, 5),
     "robot-properties-fingers": (14, 11),
     "rtb-data": (9, 3),
-    "synriard": (9, 8),
+    "synriard": (9, 9),
     "upkie-description": (2, 2),
     "urdfenvs": (3, 1),
 }
