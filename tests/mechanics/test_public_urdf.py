@@ -29,7 +29,7 @@ from mechanics.urdf_reader import (
 # Of each package at least so many files, of which so many are read. Most of PyBullet's are bodies
 # without joints and moments of inertia.
 PACKAGES = {
-    "example-robot-data": (69, 66),
+    "example-robot-data": (69, 65),
     "airo-models": (16, 7),
     "armar": (8, 4),
     "dexmate-urdf": (26, 26),
