@@ -82,6 +82,7 @@ HOME = {
         "mechanics/multibody/robot.py",
         "mechanics/multibody/sweeps.py",
         "mechanics/multibody/urdf.py",
+        "mechanics/multibody/urdf_arrival.py",
     },
 }
 HEAVY = {"casadi", "matplotlib", "mujoco", "numpy", "pinocchio", "scipy"}

@@ -218,9 +218,9 @@ ixy="0" ixz="0" iyz="0"/></inertial></link><joint name="weld" type="fixed"><pare
         (
             '<mass value="0.2"/>',
             '<mass value="-0.2"/>',
-            r"joint 'hip' moves .* got -0\.2 kg",
+            r"negative mass in link 'arm', got -0\.2 kg",
         ),
-        ("</robot>", TIP, r"mass at 'weld' must not be negative, got -0\.1 kg"),
+        ("</robot>", TIP, r"negative mass in link 'tip', got -0\.1 kg"),
         ('ixx="0.0008"', 'ixx="-0.0008"', r"inertia that joint .* must be positive semidefinite"),
         ('ixy="0.0001"', 'ixy="0.01"', r"inertia that joint .* must be positive semidefinite"),
     ],

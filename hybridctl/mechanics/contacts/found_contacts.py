@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count, product
 from typing import Any
-from xml.etree import ElementTree
 
 import coal
 import numpy as np
@@ -19,6 +18,7 @@ from hybridctl.mechanics.contacts.surfaces import Plane, Surface
 from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.urdf import shapes_of
+from hybridctl.mechanics.multibody.urdf_document import parse_urdf
 
 GROUND = Plane(point=(0, 0, 0), normal=(0, 0, 1))
 _FOOT_WORDS = ("sole", "toe", "foot", "feet", "ankle")
@@ -145,7 +145,7 @@ def _collision_model(robot: Robot) -> CollisionModel:
     text = file_or_text("urdf", robot.source)
     model = robot.model
     read = shapes_of(model, text, purpose="collision", kinds=("sphere", "box"))
-    root = ElementTree.fromstring(text)
+    root = parse_urdf(text).root
     parents = dict[str, str | None].fromkeys(link.attrib["name"] for link in root.findall("link"))
     for joint in root.findall("joint"):
         parent, child = joint.find("parent"), joint.find("child")

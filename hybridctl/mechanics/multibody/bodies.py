@@ -14,6 +14,11 @@ _INDEFINITE = 1e-9
 """Of the largest principal moment of all joints: what rounding leaves of a plate's or a rod's."""
 
 
+_LEAST_OWN_INERTIA = 1e-12
+"""Inertia of a velocity that the later ones leave, relative to its entry of the mass matrix, below
+which it is none: rounding of an elimination leaves 1e-15."""
+
+
 class Frame(NamedTuple):
     """A frame fixed to the body of a joint (0 is the world): rotation (3, 3), position (3,)."""
 
@@ -145,3 +150,21 @@ def check_inertias(model: Any) -> None:
                 f"the inertia that joint {name!r} moves must be positive semidefinite, but about "
                 f"its center it has the principal moments {moments.tolist()} kg m^2"
             )
+
+
+def find_massless_velocity(mass_matrix: Array) -> int | None:
+    """Return the index of a velocity that makes a mass matrix singular, None if it is regular.
+
+    Velocities are eliminated from the last to the first, which leaves at each joint the inertia
+    that it feels while the joints behind it are free.
+
+    Args:
+        mass_matrix: M (nv, nv), with the joints numbered from the root to the ends.
+    """
+    rest = np.array(mass_matrix)
+    for i in reversed(range(len(rest))):
+        own = rest[i, i]
+        if not own > _LEAST_OWN_INERTIA * mass_matrix[i, i]:
+            return i
+        rest[:i, :i] -= np.outer(rest[:i, i], rest[i, :i]) / own
+    return None

@@ -26,6 +26,7 @@ from hybridctl.mechanics.multibody.bodies import (
     MotionDerivatives,
     Tree,
     check_inertias,
+    find_massless_velocity,
     tree_of,
 )
 from hybridctl.mechanics.multibody.dry_friction import joint_friction
@@ -41,7 +42,8 @@ from hybridctl.mechanics.multibody.mjcf import read_mjcf
 from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, armature
 from hybridctl.mechanics.multibody.sweeps import Sweeps
 from hybridctl.mechanics.multibody.urdf import Root as Root
-from hybridctl.mechanics.multibody.urdf import model_of
+from hybridctl.mechanics.multibody.urdf import massless_joint_error, model_of
+from hybridctl.mechanics.multibody.urdf_document import parse_urdf
 from hybridctl.tables import html_table
 
 _UNIT_NORM = 1e-6  # how far norms of quaternions and circles may be off one: six digits of a file
@@ -157,12 +159,15 @@ class Robot:
         out are what the URDF says.
         rotors: of the motors, by joint name; URDF has no place for them.
 
-        Raises `FileFormatError` for a file that is no URDF or has an `<inertial>` that is not read,
-        `UnknownNameError` for a joint. A joint with `<mimic>` moves on its own: the log says so.
+        Raises `FileFormatError` with the line of the file for what is no URDF or makes no sense,
+        such as a number that cannot be read, a joint along a zero axis or one that moves no mass,
+        `UnknownNameError` for a joint. Planar joints move perpendicular to their axis. A joint
+        with `<mimic>` moves on its own: the log says so.
         """
         if root is not None:
             member("root", root, ("fixed", "floating", "sagittal"))
-        model = model_of(file_or_text("urdf", urdf), root or "fixed")
+        document = parse_urdf(file_or_text("urdf", urdf))
+        model = model_of(document, root or "fixed")
         if model.nv == 0:
             raise InputError("urdf has no joint that moves")
         robot = Robot(
@@ -175,6 +180,9 @@ class Robot:
             friction=friction,
             gravity=gravity,
         )
+        massless = robot._massless_joint()
+        if massless is not None:
+            raise massless_joint_error(document, massless)
         robot.source = urdf
         if root is None and float(model.inertias[0].mass) > 0.0:
             robot.fixed_by_default = robot.link_names[0]
@@ -280,6 +288,15 @@ class Robot:
     def velocity_index(self, name: str) -> int:
         """The index of the velocity of a joint of one degree of freedom."""
         return self.joints.single("name", name)[1]
+
+    def _massless_joint(self) -> str | None:
+        """Return a joint that moves no inertia of its own, None if the mass matrix is regular."""
+        # At a configuration without symmetry: matrices that are singular elsewhere are left alone.
+        q = self.integrate(self.neutral(), np.sin(np.arange(1.0, self.nv + 1.0)))
+        velocity = find_massless_velocity(self.mass_matrix(q))
+        if velocity is None:
+            return None
+        return next(name for name in self.joint_names if velocity in self.velocities(name))
 
     # Configurations
 

@@ -1,138 +1,181 @@
-"""What Pinocchio reads of a URDF: the tree of bodies on its base, and the shapes of its links."""
+"""Models of Pinocchio from URDF: the tree of bodies on its base, and the shapes of its links.
+
+`urdf_document` checks a file, Pinocchio's parser (urdfdom) makes the model, and `urdf_arrival`
+compares both.
+"""
 
 from __future__ import annotations
 
 import logging
-import math
 import os
-import re
+import tempfile
+import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 from xml.etree import ElementTree
 
 import coal
+import numpy as np
 import pinocchio as pin
 
 from hybridctl.errors import FileFormatError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.multibody.joints import SAGITTAL_JOINTS
+from hybridctl.mechanics.multibody.urdf_arrival import check_arrival
+from hybridctl.mechanics.multibody.urdf_document import (
+    Element,
+    UrdfDocument,
+    check_description,
+    describe_impossible_inertias,
+    numbers_of,
+    parse_urdf,
+    text_for_model,
+)
 
 Root = Literal["fixed", "floating", "sagittal"]
 Kind = Literal["box", "cylinder", "sphere", "mesh"]
 KINDS: tuple[Kind, ...] = ("box", "cylinder", "sphere", "mesh")
 _PURPOSES = {"visual": pin.GeometryType.VISUAL, "collision": pin.GeometryType.COLLISION}
+_BASE_JOINTS: dict[Root, tuple[str, ...]] = {
+    "fixed": ("universe",),
+    "floating": ("universe", "root_joint"),
+    "sagittal": ("universe", *SAGITTAL_JOINTS),
+}
+"""Names that Pinocchio gives to the joints of each base, and to the world."""
 _LOG = logging.getLogger(__name__)
-_NUMBER = re.compile(r"\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
-"""What urdfdom reads as a number, without a space after it.
-
-Of anything else it drops the whole `<inertial>`, or takes a moment of inertia as zero."""
-_MOMENTS = ("ixx", "ixy", "ixz", "iyy", "iyz", "izz")
-_MASS_RTOL = 1e-9
-"""Of the sum of all masses: rounding of a sum of a few hundred, in another order."""
 
 
-def model_of(text: str, root: Root) -> Any:
+def model_of(document: UrdfDocument, root: Root) -> Any:
     """Return the `pinocchio.Model` of a URDF on its base.
 
+    Links of impossible inertia, and joints with <mimic>, are named in the log.
+
     Args:
-        text: The URDF.
+        document: The URDF.
         root: What moves the root link.
 
     Raises:
-        FileFormatError: The text is no URDF, or has inertias that are not read.
+        FileFormatError: The description makes no sense, or the model differs from it.
     """
-    element: ElementTree.Element | None = None
+    check_description(document)
+    for joint in document.joints:
+        if joint.get("type") != "fixed" and joint.get("name") in _BASE_JOINTS[root]:
+            raise document.error(
+                joint, f"must have another name for joint {joint.get('name')!r}: the base has it"
+            )
+    impossible = describe_impossible_inertias(document)
+    if impossible:
+        _LOG.warning("no rigid body has such inertias as these in the URDF: %s", impossible)
+    mimics = [j.get("name") for j in document.joints if j.find("mimic") is not None]
+    if mimics:
+        _LOG.warning("joints with <mimic> in the URDF move on their own here: %s", mimics)
+    text, messages = text_for_model(document), _ErrorStream()
     try:
-        found = ElementTree.fromstring(text)
-    except ElementTree.ParseError as error:
-        # Not final: urdfdom accepts prefixes that are declared nowhere.
-        reason = f"it is no XML: {error}"
-        if "<xacro:" in text:
-            raise _xacro_error() from error
-    else:
-        _check_elements(found)
-        element, reason = found, "it has no valid tree of links and joints"
-    try:
-        if root == "floating":
-            model = pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
-        else:
-            model = pin.buildModelFromXML(text)
+        with messages:
+            if root == "floating":
+                model = pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
+            else:
+                model = pin.buildModelFromXML(text)
     except (ValueError, RuntimeError) as error:
-        raise FileFormatError(f"urdf is not a robot description: {reason} ({error})") from error
-    if element is not None:
-        _check_mass(element, model)
+        reason = messages.text or str(error)
+        raise FileFormatError(f"urdf is not a robot description: {reason}") from error
+    for joint in document.joints:
+        if joint.get("type") == "planar":
+            _turn_planar_joint(model, joint)
+    check_arrival(document, model)
     return _on_sagittal_base(model) if root == "sagittal" else model
 
 
-def _xacro_error() -> FileFormatError:
-    return FileFormatError(
-        "urdf must be expanded, but it has xacro macros: `xacro robot.urdf.xacro > robot.urdf`"
+def massless_joint_error(document: UrdfDocument, name: str) -> FileFormatError:
+    """Return the error about a joint that moves no mass.
+
+    Args:
+        document: The URDF.
+        name: The joint, of the file or of the base.
+    """
+    joint = next((j for j in document.joints if j.get("name") == name), document.root)
+    return document.error(
+        joint,
+        f"must have mass or moments of inertia where joint {name!r} moves its links, else the mass "
+        "matrix is singular: give them an <inertial>, or the joint a rotor (rotors=)",
     )
 
 
-def _check_elements(element: ElementTree.Element) -> None:
-    """Raise `FileFormatError` for a file of another kind, and for inertias that are not read.
+class _ErrorStream:
+    """Collects what a block writes on the error stream of the process.
 
-    urdfdom writes on the error stream of such an inertia and goes on without it.
+    urdfdom reports there, past Python's `sys.stderr`. What was written is printed again if the
+    block succeeds; `text` has it after the block, in one line.
+    """
+
+    _alone = threading.Lock()
+    """The error stream belongs to the process: one thread redirects it at a time."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._file: IO[bytes] | None = None
+        self._saved = -1  # file descriptor of the stream outside the block
+
+    def __enter__(self) -> _ErrorStream:
+        self._alone.acquire()
+        try:
+            self._file = tempfile.TemporaryFile()
+            self._saved = os.dup(2)
+            os.dup2(self._file.fileno(), 2)
+        except OSError:  # without an error stream or a folder for the file, messages go their way
+            self._close()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if self._file is not None:
+                os.dup2(self._saved, 2)
+                self._file.seek(0)
+                written = self._file.read()
+                lines = [line.strip() for line in written.decode(errors="replace").splitlines()]
+                # The place in urdfdom's own source follows each message.
+                told = [line for line in lines if not line.startswith("at line")]
+                self.text = "; ".join(line.removeprefix("Error:").strip() for line in told)[:400]
+                if kind is None and written:
+                    os.write(2, written)
+        finally:
+            self._close()
+            self._alone.release()
+
+    def _close(self) -> None:
+        """Close the file and the copy of the stream."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._saved >= 0:
+            os.close(self._saved)
+            self._saved = -1
+
+
+def _turn_planar_joint(model: Any, joint: Element) -> None:
+    """Turn a planar joint so that its plane is perpendicular to the axis of the URDF.
+
+    Pinocchio moves it in the xy-plane of the joint's frame whatever the axis is. The frame is
+    turned by R with R e_z = axis, and all that the joint carries is turned back.
 
     Args:
-        element: The root of the file.
+        model: The `pinocchio.Model`. Changed.
+        joint: The element <joint>.
     """
-    if any("xacro" in child.tag for child in element.iter() if isinstance(child.tag, str)):
-        raise _xacro_error()
-    if element.tag != "robot":
-        reader = ": Robot.from_mjcf reads it" if element.tag == "mujoco" else ""
-        raise FileFormatError(f"urdf must be a <robot>, got <{element.tag}>{reader}")
-    for link in element.findall("link"):
-        for inertial in link.findall("inertial"):
-            _check_inertial(link.get("name", "without a name"), inertial)
-    mimics = [j.get("name") for j in element.findall("joint") if j.find("mimic") is not None]
-    if mimics:
-        _LOG.warning("joints with <mimic> in the URDF move on their own here: %s", mimics)
-
-
-def _check_inertial(link: str, inertial: ElementTree.Element) -> None:
-    """Raise `FileFormatError` for an `<inertial>` with a number that is missing or not read.
-
-    Args:
-        link: Name of the link.
-        inertial: Its element.
-    """
-    parts: dict[str, tuple[str, ...]] = {"mass": ("value",), "inertia": _MOMENTS}
-    for tag, names in parts.items():
-        part = inertial.find(tag)
-        for name in names:
-            value = None if part is None else part.get(name)
-            if value is None or not _is_read(value):
-                raise FileFormatError(
-                    f"urdf must have a number as {name} of <{tag}> in the <inertial> of link "
-                    f"{link!r}, got {'nothing' if value is None else repr(value)}"
-                )
-    origin = inertial.find("origin")
-    for name in ("xyz", "rpy"):
-        numbers = None if origin is None else origin.get(name)
-        if numbers is not None and [_is_read(n) for n in numbers.split()] != [True] * 3:
-            raise FileFormatError(
-                f"urdf must have three numbers as {name} of <origin> in the <inertial> of link "
-                f"{link!r}, got {numbers!r}"
-            )
-
-
-def _is_read(text: str) -> bool:
-    """Return whether urdfdom reads a text as a number."""
-    return _NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
-
-
-def _check_mass(element: ElementTree.Element, model: Any) -> None:
-    """Raise `FileFormatError` if the model has another mass than all links of its file."""
-    masses = [float(mass.get("value", "")) for mass in element.findall("link/inertial/mass")]
-    total, found = sum(masses), sum(float(inertia.mass) for inertia in model.inertias)
-    if not abs(found - total) <= _MASS_RTOL * sum(map(abs, masses)):
-        raise FileFormatError(
-            f"urdf has links of {total:.9g} kg in all, of which {found:.9g} kg are read: each link "
-            "must have one <inertial>"
-        )
+    axis = numbers_of(joint.find("axis"), "xyz", (1.0, 0.0, 0.0))
+    up, normal = np.array([0.0, 0.0, 1.0]), axis / np.linalg.norm(axis)
+    rotation = pin.Quaternion.FromTwoVectors(up, normal).toRotationMatrix()
+    turn = pin.SE3(rotation, np.zeros(3))
+    back, j = turn.inverse(), model.getJointId(joint.get("name"))
+    model.jointPlacements[j] = model.jointPlacements[j] * turn
+    model.inertias[j] = back.act(model.inertias[j])
+    for child in range(j + 1, model.njoints):
+        if model.parents[child] == j:
+            model.jointPlacements[child] = back * model.jointPlacements[child]
+    for frame in model.frames:
+        if frame.parentJoint == j:
+            frame.placement = back * frame.placement
 
 
 def _on_sagittal_base(model: Any) -> Any:
@@ -167,21 +210,21 @@ def shapes_of(
     text = file_or_text("urdf", urdf)
     beside = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
     known = {frame.name for frame in model.frames if frame.type == pin.FrameType.BODY}
+    root, messages = parse_urdf(text).root, _ErrorStream()
     try:
-        root = ElementTree.fromstring(text)
         wanted = _keep(root, known, purpose, kinds, [*map(Path, packages), *beside])
         text = ElementTree.tostring(root, encoding="unicode")
         # The tree over a mesh that is made fastest: nobody asks it for collisions.
         loader = coal.CachedMeshLoader(coal.NODE_TYPE.BV_AABB)
-        shapes = pin.buildGeomFromUrdfString(model, text, _PURPOSES[purpose], mesh_loader=loader)
-    except (ElementTree.ParseError, KeyError, RuntimeError, ValueError) as error:
-        raise FileFormatError(
-            f"urdf has {purpose} shapes that cannot be read: {error!r}"
-        ) from error
-    if shapes.ngeoms < wanted:  # Pinocchio leaves out what it cannot read
-        raise FileFormatError(
-            f"urdf has {wanted} {purpose} shapes of which {wanted - shapes.ngeoms} cannot be read"
-        )
+        with messages:
+            shapes = pin.buildGeomFromUrdfString(
+                model, text, _PURPOSES[purpose], mesh_loader=loader
+            )
+            if shapes.ngeoms < wanted:  # Pinocchio leaves out what it cannot read
+                raise ValueError(f"{wanted - shapes.ngeoms} of {wanted} are left out")
+    except (KeyError, RuntimeError, ValueError) as error:
+        reason = messages.text or repr(error)
+        raise FileFormatError(f"urdf has {purpose} shapes that cannot be read: {reason}") from error
     return shapes
 
 
