@@ -171,7 +171,7 @@ class _Columns:
             _check_contact(name, kind, dynamics.contacts[i])
             self._contacts[kind][i, column] = 1.0
         elif kind in _OF_JOINT:
-            self._joints[kind][self._robot.joints.single(name, owner)[1], column] = 1.0
+            self._joints[kind][self._robot.joints.velocity(name, owner), column] = 1.0
         else:
             member(f"link of parameter {name!r}:", owner, self._robot.link_names)
             body = self._robot.body(owner)

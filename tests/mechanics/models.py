@@ -32,7 +32,7 @@ BOWL = Sphere((0.0, 0.1, 1.1), 2.0, inside=True)
 @cache
 def pair(root: str, ground, urdf: str = PAIR, mu: float = 0.0) -> ContactDynamics:
     """Two bodies that touch the ground with three points, and each other with a fourth."""
-    robot = Robot.from_urdf(urdf, root=root, stiffness={} if urdf is WHEEL else {"hip": 2.0})
+    robot = Robot.from_urdf(urdf, root=root, stiffness={"hip": 2.0})
     knob = Sphere((0.0, 0.0, -0.2), 0.05)
     return ContactDynamics(
         robot,

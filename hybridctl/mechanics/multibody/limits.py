@@ -103,17 +103,15 @@ def describe_excesses(limits: Iterable[JointLimit], q: Array) -> str:
     return _list_reports([limit.describe_excess(float(q[limit.coordinate])) for limit in limits])
 
 
-def warn_of_posture(limits: Iterable[JointLimit], q: Array) -> None:
+def warn_of_posture(positions: Iterable[tuple[JointLimit, float]]) -> None:
     """Give one `JointLimitWarning` for joints beyond their limits, or at angles like degrees.
 
     The warning is attributed to the code that called the function calling this one, which is the
     user's.
 
     Args:
-        limits: Of the joints that are looked at.
-        q: Configuration (nq,).
+        positions: Joints with their positions, in rad or m.
     """
-    positions = [(limit, float(q[limit.coordinate])) for limit in limits]
     report = _list_reports(
         [limit.describe_excess(value) or limit.describe_turns(value) for limit, value in positions]
     )

@@ -7,9 +7,10 @@ once, checks configurations at the border, and returns arrays that belong to the
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from hybridctl.mechanics.multibody.joints import (
     coordinate_labels,
     motors,
 )
-from hybridctl.mechanics.multibody.limits import joint_limits, warn_of_posture
+from hybridctl.mechanics.multibody.limits import JointLimit, joint_limits, warn_of_posture
 from hybridctl.mechanics.multibody.links import CollisionModel
 from hybridctl.mechanics.multibody.mjcf import read_mjcf
 from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, armature
@@ -73,7 +74,8 @@ class Robot:
     k (q - q_rest) + d v, at joints of one degree of freedom. Rotors of geared motors (see `Rotor`)
     add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
     mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
-    `joints`: where those of one degree of freedom are among coordinates and velocities.
+    `joints`: where those of one degree of freedom are among coordinates and velocities (see
+    `coordinate_index` and `velocity_index`).
     `resists`: whether there are springs or dampers.
     `source` is the URDF it was built from, a path or its text, or None. `keyframes` has the named
     configurations (nq,) of an MJCF file, and `collision` its shapes; {} and None without one.
@@ -101,10 +103,8 @@ class Robot:
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
-        joints = zip(self.joint_names, list(self._model.joints)[1:], strict=True)
-        self.joints = JointIndices(
-            (n, (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None) for n, j in joints
-        )
+        joints = list(zip(self.joint_names, list(self._model.joints)[1:], strict=True))
+        self.joints = _joint_indices(joints)
         self.limits = joint_limits(self._model, self.joints)
         self.armature = armature(model.armature, self.joints, rotors)
         self._model.armature = self.armature
@@ -225,16 +225,24 @@ class Robot:
         return robot
 
     def __repr__(self) -> str:
-        return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self.joint_names)})"
+        return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self._describe_joints())})"
+
+    def _describe_joints(self) -> Iterator[str]:
+        """Yield each joint's name, with its places in q and v if any joint has several of them."""
+        for name in self.joint_names:
+            q, v = self.coordinates(name), self.velocities(name)
+            alone = self.nq == self.nv == len(self.joint_names)
+            yield name if alone else f"{name} q[{_describe_range(q)}] v[{_describe_range(v)}]"
 
     def _repr_html_(self) -> str:
-        """A table of the joints, with the velocities they have and whether a motor drives them."""
+        """Return a table of the joints, with their places in q and v, and the driven ones."""
         driven = np.asarray(self.actuation.any(axis=1))
-        rows = [
-            (name, len(self.velocities(name)), "yes" if driven[self.velocities(name)[0]] else "no")
-            for name in self.joint_names
-        ]
-        return html_table(("joint", "velocities", "motor"), rows)
+        rows = []
+        for name in self.joint_names:
+            q, v = self.coordinates(name), self.velocities(name)
+            motor = "yes" if driven[v].any() else "no"
+            rows.append((name, _describe_range(q), _describe_range(v), motor))
+        return html_table(("joint", "q", "v", "motor"), rows)
 
     @property
     def model(self) -> Any:
@@ -263,9 +271,35 @@ class Robot:
         joint = self._model.joints[self._model.getJointId(known)]
         return list(range(joint.idx_v, joint.idx_v + joint.nv))
 
+    def coordinates(self, name: str) -> list[int]:
+        """Return the indices in q of the coordinates of a joint.
+
+        A continuous joint has the cosine and the sine of its angle.
+
+        Raises:
+            UnknownNameError: There is no such joint.
+        """
+        known = member("joint", name, self.joint_names)
+        joint = self._model.joints[self._model.getJointId(known)]
+        return list(range(joint.idx_q, joint.idx_q + joint.nq))
+
+    def coordinate_index(self, name: str) -> int:
+        """Return the index in q of the coordinate of a joint that has one, in rad or m there.
+
+        Raises:
+            UnknownNameError: There is no such joint.
+            InputError: It has several coordinates, as a continuous joint has; see `coordinates`.
+        """
+        return self.joints.single("name", name)[0]
+
     def velocity_index(self, name: str) -> int:
-        """The index of the velocity of a joint of one degree of freedom."""
-        return self.joints.single("name", name)[1]
+        """Return the index in v of the velocity of a joint of one degree of freedom.
+
+        Raises:
+            UnknownNameError: There is no such joint.
+            InputError: It has several degrees of freedom; see `velocities`.
+        """
+        return self.joints.velocity("name", name)
 
     # Configurations
 
@@ -277,7 +311,8 @@ class Robot:
         """Return the neutral configuration (nq,) with some joints at given positions.
 
         Args:
-            joints: Positions in rad or m of joints of one degree of freedom, by name.
+            joints: Positions in rad or m of joints of one degree of freedom, by name. Of a
+                continuous joint it is the angle a, whose coordinates are (cos a, sin a).
 
         Raises:
             UnknownNameError: A name is no joint.
@@ -285,10 +320,17 @@ class Robot:
 
         Gives a `JointLimitWarning` for what is beyond limits, or looks like degrees.
         """
-        q, positions = self.neutral(), mapping("joints", joints, "names of joints to rad or m")
-        for name, value in positions.items():
-            q[self.joints.single("joints", name)[0]] = number(name, value)
-        warn_of_posture([self.limits[name] for name in positions], q)
+        q, placed = self.neutral(), []
+        for name, value in mapping("joints", joints, "names of joints to rad or m").items():
+            position = number(name, value)
+            if name in self.joints.circles:
+                i = self.joints.circles[name][0]
+                q[i : i + 2] = math.cos(position), math.sin(position)
+                placed.append((JointLimit(name, i, True, -math.inf, math.inf), position))
+            else:
+                q[self.joints.single("joints", name)[0]] = position
+                placed.append((self.limits[name], position))
+        warn_of_posture(placed)
         return q
 
     def integrate(self, q: Array, dq: Array) -> Array:
@@ -404,8 +446,9 @@ class Robot:
         return self._square(pin.computeMinverse(self._model, self._scratch.data, q))
 
     def energy(self, q: Array, v: Array) -> tuple[float, float]:
-        """Kinetic and potential energy in J; the potential of springs is included."""
-        kinetic = float(pin.computeKineticEnergy(self._model, self._scratch.data, q, v))
+        """Return kinetic and potential energy in J; the potential of springs is included."""
+        # computeKineticEnergy of Pinocchio 4.1 omits the armature of hinges with a skew axis.
+        kinetic = 0.5 * float(v @ self.mass_matrix(q) @ v)
         potential = float(pin.computePotentialEnergy(self._model, self._scratch.data, q))
         return kinetic, potential + self.passive.energy(q)
 
@@ -532,6 +575,18 @@ class Robot:
     def tree(self) -> Tree:
         """The constants of the dynamics; springs and dampers are in `passive`."""
         return tree_of(self._model)
+
+
+def _joint_indices(joints: Sequence[tuple[str, Any]]) -> JointIndices:
+    """Return where the joints of one degree of freedom, with their names, are in q and v."""
+    places = {n: (int(j.idx_q), int(j.idx_v)) for n, j in joints if j.nv == 1}
+    circles = {n: places[n] for n, j in joints if j.nv == 1 and j.nq == 2}
+    return JointIndices([(n, places[n] if j.nq == j.nv == 1 else None) for n, j in joints], circles)
+
+
+def _describe_range(places: Sequence[int]) -> str:
+    """Return "3" for one index and "3:7" for several that follow each other."""
+    return f"{places[0]}" if len(places) == 1 else f"{places[0]}:{places[-1] + 1}"
 
 
 def _adjoint(s: Array) -> Array:
