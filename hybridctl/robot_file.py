@@ -298,8 +298,8 @@ class RobotFile:
 
     def _through(self, robot: Robot, linear: float, angular: float) -> Array:
         """Covariance in the space of the input: forces along, torques about the axes of joints."""
-        motion = robot.motion(robot.neutral(), np.zeros(robot.nv), ())
-        turns = motion.jacobian[3:].any(axis=0) @ robot.actuation > 0.0
+        units = [label.endswith("[N m]") for label in robot.labels.forces]
+        turns = np.array(units) @ robot.actuation > 0.0
         return np.diag(np.where(turns, angular, linear) ** 2)
 
     def _start(self, space: RobotStateSpace, key: ModeKey) -> Estimate | None:

@@ -90,6 +90,10 @@ def limb_symmetry(
             `tolerance`; the message has the deviations.
     """
     robot = system.robot
+    if robot.mimics:
+        raise InputError(
+            f"system: robot must have no joints that mimic others, got {sorted(robot.mimics)}"
+        )
     number("tolerance", tolerance, above=0.0)
     axis = vector("normal", normal, 3)
     if not axis.any():

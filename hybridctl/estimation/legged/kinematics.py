@@ -88,6 +88,11 @@ class LegKinematics:
         self.feet = {foot.frame: foot for foot in given}
         if not given or len(self.feet) != len(given):
             raise InputError(f"feet must have different frames, and one at least, got {given}")
+        if robot.mimics:
+            raise InputError(
+                f"robot must have no joints that mimic others, got {sorted(robot.mimics)}: remove "
+                "their <mimic> from the file"
+            )
         self._frames = [robot.frame(name) for name in (inertial, *self.feet)]
         self._fixed = np.array([_homogeneous(frame) for frame in self._frames])
         self._places = {name: k for k, name in enumerate(self.feet, start=1)}

@@ -406,7 +406,8 @@ def _closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) 
 
 def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:
     """The terms asked for; "auto" generates those of small robots, and what sweeps are slow at."""
-    ground = rows.on_ground() if robot.nv > 1 else None
+    # Sweeps are over all joints, as if none would mimic.
+    ground = rows.on_ground() if robot.nv > 1 and not robot.mimics else None
     by_sweeps = ground is not None and robot.nv > _COMPILED
     asked = choice in ("generated", "native")
     if asked or (choice == "auto" and robot.nv <= MOST_EXPRESSED and not by_sweeps):

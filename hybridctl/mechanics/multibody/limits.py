@@ -77,11 +77,18 @@ class JointLimit(NamedTuple):
         return f"; angles are in rad: {value:.6g} degrees are {angle:.6g} rad"
 
 
-def joint_limits(model: Any, joints: JointIndices) -> dict[str, JointLimit]:
-    """Return the limits of all joints of one degree of freedom of a Pinocchio model, by name."""
+def joint_limits(model: Any, tree: JointIndices, joints: JointIndices) -> dict[str, JointLimit]:
+    """Return the limits of all joints with one coordinate of their own, by name.
+
+    Args:
+        model: The `pinocchio.Model`.
+        tree: Indices of joints in the coordinates of the model.
+        joints: Indices of joints in the coordinates of the robot, in which some joints may mimic.
+    """
     labels, found = coordinate_labels(model).positions, {}
-    for name, indices in joints.items():
-        if indices is None:
+    for name, indices in tree.items():
+        own = joints[name]
+        if indices is None or own is None:
             continue
         i = indices[0]
         lower, upper = float(model.lowerPositionLimit[i]), float(model.upperPositionLimit[i])
@@ -89,7 +96,7 @@ def joint_limits(model: Any, joints: JointIndices) -> dict[str, JointLimit]:
             lower, upper = -math.inf, math.inf
         lower = lower if lower > -_UNLIMITED else -math.inf
         upper = upper if upper < _UNLIMITED else math.inf
-        found[name] = JointLimit(name, i, labels[i].endswith("[rad]"), lower, upper)
+        found[name] = JointLimit(name, own[0], labels[i].endswith("[rad]"), lower, upper)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +22,17 @@ class JointIndices(dict[str, tuple[int, int] | None]):
         indices: Pairs of a joint's name and its indices.
         circles: Of continuous joints by name, the indices of the cosine of the angle, which the
             sine follows, and of the velocity.
+        mimics: Of joints that mimic others by name, their coordinate as a formula, for errors.
     """
 
     def __init__(
         self,
         indices: Iterable[tuple[str, tuple[int, int] | None]] = (),
         circles: Mapping[str, tuple[int, int]] | None = None,
+        mimics: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(indices)
-        self.circles = dict(circles or {})
+        self.circles, self.mimics = dict(circles or {}), dict(mimics or {})
 
     def single(self, what: str, name: str) -> tuple[int, int]:
         """Return the indices of the coordinate and the velocity of a joint that has one of each.
@@ -41,11 +43,16 @@ class JointIndices(dict[str, tuple[int, int] | None]):
 
         Raises:
             UnknownNameError: There is no such joint.
-            InputError: It has several coordinates.
+            InputError: It has several coordinates, or none of its own as it mimics another joint.
         """
         indices = self[member("joint", name, self)]
         if indices is not None:
             return indices
+        if name in self.mimics:
+            raise InputError(
+                f"{what}: joint {name!r} must move on its own, but it mimics another: it is at "
+                f"{self.mimics[name]}. Name the joint that it follows"
+            )
         if name in self.circles:
             raise InputError(
                 f"{what}: joint {name!r} must have one coordinate, but it is continuous: q has the "
@@ -62,9 +69,17 @@ class JointIndices(dict[str, tuple[int, int] | None]):
 
         Raises:
             UnknownNameError: There is no such joint.
-            InputError: It has several degrees of freedom.
+            InputError: It has several degrees of freedom, or mimics another joint.
         """
         return self.circles[name][1] if name in self.circles else self.single(what, name)[1]
+
+
+def joint_indices(model: Any) -> JointIndices:
+    """Return where the joints of one degree of freedom of a Pinocchio model are in q and v."""
+    joints = list(zip(list(model.names)[1:], list(model.joints)[1:], strict=True))
+    places = {n: (int(j.idx_q), int(j.idx_v)) for n, j in joints if j.nv == 1}
+    circles = {n: places[n] for n, j in joints if j.nv == 1 and j.nq == 2}
+    return JointIndices([(n, places[n] if j.nq == j.nv == 1 else None) for n, j in joints], circles)
 
 
 class Passive(NamedTuple):

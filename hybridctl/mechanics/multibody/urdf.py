@@ -17,6 +17,7 @@ import pinocchio as pin
 from hybridctl.errors import FileFormatError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.multibody.joints import SAGITTAL_JOINTS
+from hybridctl.mechanics.multibody.mimic import mimics_of
 
 Root = Literal["fixed", "floating", "sagittal"]
 Kind = Literal["box", "cylinder", "sphere", "mesh"]
@@ -87,9 +88,7 @@ def _check_elements(element: ElementTree.Element) -> None:
     for link in element.findall("link"):
         for inertial in link.findall("inertial"):
             _check_inertial(link.get("name", "without a name"), inertial)
-    mimics = [j.get("name") for j in element.findall("joint") if j.find("mimic") is not None]
-    if mimics:
-        _LOG.warning("joints with <mimic> in the URDF move on their own here: %s", mimics)
+    mimics_of(element)  # refuses by name what urdfdom refuses without one
 
 
 def _check_inertial(link: str, inertial: ElementTree.Element) -> None:
