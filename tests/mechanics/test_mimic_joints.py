@@ -6,18 +6,21 @@ constraints v_f = m v_d with Lagrange multipliers: it knows nothing of reduced c
 
 import logging
 import pickle
+from importlib import metadata
 
 import numpy as np
 import pinocchio as pin
 import pytest
 from differences import assert_derivative
 
+import hybridctl as hc
 from hybridctl.errors import FileFormatError, InputError, UnknownNameError
-from hybridctl.mechanics import Robot, Rotor
+from hybridctl.mechanics import Contact, Plane, Robot, Rotor, contact_system
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.multibody.mimic import Mimic
 from hybridctl.mechanics.terms.generated import GeneratedTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
+from mechanics.models import TWINS
 from mechanics.random_robots import random_robot, with_mimics
 
 INERTIA = '<inertia ixx=".1" iyy=".1" izz=".1" ixy="0" ixz="0" iyz="0"/>'
@@ -278,3 +281,180 @@ def test_mimics_are_given_by_name_too():
         Robot(tree.model, mimics={"thumb": Mimic("left")})
     with pytest.raises(InputError, match=r"mimics\['right'\] must be a Mimic"):
         Robot(tree.model, mimics={"right": "left"})
+
+
+MJCF = """<mujoco><compiler angle="radian"/><option tolerance="1e-14" iterations="100"/>
+<worldbody>
+<body name="palm" pos="0 0 1"><joint name="arm" type="hinge" axis="0 1 0" damping="0.1"/>
+<geom type="capsule" size="0.05" fromto="0 0 0 0 0 -0.3" mass="1"/>
+<body name="left" pos="0 0 -0.3"><joint name="left" type="hinge" axis="0 1 0" ref="0.3"/>
+<geom type="capsule" size="0.02" fromto="0 0 0 0.2 0 -0.2" mass="0.4"/></body>
+<body name="right" pos="0 0.1 -0.3"><joint name="right" type="slide" axis="1 0 1" ref="-0.2"/>
+<geom type="capsule" size="0.02" fromto="0 0 0 0 0.1 -0.2" mass="0.7"/></body></body></worldbody>
+<equality><joint name="tie" joint1="right" joint2="left" polycoef="{coefficients}"
+solimp="0.9999 0.9999 0.001"/></equality><actuator>{actuators}</actuator></mujoco>"""
+MOTORS = '<motor joint="arm"/><motor joint="left"/>'
+
+
+def test_a_linear_equality_of_mjcf_is_held_as_mujoco_holds_it():
+    """MuJoCo's constraint with an impedance of 0.9999 is soft by a share of 1e-4.
+
+    The joints have reference positions, from which its polynomial counts.
+    """
+    mujoco = pytest.importorskip("mujoco")
+    text = MJCF.format(coefficients="0.05 -0.6 0 0 0", actuators=MOTORS)
+    robot = Robot.from_mjcf(text)
+    assert (robot.nq, robot.nv, robot.nu) == (2, 2, 2)
+    assert robot.joint_names == ("arm", "left", "right")
+    model = mujoco.MjModel.from_xml_string(text)
+    data = mujoco.MjData(model)
+    rng = np.random.default_rng(4)
+    q, v, u = rng.normal(size=(3, 2))
+    data.qpos[:], data.qvel[:], data.ctrl[:] = robot.all_coordinates(q), robot.all_velocities(v), u
+    mujoco.mj_forward(model, data)
+    np.testing.assert_allclose(data.efc_pos, 0.0, atol=1e-15)
+    found = robot.all_velocities(robot.free_acceleration(q, v, u))
+    np.testing.assert_allclose(found, data.qacc, rtol=0.0, atol=1e-3 * np.abs(found).max())
+    np.testing.assert_allclose(robot.keyframes["qpos0"], [0.0, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "actuators"),
+    [("0 1 0.1 0 0", MOTORS), ("0 1 0 0 0", MOTORS + '<motor joint="right"/>')],
+)
+def test_other_equalities_of_mjcf_are_refused_or_left_out(coefficients, actuators):
+    pytest.importorskip("mujoco")
+    text = MJCF.format(coefficients=coefficients, actuators=actuators)
+    with pytest.raises(InputError, match=r"the equality constraint 'tie' \(joint\)"):
+        Robot.from_mjcf(text)
+    assert Robot.from_mjcf(text, ignore=["equality"]).mimics == {}
+
+
+def test_an_equality_of_mjcf_may_be_ignored_by_name():
+    pytest.importorskip("mujoco")
+    text = MJCF.format(coefficients="0 1 0 0 0", actuators=MOTORS)
+    assert Robot.from_mjcf(text, ignore=["tie"]).nv == 3
+
+
+def test_energy_is_kept_along_a_run_with_a_floor():
+    """A pair of wings on one joint falls, hits with restitution 1 and flies on: no loss.
+
+    Energies of some 10 J are integrated to 1e-9, impacts are exact.
+    """
+    model = Robot.from_urdf(TWINS, root="sagittal").model
+    robot = Robot(
+        model,
+        actuated=[],
+        stiffness={"hip": 2.0, "flap": 0.5},
+        damping={"flap": 0.0},
+        mimics={"flap": Mimic("hip", -0.8, 0.1)},
+    )
+    floor = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
+    foot = Contact("foot", "cube", floor, offset=(0.05, 0.05, -0.05), restitution=1.0)
+    system = contact_system(robot, [foot])
+    start = robot.posture({"root_z": 0.3, "root_pitch": 0.4, "hip": 0.5})
+    run = hc.simulate(system, ("open",), np.append(start, np.ones(robot.nv)), (0.0, 0.5))
+    assert run.events
+    ends = [x for arc in run.arcs for x in (arc(arc.start), arc(arc.end))]
+    energies = [sum(robot.energy(*np.split(x, [robot.nq]))) for x in ends]
+    np.testing.assert_allclose(energies, energies[0], atol=1e-7)
+
+
+# Public robots, of the package example-robot-data
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("file", "driven", "followers"),
+    [
+        ("talos_data/robots/talos_full_v2.urdf", 32, 12),
+        ("panda_description/urdf/panda.urdf", 8, 1),
+        ("pr2_description/urdf/pr2.urdf", 20, 10),
+    ],
+)
+def test_public_robots_move_as_their_trees_do(file, driven, followers):
+    """The kinetic energy, which is that of all bodies, and the constraints at a random state."""
+    path = files_of("example-robot-data", file)
+    robot, rng = Robot.from_urdf(path, root="floating"), np.random.default_rng(0)
+    assert (robot.nu, len(robot.mimics)) == (driven, followers)
+    q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    v = rng.normal(size=robot.nv)
+    model, q_all, v_all = robot.model, robot.all_coordinates(q), robot.all_velocities(v)
+    assert robot.nv == model.nv - followers
+    for name, mimic in robot.mimics.items():
+        one, other = (model.joints[model.getJointId(n)] for n in (name, mimic.joint))
+        assert q_all[one.idx_q] == mimic.multiplier * q_all[other.idx_q] + mimic.offset
+        assert v_all[one.idx_v] == mimic.multiplier * v_all[other.idx_v]
+    mass = pin.crba(model, model.createData(), q_all)
+    assert robot.energy(q, v)[0] == pytest.approx(0.5 * v_all @ mass @ v_all, rel=1e-12)
+
+
+def files_of(package: str, ending: str) -> str:
+    """The path of a file of an installed package; skips where the package is not there."""
+    try:
+        found = metadata.files(package) or []
+    except metadata.PackageNotFoundError:
+        pytest.skip(f"{package} is not installed")
+    return next(str(f.locate()) for f in found if str(f).endswith(f"/{ending}"))
+
+
+HALF, MASS, PULL, GRAVITY = 0.02, 0.1, 5.0, 9.81
+"""Half the side of a cube in m, its mass in kg, the force of the motor in N, and gravity."""
+MOMENT = MASS * (2.0 * HALF) ** 2 / 6.0
+CUBE = f"""<link name="cube"><inertial><mass value="{MASS}"/><inertia ixx="{MOMENT}" iyy="{MOMENT}"
+izz="{MOMENT}" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<joint name="free" type="floating"><parent link="panda_link0"/><child link="cube"/></joint>"""
+
+
+@pytest.mark.slow
+def test_two_fingers_with_one_motor_close_on_a_cube_and_hold_it():
+    """Panda's hand, its arm fixed, and a falling cube that is 2 mm off the middle.
+
+    One motor of 5 N moves both fingers by the same way. The first to touch pushes the cube against
+    the other. At rest each finger presses with half of the motor's force, by virtual work, and by
+    friction bears half of the cube's weight; the cube is in the middle then.
+    """
+    path = files_of("example-robot-data", "panda_description/urdf/panda.urdf")
+    with open(path, encoding="utf-8") as file:
+        arm_fixed = file.read().replace('type="revolute"', 'type="fixed"')
+    robot = Robot.from_urdf(arm_fixed.replace("</robot>", f"{CUBE}</robot>"), root="fixed")
+    assert (robot.nv, robot.nu) == (7, 1)
+    q = robot.posture({"panda_finger_joint1": 0.03})
+    hand = [robot.frame(f"panda_{side}finger").joint for side in ("left", "right")]
+    left, right = robot.poses(q, hand)
+    tip = np.array([0.0, 0.002, 0.045])
+    q[:3] = 0.5 * (left + right)[:3, 3] + left[:3, :3] @ tip
+    q[3:7] = pin.Quaternion(left[:3, :3]).coeffs()
+    contacts = [
+        Contact(
+            f"{side} {height}",
+            f"panda_{side}finger",
+            Plane((0.0, sign * HALF, 0.0), (0.0, sign, 0.0)),
+            body="cube",
+            offset=(0.0, 0.0, height),
+            friction=0.6,
+        )
+        for side, sign in (("left", 1.0), ("right", -1.0))
+        for height in (0.038, 0.052)
+    ]
+    system = contact_system(robot, contacts)
+    start = np.append(q, np.zeros(robot.nv))
+    run = hc.simulate(
+        system, ("open",) * 4, start, (0.0, 0.2), policy=lambda t, x: np.array([-PULL])
+    )
+    assert run.final_mode == ("stick",) * 4
+    x, u = run.final_state, np.array([-PULL])
+    found = system.mode(run.final_mode).outputs(run.arcs[-1].end, x, u)
+    per_finger = found["normal_force"].reshape(2, 2).sum(axis=1)
+    np.testing.assert_allclose(per_finger, 0.5 * PULL, rtol=1e-6)
+    # tangents are along x and z of the cube, whose z points down
+    bears = found["friction_force"].reshape(2, 2, 2).sum(axis=1)
+    np.testing.assert_allclose(np.abs(bears[:, 1]), 0.5 * MASS * GRAVITY, rtol=1e-6)
+    np.testing.assert_allclose(bears[:, 0], 0.0, atol=1e-6)
+    np.testing.assert_allclose(x[robot.nq :], 0.0, atol=1e-8)
+    # both fingers are at half the side, and the cube fell less than it did before it was held
+    assert x[robot.coordinate_index("panda_finger_joint1")] == pytest.approx(HALF, abs=1e-8)
+    middle = left[:3, :3].T @ (x[:3] - 0.5 * (left + right)[:3, 3])
+    assert middle[1] == pytest.approx(0.0, abs=1e-8)
+    held = next(event.time for event in run.events if event.mode_after == ("stick",) * 4)
+    assert 0.0 < q[2] - x[2] < 0.5 * GRAVITY * held**2
