@@ -2,8 +2,11 @@ r"""Robots from MJCF, by way of the model that MuJoCo compiles from the file.
 
 MuJoCo itself resolves defaults, classes, includes, frames, masses that follow from shapes,
 `settotalmass` and the like. What acts on the motion of the compiled model and a `Robot` cannot
-hold, such as a tendon, is refused by its name. Of the shapes that collide, spheres, boxes, capsules
-and planes of the world are read. All others, such as meshes and cylinders, are left out unasked.
+hold, such as a tendon, is refused by its name. A linear equality of two joints makes the first one
+mimic the second, exactly where MuJoCo's constraint is soft.
+
+Of the shapes that collide, spheres, boxes, capsules and planes of the world are read. All others,
+such as meshes and cylinders, are left out unasked.
 
 Coordinates of hinges and slides are MuJoCo's `qpos`, its reference position `ref` included. A free
 joint has Pinocchio's coordinates: the pose of its body in the world with the quaternion as

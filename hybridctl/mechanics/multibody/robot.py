@@ -72,7 +72,8 @@ class Robot:
     r"""A tree of rigid bodies with springs and dampers: :math:`M \dot v + h = S u + J^T \lambda`.
 
     Built by `from_urdf`, or from a `pinocchio.Model`. `actuated` names the joints with a motor, by
-    default all but those of a floating or sagittal base. Configurations q (nq,) live on Pinocchio's
+    default all but those of a floating or sagittal base. `mimics` has joints that follow others, by
+    name, as a `Mimic`. Configurations q (nq,) live on Pinocchio's
     manifold (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local
     tangent.
     The bias h holds Coriolis, centrifugal and gravity terms and those of springs and dampers,
@@ -85,8 +86,8 @@ class Robot:
     `source` is the URDF it was built from, a path or its text, or None. `keyframes` has the named
     configurations (nq,) of an MJCF file, and `collision` its shapes; {} and None without one.
     `limits` has the `JointLimit` of joints with one coordinate, which the dynamics ignores.
-    `mimics` has what joints follow others, by name: they have no coordinate, velocity, limit or
-    motor of their own, and their springs, dampers and rotors act on the joint that they follow.
+    Joints among `mimics` have no coordinate, velocity, limit or motor of their own, and their
+    springs, dampers and rotors act on the joint that they follow; chains are followed to the end.
     `fixed_by_default` is a root link with mass that is fixed as `from_urdf` was given no root.
     """
 
