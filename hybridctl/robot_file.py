@@ -238,10 +238,11 @@ class RobotFile:
         springs, motors = self.joints, self.robot.motors
         urdf, root = self.path.parent / self.robot.urdf, self.robot.root
         given = Robot.from_urdf(urdf, root=root)
+        own = [name for name in given.joint_names if name not in given.mimics]
         return Robot.from_urdf(
             urdf,
             root=root,
-            actuated=given.joint_names if motors is None else motors.joints,
+            actuated=own if motors is None else motors.joints,
             stiffness={name: joint.stiffness for name, joint in springs.items()},
             rest={name: joint.rest for name, joint in springs.items()},
             damping={k: j.damping for k, j in springs.items() if j.damping is not None},

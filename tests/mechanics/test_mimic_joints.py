@@ -15,7 +15,17 @@ from differences import assert_derivative
 
 import hybridctl as hc
 from hybridctl.errors import FileFormatError, InputError, UnknownNameError
-from hybridctl.mechanics import Contact, Plane, Robot, Rotor, contact_system
+from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
+from hybridctl.interop.mujoco import MujocoModel
+from hybridctl.mechanics import (
+    Contact,
+    Plane,
+    Robot,
+    Rotor,
+    contact_system,
+    limb_symmetry,
+    parameter_derivatives,
+)
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.multibody.mimic import Mimic
 from hybridctl.mechanics.terms.generated import GeneratedTerms
@@ -270,6 +280,29 @@ def test_a_fixed_joint_with_a_mimic_stays_fixed():
 def test_a_joint_that_mimics_is_not_moved_on_its_own(call):
     with pytest.raises(InputError, match=r"'right' must move on its own, .* is at -1 left"):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda system: MujocoModel(system.robot, ()), r"robot must have no joints .* \['right'\]"),
+        (lambda system: LegKinematics(system.robot, "palm", [Foot("l")]), "robot must have no joi"),
+        (lambda system: limb_symmetry(system, {}, {}), "robot must have no joints that mimic"),
+        (
+            lambda system: parameter_derivatives(system.robot, system.contacts, ["rest:left"]),
+            "'left' must not be mimicked",
+        ),
+        (
+            lambda system: parameter_derivatives(system.robot, system.contacts, ["damping:right"]),
+            "'right' must move on its own",
+        ),
+    ],
+)
+def test_what_does_not_know_joints_that_mimic_refuses_them(call, said):
+    floor = Plane((0.0, 0.0, -1.0), (0.0, 0.0, 1.0))
+    system = contact_system(Robot.from_urdf(hand(), root="fixed"), [Contact("tip", "l", floor)])
+    with pytest.raises(InputError, match=said):
+        call(system)
 
 
 def test_mimics_are_given_by_name_too():

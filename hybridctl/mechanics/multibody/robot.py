@@ -607,7 +607,7 @@ class Robot:
     def _regressor(self, model: Any, data: Any, q: Array, v: Array, a: Array) -> Array:
         motion = self._all(q), self.all_velocities(v), self.all_velocities(a)
         regressor = np.array(pin.computeJointTorqueRegressor(model, data, *motion))
-        return self.reduce_columns(regressor.T).T
+        return np.asarray(self.reduce_columns(regressor.T).T)
 
     def _square(self, matrix: Any) -> Array:
         """A copy S^T matrix S of shape (nv, nv), from a matrix of all joints.
@@ -615,7 +615,7 @@ class Robot:
         Pinocchio returns vectors for robots of one joint.
         """
         square = np.array(matrix).reshape(self._nv_all, self._nv_all)
-        return self.reduce_columns(self.reduce_columns(square).T).T
+        return np.asarray(self.reduce_columns(self.reduce_columns(square).T).T)
 
     # Kinematics
 
