@@ -286,7 +286,6 @@ def test_a_joint_that_mimics_is_not_moved_on_its_own(call):
     ("call", "said"),
     [
         (lambda system: MujocoModel(system.robot, ()), r"robot must have no joints .* \['right'\]"),
-        (lambda system: LegKinematics(system.robot, "palm", [Foot("l")]), "robot must have no joi"),
         (lambda system: limb_symmetry(system, {}, {}), "robot must have no joints that mimic"),
         (
             lambda system: parameter_derivatives(system.robot, system.contacts, ["rest:left"]),
@@ -303,6 +302,22 @@ def test_what_does_not_know_joints_that_mimic_refuses_them(call, said):
     system = contact_system(Robot.from_urdf(hand(), root="fixed"), [Contact("tip", "l", floor)])
     with pytest.raises(InputError, match=said):
         call(system)
+
+
+def test_feet_of_an_estimator_may_hang_on_joints_that_mimic():
+    """A foot 0.3 m from the axis of a joint at -1.5 q: position and twist in the palm."""
+    foot = (
+        '<joint name="tip" type="fixed"><origin xyz=".3 0 0"/><parent link="r"/>'
+        '<child link="t"/></joint>'
+    )
+    text = hand('<mimic joint="left" multiplier="-1.5"/>', link("t"), foot)
+    legs = LegKinematics(Robot.from_urdf(text, root="fixed"), "palm", [Foot("t")])
+    assert legs.joints == ("left",)
+    (found,) = legs(np.array([0.2]), ["t"])
+    c, s = 0.3 * np.cos(-0.3), 0.3 * np.sin(-0.3)
+    np.testing.assert_allclose(found.position, [c, s, 0.0], atol=1e-15)
+    twist = [-1.5 * -s, -1.5 * c, 0.0, 0.0, 0.0, -1.5]
+    np.testing.assert_allclose(found.twist[:, 0], twist, atol=1e-15)
 
 
 def test_mimics_are_given_by_name_too():
