@@ -87,7 +87,8 @@ def mimics_of(element: ElementTree.Element) -> dict[str, Mimic]:
         if kinds.get(driver, "fixed") == "fixed":
             what = "is fixed" if driver in kinds else "does not exist"
             raise FileFormatError(
-                f"urdf has a joint {name!r} that mimics joint {driver!r}, which {what}"
+                f"urdf has a joint {name!r} that mimics joint {driver!r}, which {what}: correct or "
+                "remove its <mimic>"
             )
         found[name] = Mimic(
             driver,
