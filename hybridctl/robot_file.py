@@ -244,10 +244,11 @@ class RobotFile:
         springs, motors = self.joints, self.robot.motors
         urdf, root = self.path.parent / self.robot.urdf, self.robot.root
         given = Robot.from_urdf(urdf, root=root)
+        own = [name for name in given.joint_names if name not in given.mimics]
         return Robot.from_urdf(
             urdf,
             root=root,
-            actuated=given.joint_names if motors is None else motors.joints,
+            actuated=own if motors is None else motors.joints,
             stiffness={name: joint.stiffness for name, joint in springs.items()},
             rest={name: joint.rest for name, joint in springs.items()},
             damping={k: j.damping for k, j in springs.items() if j.damping is not None},
@@ -304,8 +305,8 @@ class RobotFile:
 
     def _through(self, robot: Robot, linear: float, angular: float) -> Array:
         """Covariance in the space of the input: forces along, torques about the axes of joints."""
-        motion = robot.motion(robot.neutral(), np.zeros(robot.nv), ())
-        turns = motion.jacobian[3:].any(axis=0) @ robot.actuation > 0.0
+        units = [label.endswith("[N m]") for label in robot.labels.forces]
+        turns = np.array(units) @ robot.actuation > 0.0
         return np.diag(np.where(turns, angular, linear) ** 2)
 
     def _start(self, space: RobotStateSpace, key: ModeKey) -> Estimate | None:

@@ -134,6 +134,15 @@ def test_a_robot_in_yaml_has_a_contact_for_each_of_several_planes(folder):
     )
 
 
+def test_a_robot_in_yaml_has_one_motor_for_joints_that_mimic(folder):
+    text, limit = ball.urdf(), 'velocity="1000"/>'
+    (folder / "ball.urdf").write_text(text.replace(limit, f'{limit}<mimic joint="z"/>', 1))
+    (folder / "robot.yaml").write_text(ROBOT.replace("[x, z]", "[z]"))
+    robot = find_model("robot.yaml").make().system.robot
+    assert list(robot.mimics) == ["x"]
+    assert robot.actuation.tolist() == [[1.0]]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -99,6 +99,11 @@ class MujocoModel:
     timestep: float | None = None
 
     def __post_init__(self) -> None:
+        if self.robot.mimics:
+            raise InputError(
+                "robot must have no joints that mimic others, as MuJoCo's equalities are soft, got "
+                f"{sorted(self.robot.mimics)}"
+            )
         object.__setattr__(self, "contacts", checked_contacts(self.robot, self.contacts))
         give = instance("compliance", self.compliance, Compliance)
         if self.timestep is None:

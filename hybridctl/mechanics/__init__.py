@@ -8,6 +8,7 @@ from hybridctl.mechanics.equilibrium import equilibrium
 from hybridctl.mechanics.impacts.kick import Kick
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
+from hybridctl.mechanics.multibody.mimic import Mimic
 from hybridctl.mechanics.multibody.passive import Rotor
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
@@ -20,6 +21,7 @@ __all__ = [
     "Contact",
     "ContactDynamics",
     "Kick",
+    "Mimic",
     "Plane",
     "Robot",
     "RobotStateSpace",

@@ -92,6 +92,10 @@ def limb_symmetry(
     """
     robot = system.robot
     system.contacts_in_space("limb_symmetry")
+    if robot.mimics:
+        raise InputError(
+            f"system: robot must have no joints that mimic others, got {sorted(robot.mimics)}"
+        )
     number("tolerance", tolerance, above=0.0)
     axis = vector("normal", normal, 3)
     if not axis.any():

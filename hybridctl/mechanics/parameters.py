@@ -176,7 +176,13 @@ class _Columns:
             _check_contact(name, kind, contact)
             self._contacts[kind][i, column] = 1.0
         elif kind in _OF_JOINT:
-            self._joints[kind][self._robot.joints.single(name, owner)[1], column] = 1.0
+            velocity = self._robot.joints.velocity(name, owner)
+            # The springs of joints that mimic this one are in the same sum with rests of their own.
+            if kind != "damping" and owner in {m.joint for m in self._robot.mimics.values()}:
+                raise InputError(
+                    f"parameter {name!r}: joint {owner!r} must not be mimicked by others for this"
+                )
+            self._joints[kind][velocity, column] = 1.0
         else:
             member(f"link of parameter {name!r}:", owner, self._robot.link_names)
             body = self._robot.body(owner)

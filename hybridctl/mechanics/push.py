@@ -112,7 +112,7 @@ class _Acting:
         motion = self._robot.motion(q, np.zeros(self._robot.nv), [self._joint])
         place = (motion.poses[0] @ self._place)[:3]
         moment = np.cross(place, self._force) + self._moment
-        jacobian = motion.jacobian * self._supporting
+        jacobian = self._robot.reduce_columns(motion.jacobian * self._supporting)
         return jacobian, place, np.concatenate((self._force, moment))
 
 

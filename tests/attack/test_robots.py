@@ -55,11 +55,11 @@ def marked(*case):
 
 
 def model_of(name):
-    """The model for the judge, read apart from the robot."""
+    """The model for the judge, read apart from the robot, with Pinocchio's own mimic joints."""
     text = public.urdf(name)
     if public.MODELS[name].stands:
-        return pin.buildModelFromXML(text, pin.JointModelFreeFlyer())
-    return pin.buildModelFromXML(text)
+        return pin.buildModelFromXML(text, pin.JointModelFreeFlyer(), mimic=True)
+    return pin.buildModelFromXML(text, mimic=True)
 
 
 def judged(name, made=public.robot):

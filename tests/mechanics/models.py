@@ -21,6 +21,17 @@ PAIR = f"""
 """
 WHEEL = PAIR.replace('"revolute"', '"continuous"').replace('axis xyz="1 0.3 0"', 'axis xyz="0 1 0"')
 
+_WING = f"""<link name="wing"><inertial><origin xyz="0.02 0 0.1"/><mass value="0.3"/>{_INERTIA}
+</inertial></link>
+<joint name="hip" type="revolute"><parent link="cube"/><child link="wing"/><axis xyz="0 1 0"/>
+<limit lower="-1" upper="1" effort="1" velocity="1"/></joint></robot>"""
+TWINS = (
+    PAIR.replace('joint name="hip"', 'joint name="flap"')
+    .replace("</joint>", '<mimic joint="hip" multiplier="-0.8" offset="0.1"/></joint>')
+    .replace("</robot>", _WING)
+)
+"""The arm follows a wing, on whose joint are the motor and the spring."""
+
 PLANAR_PAIR = PAIR.replace('axis xyz="1 0.3 0"', 'axis xyz="0 1 0"')
 
 SLOPE = Plane((0.0, 0.0, -0.1), (0.1, 0.2, 1.0))
@@ -32,7 +43,7 @@ BOWL = Sphere((0.0, 0.1, 1.1), 2.0, inside=True)
 @cache
 def pair(root: str, ground, urdf: str = PAIR, mu: float = 0.0) -> ContactDynamics:
     """Two bodies that touch the ground with three points, and each other with a fourth."""
-    robot = Robot.from_urdf(urdf, root=root, stiffness={} if urdf is WHEEL else {"hip": 2.0})
+    robot = Robot.from_urdf(urdf, root=root, stiffness={"hip": 2.0})
     knob = Sphere((0.0, 0.0, -0.2), 0.05)
     return ContactDynamics(
         robot,
@@ -124,3 +135,11 @@ ROUGH = {
     ),
 }
 ROUGH_FLAT = [(name, modes) for name, (_, sets) in ROUGH.items() for modes in sets]
+
+
+def twins() -> ContactDynamics:
+    return pair("floating", HILL, TWINS)
+
+
+def rough_twins() -> ContactDynamics:
+    return pair("floating", HILL, TWINS, mu=_MU)

@@ -4,6 +4,7 @@ import numpy as np
 import pinocchio as pin
 
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere
+from hybridctl.mechanics.multibody.mimic import Mimic
 
 _ONE = ("RX", "RY", "RZ", "PX", "PY", "PZ", "RUBX", "RUBY", "RUBZ", "HX")
 _ALONG = ("RevoluteUnaligned", "PrismaticUnaligned", "RevoluteUnboundedUnaligned")
@@ -39,6 +40,32 @@ def random_robot(rng, most_joints: int = 6) -> tuple[Robot, list[Contact]]:
         gravity=rng.normal(size=3),
     )
     return robot, [_contact(robot, rng, i) for i in range(rng.integers(1, 5))]
+
+
+def with_mimics(rng, tree: Robot) -> Robot:
+    """A copy of a robot in which some joints mimic others: earlier and later ones, in chains."""
+    singles = rng.permutation([name for name, places in tree.joints.items() if places]).tolist()
+    mimics = {}
+    for k, name in enumerate(singles[1:], start=1):
+        if rng.random() < 0.6:
+            multiplier = 0.0 if rng.random() < 0.1 else 1.5 * rng.normal()
+            mimics[name] = Mimic(singles[rng.integers(k)], multiplier, 0.5 * rng.normal())
+    springs = {name: tree.velocity_index(name) for name in singles}
+    driven = [
+        name
+        for name in tree.joint_names
+        if name not in mimics and tree.actuation[tree.velocities(name)].any()
+    ]
+    passive = tree.passive
+    return Robot(
+        tree.model,
+        actuated=driven,
+        stiffness={name: passive.stiffness[v] for name, v in springs.items()},
+        rest={name: passive.rest[v] for name, v in springs.items()},
+        damping={name: passive.damping[v] for name, v in springs.items()},
+        gravity=tree.model.gravity.linear,
+        mimics=mimics,
+    )
 
 
 def _joint(rng, name: str):

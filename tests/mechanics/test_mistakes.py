@@ -3,7 +3,6 @@
 None may end in an error of Python's that names no argument, nor in nothing said.
 """
 
-import logging
 import math
 import warnings
 from importlib.metadata import files
@@ -261,15 +260,6 @@ def test_a_stiff_run_is_told_the_method():
 def test_files_of_another_kind_or_with_numbers_that_are_lost(text, said):
     with pytest.raises(FileFormatError, match=said):
         Robot.from_urdf(text, root="floating")
-
-
-def test_a_joint_that_mimics_is_in_the_log(caplog):
-    with caplog.at_level(logging.WARNING):
-        mimic = '<mimic joint="hip" multiplier="2"/></joint></robot>'
-        robot = Robot.from_urdf(LEG.replace("</joint></robot>", mimic))
-    assert robot.nv == 2
-    (line,) = caplog.messages  # one for all joints: grippers have many
-    assert line == "joints with <mimic> in the URDF move on their own here: ['knee']"
 
 
 # Arguments of another kind: an error of the library's that names the argument, or what it is for

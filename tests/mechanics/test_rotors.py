@@ -61,6 +61,17 @@ def test_their_energy_is_kinetic():
     assert kinetic == pytest.approx(0.5 * v @ leg(ROTORS).mass_matrix(q) @ v, rel=1e-13)
 
 
+def test_their_energy_is_kinetic_at_skew_axes_too():
+    """A hinge along (3, 0, 4) / 5 that moves nothing but its rotor of 4e-3 kg m^2, at 2 rad/s."""
+    link = "<link name='{}'/>"
+    hinge = "<parent link='a'/><child link='b'/><axis xyz='3 0 4'/>"
+    limit = "<limit effort='1' velocity='1'/>"
+    joint = f"<joint name='hinge' type='revolute'>{hinge}{limit}</joint>"
+    urdf = f"<robot name='r'>{link.format('a')}{link.format('b')}{joint}</robot>"
+    robot = Robot.from_urdf(urdf, rotors={"hinge": Rotor(1e-5, 20.0)})
+    assert robot.energy(np.zeros(1), np.array([2.0]))[0] == pytest.approx(0.5 * 4e-3 * 4.0)
+
+
 def test_both_ways_of_evaluation_fly_land_and_linearize_alike():
     """Flow, impact and saltation, to what the tolerance of the flow leaves (1e-10 each)."""
     runs, maps = [], []

@@ -63,6 +63,7 @@ class Figure:
         for joint, place in self._points:
             point = (motion.poses[joint] @ np.append(place, 1.0))[:3]
             columns = motion.jacobian * self.robot.supporting(joint)
+            columns = self.robot.reduce_columns(columns)
             jacobian = columns[:3] + np.cross(columns[3:].T, point).T
             spread, axes = np.linalg.eigh(jacobian @ covariance[:nv, :nv] @ jacobian.T)
             half_axes = np.maximum(_SIGMAS * np.sqrt(np.maximum(spread, 0.0)), _THINNEST)

@@ -201,7 +201,8 @@ class Drawn:
     def place(self, x: Array, covariance: Array | None = None) -> None:
         """Move the figure to a state (nq + nv,), its ellipsoids by a covariance (2 nv, 2 nv)."""
         if self.bodies is not None:
-            self.bodies.display(x[: self._figure.robot.nq])
+            robot = self._figure.robot
+            self.bodies.display(robot.all_coordinates(x[: robot.nq]))
         else:
             self.bones.points = self._figure.bones(x).astype(np.float32)
         if covariance is None:

@@ -104,13 +104,13 @@ def check_start(task: Task) -> None:
 
 def _check_joint_limits(task: Task, x: Array) -> None:
     robot = task.system.robot
-    for offset, limits, what in (
-        (0, task.joint_limits, "joint_limits"),
-        (robot.nq, task.rate_limits, "rate_limits"),
+    q, v = x[: robot.nq], x[robot.nq :]
+    for entries, index, limits, what in (
+        (q, robot.coordinate_index, task.joint_limits, "joint_limits"),
+        (v, robot.velocity_index, task.rate_limits, "rate_limits"),
     ):
         for name, (low, high) in limits.items():
-            j = robot.velocity_index(name)
-            value = float(x[offset + j if offset else int(robot.passive.coordinate[j])])
+            value = float(entries[index(name)])
             room = _BELOW_GROUND * (1.0 + abs(value))
             if not low - room <= value <= high + room:
                 raise InputError(

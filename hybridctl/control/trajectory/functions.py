@@ -234,10 +234,9 @@ def _forces(task: Task, k: int, mode: Any) -> list[Limited]:
 
 def _joints(task: Task, x: Expression) -> list[Limited]:
     robot = task.system.robot
-    coordinate = robot.passive.coordinate
     rows: list[Limited] = []
     for name, (low, high) in task.joint_limits.items():
-        i = int(coordinate[robot.velocity_index(name)])
+        i = robot.coordinate_index(name)
         unit = length_unit(robot, name)
         rows.append((x[i], Limit(f"coordinate of joint {name!r}", unit, low, high)))
     for name, (low, high) in task.rate_limits.items():

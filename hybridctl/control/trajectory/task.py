@@ -199,9 +199,11 @@ class Task:
         for k, condition in enumerate(self.conditions):
             instance(f"conditions[{k}]", condition, Condition)
         instance("margins", self.margins, Margins)
-        for what in ("joint_limits", "rate_limits"):
+        robot = self.system.robot
+        index = {"joint_limits": robot.coordinate_index, "rate_limits": robot.velocity_index}
+        for what, find_index in index.items():
             for name, limits in getattr(self, what).items():
-                self.system.robot.velocity_index(name)
+                find_index(name)
                 pair = sequence(f"{what}[{name!r}]", limits)
                 if len(pair) != 2 or not pair[0] < pair[1]:  # one of them may be infinite
                     raise InputError(

@@ -92,8 +92,12 @@ class LegKinematics:
         self._fixed = np.array([_homogeneous(frame) for frame in self._frames])
         self._places = {name: k for k, name in enumerate(self.feet, start=1)}
         masks = np.array([robot.supporting(frame.joint) for frame in self._frames])
-        self._columns = np.flatnonzero((masks != masks[0]).any(axis=0))
-        self._masks = (masks - masks[0])[:, self._columns]
+        self._moved = np.flatnonzero((masks != masks[0]).any(axis=0))
+        self._masks = (masks - masks[0])[:, self._moved]
+        # Rates of all joints between the frames, by those of the joints that mimic none.
+        rates = robot.reduce_columns(np.eye(masks.shape[1]))[self._moved]
+        self._columns = np.flatnonzero(rates.any(axis=0))
+        self._rates = rates[:, self._columns] if robot.mimics else None
         self.joints = _single(robot, self._columns.tolist())
         self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
         self._known: dict[tuple[str, ...], _Chosen] = {}
@@ -119,10 +123,12 @@ class LegKinematics:
         poses = motion.poses @ chosen.fixed
         back = poses[0, :3, :3].T
         seen = back @ poses[:, :3]
-        spatial = (back @ motion.jacobian[:, self._columns].reshape(2, 3, -1)).reshape(6, -1)
+        spatial = (back @ motion.jacobian[:, self._moved].reshape(2, 3, -1)).reshape(6, -1)
         found = []
         for pose, twist in zip(seen[1:], spatial * chosen.masks, strict=True):
             place = pose[:, 3]
+            if self._rates is not None:
+                twist = twist @ self._rates
             twist[:3] -= skew(place) @ twist[3:]
             found.append(FootKinematics(place - seen[0, :, 3], pose[:, :3], twist))
         return found

@@ -103,7 +103,7 @@ class ContactSet:
         self._support_a = np.array([robot.supporting(j) for j in joint_a]).reshape(-1, robot.nv)
         moved_surfaces = np.array([robot.supporting(j) for j in joint_b])
         self._sign = self._support_a - moved_surfaces.reshape(-1, robot.nv)
-        self.moved_trees = moved_trees(robot, self._sign)
+        self.moved_trees = moved_trees(robot, robot.reduce_flags(self._sign != 0.0))
         self.loads = np.zeros(len(contacts))
         self._each = tuple(contact.surface for contact in contacts)
         self._piecewise = {
@@ -148,7 +148,8 @@ class ContactSet:
                     )
             p = p - self._radius[:, None] * _times(turn, normals[-1])
             linear = motion.jacobian[:3] - skew(p) @ motion.jacobian[3:]
-            moves.append(turn.transpose(0, 2, 1) @ (self._sign[:, None, :] * linear))
+            linear = robot.reduce_columns(self._sign[:, None, :] * linear)
+            moves.append(turn.transpose(0, 2, 1) @ linear)
         axes: list[Array | None] = [None] * len(contacts)
         for i in rough:
             each, across = np.hstack([m[i] for m in moves]), np.array([n[i] for n in normals])
@@ -214,7 +215,7 @@ class ContactSet:
         for i, surface in self._piecewise.items():
             d = turn[i] @ surface.margin_gradient(r[i : i + 1])[0]
             wrench = np.concatenate((d, np.cross(p[i], d)))
-            rows[i] = self._sign[i] * (wrench @ motion.jacobian)
+            rows[i] = self._robot.reduce_columns(self._sign[i] * (wrench @ motion.jacobian))
         return rows
 
     def gaps_beyond(self, q: Array) -> Array:
@@ -268,14 +269,15 @@ class ContactSet:
         p, turn, r = self._place(motion.poses)
         points, directions = self._touching(*self._directions(p, turn, r))
         wrench = np.concatenate((directions, _cross(points, directions)), axis=1)
-        return np.asarray(self._row_sign * (wrench @ motion.jacobian))
+        return self._robot.reduce_columns(self._row_sign * (wrench @ motion.jacobian))
 
     def motion(self, motion: BodyKinematics, v: Array) -> tuple[Array, Array, Array, Array]:
         """The Jacobian J (r, nv), drift Jdot v (r,), gaps (c,) and rates J v (r,) at (q, v)."""
         p, turn, r = self._place(motion.poses)
-        moving = self._sign * v
+        v_all = self._robot.all_velocities(v)
+        moving = self._sign * v_all
         relative = moving @ motion.jacobian.T
-        velocity_a = (self._support_a * v) @ motion.jacobian.T
+        velocity_a = (self._support_a * v_all) @ motion.jacobian.T
         relative_rate = moving @ motion.jacobian_rate.T
         count, rows = len(p), self.owner
         points, directions = self._directions(p, turn, r)
@@ -294,7 +296,7 @@ class ContactSet:
             p_rate -= self._arm * rate[rows]
             px = skew(self._touching(points, directions)[0])
         wrench = np.concatenate((directions, _times(px, directions)), axis=1)
-        jacobian = self._row_sign * (wrench @ motion.jacobian)
+        jacobian = self._robot.reduce_columns(self._row_sign * (wrench @ motion.jacobian))
         wrench_rate = np.concatenate((rate, _times(px, rate) - _times(dx, p_rate)), axis=1)
         drift = _dot(wrench, relative_rate) + _dot(wrench_rate, relative)
         return jacobian, drift, self._gaps(r), jacobian @ v
@@ -472,20 +474,21 @@ class ContactSet:
         return rate, world @ relative, rate_q
 
 
-def moved_trees(robot: Robot, moves: Array) -> NDArray[np.bool_]:
+def moved_trees(robot: Robot, moves: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which kinematic trees of a robot move each contact, (c, k).
 
-    Two velocities belong to one tree if a chain of bodies connects them: M^-1 is block-diagonal in
-    the trees, at all configurations.
+    Two velocities belong to one tree if a chain of bodies, or a joint that mimics, connects them:
+    M^-1 is block-diagonal in the trees, at all configurations.
 
     Args:
         robot: The robot, with nv velocities.
-        moves: Nonzero where a velocity moves the point of a contact against its surface, (c, nv).
+        moves: Whether a velocity moves the point of a contact against its surface, (c, nv).
     """
-    count, tree = connected_components(robot.carriers(), directed=False)
+    carried = robot.reduce_flags(robot.carriers())
+    count, tree = connected_components(robot.reduce_flags(carried.T).T, directed=False)
     in_tree = tree[:, None] == np.arange(count)
     moves = moves.reshape(-1, robot.nv)  # there may be no contacts
-    return np.asarray((moves != 0.0) @ in_tree)
+    return np.asarray(moves @ in_tree)
 
 
 def _pose(rotation: Array, position: Array) -> Array:

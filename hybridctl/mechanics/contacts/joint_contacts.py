@@ -129,7 +129,8 @@ def joint_contacts(
     stops = tuple(_stops(robot, joint_stops))
     if not joint_friction or not robot.friction.any():
         return stops
-    first = {name: robot.velocities(name)[0] for name in robot.joint_names}
+    # Joints that mimic have no velocity: their friction acts on the joint that they follow.
+    first = {n: robot.velocities(n)[0] for n in robot.joint_names if n not in robot.mimics}
     rates = robot.labels.velocities
     rubbing = [
         JointFriction(name, float(robot.friction[v]), "rad" in rates[v])

@@ -72,7 +72,7 @@ class JointContactSet(ContactSet):
         self._tangents = np.zeros((len(rubbing), robot.nv))
         self._tangents[np.arange(len(rubbing)), [velocities[k] for k in rubbing]] = 1.0
         trees = own.moved_trees
-        moved = np.eye(robot.nv)[velocities]
+        moved = np.eye(robot.nv, dtype=bool)[velocities]
         self.moved_trees = np.concatenate((trees, moved_trees(robot, moved)))
 
     def with_joint_rows(self, own: Array) -> Array:

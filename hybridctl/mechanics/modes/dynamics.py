@@ -455,7 +455,8 @@ def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:
     """The terms asked for; "auto" generates those of small robots, and what sweeps are slow at."""
     if isinstance(rows, JointContactSet):
         return JointTerms(_chosen(choice, robot, rows.in_space), rows)
-    ground = rows.on_ground() if robot.nv > 1 else None
+    # Sweeps are over all joints, as if none would mimic.
+    ground = rows.on_ground() if robot.nv > 1 and not robot.mimics else None
     by_sweeps = ground is not None and robot.nv > _COMPILED
     asked = choice in ("generated", "native")
     if asked or (choice == "auto" and robot.nv <= MOST_EXPRESSED and not by_sweeps):

@@ -78,6 +78,9 @@ class MovingBody(NamedTuple):
     `parent` is the index of the parent in the tree, -1 for the world; rotation (3, 3) and position
     (3,) place the joint in it, in m. mass in kg; its first moment (3,) in kg m and inertia (3, 3)
     in kg m^2 are about the origin of the body's frame.
+
+    A joint that `mimics` has no coordinate and velocity of its own: q and v are those of the joint
+    that it follows, and its own are ratio * q + offset and ratio * v.
     """
 
     parent: int
@@ -91,6 +94,14 @@ class MovingBody(NamedTuple):
     mass: float
     moment: Array
     inertia: Array
+    mimics: bool = False
+    ratio: float = 1.0
+    offset: float = 0.0
+
+    @property
+    def columns(self) -> Array:
+        """What the velocities at index v on do to the body, (6, nv) in its own axes."""
+        return self.ratio * self.twist
 
 
 class Tree(NamedTuple):

@@ -113,7 +113,8 @@ class Bodies:
         torque = ca.SX.zeros(self.nv, 1)
         for i, body in reversed(list(enumerate(self.tree.bodies))):
             nv = body.twist.shape[1]
-            torque[body.v : body.v + nv] = _power(body, forces[i])
+            # Several bodies have one velocity where joints mimic.
+            torque[body.v : body.v + nv] += _power(body, forces[i])
             if body.parent >= 0:
                 back = _handed_down(self.local[i], forces[i])
                 forces[body.parent] = forces[body.parent].plus(back)
@@ -124,7 +125,7 @@ class Bodies:
         matrix = ca.diag(ca.SX(self.tree.armature))
         composites = [_Inertia.of(body) for body in self.tree.bodies]
         for i, body in reversed(list(enumerate(self.tree.bodies))):
-            for k, column in enumerate(body.twist.T):
+            for k, column in enumerate(body.columns.T):
                 self._mass_column(matrix, i, body.v + k, composites[i].times(column))
             if body.parent >= 0:
                 moved = composites[i].seen_from(self.local[i])
@@ -132,16 +133,31 @@ class Bodies:
         return matrix
 
     def _mass_column(self, matrix: Expression, i: int, column: int, force: Spatial) -> None:
-        """Write what a unit of one acceleration asks of the joints below body i."""
+        """Add what a unit of one acceleration of body i asks of its joint and those below it.
+
+        Args:
+            matrix: The mass matrix, changed.
+            i: Index of the body.
+            column: Index of the acceleration.
+            force: What the body and all that it carries need of the joint.
+        """
+        first = i
         while True:
             body = self.tree.bodies[i]
             needed = _power(body, force)
             for k in range(body.twist.shape[1]):
                 row = body.v + k
-                if row < column:
-                    matrix[row, column] = matrix[column, row] = needed[k]
+                if i == first:
+                    # Of the pairs of velocities of one joint each comes twice, (k, l) and (l, k).
+                    if row == column:
+                        matrix[row, row] += needed[k]
+                    elif row < column:
+                        matrix[row, column] = matrix[column, row] = matrix[row, column] + needed[k]
                 elif row == column:
-                    matrix[row, row] += needed[k]
+                    # Of two joints with one velocity, one carries the other: both halves.
+                    matrix[row, row] += 2.0 * needed[k]
+                else:
+                    matrix[row, column] = matrix[column, row] = matrix[row, column] + needed[k]
             if body.parent < 0:
                 return
             force, i = _handed_down(self.local[i], force), body.parent
@@ -152,7 +168,7 @@ class Bodies:
         for i, body in enumerate(self.tree.bodies):
             rotation, position = self.world[i]
             result[i] = []
-            for column in body.twist.T:
+            for column in body.columns.T:
                 angular = rotation @ ca.DM(column[3:])
                 linear = rotation @ ca.DM(column[:3]) + ca.cross(position, angular)
                 result[i].append(Spatial(linear, angular))
@@ -172,8 +188,10 @@ def _joint(body: MovingBody, q: Expression) -> tuple[FramePose, Expression]:
     along, axis = ca.DM(body.twist[:3, 0]), body.twist[3:, 0]
     i = body.q
     if body.kind == "screw":
-        turn = _turn(axis, ca.cos(q[i]), ca.sin(q[i])) if axis.any() else ca.DM.eye(3)
-        return FramePose(turn, along * q[i]), ca.SX(1)
+        position = body.ratio * q[i] + body.offset
+        turn = _turn(axis, ca.cos(position), ca.sin(position)) if axis.any() else ca.DM.eye(3)
+        rate = ca.SX(0, 0) if body.mimics else ca.SX(1)  # it has no coordinate of its own
+        return FramePose(turn, along * position), rate
     if body.kind == "translation":
         return FramePose(ca.DM.eye(3), q[i : i + 3]), ca.SX.eye(3)
     if body.kind == "circle":
@@ -228,7 +246,8 @@ def _quaternion_rate(quaternion: Expression) -> Expression:
 def _along(body: MovingBody, v: Expression) -> Spatial:
     """What a joint adds to a velocity or acceleration, at v (nv, 1) of all joints."""
     own = v[body.v : body.v + body.twist.shape[1]]
-    return Spatial(ca.DM(body.twist[:3]) @ own, ca.DM(body.twist[3:]) @ own)
+    columns = body.columns
+    return Spatial(ca.DM(columns[:3]) @ own, ca.DM(columns[3:]) @ own)
 
 
 def _carried(pose: FramePose, parent: Spatial) -> Spatial:
@@ -245,7 +264,8 @@ def _handed_down(pose: FramePose, force: Spatial) -> Spatial:
 
 def _power(body: MovingBody, force: Spatial) -> Expression:
     """What a force does along each velocity of a joint."""
-    return ca.DM(body.twist[:3]).T @ force.linear + ca.DM(body.twist[3:]).T @ force.angular
+    columns = body.columns
+    return ca.DM(columns[:3]).T @ force.linear + ca.DM(columns[3:]).T @ force.angular
 
 
 def _momentum_rate(

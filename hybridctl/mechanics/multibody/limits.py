@@ -81,21 +81,23 @@ class JointLimit(NamedTuple):
         return f"; angles are in rad: {value:.6g} degrees are {angle:.6g} rad"
 
 
-def joint_limits(model: Any, joints: JointIndices) -> dict[str, JointLimit]:
-    """Return the limits of all joints of one degree of freedom of a Pinocchio model.
+def joint_limits(model: Any, tree: JointIndices, joints: JointIndices) -> dict[str, JointLimit]:
+    """Return the limits of all joints with one coordinate of their own.
 
     Args:
         model: The `pinocchio.Model`.
-        joints: Indices of coordinate and velocity by name of joint, None for joints of several
-            degrees of freedom, which are skipped.
+        tree: Indices of joints in the coordinates of the model; None for joints of several degrees
+            of freedom, which are skipped.
+        joints: Indices of joints in the coordinates of the robot, in which some joints may mimic.
 
     Returns:
         Limits by name of joint. They are infinite where the lower one is not below the upper one,
         and where the model has a number of at least 1e6 rad or m.
     """
     labels, found = coordinate_labels(model).positions, {}
-    for name, indices in joints.items():
-        if indices is None:
+    for name, indices in tree.items():
+        own = joints[name]
+        if indices is None or own is None:
             continue
         i = indices[0]
         lower, upper = float(model.lowerPositionLimit[i]), float(model.upperPositionLimit[i])
@@ -103,7 +105,7 @@ def joint_limits(model: Any, joints: JointIndices) -> dict[str, JointLimit]:
             lower, upper = -math.inf, math.inf
         lower = lower if lower > -_UNLIMITED else -math.inf
         upper = upper if upper < _UNLIMITED else math.inf
-        found[name] = JointLimit(name, i, labels[i].endswith("[rad]"), lower, upper)
+        found[name] = JointLimit(name, own[0], labels[i].endswith("[rad]"), lower, upper)
     return found
 
 
@@ -132,17 +134,15 @@ def describe_excesses(limits: Iterable[JointLimit], q: Array) -> str:
     return _list_reports([limit.describe_excess(float(q[limit.coordinate])) for limit in limits])
 
 
-def warn_of_posture(limits: Iterable[JointLimit], q: Array) -> None:
+def warn_of_posture(positions: Iterable[tuple[JointLimit, float]]) -> None:
     """Give one `JointLimitWarning` for joints beyond their limits, or at angles like degrees.
 
     The warning is attributed to the code that called the function calling this one, which is the
     user's.
 
     Args:
-        limits: Of the joints that are looked at.
-        q: Configuration (nq,).
+        positions: Joints with their positions, in rad or m.
     """
-    positions = [(limit, float(q[limit.coordinate])) for limit in limits]
     report = _list_reports(
         [limit.describe_excess(value) or limit.describe_turns(value) for limit, value in positions]
     )

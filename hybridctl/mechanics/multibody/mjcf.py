@@ -2,8 +2,11 @@ r"""Robots from MJCF, by way of the model that MuJoCo compiles from the file.
 
 MuJoCo itself resolves defaults, classes, includes, frames, masses that follow from shapes,
 `settotalmass` and the like. What acts on the motion of the compiled model and a `Robot` cannot
-hold, such as a tendon, is refused by its name. Of the shapes that collide, spheres, boxes, capsules
-and planes of the world are read. All others, such as meshes and cylinders, are left out unasked.
+hold, such as a tendon, is refused by its name. A linear equality of two joints makes the first one
+mimic the second, exactly where MuJoCo's constraint is soft.
+
+Of the shapes that collide, spheres, boxes, capsules and planes of the world are read. All others,
+such as meshes and cylinders, are left out unasked.
 
 Coordinates of hinges and slides are MuJoCo's `qpos`, its reference position `ref` included. A free
 joint has Pinocchio's coordinates: the pose of its body in the world with the quaternion as
@@ -28,6 +31,7 @@ from hybridctl.checks import Array
 from hybridctl.errors import FileFormatError, InputError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape, Kind
+from hybridctl.mechanics.multibody.mimic import Mimic
 
 _LOG = logging.getLogger(__name__)
 _FREE, _BALL, _SLIDE, _HINGE = range(4)
@@ -49,6 +53,7 @@ class CompiledRobot(NamedTuple):
         keyframes: Pinocchio's configurations (nq,) by name. "qpos0" is the reference configuration
             of the file, unless a keyframe of the file has that name.
         collision: The links and the shapes that collide.
+        mimics: Joints that linear equality constraints of the file tie to another joint.
     """
 
     model: Any
@@ -57,6 +62,7 @@ class CompiledRobot(NamedTuple):
     rest: dict[str, float]
     keyframes: dict[str, Array]
     collision: CollisionModel
+    mimics: dict[str, Mimic]
 
 
 class _Place(NamedTuple):
@@ -139,6 +145,11 @@ def read_mjcf(mjcf: str | os.PathLike[str], ignore: Collection[str] = ()) -> Com
         },
         _keyframes(compiled, model),
         CollisionModel(_parents(compiled), tuple(_shapes(compiled, places))),
+        {
+            name: mimic
+            for i, (name, mimic) in _joint_equalities(compiled).items()
+            if not {"equality", _equality_name(compiled, i)} & set(ignore)
+        },
     )
 
 
@@ -241,15 +252,15 @@ def _lost_elements(m: Any) -> Iterator[_Loss]:
 
     Yields:
         One loss for each element, and one for all plugins. Equality constraints that are inactive
-        at first, or switched off by a flag, are no loss.
+        at first, that are switched off by a flag, or that a mimic joint holds, are no loss.
     """
-    equalities = load_mujoco().mjtEq
+    equalities, held = load_mujoco().mjtEq, _joint_equalities(m)
     if not _is_disabled(m, "EQUALITY"):
         for i in range(m.neq):
             # An inactive constraint has no force until a simulation switches it on.
-            if m.eq_active0[i]:
+            if m.eq_active0[i] and i not in held:
                 kind = equalities(int(m.eq_type[i])).name.removeprefix("mjEQ_").lower()
-                name = m.equality(i).name or f"equality {i}"
+                name = _equality_name(m, i)
                 yield _Loss("equality", name, f"the equality constraint {name!r} ({kind})")
     for i in range(m.ntendon):
         name = m.tendon(i).name or f"tendon {i}"
@@ -258,6 +269,41 @@ def _lost_elements(m: Any) -> Iterator[_Loss]:
         yield _Loss("flex", f"flex {i}", f"the soft body {i} (flex)")
     if m.nplugin:
         yield _Loss("plugin", "plugin", f"{m.nplugin} plugins")
+
+
+def _equality_name(m: Any, i: int) -> str:
+    """Return the name of equality constraint i, made of its index if the file gives none."""
+    return m.equality(i).name or f"equality {i}"
+
+
+def _joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
+    """Return the equality constraints that make a joint mimic another, by index, with the joint.
+
+    MuJoCo has q1 - q1(qpos0) = a0 + a1 (q2 - q2(qpos0)) + ..., as a soft constraint. Constraints
+    are left out, and so refused, if they are of a higher degree or of one joint, if the joint that
+    would follow has an actuator, or if a joint would follow two others, or itself.
+    """
+    found: dict[int, tuple[str, Mimic]] = {}
+    if _is_disabled(m, "EQUALITY"):
+        return found
+    driven = {k for _, k in _joint_actuators(m)}
+    follows: dict[int, int] = {}
+    for i in range(m.neq):
+        k, driver = int(m.eq_obj1id[i]), int(m.eq_obj2id[i])
+        linear = m.eq_type[i] == load_mujoco().mjtEq.mjEQ_JOINT and not m.eq_data[i, 2:5].any()
+        if not m.eq_active0[i] or not linear or driver < 0 or k in driven or k in follows:
+            continue
+        end = driver
+        while end in follows:
+            end = follows[end]
+        if end == k:
+            continue
+        follows[k] = driver
+        at, to = (float(m.qpos0[m.jnt_qposadr[j]]) for j in (k, driver))
+        constant, slope = (float(a) for a in m.eq_data[i, :2])
+        mimic = Mimic(_joint_name(m, driver), slope, at + constant - slope * to)
+        found[i] = _joint_name(m, k), mimic
+    return found
 
 
 def _lost_joint_forces(m: Any) -> Iterator[_Loss]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,27 +14,92 @@ from hybridctl.errors import InputError
 
 
 class JointIndices(dict[str, tuple[int, int] | None]):
-    """The indices of each joint's coordinate and velocity; None for several of them."""
+    """The indices of the coordinate and the velocity of each joint that has one of each.
+
+    The value is None for joints of several coordinates.
+
+    Args:
+        indices: Pairs of a joint's name and its indices.
+        circles: Of continuous joints by name, the indices of the cosine of the angle, which the
+            sine follows, and of the velocity.
+        mimics: Of joints that mimic others by name, their coordinate as a formula, for errors.
+    """
+
+    def __init__(
+        self,
+        indices: Iterable[tuple[str, tuple[int, int] | None]] = (),
+        circles: Mapping[str, tuple[int, int]] | None = None,
+        mimics: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(indices)
+        self.circles, self.mimics = dict(circles or {}), dict(mimics or {})
 
     def single(self, what: str, name: str) -> tuple[int, int]:
-        """The indices of a joint of one degree of freedom; `what` names the argument in errors.
+        """Return the indices of the coordinate and the velocity of a joint that has one of each.
 
-        Raises `UnknownNameError` for what is no joint, `InputError` for one of several.
+        Args:
+            what: Name of the argument, for errors.
+            name: Of the joint.
+
+        Raises:
+            UnknownNameError: There is no such joint.
+            InputError: It has several coordinates, or none of its own as it mimics another joint.
         """
         indices = self[member("joint", name, self)]
-        if indices is None:
-            raise InputError(f"{what}: joint {name!r} must have one degree of freedom")
-        return indices
+        if indices is not None:
+            return indices
+        if name in self.mimics:
+            raise InputError(
+                f"{what}: joint {name!r} must move on its own, but it mimics another: it is at "
+                f"{self.mimics[name]}. Name the joint that it follows"
+            )
+        if name in self.circles:
+            raise InputError(
+                f"{what}: joint {name!r} must have one coordinate, but it is continuous: q has the "
+                'cosine and sine of its angle. A joint of type "revolute" has the angle itself'
+            )
+        raise InputError(f"{what}: joint {name!r} must have one degree of freedom")
+
+    def velocity(self, what: str, name: str) -> int:
+        """Return the index of the velocity of a joint of one degree of freedom.
+
+        Args:
+            what: Name of the argument, for errors.
+            name: Of the joint, which may be continuous.
+
+        Raises:
+            UnknownNameError: There is no such joint.
+            InputError: It has several degrees of freedom, or mimics another joint.
+        """
+        return self.circles[name][1] if name in self.circles else self.single(what, name)[1]
+
+
+def joint_indices(model: Any) -> JointIndices:
+    """Return where the joints of one degree of freedom of a Pinocchio model are in q and v."""
+    joints = list(zip(list(model.names)[1:], list(model.joints)[1:], strict=True))
+    places = {n: (int(j.idx_q), int(j.idx_v)) for n, j in joints if j.nv == 1}
+    circles = {n: places[n] for n, j in joints if j.nv == 1 and j.nq == 2}
+    return JointIndices([(n, places[n] if j.nq == j.nv == 1 else None) for n, j in joints], circles)
 
 
 class Passive(NamedTuple):
     r"""The torques :math:`k (q - q_{rest}) + d v` that resist motion, zero where there are none.
 
-    Of each velocity (nv,): the coordinate that it changes, stiffness, rest and damping in N m/rad,
-    rad and N m s/rad, or their linear counterparts.
+    At a continuous joint :math:`q - q_{rest}` is the angle from rest in :math:`(-\pi, \pi]`. The
+    torque is periodic then; at the antipode of rest it jumps from :math:`k \pi` to :math:`-k \pi`
+    and has no derivative.
+
+    Attributes:
+        coordinate: Index in q of the coordinate that each velocity (nv,) changes, of the cosine
+            at continuous joints.
+        circles: Indices of the velocities of continuous joints.
+        stiffness: Of each velocity (nv,), N m/rad or N/m.
+        rest: Of each velocity (nv,), rad or m.
+        damping: Of each velocity (nv,), N m s/rad or N s/m.
     """
 
     coordinate: NDArray[np.intp]
+    circles: NDArray[np.intp]
     stiffness: Array
     rest: Array
     damping: Array
@@ -62,21 +127,29 @@ class Passive(NamedTuple):
                 is given is no mapping.
         """
         coordinate = np.zeros(len(default), dtype=np.intp)
-        for indices in filter(None, joints.values()):
+        for indices in (*filter(None, joints.values()), *joints.circles.values()):
             coordinate[indices[1]] = indices[0]
+        circles = np.array([velocity for _, velocity in joints.circles.values()], dtype=np.intp)
         found = [np.zeros(len(default)), np.zeros(len(default)), default.copy()]
         given = {"stiffness": stiffness, "rest": rest, "damping": damping}
         for (what, values), where in zip(given.items(), found, strict=True):
             least = None if what == "rest" else 0.0
             for name, value in mapping(what, values, "names of joints to numbers").items():
                 checked = number(f"{what}[{name!r}]", value, at_least=least)
-                where[joints.single(what, name)[1]] = checked
+                where[joints.velocity(what, name)] = checked
             where.flags.writeable = False
-        return Passive(coordinate, *found)
+        return Passive(coordinate, circles, *found)
 
     def stretch(self, q: Array) -> Array:
-        """The stretch q - q_rest (nv,), without meaning where there is no spring."""
-        return np.asarray(q[self.coordinate] - self.rest)
+        """Return the stretch q - q_rest (nv,), without meaning where there is no spring."""
+        stretch = q[self.coordinate] - self.rest
+        if self.circles.size:
+            cosine, rest = self.coordinate[self.circles], self.rest[self.circles]
+            c, s = q[cosine], q[cosine + 1]
+            stretch[self.circles] = np.arctan2(
+                s * np.cos(rest) - c * np.sin(rest), c * np.cos(rest) + s * np.sin(rest)
+            )
+        return np.asarray(stretch)
 
     def torque(self, q: Array, v: Array) -> Array:
         """The torques k (q - q_rest) + d v (nv,)."""
@@ -117,7 +190,7 @@ def armature(default: Array, joints: JointIndices, rotors: Mapping[str, Rotor] |
     """What the rotors add to the diagonal of M (nv,); `default` at joints without one."""
     result = np.array(default, dtype=np.float64)
     for name, rotor in mapping("rotors", rotors, "names of joints to a Rotor").items():
-        _, velocity = joints.single("rotors", name)
+        velocity = joints.velocity("rotors", name)
         result[velocity] = instance(f"rotors[{name!r}]", rotor, Rotor).reflected
     result.flags.writeable = False
     return result

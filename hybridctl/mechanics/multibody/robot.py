@@ -7,9 +7,10 @@ once, checks configurations at the border, and returns arrays that belong to the
 
 from __future__ import annotations
 
+import math
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,11 +37,21 @@ from hybridctl.mechanics.multibody.joints import (
     coordinate_labels,
     motors,
 )
-from hybridctl.mechanics.multibody.limits import joint_limits, motor_efforts, warn_of_posture
+from hybridctl.mechanics.multibody.limits import (
+    JointLimit,
+    joint_limits,
+    motor_efforts,
+    warn_of_posture,
+)
 from hybridctl.mechanics.multibody.links import CollisionModel
+from hybridctl.mechanics.multibody.mimic import Mimic, find_coupling, mimics_of
 from hybridctl.mechanics.multibody.mjcf import read_mjcf
-from hybridctl.mechanics.multibody.passive import JointIndices, Passive, Rotor, armature
-from hybridctl.mechanics.multibody.sweeps import Sweeps
+from hybridctl.mechanics.multibody.passive import Passive, Rotor, armature, joint_indices
+from hybridctl.mechanics.multibody.sweeps import (
+    Sweeps,
+    inverse_dynamics_derivatives,
+    motion_derivatives,
+)
 from hybridctl.mechanics.multibody.urdf import Root as Root
 from hybridctl.mechanics.multibody.urdf import massless_joint_error, model_of
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
@@ -69,22 +80,27 @@ class Robot:
     r"""A tree of rigid bodies with springs and dampers: :math:`M \dot v + h = S u + J^T \lambda`.
 
     Built by `from_urdf`, or from a `pinocchio.Model`. `actuated` names the joints with a motor, by
-    default all but those of a floating or sagittal base. Configurations q (nq,) live on Pinocchio's
+    default all but those of a floating or sagittal base. `mimics` has joints that follow others, by
+    name, as a `Mimic`. Configurations q (nq,) live on Pinocchio's
     manifold (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local
     tangent.
     The bias h holds Coriolis, centrifugal and gravity terms and those of springs and dampers,
     k (q - q_rest) + d v, at joints of one degree of freedom. Rotors of geared motors (see `Rotor`)
     add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
     mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
-    `joints`: where those of one degree of freedom are among coordinates and velocities.
+    `joints`: where those of one degree of freedom are among coordinates and velocities (see
+    `coordinate_index` and `velocity_index`).
     `resists`: whether there are springs or dampers.
     `source` is the URDF it was built from, a path or its text, or None. `keyframes` has the named
     configurations (nq,) of an MJCF file, and `collision` its shapes; {} and None without one.
-    `limits` has the `JointLimit` of joints of one degree of freedom, which the dynamics ignores
-    unless a `contact_system` is made with `joint_stops`. `friction` (nv,) is the dry friction of
-    joints in N m or N: a set-valued force, which `contact_system` adds and the methods below leave
-    out. `effort` (nu,) has the limits of the motors, N m or N, inf where the file gives none; a
-    URDF effort of 0 is none. Policies that take `limits` have these by default.
+    `limits` has the `JointLimit` of joints with one coordinate, which the dynamics ignores unless a
+    `contact_system` is made with `joint_stops`. `friction` (nv,) is the dry friction of joints in
+    N m or N: a set-valued force, which `contact_system` adds and the methods below leave out.
+    `effort` (nu,) has the limits of the motors, N m or N, inf where the file gives none; a URDF
+    effort of 0 is none. Policies that take `limits` have these by default.
+    Joints among `mimics` have no coordinate, velocity, limit or motor of their own, and their
+    springs, dampers, dry friction and rotors act on the joint that they follow; chains are followed
+    to the end.
     `fixed_by_default` is a root link with mass that is fixed as `from_urdf` was given no root.
     """
 
@@ -99,6 +115,7 @@ class Robot:
         rotors: Mapping[str, Rotor] | None = None,
         friction: Mapping[str, float] | None = None,
         gravity: ArrayLike = (0.0, 0.0, -9.81),
+        mimics: Mapping[str, Mimic] | None = None,
     ) -> None:
         check_inertias(instance("model", model, pin.Model))
         check_joints(model)
@@ -109,33 +126,47 @@ class Robot:
         self._model = model.copy()
         self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
-        joints = zip(self.joint_names, list(self._model.joints)[1:], strict=True)
-        self.joints = JointIndices(
-            (n, (j.idx_q, j.idx_v) if (j.nq, j.nv) == (1, 1) else None) for n, j in joints
-        )
-        self.limits = joint_limits(self._model, self.joints)
-        self.friction = joint_friction(self._model, friction)
-        self.armature = armature(model.armature, self.joints, rotors)
-        self._model.armature = self.armature
+        tree_joints = joint_indices(self._model)
+        self._coupling = find_coupling(mimics, tree_joints, int(model.nq), int(model.nv))
+        self.mimics = {} if self._coupling is None else dict(self._coupling.mimics)
+        self.joints = tree_joints
+        if self._coupling is not None:
+            self.joints = self._coupling.reduce_indices(tree_joints)
+        self.limits = joint_limits(self._model, tree_joints, self.joints)
+        self._model.armature = armature(model.armature, tree_joints, rotors)
         self._weightless = self._model.copy()
         self._weightless.gravity.linear = np.zeros(3)
         self._scratch, self._weightless_scratch = self._scratches()
-        self.nq, self.nv = int(self._model.nq), int(self._model.nv)
+        self._nv_all = int(self._model.nv)
+        tree = self.tree()
+        self.armature = tree.armature
+        self.armature.flags.writeable = False
+        self.nq, self.nv = len(self.neutral()), len(self.armature)
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
-        curved = [body for body in self.tree().bodies if body.unit is not None]
+        curved = [body for body in tree.bodies if body.unit is not None]
         self._units = [body.unit for body in curved if body.unit is not None]
         self._turns = [(slice(b.v, b.v + b.twist.shape[1]), _adjoint(b.twist)) for b in curved]
-        names = motors(self._model) if actuated is None else sequence("actuated", actuated)
+        names = [name for name in motors(self._model) if name not in self.mimics]
+        if actuated is not None:
+            names = sequence("actuated", actuated)
+        for name in self.mimics:
+            if name in names:
+                self.joints.single("actuated", name)  # refuses it
         columns = [column for name in names for column in self.velocities(name)]
         self.nu = len(columns)
         self.actuation = np.zeros((self.nv, self.nu))
         self.actuation[columns, np.arange(self.nu)] = 1.0
         self.actuation.flags.writeable = False
-        self.effort = motor_efforts(self._model, columns)
+        own = np.arange(self.nv) if self._coupling is None else self._coupling.v_own
+        self.effort = motor_efforts(self._model, own[columns].tolist())
         masses = [float(inertia.mass) for inertia in self._model.inertias]
         mass, self.mass = sum(masses[1:]), sum(masses)
         self.weight = mass * max(1.0, float(np.linalg.norm(self._model.gravity.linear)))
-        self.passive = Passive.of(self.joints, self._model.damping, stiffness, rest, damping)
+        self.passive = Passive.of(tree_joints, self._model.damping, stiffness, rest, damping)
+        self.friction = joint_friction(self._model, friction)
+        if self._coupling is not None:
+            self.passive = self._coupling.reduce_passive(self.passive)
+            self.friction = self._coupling.reduce_friction(self.friction)
         self.resists = bool(self.passive.stiffness.any() or self.passive.damping.any())
 
     @staticmethod
@@ -162,7 +193,8 @@ class Robot:
         Raises `FileFormatError` with the line of the file for what is no URDF or makes no sense,
         such as a number that cannot be read, a joint along a zero axis or one that moves no mass,
         `UnknownNameError` for a joint. Planar joints move perpendicular to their axis. A joint
-        with `<mimic>` moves on its own: the log says so.
+        with `<mimic>` follows the other exactly: it has no coordinate, velocity or motor of its own
+        (see `Robot.mimics`).
         """
         if root is not None:
             member("root", root, ("fixed", "floating", "sagittal"))
@@ -179,6 +211,7 @@ class Robot:
             rotors=rotors,
             friction=friction,
             gravity=gravity,
+            mimics=mimics_of(document.root),
         )
         massless = robot._massless_joint()
         if massless is not None:
@@ -242,31 +275,50 @@ class Robot:
             rotors=rotors,
             friction=friction,
             gravity=read.model.gravity.linear if gravity is None else gravity,
+            mimics=read.mimics,
         )
-        robot.keyframes, robot.collision = read.keyframes, read.collision
+        robot.keyframes = {name: robot._own(q) for name, q in read.keyframes.items()}
+        robot.collision = read.collision
         return robot
 
     def __repr__(self) -> str:
-        return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self.joint_names)})"
+        return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self._describe_joints())})"
+
+    def _describe_joints(self) -> Iterator[str]:
+        """Yield each joint's name, with what it mimics, or its places where it has several."""
+        alone = self.nq == self.nv == len(self.joint_names) - len(self.mimics)
+        for name in self.joint_names:
+            q, v = self.coordinates(name), self.velocities(name)
+            if name in self.mimics:
+                yield f"{name} = {self.mimics[name].describe()}"
+            else:
+                yield name if alone else f"{name} q[{_describe_range(q)}] v[{_describe_range(v)}]"
 
     def _repr_html_(self) -> str:
-        """A table of the joints, with the velocities they have and whether a motor drives them."""
+        """Return a table of the joints, with their places in q and v, and the driven ones."""
         driven = np.asarray(self.actuation.any(axis=1))
-        rows = [
-            (name, len(self.velocities(name)), "yes" if driven[self.velocities(name)[0]] else "no")
-            for name in self.joint_names
-        ]
-        return html_table(("joint", "velocities", "motor"), rows)
+        rows = []
+        for name in self.joint_names:
+            q, v = self.coordinates(name), self.velocities(name)
+            motor = "yes" if driven[v].any() else "no"
+            if name in self.mimics:
+                motor = f"mimics: {self.mimics[name].describe()}"
+            rows.append((name, _describe_range(q), _describe_range(v), motor))
+        return html_table(("joint", "q", "v", "motor"), rows)
 
     @property
     def model(self) -> Any:
-        """A copy of the `pinocchio.Model`, for Pinocchio's own tools; springs are in `passive`."""
+        """A copy of the `pinocchio.Model`, for Pinocchio's own tools; springs are in `passive`.
+
+        Joints that mimic move on their own there: see `all_coordinates`.
+        """
         return self._model.copy()
 
     @property
     def labels(self) -> CoordinateLabels:
         """Names, with units, of coordinates, velocities and forces along these."""
-        return coordinate_labels(self._model)
+        labels = coordinate_labels(self._model)
+        return labels if self._coupling is None else self._coupling.reduce_labels(labels)
 
     def _scratches(self) -> tuple[_Scratch, _Scratch]:
         return _Scratch(self._model), _Scratch(self._weightless)
@@ -280,14 +332,51 @@ class Robot:
         self._scratch, self._weightless_scratch = self._scratches()
 
     def velocities(self, name: str) -> list[int]:
-        """The indices of the velocities of a joint; `UnknownNameError` if there is none."""
+        """Return the indices in v of the velocities of a joint, none for one that mimics.
+
+        Raises:
+            UnknownNameError: There is no such joint.
+        """
+        return self._places(name)[1]
+
+    def coordinates(self, name: str) -> list[int]:
+        """Return the indices in q of the coordinates of a joint, none for one that mimics.
+
+        A continuous joint has the cosine and the sine of its angle.
+
+        Raises:
+            UnknownNameError: There is no such joint.
+        """
+        return self._places(name)[0]
+
+    def _places(self, name: str) -> tuple[list[int], list[int]]:
+        """Return the indices of the coordinates and of the velocities of a joint."""
         known = member("joint", name, self.joint_names)
+        if known in self.mimics:
+            return [], []
         joint = self._model.joints[self._model.getJointId(known)]
-        return list(range(joint.idx_v, joint.idx_v + joint.nv))
+        q, v = joint.idx_q, joint.idx_v
+        if self._coupling is not None:
+            q, v = int(self._coupling.q_source[q]), int(self._coupling.v_source[v])
+        return list(range(q, q + joint.nq)), list(range(v, v + joint.nv))
+
+    def coordinate_index(self, name: str) -> int:
+        """Return the index in q of the coordinate of a joint that has one, in rad or m there.
+
+        Raises:
+            UnknownNameError: There is no such joint.
+            InputError: It has several coordinates, as a continuous joint has; see `coordinates`.
+        """
+        return self.joints.single("name", name)[0]
 
     def velocity_index(self, name: str) -> int:
-        """The index of the velocity of a joint of one degree of freedom."""
-        return self.joints.single("name", name)[1]
+        """Return the index in v of the velocity of a joint of one degree of freedom.
+
+        Raises:
+            UnknownNameError: There is no such joint.
+            InputError: It has several degrees of freedom; see `velocities`.
+        """
+        return self.joints.velocity("name", name)
 
     def _massless_joint(self) -> str | None:
         """Return a joint that moves no inertia of its own, None if the mass matrix is regular."""
@@ -302,13 +391,14 @@ class Robot:
 
     def neutral(self) -> Array:
         """The neutral configuration (nq,)."""
-        return np.array(pin.neutral(self._model))
+        return self._own(np.array(pin.neutral(self._model)))
 
     def posture(self, joints: Mapping[str, float]) -> Array:
         """Return the neutral configuration (nq,) with some joints at given positions.
 
         Args:
-            joints: Positions in rad or m of joints of one degree of freedom, by name.
+            joints: Positions in rad or m of joints of one degree of freedom, by name. Of a
+                continuous joint it is the angle a, whose coordinates are (cos a, sin a).
 
         Raises:
             UnknownNameError: A name is no joint.
@@ -316,31 +406,44 @@ class Robot:
 
         Gives a `JointLimitWarning` for what is beyond limits, or looks like degrees.
         """
-        q, positions = self.neutral(), mapping("joints", joints, "names of joints to rad or m")
-        for name, value in positions.items():
-            q[self.joints.single("joints", name)[0]] = number(name, value)
-        warn_of_posture([self.limits[name] for name in positions], q)
+        q, placed = self.neutral(), []
+        for name, value in mapping("joints", joints, "names of joints to rad or m").items():
+            position = number(name, value)
+            if name in self.joints.circles:
+                i = self.joints.circles[name][0]
+                q[i : i + 2] = math.cos(position), math.sin(position)
+                placed.append((JointLimit(name, i, True, -math.inf, math.inf), position))
+            else:
+                q[self.joints.single("joints", name)[0]] = position
+                placed.append((self.limits[name], position))
+        warn_of_posture(placed)
         return q
 
     def integrate(self, q: Array, dq: Array) -> Array:
         """The configuration reached from q along dq (nv,)."""
-        return np.array(pin.integrate(self._model, q, dq))
+        q_all, dq_all = self._all(q), self.all_velocities(dq)
+        return self._own(np.array(pin.integrate(self._model, q_all, dq_all)))
 
     def difference(self, q0: Array, q1: Array) -> Array:
         """The perturbation (nv,) that leads from q0 to q1."""
-        return np.array(pin.difference(self._model, q0, q1))
+        change = np.array(pin.difference(self._model, self._all(q0), self._all(q1)))
+        return change if self._coupling is None else np.asarray(change[self._coupling.v_own])
 
     def difference_jacobians(self, q0: Array, q1: Array) -> tuple[Array, Array]:
         """Derivatives (nv, nv) of difference(q0, q1) by perturbations of q0, and of q1."""
-        first, second = pin.dDifference(self._model, q0, q1)
-        return np.array(first), np.array(second)
+        first, second = map(np.array, pin.dDifference(self._model, self._all(q0), self._all(q1)))
+        if self._coupling is None:
+            return first, second
+        own = np.ix_(self._coupling.v_own, self._coupling.v_own)
+        return first[own], second[own]
 
     def rate(self, q: Array, v: Array) -> Array:
         """Velocity of the coordinates (nq,) at velocity v (nv,), or (nq, k) at k of these."""
         if self.nq == self.nv:
             return v
-        found = pin.tangentMapProduct(self._model, q, v.reshape(self.nv, -1))
-        return np.reshape(found, (self.nq, *v.shape[1:]))
+        columns = self.all_velocities(v.reshape(self.nv, -1))
+        found = np.asarray(pin.tangentMapProduct(self._model, self._all(q), columns))
+        return np.reshape(self._own(found), (self.nq, *v.shape[1:]))
 
     def transport(self, v: Array) -> Array:
         """The negative adjoint of v (nv, nv): how perturbations of q turn with the motion."""
@@ -351,7 +454,9 @@ class Robot:
 
     def normalize(self, q: Array) -> Array:
         """The configuration with quaternions and unit circles scaled to norm one."""
-        return q if self.nq == self.nv else np.array(pin.normalize(self._model, q))
+        if self.nq == self.nv:
+            return q
+        return self._own(np.array(pin.normalize(self._model, self._all(q))))
 
     def check(self, name: str, q: Array) -> None:
         """Raise `InputError` for a quaternion or unit circle whose norm is not one."""
@@ -363,6 +468,49 @@ class Robot:
                     f"quaternion x, y, z, w or a cosine and sine), got {q[unit].tolist()} of norm "
                     f"{norm:.6g}"
                 )
+
+    # Joints that mimic
+
+    def all_coordinates(self, q: Array) -> Array:
+        """Return the coordinates (model.nq,) of all joints, of those that mimic too.
+
+        Args:
+            q: Configuration (nq,).
+        """
+        return np.array(self._all(vector("q", q, self.nq)))
+
+    def _all(self, q: Array) -> Array:
+        """Return the coordinates of all joints."""
+        return q if self._coupling is None else self._coupling.expand(q)
+
+    def all_velocities(self, v: Array) -> Array:
+        """Return the velocities (model.nv,) of all joints, of those that mimic too.
+
+        Args:
+            v: Velocity (nv,), or k of them in columns (nv, k).
+        """
+        return v if self._coupling is None else self._coupling.expand_velocity(v)
+
+    def _own(self, q: Array) -> Array:
+        """Return the independent ones among the coordinates of all joints."""
+        return q if self._coupling is None else np.asarray(q[self._coupling.q_own])
+
+    def reduce_columns(self, columns: Array) -> Array:
+        """Return columns (..., nv) by independent velocities from those by all joints' velocities.
+
+        Args:
+            columns: (..., model.nv), such as a Jacobian of `motion` times flags of `supporting`.
+                They are returned unchanged where no joint mimics.
+        """
+        return columns if self._coupling is None else self._coupling.reduce_columns(columns)
+
+    def reduce_flags(self, flags: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which independent velocities (..., nv) move a joint that is flagged.
+
+        Args:
+            flags: Of the velocities of all joints, (..., model.nv).
+        """
+        return flags if self._coupling is None else self._coupling.reduce_flags(flags)
 
     # Names
 
@@ -397,15 +545,21 @@ class Robot:
         return Body(frame.joint, frame.rotation, float(inertia.mass), np.array(inertia.lever))
 
     def supporting(self, joint: int) -> Array:
-        """The flags (nv,), 1 for each velocity that moves the body of a joint, 0 for the others."""
-        mask = np.zeros(self.nv)
+        """The flags, 1 for each velocity that moves the body of a joint, 0 for the others.
+
+        They are of the velocities of all joints, (model.nv,), as are the columns of `motion`.
+        """
+        mask = np.zeros(self._nv_all)
         for ancestor in list(self._model.supports[joint])[1:]:
             moved = self._model.joints[ancestor]
             mask[moved.idx_v : moved.idx_v + moved.nv] = 1.0
         return mask
 
     def carriers(self) -> NDArray[np.bool_]:
-        """Whether velocity j moves the joint of velocity i, or is one of it: [i, j], (nv, nv)."""
+        """Whether velocity j moves the joint of velocity i, or is one of it: [i, j].
+
+        They are the velocities of all joints, (model.nv, model.nv).
+        """
         joints = list(self._model.joints)[1:]
         owners = [j for j, joint in enumerate(joints, 1) for _ in range(joint.nv)]
         return np.array([self.supporting(j) for j in owners]) > 0.0
@@ -413,36 +567,48 @@ class Robot:
     # Dynamics
 
     def sweeps(self, joints: Sequence[int]) -> tuple[Sweeps, Sweeps]:
-        """Sweeps for the bodies of these joints: with gravity, and without."""
+        """Sweeps for the bodies of these joints, with gravity and without; no joint may mimic."""
         return Sweeps(self._model, joints), Sweeps(self._weightless, joints)
 
     def mass_matrix(self, q: Array) -> Array:
         """The mass matrix M(q), symmetric (nv, nv), with armature."""
-        return self._square(pin.crba(self._model, self._scratch.data, q))
+        return self._square(pin.crba(self._model, self._scratch.data, self._all(q)))
 
     def bias(self, q: Array, v: Array) -> Array:
         """The bias h(q, v) (nv,), springs and dampers included."""
-        h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q, v))
+        q_all, v_all = self._all(q), self.all_velocities(v)
+        h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q_all, v_all))
+        h = self.reduce_columns(h)
         return h + self.passive.torque(q, v) if self.resists else h
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
-        """The acceleration (nv,) with all contacts open, without dry friction of joints."""
+        """Return the acceleration (nv,) with all contacts open, without dry friction of joints."""
+        if self._coupling is not None:
+            return self.inverse_mass(q) @ (self.actuation @ u - self.bias(q, v))
         tau = self.actuation @ u - (self.passive.torque(q, v) if self.resists else 0.0)
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 
     def inverse_mass(self, q: Array) -> Array:
         """The inverse mass matrix M(q)^-1 (nv, nv)."""
+        if self._coupling is not None:
+            try:
+                return np.asarray(np.linalg.inv(self.mass_matrix(q)))
+            except np.linalg.LinAlgError:  # a joint moves no mass: not finite, as Pinocchio's is
+                return np.full((self.nv, self.nv), np.nan)
         return self._square(pin.computeMinverse(self._model, self._scratch.data, q))
 
     def energy(self, q: Array, v: Array) -> tuple[float, float]:
-        """Kinetic and potential energy in J; the potential of springs is included."""
-        kinetic = float(pin.computeKineticEnergy(self._model, self._scratch.data, q, v))
-        potential = float(pin.computePotentialEnergy(self._model, self._scratch.data, q))
+        """Return kinetic and potential energy in J; the potential of springs is included."""
+        # computeKineticEnergy of Pinocchio 4.1 omits the armature of hinges with a skew axis.
+        kinetic = 0.5 * float(v @ self.mass_matrix(q) @ v)
+        q_all = self._all(q)
+        potential = float(pin.computePotentialEnergy(self._model, self._scratch.data, q_all))
         return kinetic, potential + self.passive.energy(q)
 
     def momentum(self, q: Array, v: Array) -> Array:
         """Linear momentum in N s, and angular about the centre of mass in N m s, (6,)."""
-        return np.array(pin.computeCentroidalMomentum(self._model, self._scratch.data, q, v).vector)
+        q, v, data = self._all(q), self.all_velocities(v), self._scratch.data
+        return np.array(pin.computeCentroidalMomentum(self._model, data, q, v).vector)
 
     def bias_derivatives(
         self, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
@@ -452,13 +618,16 @@ class Robot:
         `wrenches` are spatial forces (force, moment about the world origin) per joint. They are
         held constant in the frame of their body, as Pinocchio does.
         """
-        d_q, d_v = self._rnea_derivatives(self._model, self._scratch.data, q, v, a, wrenches)
+        motion = self._all(q), self.all_velocities(v), self.all_velocities(a)
+        found = inverse_dynamics_derivatives(self._model, self._scratch.data, motion, wrenches)
+        d_q, d_v = map(self._square, found)
         return d_q + np.diag(self.passive.stiffness), d_v + np.diag(self.passive.damping)
 
     def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
         """The derivative D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity or springs."""
         weightless, data = self._weightless, self._weightless_scratch.data
-        return self._rnea_derivatives(weightless, data, q, np.zeros(self.nv), dv, wrenches)[0]
+        motion = self._all(q), np.zeros(self._nv_all), self.all_velocities(dv)
+        return self._square(inverse_dynamics_derivatives(weightless, data, motion, wrenches)[0])
 
     def regressor(self, q: Array, v: Array, a: Array) -> Array:
         r"""The regressor Y (nv, 10 n): M a + h = Y pi, springs and dampers and armature apart.
@@ -466,46 +635,45 @@ class Robot:
         pi has ten entries for each of the n joints: m, m c (3), and xx, xy, yy, xz, yz, zz of the
         inertia about the origin, of the body of the joint and in its frame.
         """
-        return np.array(pin.computeJointTorqueRegressor(self._model, self._scratch.data, q, v, a))
+        return self._regressor(self._model, self._scratch.data, q, v, a)
 
     def impulse_regressor(self, q: Array, dv: Array) -> Array:
         """The regressor Y (nv, 10 n) with M dv = Y pi, armature apart; see `regressor`."""
         weightless, data, still = self._weightless, self._weightless_scratch.data, np.zeros(self.nv)
-        return np.array(pin.computeJointTorqueRegressor(weightless, data, q, still, dv))
+        return self._regressor(weightless, data, q, still, dv)
 
-    def _rnea_derivatives(
-        self, model: Any, data: Any, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
-    ) -> tuple[Array, Array]:
-        arguments: list[Any] = [q, v, a]
-        if wrenches:
-            pin.forwardKinematics(model, data, q)
-            forces = pin.StdVec_Force()
-            for joint in range(model.njoints):
-                wrench = wrenches.get(joint)
-                world = pin.Force.Zero() if wrench is None else pin.Force(wrench)
-                forces.append(data.oMi[joint].actInv(world))
-            arguments.append(forces)
-        d_q, d_v, _ = pin.computeRNEADerivatives(model, data, *arguments)
-        return self._square(d_q), self._square(d_v)
+    def _regressor(self, model: Any, data: Any, q: Array, v: Array, a: Array) -> Array:
+        motion = self._all(q), self.all_velocities(v), self.all_velocities(a)
+        regressor = np.array(pin.computeJointTorqueRegressor(model, data, *motion))
+        return np.asarray(self.reduce_columns(regressor.T).T)
 
     def _square(self, matrix: Any) -> Array:
-        """A copy of shape (nv, nv); Pinocchio returns vectors for robots of one joint."""
-        return np.array(matrix).reshape(self.nv, self.nv)
+        """A copy S^T matrix S of shape (nv, nv), from a matrix of all joints.
+
+        Pinocchio returns vectors for robots of one joint.
+        """
+        square = np.array(matrix).reshape(self._nv_all, self._nv_all)
+        return np.asarray(self.reduce_columns(self.reduce_columns(square).T).T)
 
     # Kinematics
 
     def poses(self, q: Array, joints: Sequence[int]) -> Array:
         """Homogeneous transforms (k, 4, 4) from joint frames to the world."""
-        pin.forwardKinematics(self._model, self._scratch.data, q)
+        pin.forwardKinematics(self._model, self._scratch.data, self._all(q))
         return self._poses(joints)
 
     def motion(self, q: Array, v: Array, joints: Sequence[int]) -> BodyKinematics:
-        """Jacobians of all joints at once (see `BodyKinematics`), and the poses of `joints`."""
-        data = self._scratch.data
-        pin.computeJointJacobiansTimeVariation(self._model, data, q, v)
+        """Jacobians of all joints at once (see `BodyKinematics`), and the poses of `joints`.
+
+        Where joints mimic, `reduce_columns` makes them Jacobians by v, after columns that do not
+        move a body are taken out by `supporting`.
+        """
+        data, nv = self._scratch.data, self._nv_all
+        q_all, v_all = self._all(q), self.all_velocities(v)
+        pin.computeJointJacobiansTimeVariation(self._model, data, q_all, v_all)
         return BodyKinematics(
-            np.array(data.J).reshape(6, self.nv),
-            np.array(data.dJ).reshape(6, self.nv),
+            np.array(data.J).reshape(6, nv),
+            np.array(data.dJ).reshape(6, nv),
             self._poses(joints),
         )
 
@@ -517,7 +685,7 @@ class Robot:
         joint, rotation, position = self.frame(frame)
         motion = self.motion(q, np.zeros(self.nv), [joint])
         place = motion.poses[0] @ np.append(position + rotation @ offset, 1.0)
-        moving = motion.jacobian * self.supporting(joint)
+        moving = self.reduce_columns(motion.jacobian * self.supporting(joint))
         return np.array(moving[:3] + np.cross(moving[3:], place[:3], axis=0))
 
     def _poses(self, joints: Sequence[int]) -> Array:
@@ -527,42 +695,24 @@ class Robot:
     def motion_derivatives(
         self, q: Array, v: Array, a: Array, joints: Sequence[int]
     ) -> MotionDerivatives:
-        """Velocities and accelerations of `joints` in world coordinates, and derivatives.
-
-        Pinocchio's derivatives are asked for in the frame of the joint and turned into the
-        world here: its own derivative of the acceleration in world coordinates is wrong for
-        joints of several degrees of freedom.
-        """
-        model, data, nv = self._model, self._scratch.data, self.nv
-        pin.computeForwardKinematicsDerivatives(model, data, q, v, a)
-        parts = []
-        for j in joints:
-            if j == 0:
-                parts.append((np.zeros(6), np.zeros(6), *np.zeros((4, 6, nv))))
-                continue
-            local = pin.getJointAccelerationDerivatives(model, data, j, pin.ReferenceFrame.LOCAL)
-            velocity_q, acceleration_q, acceleration_v, jacobian = (
-                matrix.reshape(6, nv) for matrix in local
-            )
-            pose = data.oMi[j]
-            turn = pose.action
-            world_jacobian = turn @ jacobian
-            velocity, acceleration = pose.act(data.v[j]), pose.act(data.a[j])
-            parts.append(
-                (
-                    velocity.vector.copy(),
-                    acceleration.vector.copy(),
-                    world_jacobian,
-                    turn @ velocity_q - velocity.action @ world_jacobian,
-                    turn @ acceleration_q - acceleration.action @ world_jacobian,
-                    turn @ acceleration_v,
-                )
-            )
-        return MotionDerivatives(*(np.array(column) for column in zip(*parts, strict=True)))
+        """Velocities and accelerations of `joints` in world coordinates, and derivatives."""
+        motion = self._all(q), self.all_velocities(v), self.all_velocities(a)
+        velocity, acceleration, *columns = motion_derivatives(
+            self._model, self._scratch.data, motion, joints
+        )
+        return MotionDerivatives(velocity, acceleration, *map(self.reduce_columns, columns))
 
     def tree(self) -> Tree:
         """The constants of the dynamics; springs and dampers are in `passive`."""
-        return tree_of(self._model)
+        tree = tree_of(self._model)
+        return tree if self._coupling is None else self._coupling.reduce_tree(tree)
+
+
+def _describe_range(places: Sequence[int]) -> str:
+    """Return "3" for one index, "3:7" for several that follow each other, "" for none."""
+    if len(places) < 2:
+        return "".join(map(str, places))
+    return f"{places[0]}:{places[-1] + 1}"
 
 
 def _adjoint(s: Array) -> Array:

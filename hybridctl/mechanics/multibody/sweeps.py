@@ -7,7 +7,7 @@ returns holds until the same sweep is asked for again in the same thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,3 +85,71 @@ class Sweeps(threading.local):
     def places(self) -> tuple[Array, Array]:
         """Rotations (k, 3, 3) and positions (k, 3) of the bodies where the last sweep was."""
         return np.array(self._rotations), np.array(self._positions)
+
+
+def inverse_dynamics_derivatives(
+    model: Any, data: Any, motion: tuple[Array, Array, Array], wrenches: Mapping[int, Array]
+) -> tuple[Any, Any]:
+    """Return the derivatives by q and v of M a + h - J^T w at fixed a, as Pinocchio has them.
+
+    Args:
+        model: The `pinocchio.Model`.
+        data: Its memory, in which the results stay.
+        motion: Configuration (nq,), velocity (nv,) and acceleration (nv,) of the model.
+        wrenches: Spatial forces (force, moment about the world's origin) by joint, held constant
+            in the frames of their bodies.
+    """
+    arguments: list[Any] = [*motion]
+    if wrenches:
+        pin.forwardKinematics(model, data, motion[0])
+        forces = pin.StdVec_Force()
+        for joint in range(model.njoints):
+            wrench = wrenches.get(joint)
+            world = pin.Force.Zero() if wrench is None else pin.Force(wrench)
+            forces.append(data.oMi[joint].actInv(world))
+        arguments.append(forces)
+    d_q, d_v, _ = pin.computeRNEADerivatives(model, data, *arguments)
+    return d_q, d_v
+
+
+def motion_derivatives(
+    model: Any, data: Any, motion: tuple[Array, Array, Array], joints: Sequence[int]
+) -> list[Array]:
+    """Return the fields of `bodies.MotionDerivatives` of some joints, by velocities of the model.
+
+    Pinocchio's derivatives are asked for in the frame of the joint and turned into the world here:
+    its own derivative of the acceleration in world coordinates is wrong for joints of several
+    degrees of freedom.
+
+    Args:
+        model: The `pinocchio.Model`.
+        data: Its memory.
+        motion: Configuration (nq,), velocity (nv,) and acceleration (nv,) of the model.
+        joints: Indices of k joints, 0 for the world.
+    """
+    nv = int(model.nv)
+    pin.computeForwardKinematicsDerivatives(model, data, *motion)
+    parts = []
+    for j in joints:
+        if j == 0:
+            parts.append((np.zeros(6), np.zeros(6), *np.zeros((4, 6, nv))))
+            continue
+        local = pin.getJointAccelerationDerivatives(model, data, j, pin.ReferenceFrame.LOCAL)
+        velocity_q, acceleration_q, acceleration_v, jacobian = (
+            matrix.reshape(6, nv) for matrix in local
+        )
+        pose = data.oMi[j]
+        turn = pose.action
+        world_jacobian = turn @ jacobian
+        velocity, acceleration = pose.act(data.v[j]), pose.act(data.a[j])
+        parts.append(
+            (
+                velocity.vector.copy(),
+                acceleration.vector.copy(),
+                world_jacobian,
+                turn @ velocity_q - velocity.action @ world_jacobian,
+                turn @ acceleration_q - acceleration.action @ world_jacobian,
+                turn @ acceleration_v,
+            )
+        )
+    return [np.array(column) for column in zip(*parts, strict=True)]

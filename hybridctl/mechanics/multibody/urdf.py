@@ -22,6 +22,7 @@ import pinocchio as pin
 from hybridctl.errors import FileFormatError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.multibody.joints import SAGITTAL_JOINTS
+from hybridctl.mechanics.multibody.mimic import mimics_of
 from hybridctl.mechanics.multibody.urdf_arrival import check_arrival
 from hybridctl.mechanics.multibody.urdf_document import (
     Element,
@@ -49,7 +50,7 @@ _LOG = logging.getLogger(__name__)
 def model_of(document: UrdfDocument, root: Root) -> Any:
     """Return the `pinocchio.Model` of a URDF on its base.
 
-    Links of impossible inertia, and joints with <mimic>, are named in the log.
+    Links of impossible inertia are named in the log. Joints with <mimic> are ordinary ones of it.
 
     Args:
         document: The URDF.
@@ -67,9 +68,7 @@ def model_of(document: UrdfDocument, root: Root) -> Any:
     impossible = describe_impossible_inertias(document)
     if impossible:
         _LOG.warning("no rigid body has such inertias as these in the URDF: %s", impossible)
-    mimics = [j.get("name") for j in document.joints if j.find("mimic") is not None]
-    if mimics:
-        _LOG.warning("joints with <mimic> in the URDF move on their own here: %s", mimics)
+    mimics_of(document.root)  # refuses by name what urdfdom refuses without one
     text, messages = text_for_model(document), _ErrorStream()
     try:
         with messages:

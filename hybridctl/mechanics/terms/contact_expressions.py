@@ -158,7 +158,8 @@ class _PointExpressions:
         for body in of_a ^ of_b:
             sign = 1.0 if body in of_a else -1.0
             for k, column in enumerate(columns[body], start=bodies.tree.bodies[body].v):
-                row[k] = sign * (ca.dot(d, column.linear) + ca.dot(moment, column.angular))
+                # Several bodies have one velocity where joints mimic.
+                row[k] += sign * (ca.dot(d, column.linear) + ca.dot(moment, column.angular))
         return row
 
     def pushes(self, force: Expression) -> list[tuple[int, Spatial]]:

@@ -202,13 +202,13 @@ class Constants(NamedTuple):
             )
             for body in self.tree.bodies
         )
-        coordinate, *springs = self.springs
+        coordinate, circles, *springs = self.springs
         places = (
             p._replace(point=change(p.point), position=change(p.position)) for p in self.places
         )
         return self._replace(
             tree=Tree(bodies, change(self.tree.gravity), change(self.tree.armature)),
-            springs=Passive(coordinate, *map(change, springs)),
+            springs=Passive(coordinate, circles, *map(change, springs)),
             places=tuple(places),
             friction=change(self.friction),
         )
@@ -223,9 +223,14 @@ class Constants(NamedTuple):
         return TermExpressions(bodies, drive, points.jacobian(), points.rows(motion))
 
     def resistance(self, q: Expression, v: Expression) -> Expression:
-        """The torques k (q - q_rest) + d v (nv, 1) of springs and dampers."""
-        coordinate, stiffness, rest, damping = self.springs
-        stretch = q[coordinate.tolist()] - ca.SX(rest)
+        """Return the torques k (q - q_rest) + d v (nv, 1) of springs and dampers; see `Passive`."""
+        coordinate, circles, stiffness, rest, damping = self.springs
+        angle = ca.SX(rest)
+        stretch = q[coordinate.tolist()] - angle
+        for j in circles.tolist():
+            c, s = q[int(coordinate[j])], q[int(coordinate[j]) + 1]
+            rest_c, rest_s = ca.cos(angle[j]), ca.sin(angle[j])
+            stretch[j] = ca.atan2(s * rest_c - c * rest_s, c * rest_c + s * rest_s)
         return ca.SX(stiffness) * stretch + ca.SX(damping) * v
 
 
