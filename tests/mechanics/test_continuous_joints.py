@@ -109,7 +109,10 @@ def test_indices_say_where_joints_are():
 
 
 def test_indices_of_a_floating_base_are_refused_by_name():
-    robot = Robot.from_urdf(ARM.format(kind="revolute"), root="floating")
+    base = '<link name="base"><inertial><mass value="2"/><inertia ixx="0.1" iyy="0.1" izz="0.1" '
+    base += 'ixy="0" ixz="0" iyz="0"/></inertial></link>'
+    text = ARM.format(kind="revolute").replace('<link name="base"/>', base)
+    robot = Robot.from_urdf(text, root="floating")
     for find in (robot.coordinate_index, robot.velocity_index):
         with pytest.raises(InputError, match="'root_joint' must have one degree of freedom"):
             find("root_joint")

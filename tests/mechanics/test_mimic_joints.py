@@ -241,7 +241,7 @@ def test_a_slide_may_mimic_a_hinge():
         (hand('<mimic joint="thumb"/>'), "'right' that mimics joint 'thumb', which does not exist"),
         (hand("<mimic/>"), "'right' that mimics joint '', which does not exist"),
         (hand('<mimic joint="left"/>', left="fixed"), "mimics joint 'left', which is fixed"),
-        (hand('<mimic joint="left" multiplier="two"/>'), "as multiplier of the <mimic> of joint"),
+        (hand('<mimic joint="left" multiplier="two"/>'), "as multiplier of <mimic> in joint"),
         (hand('<mimic joint="left" offset="nan"/>'), "as offset .* 'right', got 'nan'"),
     ],
 )

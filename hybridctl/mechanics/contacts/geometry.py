@@ -100,9 +100,12 @@ class ContactSet:
         self._local = np.array(at_points + at_surfaces).reshape(-1, 4, 4)
         self._radius = np.array([contact.radius for contact in contacts])
         self._both = np.concatenate((self._a, self._b))
-        self._support_a = np.array([robot.supporting(j) for j in joint_a]).reshape(-1, robot.nv)
-        moved_surfaces = np.array([robot.supporting(j) for j in joint_b])
-        self._sign = self._support_a - moved_surfaces.reshape(-1, robot.nv)
+        # Of all joints, those that mimic others included; there may be no contacts.
+        shape = len(joint_a), len(robot.carriers())
+        self._support_a = np.array([robot.supporting(j) for j in joint_a]).reshape(shape)
+        self._sign = self._support_a - np.array([robot.supporting(j) for j in joint_b]).reshape(
+            shape
+        )
         self.moved_trees = moved_trees(robot, robot.reduce_flags(self._sign != 0.0))
         self.loads = np.zeros(len(contacts))
         self._each = tuple(contact.surface for contact in contacts)
@@ -487,7 +490,6 @@ def moved_trees(robot: Robot, moves: NDArray[np.bool_]) -> NDArray[np.bool_]:
     carried = robot.reduce_flags(robot.carriers())
     count, tree = connected_components(robot.reduce_flags(carried.T).T, directed=False)
     in_tree = tree[:, None] == np.arange(count)
-    moves = moves.reshape(-1, robot.nv)  # there may be no contacts
     return np.asarray(moves @ in_tree)
 
 

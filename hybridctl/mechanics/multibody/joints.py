@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,3 +125,28 @@ def motors(model: Any) -> list[str]:
         for name, joint in joints
         if joint.shortname() != "JointModelFreeFlyer" and name not in SAGITTAL_JOINTS
     ]
+
+
+def describe_range(places: Sequence[int]) -> str:
+    """Return "3" for one index, "3:7" for several that follow each other, "" for none."""
+    if len(places) < 2:
+        return "".join(map(str, places))
+    return f"{places[0]}:{places[-1] + 1}"
+
+
+def describe_joints(
+    places: Mapping[str, tuple[Sequence[int], Sequence[int]]], followed: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the name of each joint, with what it follows, and its places unless all have one.
+
+    Args:
+        places: Indices in q and in v of each joint, by name.
+        followed: What a joint that mimics follows, in words, by name.
+    """
+    own = {name: place for name, place in places.items() if name not in followed}
+    alone = all(len(q) == len(v) == 1 for q, v in own.values())
+    for name, (q, v) in places.items():
+        if name in followed:
+            yield f"{name} = {followed[name]}"
+        else:
+            yield name if alone else f"{name} q[{describe_range(q)}] v[{describe_range(v)}]"

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,8 @@ from hybridctl.mechanics.multibody.joints import (
     CoordinateLabels,
     check_joints,
     coordinate_labels,
+    describe_joints,
+    describe_range,
     motors,
 )
 from hybridctl.mechanics.multibody.limits import (
@@ -49,31 +50,17 @@ from hybridctl.mechanics.multibody.mjcf import read_mjcf
 from hybridctl.mechanics.multibody.passive import Passive, Rotor, armature, joint_indices
 from hybridctl.mechanics.multibody.sweeps import (
     Sweeps,
+    ThreadData,
     inverse_dynamics_derivatives,
     motion_derivatives,
+    subspace_adjoint,
 )
 from hybridctl.mechanics.multibody.urdf import Root as Root
-from hybridctl.mechanics.multibody.urdf import massless_joint_error, model_of
+from hybridctl.mechanics.multibody.urdf import massless_joint_error, model_of, rank_frame
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
 from hybridctl.tables import html_table
 
 _UNIT_NORM = 1e-6  # how far norms of quaternions and circles may be off one: six digits of a file
-
-
-_FRAME_ORDER = (pin.FrameType.BODY, pin.FrameType.JOINT, pin.FrameType.FIXED_JOINT)
-
-
-def _frame_rank(frame: Any) -> int:
-    """Order frames of one name: links, joints, then all others."""
-    known = frame.type in _FRAME_ORDER
-    return _FRAME_ORDER.index(frame.type) if known else len(_FRAME_ORDER)
-
-
-class _Scratch(threading.local):
-    """What Pinocchio writes into while it evaluates a model, for each thread its own."""
-
-    def __init__(self, model: Any) -> None:
-        self.data = model.createData()
 
 
 class Robot:
@@ -145,7 +132,9 @@ class Robot:
         self.link_names = tuple(f.name for f in self._model.frames if f.type == pin.FrameType.BODY)
         curved = [body for body in tree.bodies if body.unit is not None]
         self._units = [body.unit for body in curved if body.unit is not None]
-        self._turns = [(slice(b.v, b.v + b.twist.shape[1]), _adjoint(b.twist)) for b in curved]
+        self._turns = [
+            (slice(b.v, b.v + b.twist.shape[1]), subspace_adjoint(b.twist)) for b in curved
+        ]
         names = [name for name in motors(self._model) if name not in self.mimics]
         if actuated is not None:
             names = sequence("actuated", actuated)
@@ -213,9 +202,12 @@ class Robot:
             gravity=gravity,
             mimics=mimics_of(document.root),
         )
-        massless = robot._massless_joint()
-        if massless is not None:
-            raise massless_joint_error(document, massless)
+        # At a configuration without symmetry: matrices that are singular elsewhere are left alone.
+        q = robot.integrate(robot.neutral(), np.sin(np.arange(1.0, robot.nv + 1.0)))
+        massless = find_massless_velocity(robot.mass_matrix(q))
+        for name in robot.joint_names:
+            if massless in robot.velocities(name):
+                raise massless_joint_error(document, name)
         robot.source = urdf
         if root is None and float(model.inertias[0].mass) > 0.0:
             robot.fixed_by_default = robot.link_names[0]
@@ -282,17 +274,10 @@ class Robot:
         return robot
 
     def __repr__(self) -> str:
-        return f"Robot(nq={self.nq}, nv={self.nv}, joints {', '.join(self._describe_joints())})"
-
-    def _describe_joints(self) -> Iterator[str]:
-        """Yield each joint's name, with what it mimics, or its places where it has several."""
-        alone = self.nq == self.nv == len(self.joint_names) - len(self.mimics)
-        for name in self.joint_names:
-            q, v = self.coordinates(name), self.velocities(name)
-            if name in self.mimics:
-                yield f"{name} = {self.mimics[name].describe()}"
-            else:
-                yield name if alone else f"{name} q[{_describe_range(q)}] v[{_describe_range(v)}]"
+        followed = {name: mimic.describe() for name, mimic in self.mimics.items()}
+        places = {name: self._places(name) for name in self.joint_names}
+        joints = ", ".join(describe_joints(places, followed))
+        return f"Robot(nq={self.nq}, nv={self.nv}, joints {joints})"
 
     def _repr_html_(self) -> str:
         """Return a table of the joints, with their places in q and v, and the driven ones."""
@@ -303,7 +288,7 @@ class Robot:
             motor = "yes" if driven[v].any() else "no"
             if name in self.mimics:
                 motor = f"mimics: {self.mimics[name].describe()}"
-            rows.append((name, _describe_range(q), _describe_range(v), motor))
+            rows.append((name, describe_range(q), describe_range(v), motor))
         return html_table(("joint", "q", "v", "motor"), rows)
 
     @property
@@ -320,8 +305,8 @@ class Robot:
         labels = coordinate_labels(self._model)
         return labels if self._coupling is None else self._coupling.reduce_labels(labels)
 
-    def _scratches(self) -> tuple[_Scratch, _Scratch]:
-        return _Scratch(self._model), _Scratch(self._weightless)
+    def _scratches(self) -> tuple[ThreadData, ThreadData]:
+        return ThreadData(self._model), ThreadData(self._weightless)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the scratch memory, which every process and thread makes anew."""
@@ -377,15 +362,6 @@ class Robot:
             InputError: It has several degrees of freedom; see `velocities`.
         """
         return self.joints.velocity("name", name)
-
-    def _massless_joint(self) -> str | None:
-        """Return a joint that moves no inertia of its own, None if the mass matrix is regular."""
-        # At a configuration without symmetry: matrices that are singular elsewhere are left alone.
-        q = self.integrate(self.neutral(), np.sin(np.arange(1.0, self.nv + 1.0)))
-        velocity = find_massless_velocity(self.mass_matrix(q))
-        if velocity is None:
-            return None
-        return next(name for name in self.joint_names if velocity in self.velocities(name))
 
     # Configurations
 
@@ -532,7 +508,7 @@ class Robot:
         """
         known = member(what, name, tuple(frame.name for frame in self._model.frames))
         named = [frame for frame in self._model.frames if frame.name == known]
-        frame = min(named, key=_frame_rank)
+        frame = min(named, key=rank_frame)
         at = frame.placement
         return Frame(int(frame.parentJoint), np.array(at.rotation), np.array(at.translation))
 
@@ -706,15 +682,3 @@ class Robot:
         """The constants of the dynamics; springs and dampers are in `passive`."""
         tree = tree_of(self._model)
         return tree if self._coupling is None else self._coupling.reduce_tree(tree)
-
-
-def _describe_range(places: Sequence[int]) -> str:
-    """Return "3" for one index, "3:7" for several that follow each other, "" for none."""
-    if len(places) < 2:
-        return "".join(map(str, places))
-    return f"{places[0]}:{places[-1] + 1}"
-
-
-def _adjoint(s: Array) -> Array:
-    """ad (n, n, n) of the velocities of a joint with motion subspace s (6, n): ad(v) = ad @ v."""
-    return np.stack([s.T @ pin.Motion(column).action @ s for column in s.T], axis=-1)

@@ -153,3 +153,23 @@ def motion_derivatives(
             )
         )
     return [np.array(column) for column in zip(*parts, strict=True)]
+
+
+def subspace_adjoint(s: Array) -> Array:
+    """Return ad (n, n, n) with ad(v) = ad @ v, for velocities v (n,) of a joint.
+
+    Args:
+        s: Motion subspace of the joint (6, n).
+    """
+    return np.stack([s.T @ pin.Motion(column).action @ s for column in s.T], axis=-1)
+
+
+class ThreadData(threading.local):
+    """What Pinocchio writes into while it evaluates a model, for each thread its own.
+
+    Args:
+        model: The `pinocchio.Model`.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.data = model.createData()

@@ -273,3 +273,13 @@ def _found(name: str, places: Sequence[Path]) -> Path | None:
         inside = Path(*Path(plain).parts[1:])
         candidates += [place / inside for place in places]
     return next((path for path in candidates if path.is_file()), None)
+
+
+def rank_frame(frame: Any) -> int:
+    """Return the place of a frame among those of one name: links, joints, then all others.
+
+    Args:
+        frame: The `pinocchio.Frame`.
+    """
+    order = (pin.FrameType.BODY, pin.FrameType.JOINT, pin.FrameType.FIXED_JOINT)
+    return order.index(frame.type) if frame.type in order else len(order)
