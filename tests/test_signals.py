@@ -121,6 +121,7 @@ def test_calls_that_nobody_waits_for_are_not_begun():
 def test_a_signal_ends_the_command_line_with_one_line(sent, tmp_path, capsys):
     (tmp_path / "runs.jsonl").touch()
     before = signal.getsignal(sent)
+    signal.signal(sent, signal.SIG_DFL)  # a job in the background has it ignored, and so it stays
 
     def run():
         with stopped_by_signals(), resumed_in(tmp_path, "runs.jsonl"):

@@ -20,7 +20,7 @@ def _slider(name: str, axis: str, mass: float) -> str:
       <inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
       <joint name="{axis}" type="prismatic"><parent link="{"rail" if axis == "x" else "cart"}"/>
       <child link="{name}"/><axis xyz="{1 if axis == "x" else 0} 0 {1 if axis == "z" else 0}"/>
-      <limit lower="-9" upper="9" effort="1" velocity="1"/></joint>"""
+      <limit lower="-9" upper="9" effort="100" velocity="1"/></joint>"""
 
 
 WALL = Plane((WAY, 0.0, 0.0), (-1.0, 0.0, 0.0))

@@ -241,9 +241,9 @@ def test_a_truncated_log_ends_with_one_line(ball_log, tmp_path):
     [
         (lambda t, v: (t, v * np.nan), "no complete row"),
         (lambda t, v: (1e3 * t, v), "are the stamps in seconds"),
-        (lambda t, v: (t, v[:, :1]), "must have the columns"),
+        (lambda t, v: (t, v[:, :1]), "has no column"),
         (lambda t, v: (t[:3], v[:3]), "complete rows"),
-        (lambda t, v: (0.0 * t, v), "different times"),
+        (lambda t, v: (0.0 * t, v), "the clock stands still"),
         (lambda t, v: (t[:4], v[:4]), "the log ends"),
     ],
 )
