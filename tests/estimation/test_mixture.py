@@ -1,5 +1,7 @@
 """Several hypotheses together: moments and modes against Bayes' rule by quadrature."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from estimation.systems import GRAVITY, bounced, bouncing_ball, height, two_flows
@@ -46,6 +48,7 @@ def bayes_of(s, values):
     return mean, ways.T @ (weights[:, None] * ways) / evidence, evidence
 
 
+@cache  # its functions are compiled once
 def ball_filter(s, hypotheses=4):
     system = bouncing_ball(RESTITUTION)
     return SaltedKalmanFilter(system, np.zeros((2, 2)), height(s**2), hypotheses=hypotheses)
