@@ -153,7 +153,8 @@ class Bench:
         (constant, known, jumps), number = trial
         c, gait = self.config, self.gait
         start = scattered(gait, np.random.default_rng([c.seed, number]), c.scatter)
-        model = MujocoModel(gait.walker.robot, gait.walker.contacts, Compliance(constant))
+        contacts = gait.walker.contacts_in_space("MujocoModel")
+        model = MujocoModel(gait.walker.robot, contacts, Compliance(constant))
         plant = MujocoPlant(model, _PERIOD if known == "state" else SAMPLE)
         torques, costs = self.torques(known, jumps, number, start), list[float]()
 
