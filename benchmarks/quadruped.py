@@ -141,4 +141,5 @@ def runs_table(effort: dict[str, float]) -> Table:
 
 def _system(name: str) -> ContactSystem:
     robot = Robot.from_urdf(public.urdf(name), root="floating")
-    return contact_system(robot, public.contacts(name))
+    # The libraries that are compared with have no dry friction of joints.
+    return contact_system(robot, public.contacts(name), joint_friction=False)
