@@ -86,11 +86,11 @@ class Walk:
 
 def walk(name: str, time_constant: float, duration: float) -> Walk:
     """A quadruped that walks for a time in s, on contacts that give way so slowly."""
-    robot = Robot.from_urdf(public.urdf(name), root="floating")
-    own = settings(name)
-    kinematics = LegKinematics(
-        Robot.from_urdf(public.urdf(name), root="fixed"), own.inertial, own.feet
-    )
+    # The gains stand for controlled motors, whose dry friction is left out.
+    fixed, own = Robot.from_urdf(public.urdf(name), root="fixed"), settings(name)
+    none = dict.fromkeys(fixed.joint_names, 0.0)
+    robot = Robot.from_urdf(public.urdf(name), root="floating", friction=none)
+    kinematics = LegKinematics(fixed, own.inertial, own.feet)
     posture = np.array([public.MODELS[name].posture.get(joint, 0.0) for joint in kinematics.joints])
     pattern, (stiffness, damping) = Pattern.of(kinematics, posture), GAINS[name]
     plant = MujocoPlant(
