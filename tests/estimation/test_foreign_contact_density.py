@@ -2,7 +2,7 @@
 
 MuJoCo's contact pushes for 5 ms where the filter has an impact in an instant, and corners meet the
 ground in another order than in the filter: estimates get far past their guards. Weights that were
-made up for there gave values up to 0.9 nats (seeds 0 to 3, 1 s) more than the largest density.
+made up for there once gave values of such tosses up to 0.9 nats more than the largest density.
 """
 
 import numpy as np
