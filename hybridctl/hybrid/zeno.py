@@ -22,6 +22,9 @@ from hybridctl.hybrid.trajectory import Event
 
 INSTANT_EVENTS = 10  # that crowd, whatever their guards
 _IDLE_EVENTS = 3  # that do, where those before the last one changed nothing
+_NO_JUMP = 1e-6
+"""Of the largest jump of a sequence: events that change the state by less do not change it. What
+they set to zero, such as a speed, was zero but for rounding."""
 _MIXED = 5  # events of a window whose guards need not repeat, as of several contacts that bounce
 
 
@@ -40,8 +43,12 @@ class Fired(NamedTuple):
 class Accumulation(NamedTuple):
     """The predicted end of an infinite sequence of events.
 
-    time: in s. guards: those in it. since: when the last window began, s. left: what the jumps that
-    are yet to come add up to; None where the events only crowd.
+    Attributes:
+        time: Time of the end, s.
+        guards: Guards of the events that change the state, or of all if none does.
+        since: When the last window began, s.
+        left: Sum of the jumps that are yet to come, in units of the state; None where the events
+            only crowd.
     """
 
     time: float
@@ -130,7 +137,14 @@ def _limit(events: Sequence[Fired], period: int) -> Accumulation | None:
 
 
 def _guards(events: Sequence[Fired]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for event in events for name in event.guards))
+    """Return the guards of the events that change the state, of all if none does.
+
+    Others may come in between, such as the turn of a joint with dry friction between two bounces:
+    they take no velocity away, and so does no rest.
+    """
+    least = _NO_JUMP * max(event.jump for event in events)
+    changing = [event for event in events if event.jump > least] or events
+    return tuple(dict.fromkeys(name for event in changing for name in event.guards))
 
 
 def _to_come(sizes: Sequence[float]) -> float:

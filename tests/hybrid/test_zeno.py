@@ -36,6 +36,19 @@ def test_a_geometric_sequence_ends_at_its_limit(ratio, first, period, start):
     assert set(end.guards) == set(names)
 
 
+def test_events_that_change_nothing_in_between_are_not_what_accumulates():
+    """Between bounces a joint with friction turns round, which sets a speed of zero to zero."""
+    times = np.cumsum([0.0, *(0.5 ** np.arange(11))]).tolist()
+    events = [
+        Fired(t, ("turns",) if k % 2 else ("closes",), 1e-17 if k % 2 else 0.5**k)
+        for k, t in enumerate(times)
+    ]
+    end = predict(events)
+    assert end is not None
+    assert end.guards == ("closes",)
+    assert end.time == pytest.approx(2.0)
+
+
 def test_growing_or_irregular_sequences_have_no_end():
     same = [Fired(t, ("a",)) for t in (0.0, 1.0, 2.0, 3.0)]
     growing = [Fired(t, ("a",)) for t in (0.0, 1.0, 3.0, 7.0)]

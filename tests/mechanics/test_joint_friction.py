@@ -312,6 +312,71 @@ def test_time_stepping_comes_to_the_same_motion_with_the_order_one():
         assert run.final_mode == exact.final_mode
 
 
+STOPPED = """<joint name="{name}" type="prismatic"><parent link="w"/><child link="{name} link"/>
+<axis xyz="1 0 0"/><dynamics friction="{friction}"/>
+<limit lower="-9" upper="0.5" effort="9" velocity="9"/>{mimic}</joint>"""
+
+
+def sliders(**joints):
+    """Masses of 1 kg that slide beside each other; joints: dry friction in N, and a mimic."""
+    text = "".join(
+        link(f"{name} link") + STOPPED.format(name=name, friction=friction, mimic=mimic)
+        for name, (friction, mimic) in joints.items()
+    )
+    return Robot.from_urdf(f'<robot name="s"><link name="w"/>{text}</robot>')
+
+
+def test_joint_that_is_pushed_into_its_stop_beside_one_that_rests():
+    """With 8 N against 3 N of friction it gets there after sqrt(1 / 5) s; the stop takes 5 N."""
+    robot = sliders(left=(3.0, ""), far=(0.25, ""))
+    left = robot.velocity_index("left")
+    system, push = contact_system(robot, [], joint_stops={"left": 0.0}), 8.0 * np.eye(2)[left]
+    run = hc.simulate(system, None, np.zeros(4), (0.0, 1.5), lambda t, x: push)
+    assert [event.guards for event in run.events] == [("left upper stop closes",)]
+    assert run.events[0].time == pytest.approx(0.2**0.5, abs=1e-9)
+    np.testing.assert_allclose(run.final_state, [*(0.5 * np.eye(2)[left]), 0.0, 0.0], atol=1e-9)
+    outputs = system.mode(run.final_mode).outputs(1.5, run.final_state, push)
+    assert outputs["normal_force"].sum() == pytest.approx(5.0, abs=1e-9)
+    assert sorted(outputs["joint_friction"]) == pytest.approx([-3.0, 0.0], abs=1e-9)
+
+
+@pytest.mark.parametrize("multiplier", [-2.0, 0.5])
+def test_friction_of_a_joint_that_mimics_acts_on_the_one_that_it_follows(multiplier):
+    """Of 2 N and 0.5 N: at v and m v they take the power (2 + 0.5 |m|) v from 1 + m^2 kg."""
+    mimic = f'<mimic joint="left" multiplier="{multiplier}" offset="0.1"/>'
+    robot = sliders(left=(2.0, ""), right=(0.5, mimic))
+    friction, mass = 2.0 + 0.5 * abs(multiplier), 1.0 + multiplier**2
+    np.testing.assert_allclose(robot.friction, [friction], rtol=1e-15)
+    assert robot.effort.tolist() == [9.0]
+    system = contact_system(robot, [], joint_stops={"left": 0.0})
+    held = hc.simulate(
+        system, None, [0.0, 0.0], (0.0, 0.5), lambda t, x: np.array([0.99 * friction])
+    )
+    assert held.final_mode == ("open", "open", "stick")
+    run = hc.simulate(system, None, [0.0, 0.0], (0.0, 2.0), lambda t, x: np.array([friction + 2.0]))
+    assert run.events[0].time == pytest.approx((2.0 * 0.5 * mass / 2.0) ** 0.5, abs=1e-9)
+    np.testing.assert_allclose(run.final_state, [0.5, 0.0], atol=1e-9)
+    outputs = system.mode(run.final_mode).outputs(2.0, run.final_state, np.array([friction + 2.0]))
+    np.testing.assert_allclose(outputs["normal_force"], [0.0, 2.0], atol=1e-9)
+
+
+def test_bounces_at_a_stop_of_a_joint_with_friction_come_to_rest():
+    """Pushed by p against friction f, it turns between bounces: up with p + f, down with p - f.
+
+    A bounce of speed v takes v / (p + f), and back v' / (p - f) with v'^2 = v^2 (p - f) / (p + f).
+    """
+    push, friction, e = 3.0, 1.0, 0.5
+    robot = sliders(left=(friction, ""))
+    system = contact_system(robot, [], joint_stops={"left": e})
+    run = hc.simulate(system, None, [0.5, -1.0], (0.0, 3.0), lambda t, x: np.array([push]))
+    back = ((push - friction) / (push + friction)) ** 0.5
+    flight = 1.0 / (push + friction) + back / (push - friction)
+    assert run.events[-1].time == pytest.approx(flight / (1.0 - e * back), abs=1e-5)
+    assert run.events[-1].rest
+    assert run.final_mode == ("open", "closed", "stick")
+    np.testing.assert_allclose(run.final_state, [0.5, 0.0], atol=1e-8)
+
+
 @pytest.mark.slow
 def test_filter_follows_the_modes_of_a_joint():
     """Under a held periodic force, positions seen to 1 mm; it sticks and slips both ways.

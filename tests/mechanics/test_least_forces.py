@@ -537,3 +537,11 @@ def test_forces_of_a_sole_are_nearer_to_nothing_than_any_others_inside_the_cones
     assert min(normal.min(), (FRICTION * normal - sideways).min()) >= -1e-9
     z, other = (found - least) / np.sqrt(system.weights), (inside - least) / np.sqrt(system.weights)
     assert z @ (other - z) >= -1e-6 * np.linalg.norm(z) * np.linalg.norm(other)
+
+
+def test_friction_that_is_zero_leaves_its_contact_inside():
+    """One contact shares a pull of -3 with another; a third has a load and no friction at all."""
+    cones = [Cone(0, [], 0.0), Cone(1, [3], 1.0), Cone(2, [4], 1.0)]
+    particular, along = np.array([2.0, 0.25, 3.0, 0.0, -6.0]), np.array([[1.0, 0, 0, 0, 1.0]]).T
+    found = least_in_cones(cones, Allowed(particular, along))
+    np.testing.assert_allclose(found.multipliers, [5.0, 0.25, 3.0, 0.0, -3.0], atol=EXACT)

@@ -247,9 +247,11 @@ def _slack_on_line(
     if not cone.tangents:
         return value, slope, j
     friction = [point[k] + z * along[k] for k in cone.tangents]
-    length = hypot(*friction) or 1.0
-    turned = sum(f * along[k] for f, k in zip(friction, cone.tangents, strict=True)) / length
-    return cone.friction * value - length, cone.friction * slope - turned, j
+    length = hypot(*friction)
+    turned = sum(f * along[k] for f, k in zip(friction, cone.tangents, strict=True))
+    # Friction of exactly zero has no direction: its length does not change to first order.
+    lengthens = turned / length if length > 0.0 else 0.0
+    return cone.friction * value - length, cone.friction * slope - lengthens, j
 
 
 def _nearly(cones: Sequence[Cone], allowed: Allowed, z: Array, size: float) -> Least:
