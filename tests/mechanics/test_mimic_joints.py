@@ -179,6 +179,33 @@ def test_expressions_and_derivatives_are_those_of_the_terms(seed):
     assert_derivative(moved, np.vstack([equations, rates]))
 
 
+def test_expressions_have_a_continuous_joint_behind_one_that_mimics():
+    """Its cosine and sine stand one place earlier in q than in the coordinates of all joints."""
+    wheel = link("w") + joint("wheel", "w", kind="continuous", axis="1 0.3 0")
+    robot = Robot.from_urdf(hand('<mimic joint="left"/>', wheel))
+    assert robot.mimics == {"right": Mimic("left")}
+    assert robot.coordinates("wheel") == [1, 2]
+    floor = Contact("rim", "w", Plane((0, 0, 0), (0, 0, 1)), offset=(0.0, 0.2, -0.5))
+    rows, rng = ContactSet(robot, [floor]), np.random.default_rng(0)
+    q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
+    v, u = rng.normal(size=robot.nv), rng.normal(size=robot.nu)
+    one, two = (kind(robot, rows).values(q, v, u) for kind in (PinocchioTerms, GeneratedTerms))
+    for what in one._fields:
+        assert_close(getattr(two, what), getattr(one, what), what)
+
+
+def test_joints_that_mimic_connect_trees():
+    """An impulse on the right finger moves the left one, and no third body beside them."""
+    other = link("o") + joint("other", "o")
+    robot = Robot.from_urdf(hand('<mimic joint="left" multiplier="0.5"/>', other))
+    ground = Plane((0, 0, 0), (0, 0, 1))
+    contacts = [Contact(name, name, ground) for name in ("l", "r", "o")]
+    trees = ContactSet(robot, contacts).moved_trees
+    assert (trees[0] == trees[1]).all()
+    assert not (trees[0] & trees[2]).any()
+    assert trees.any(axis=1).all()
+
+
 def test_springs_dampers_and_rotors_of_both_joints_act_on_the_one():
     """k (2 q + 0.3 - 0.5) at the follower acts on the driver twice, and its rotor four times."""
     robot = Robot.from_urdf(
