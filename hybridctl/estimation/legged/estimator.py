@@ -20,6 +20,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, Mixture, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.legged.creep import CreepFilter, FootMotion
 from hybridctl.estimation.legged.hypotheses import (
     STEP,
     ContactEvidence,
@@ -76,7 +77,6 @@ _SETTLED = 0.5  # s of walking, over which the mean force points up
 _SHARES = 2.0 / 3.0, 1.0 / 3.0  # of a foot's part of the weight: touch and lift
 _SHORT = 0.2  # of the time of a step: a contact that is shorter is chatter
 _CHATTER = 0.2  # share of contacts
-_SETTLE = 0.2, 0.05  # of the time of a step, and s at most: how long feet give way
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class BaseSettings(Settings):
     `hypotheses`), None for thresholds. weight: in N, for a force that is missing, and for the
     thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
     of level ground in m, None where it is not known.
-    settle: s that a foot which has come down may move yet, before its contact counts; None for a
-    fifth of the time of a step, by forces, 50 ms at most. uniform_clock: replace stamps by those of
+    settle: s that a foot which has come down may move yet, before its contact counts; by default
+    none, because how much it moves is measured (see `creep`). uniform_clock: replace stamps by those of
     an even clock. standing: s from the start that the robot stands still, over which biases of the
     gyroscope and tilt are averaged; 0 for one that walks already, whose tilt is the mean of half a
     second, and whose biases are zero; None for what its joints say (see `stood`). start: None for
@@ -106,7 +106,7 @@ class BaseSettings(Settings):
     evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
-    settle: NotNegative | None = None
+    settle: NotNegative = 0.0
     uniform_clock: bool = True
     standing: NotNegative | None = None
     gate: float | None = None
@@ -194,16 +194,14 @@ class BaseEstimator:
     def readings(self, given: Readings) -> Readings:
         """The readings with the clock of the settings, and contacts that begin as these say."""
         settings, even = self.settings, given.uniform() if self.settings.uniform_clock else given
-        whole, wait = even.filled(settings.weight), settings.settle
-        if wait is None:
-            share, most = _SETTLE
-            wait = min(share * (step_time(self.contact, whole.loads.values()) or 0.0), most)
-        return whole.settled(self.contact, wait) if wait else whole
+        whole = even.filled(settings.weight)
+        return whole.settled(self.contact, settings.settle) if settings.settle else whole
 
     def record(self, given: Readings) -> Record:
         """The record of readings; for hypotheses with all forces and motions of feet."""
         s, readings = self.settings, self.readings(given)
-        record = readings.record(self.base, self.contact, ground=s.ground)
+        told = stood(readings.angles) if s.standing is None else s.standing
+        record = readings.record(self.base, self.contact, standing=told, ground=s.ground)
         if s.evidence is None:
             return record
         angles = record.channels[ANGLES].sorted()
@@ -290,7 +288,9 @@ class BaseEstimator:
         """Filter a record of `record`, by thresholds or by hypotheses as the settings say."""
         evidence = self.settings.evidence
         if evidence is None:
-            return self.filter.run(record, initial)
+            motion = FootMotion.of(self.base, record.channels[ANGLES], self.stood(record))
+            kept = CreepFilter(self.base, self.filter, motion)
+            return kept.run(record, initial)
         u = record.input(initial.time)
         assert u is not None
         for foot in self.base.feet:

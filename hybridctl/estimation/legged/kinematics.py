@@ -16,22 +16,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, flag, instance, quoted, sequence
+from hybridctl.checks import Array, flag, instance, number, quoted, sequence
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import skew
+from hybridctl.mechanics.contacts.found_contacts import find_spheres
 from hybridctl.mechanics.multibody.bodies import Frame
 from hybridctl.mechanics.multibody.robot import Robot
 
 
 @dataclass(frozen=True)
 class Foot:
-    """A frame of the robot that touches the ground; `flat` if it does not turn while it does.
+    """A frame of the robot that touches the ground.
 
-    The frame stands where the sole does: its origin is what has the height of the ground.
+    Attributes:
+        frame: Name of the frame. Its origin is at the height of the ground, or, of a foot that
+            rolls, is the centre of a sphere that touches the ground.
+        flat: Whether it is a sole, which does not turn while it stands.
+        radius: Radius of the sphere in m, or 0 for a point that does not roll. None for the sphere
+            that the URDF has as the collision shape around the origin, and 0 where there is none.
     """
 
     frame: str
     flat: bool = False
+    radius: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.frame, str) or not self.frame:
@@ -39,6 +46,16 @@ class Foot:
                 f"frame of a foot must be the name of a frame, got {quoted(self.frame)}"
             )
         flag(f"flat of foot {self.frame!r}", self.flat)
+        if self.radius is not None:
+            radius = number(f"radius of foot {self.frame!r}", self.radius, at_least=0.0)
+            if self.flat and radius:
+                raise InputError(
+                    f"radius of foot {self.frame!r} must be 0, because a flat foot does not roll, "
+                    f"got {radius} m"
+                )
+
+
+_CENTRED = 0.1  # of its radius, by which a sphere may be off the frame's origin: it is the foot
 
 
 class FootKinematics(NamedTuple):
@@ -99,8 +116,10 @@ class LegKinematics:
         self._columns = np.flatnonzero(rates.any(axis=0))
         self._rates = rates[:, self._columns] if robot.mimics else None
         self.joints = _single(robot, self._columns.tolist())
+        self.radii = {foot.frame: _find_radius(robot, foot) for foot in given}
         self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
         self._known: dict[tuple[str, ...], _Chosen] = {}
+        self._last: tuple[tuple[bytes, tuple[str, ...]] | None, list[FootKinematics]] = (None, [])
 
     @property
     def base(self) -> tuple[Array, Array]:
@@ -115,7 +134,14 @@ class LegKinematics:
 
     def __call__(self, angles: Array, names: Iterable[str]) -> list[FootKinematics]:
         """The feet of these names."""
-        chosen = self._chosen(tuple(names))
+        # An input and a value of the same time ask for the same angles, one after the other.
+        key = (angles.tobytes(), tuple(names))
+        if self._last[0] != key:
+            self._last = key, self._compute_feet(angles, key[1])
+        return self._last[1]
+
+    def _compute_feet(self, angles: Array, names: tuple[str, ...]) -> list[FootKinematics]:
+        chosen = self._chosen(names)
         step = self._still.copy()
         step[self._columns] = angles
         q = self._robot.integrate(self._neutral, step)
@@ -139,6 +165,15 @@ class LegKinematics:
             joints = [self._frames[k].joint for k in rows]
             self._known[names] = _Chosen(joints, self._fixed[rows], self._masks[rows[1:], None])
         return self._known[names]
+
+
+def _find_radius(robot: Robot, foot: Foot) -> float:
+    """Find the radius in m of the sphere with which a foot rolls, 0 for one that does not."""
+    if foot.radius is not None or foot.flat:
+        return foot.radius or 0.0
+    balls = find_spheres(robot, foot.frame)
+    around = [radius for place, radius in balls if np.linalg.norm(place) < _CENTRED * radius]
+    return max(around, default=0.0)
 
 
 def _homogeneous(frame: Frame) -> Array:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from hybridctl.checks import Array, instance, member, number
 from hybridctl.errors import InputError
+from hybridctl.estimation.legged.creep import FootMotion
 from hybridctl.estimation.legged.measurements import ANGLES, GROUND
 from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.record import Record, Series
@@ -138,13 +139,27 @@ class Readings:
         return self.each(timed)
 
     def record(
-        self, base: LeggedBase, contact: Hysteresis, *, ground: float | None = None
+        self,
+        base: LeggedBase,
+        contact: Hysteresis,
+        *,
+        standing: float = 0.0,
+        ground: float | None = None,
     ) -> Record:
-        """The record for the filter of a `BaseEstimator`.
+        """Make the record for the filter of a `BaseEstimator`.
 
-        ground: height of level ground in m, compared at each touchdown. Raises `UnknownNameError`
-        for a foot that the robot does not have, `InputError` for angles of another number of
-        joints.
+        Args:
+            base: Base, feet and noise.
+            contact: Forces from which on, and down to which, a foot is in contact.
+            standing: How long the robot stands still at the start, s.
+            ground: Height of level ground in m, compared at each touchdown; None where unknown.
+
+        Returns:
+            The record.
+
+        Raises:
+            UnknownNameError: The robot does not have a foot.
+            InputError: There are angles of another number of joints.
         """
         for name in self.loads:
             member("load of", name, base.feet)
@@ -154,9 +169,11 @@ class Readings:
                 f"angles must have {len(joints)} columns, those of the joints {joints}, got "
                 f"{self.angles.values.shape[1]}"
             )
-        inputs = self._inputs()
-        later = self.angles.times > inputs.times[0]
+        start = self.inertial.complete.times[0]
+        later = self.angles.times > start
         channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
+        motion = FootMotion.of(base, channels[ANGLES], standing)
+        inputs = self._inputs(base, motion.window)
         touching = [np.zeros(0)]
         for name, given in self.loads.items():
             load = given.sorted()
@@ -206,15 +223,35 @@ class Readings:
             loads[name] = Series(load.times, values)
         return replace(self, loads=loads)
 
-    def _inputs(self) -> Series:
-        """Rows of the input, see `system`."""
+    def _inputs(self, base: LeggedBase, window: float) -> Series:
+        """Make the rows of the input, see `system`.
+
+        Args:
+            base: Base and feet.
+            window: Time over which velocities of feet are means, s.
+        """
         inertial, angles = self.inertial.complete, self.angles.complete
         times = inertial.times
         steps = np.diff(times)
         gaps = np.append(np.where(steps > _GAP * np.median(steps), steps, 0.0), 0.0)
         means = inertial.values.copy()
         means[:-1] = 0.5 * (inertial.values[:-1] + inertial.values[1:])
-        return Series(times, np.hstack([means, gaps[:, None], angles.held(times)]))
+        row = np.maximum(angles.times.searchsorted(times, "right") - 1, 0)
+        held = angles.values[row]
+        feet = [base.kinematics(values, base.feet) for values in angles.values]
+        places = np.array([[foot.position for foot in seen] for seen in feet])
+        turning = np.array([[foot.turning for foot in seen] for seen in feet])
+        before = np.maximum(np.arange(len(places)) - 1, 0)
+        first = np.minimum(angles.times.searchsorted(angles.times - window - _ROUNDING), before)
+        lasted = np.maximum(angles.times - angles.times[first], _ROUNDING)
+        moving = (places - places[first]) / lasted[:, None, None]
+        mean = 0.5 * (turning[row[:-1]] + turning[row[1:]])
+        spins = np.zeros((len(times), *places.shape[1:]))
+        turned = np.einsum("nkij,nj->nki", mean, np.diff(held, axis=0))
+        spins[:-1] = turned / np.maximum(steps, _ROUNDING)[:, None, None]
+        of_feet = [spins, moving[row], np.zeros((len(times), len(base.feet)))]
+        parts = [means, gaps[:, None], held, *(part.reshape(len(times), -1) for part in of_feet)]
+        return Series(times, np.hstack(parts))
 
 
 def step_time(contact: Hysteresis, loads: Iterable[Series]) -> float | None:

@@ -19,6 +19,10 @@ from hybridctl.checks import Array
 _SMALL = 1.0  # rad^2, below which coefficients are summed, because their closed forms cancel
 _TERMS = 9  # the next one is at most 1 / 21!, 2e-20
 _INVERSE = {m: [1.0 / math.factorial(m + 2 * j) for j in range(_TERMS + 1)] for m in range(1, 5)}
+# of twice the derivative of a coefficient by the square, with the sign changed
+_SLOPES = {
+    m: [2.0 * (j + 1) / math.factorial(m + 2 * j + 2) for j in range(_TERMS + 1)] for m in (2, 3)
+}
 # the largest square for which the terms after number k are below rounding
 _REACH = [(1e-17 * math.factorial(2 * k + 3)) ** (1.0 / (k + 1)) for k in range(_TERMS)] + [_SMALL]
 _EYE = np.eye(3)
@@ -44,6 +48,32 @@ def gammas(w: Array) -> tuple[Array, Array, Array]:
 def left_jacobian(w: Array) -> Array:
     """Gamma_1 (3, 3): exp(w + e) = exp(Gamma_1 e) exp(w), to first order in e."""
     return np.asarray(pin.Jexp3(w).T)  # that of Pinocchio is the right one, of exp(w) exp(e)
+
+
+def left_jacobian_slope(w: Array, c: Array) -> Array:
+    """Differentiate the product of the left Jacobian with a fixed vector by the rotation vector.
+
+    Args:
+        w: Rotation vector (3,) in rad.
+        c: The vector (3,) that is multiplied.
+
+    Returns:
+        The derivative (3, 3) of Gamma_1(w) c by w.
+    """
+    square = float(w.dot(w))
+    a1, a2, a3, _ = _coefficients(square)
+    # With Gamma_1 = 1 + a2 [w] + a3 [w]^2, the slopes of a2 and a3 by w are those below, times w.
+    if square < _SMALL:
+        slope2 = -_summed(_SLOPES[2], square, _TERMS)
+        slope3 = -_summed(_SLOPES[3], square, _TERMS)
+    else:
+        slope2 = (a1 - 2.0 * a2) / square
+        slope3 = (a2 - 3.0 * a3) / square
+    once = np.cross(w, c)
+    cross = skew(w)
+    result = -a2 * skew(c) - a3 * (skew(once) + cross @ skew(c))
+    result += np.outer(slope2 * once + slope3 * np.cross(w, once), w)
+    return np.asarray(result)
 
 
 def _coefficients(square: float) -> tuple[float, float, float, float]:

@@ -20,7 +20,12 @@ and specific force :math:`\tilde\omega, \tilde a` as the input,
 .. math:: \dot R = R [\omega]_\times, \quad \dot p = v, \quad \dot v = R a + g, \qquad
           \omega = \tilde\omega - b_g, \quad a = \tilde a - b_a,
 
-and biases and feet in contact at rest. While the input is held the flow is
+and biases and feet in contact at rest, but for feet that roll. The centre of a sphere of radius r,
+whose link turns against the base by w (in the axes of the base), moves over level ground by
+
+.. math:: \dot d = r\, R (\omega + w) \times e_z .
+
+While the input is held the flow is
 
 .. math:: R\,\Gamma_0(\omega h), \quad p + v h + \big(R\,\Gamma_2(\omega h) a + \tfrac12 g\big) h^2,
           \quad v + \big(R\,\Gamma_1(\omega h) a + g\big) h .
@@ -31,16 +36,23 @@ alone, so are constant on a step:
 .. math:: \dot\theta = -\omega \times \theta - b_g, \quad
           \dot\rho = -\omega \times \rho + \nu, \quad
           \dot\nu = -\omega \times \nu - a \times \theta - b_a, \quad
-          \dot\delta = -\omega \times \delta, \quad \dot\varphi = 0.
+          \dot\delta = -\omega \times \delta
+            + r\, n \times ((\omega + w) \times \theta + b_g), \quad \dot\varphi = 0,
 
-The map and the noise of a step are those of one exponential of a matrix.
+with r zero for feet that do not roll, and :math:`n = R^T e_z`.
+
+The map and the noise of a step are those of one exponential of a matrix; of feet that roll they
+are closed integrals, but for the noise of base and biases, which reaches these feet with the next
+step only (of a gyroscope at 250 Hz and r = 20 mm some 1e-9 m).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import expm
@@ -51,6 +63,7 @@ from hybridctl.estimation.legged.rotation import (
     gammas,
     inverse,
     left_jacobian,
+    left_jacobian_slope,
     matrix,
     product,
     skew,
@@ -71,6 +84,7 @@ from hybridctl.hybrid.model import (
 BASE, BASE_TANGENT = 16, 15  # coordinates and dimension of base and biases
 ANGLE, POSITION, VELOCITY = slice(0, 3), slice(3, 6), slice(6, 9)  # in the tangent space
 GYROSCOPE, ACCELEROMETER = slice(9, 12), slice(12, 15)
+_UP = np.array([0.0, 0.0, 1.0])
 _UNIT = 1e-6  # how far from one the norm of a quaternion may be
 
 
@@ -188,17 +202,47 @@ RATE, FORCE = slice(0, 3), slice(3, 6)  # of the gyroscope and the accelerometer
 _CORE = slice(0, BASE_TANGENT)
 
 
+class RollingFoot(NamedTuple):
+    """A foot in contact that rolls.
+
+    Attributes:
+        number: Which of the feet in contact it is, in the order of the state.
+        turning: Entries of the input that are the angular velocity (3,) of its link against the
+            inertial frame, in the axes of that frame, rad/s.
+        radius: Radius of its sphere, m.
+    """
+
+    number: int
+    turning: slice
+    radius: float
+
+
 class Strapdown(ModeModel):
-    """The mode of a base with some feet in contact. gravity (3,): of free fall, in m/s^2.
+    """The mode of a base with some feet in contact.
 
     No state ends it: feet touch and lift by contact signals.
+
+    Args:
+        key: Key of the mode.
+        space: Its states.
+        gravity: Acceleration (3,) of free fall in the world, m/s^2.
+        nu: Number of inputs.
+        rolling: Those of the feet in contact that roll.
     """
 
     space: BaseSpace
     compiled = True
 
-    def __init__(self, key: ModeKey, space: BaseSpace, gravity: Array, nu: int) -> None:
+    def __init__(
+        self,
+        key: ModeKey,
+        space: BaseSpace,
+        gravity: Array,
+        nu: int,
+        rolling: Sequence[RollingFoot] = (),
+    ) -> None:
         self.key, self.space, self.gravity, self.nu = key, space, gravity, nu
+        self.rolling = tuple(rolling)
 
     def field_at(self, point: Point) -> Array:
         """The velocity (ndx,) of the state."""
@@ -208,6 +252,10 @@ class Strapdown(ModeModel):
         result[ANGLE] = u[RATE] - x[10:13]
         result[POSITION] = back @ x[7:10]
         result[VELOCITY] = back @ self.gravity + u[FORCE] - x[13:16]
+        for foot in self.rolling:
+            _, delta = self.space.foot(foot.number)
+            turning = u[RATE] - x[10:13] + u[foot.turning]
+            result[delta] = foot.radius * np.cross(turning, back[:, 2])
         return result
 
     def guards_at(self, point: Point) -> Array:
@@ -226,6 +274,10 @@ class Strapdown(ModeModel):
         space = self.space
         by_input = np.zeros((space.ndx, self.nu))
         by_input[ANGLE, RATE], by_input[VELOCITY, FORCE] = np.eye(3), np.eye(3)
+        upwards = skew(matrix(point.x[:4])[2])
+        for foot in self.rolling:
+            _, delta = space.foot(foot.number)
+            by_input[delta, RATE] = by_input[delta, foot.turning] = -foot.radius * upwards
         generator = self._generator(point.x, point.u)
         return FieldJacobian(generator - space.transport(point.field), by_input)
 
@@ -236,6 +288,12 @@ class Strapdown(ModeModel):
         for k in range(self.space.points):
             _, delta = self.space.foot(k)
             result[delta, delta] = -skew(u[RATE] - x[10:13])
+        upwards = skew(matrix(x[:4])[2])
+        for foot in self.rolling:
+            _, delta = self.space.foot(foot.number)
+            turning = u[RATE] - x[10:13] + u[foot.turning]
+            result[delta, ANGLE] = foot.radius * upwards @ skew(turning)
+            result[delta, GYROSCOPE] = foot.radius * upwards
         return result
 
     def transition(
@@ -259,11 +317,45 @@ class Strapdown(ModeModel):
         for k in range(space.points):
             _, delta = space.foot(k)
             phi[delta, delta] = spun[0].T
+        for foot in self.rolling:
+            self._roll(foot, u, turn, spun, omega, h, after, phi)
         if noise is None:
             return StepTransition(0.0, after, phi)
         spread = h * noise.density
         spread[_CORE, _CORE] = gathered
         return StepTransition(0.0, after, phi, spread, np.zeros(0))
+
+    def _roll(
+        self,
+        foot: RollingFoot,
+        u: Array,
+        turn: Array,
+        spun: tuple[Array, Array, Array],
+        omega: Array,
+        h: float,
+        after: Array,
+        phi: Array,
+    ) -> None:
+        """Move a foot that rolls over a step, in `after` and `phi`.
+
+        Args:
+            foot: The foot.
+            u: Input (nu,), held over the step.
+            turn: Rotation (3, 3) of the inertial frame in the world, before the step.
+            spun: The series of `gammas` of the turn over the step.
+            omega: Angular velocity (3,) of the inertial frame in its axes, rad/s.
+            h: Length of the step, s.
+            after: State (nx,) after the step, of which the foot's position is changed.
+            phi: Derivative (ndx, ndx) of the step, of which the foot's rows are changed.
+        """
+        x, delta = self.space.foot(foot.number)
+        turning, upwards = omega + u[foot.turning], skew(turn[2])
+        turned = h * (spun[1] @ turning)  # of the link, in the axes before the step
+        after[x] += foot.radius * np.cross(turn @ turned, _UP)
+        by_rate = h * (spun[1] + h * left_jacobian_slope(omega * h, turning))
+        back = foot.radius * spun[0].T @ upwards
+        phi[delta, ANGLE] = back @ skew(turned)
+        phi[delta, GYROSCOPE] = back @ by_rate
 
 
 def _core(omega: Array, force: Array) -> Array:

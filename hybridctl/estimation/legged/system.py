@@ -5,8 +5,11 @@ the joint angles of that moment put it, :math:`d = p + R s, R_f = R C`, so that 
 that of the base there and the noise of the angles; lift-off drops it. Only the evidence of a
 contact fires these events (`ContactSignal`): no state reaches them, so modes have no guards.
 
-The input is (rate, specific force, gap, angles): of the inertial sensor, in rad/s and m/s^2; s
-without a sample before its next change; and the angles of `LegKinematics` in rad.
+The input is (rate, specific force, gap, angles, turning, moving, creep): of the inertial sensor, in
+rad/s and m/s^2; s without a sample before its next change; the angles of `LegKinematics` in rad;
+and for each foot the angular velocity (3,) of its link and the velocity (3,) of its position, both
+against the inertial frame and in its axes, in rad/s and m/s, and how much it creeps beyond the
+noise of `BaseNoise`, in m^2/s in each direction (see `creep`).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from hybridctl.estimation.legged.space import (
     BASE_TANGENT,
     POSITION,
     BaseSpace,
+    RollingFoot,
     Strapdown,
 )
 from hybridctl.hybrid.mode import Edge, ModeKey, Outgoing
@@ -43,8 +47,13 @@ class BaseNoise(Settings):
 
     gyroscope (rad/s/sqrt(Hz)) and accelerometer (m/s^2/sqrt(Hz)): of their white noise.
     gyroscope_walk (rad/s^2/sqrt(Hz)), accelerometer_walk (m/s^3/sqrt(Hz)): of their biases.
-    foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep and slip; see
-    `creep` for a foot that is not told.
+    foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep; see `creep`
+    for a foot that is not told. What they move by beyond that is seen in the log, by the four that
+    follow (see the module `creep`): slip_time (s): for how long a foot in contact keeps a velocity
+    with which it slips, sinks or lifts; 0 to take all feet to creep alike. slip_speed (m/s): the
+    fastest that is believed. slip_resolution (m/s): noise that the velocity of a foot may have by
+    its angles, which sets the time over which it is averaged. slip_margin: by how many times its
+    variance a velocity has to exceed zero.
     encoder (rad): of each angle in each sample. measured (m), measured_turn (rad): of each pose of
     a foot besides, such as links that bend. ground (m): of the height of the ground under a foot.
     held_rate (rad/s), held_force (m/s^2): by how much rates and forces change while samples are
@@ -57,6 +66,10 @@ class BaseNoise(Settings):
     accelerometer_walk: NotNegative = 1e-3
     foot: NotNegative | None = None
     foot_turn: NotNegative = 0.15
+    slip_time: NotNegative = 0.02
+    slip_speed: Positive = 1.0
+    slip_resolution: Positive = 0.02
+    slip_margin: NotNegative = 2.0
     encoder: Positive = 1e-3
     measured: Positive = 1e-3
     measured_turn: Positive = 5e-3
@@ -83,7 +96,8 @@ class BaseNoise(Settings):
 
 
 OPEN, STICK = "open", "stick"
-GAP, OTHERS = 6, 7  # of the input: which, and how many there are besides the angles
+GAP, OTHERS = 6, 7  # of the input: which, and how many there are before the angles
+_OF_FOOT = 7  # entries of the input for each foot: turning, moving, creep
 
 
 class FootPlace(NamedTuple):
@@ -122,11 +136,31 @@ class LeggedBase:
     @property
     def nu(self) -> int:
         """The number of inputs."""
-        return OTHERS + len(self.kinematics.joints)
+        return OTHERS + len(self.kinematics.joints) + _OF_FOOT * len(self.feet)
+
+    @property
+    def angle_columns(self) -> slice:
+        """The entries of an input that are joint angles."""
+        return slice(OTHERS, OTHERS + len(self.kinematics.joints))
 
     def angles(self, u: Array) -> Array:
         """The joint angles in an input."""
-        return u[OTHERS:]
+        return u[self.angle_columns]
+
+    def turning_columns(self, foot: int) -> slice:
+        """The entries of an input that are the angular velocity of a foot, by its number."""
+        first = self.angle_columns.stop + 3 * foot
+        return slice(first, first + 3)
+
+    def moving_columns(self, foot: int) -> slice:
+        """The entries of an input that are the velocity of a foot, by its number."""
+        first = self.angle_columns.stop + 3 * (len(self.feet) + foot)
+        return slice(first, first + 3)
+
+    @property
+    def creep_columns(self) -> slice:
+        """The entries of an input that say how much feet creep."""
+        return slice(self.nu - len(self.feet), self.nu)
 
     def mode(self, key: ModeKey) -> Strapdown:
         """The mode of a key. Raises `UnknownNameError` for what is no mode."""
@@ -173,15 +207,24 @@ class LeggedBase:
             variances[place.dx] = self.noise.creep(place.turn_dx is not None) ** 2
             if place.turn_dx is not None:
                 variances[place.turn_dx] = self.noise.foot_turn**2
-        mode = Strapdown(key, space, self.gravity, self.nu)
+        radii = self.kinematics.radii
+        rolling = [
+            RollingFoot(k, self.turning_columns(place.number), radii[place.foot])
+            for k, place in enumerate(places)
+            if radii[place.foot]
+        ]
+        mode = Strapdown(key, space, self.gravity, self.nu, rolling)
         return Layout(mode, places, variances)
 
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
         layout, gap = self.layout(key), float(u[GAP])
-        variances = layout.variances
+        variances: Array = layout.variances.copy()
         if gap:
-            variances = np.concatenate([self.noise.core(gap), variances[BASE_TANGENT:]])
+            variances[:BASE_TANGENT] = self.noise.core(gap)
+        creeps = u[self.creep_columns]
+        for place in layout.places:
+            variances[place.dx] += creeps[place.number]
         return np.diag(variances)
 
     def pose_noise(self, seen: Sequence[FootKinematics], sizes: Sequence[int]) -> Array:
@@ -289,7 +332,7 @@ class Touch(ResetModel):
         state, by_input = np.zeros((after.ndx, before.ndx)), np.zeros((after.ndx, base.nu))
         state[own] = np.eye(before.ndx)
         delta, phi = self._place().dx, self._place().turn_dx
-        angles = slice(base.nu - len(base.kinematics.joints), base.nu)
+        angles = base.angle_columns
         state[delta, ANGLE], state[delta, POSITION] = -skew(seen.position), np.eye(3)
         by_input[delta, angles] = seen.moving
         if phi is not None:

@@ -171,6 +171,25 @@ def _urdf_shape(link: str, shape: Any) -> CollisionShape:
     )
 
 
+def find_spheres(robot: Robot, link: str) -> list[tuple[Array, float]]:
+    """Find the collision spheres of a link in the file of a robot.
+
+    Args:
+        robot: The robot. One that was not built from a file has none.
+        link: Name of the link.
+
+    Returns:
+        Centre (3,) in the frame of the link, and radius, both in m, of each sphere.
+
+    Raises:
+        FileFormatError: The file of the robot cannot be read any more.
+    """
+    if robot.collision is None and robot.source is None:
+        return []
+    shapes = [s for s in _collision_model(robot).shapes if s.link == link and s.kind == "sphere"]
+    return [(np.array(_offset(robot, s.position, link)), float(s.size[0])) for s in shapes]
+
+
 def _ground_of(model: CollisionModel) -> Surface:
     """Return the one plane that a file has, or the plane z = 0."""
     planes = [shape for shape in model.shapes if shape.kind == "plane"]

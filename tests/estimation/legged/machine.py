@@ -55,4 +55,5 @@ def state(base, key, rng):
     x[10:16] *= 0.1
     u = rng.normal(size=base.nu)
     u[6] = 0.0
+    u[base.creep_columns] = np.abs(u[base.creep_columns])
     return x, u
