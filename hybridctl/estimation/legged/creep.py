@@ -1,4 +1,4 @@
-r"""How much a foot in contact moves, by its own apparent velocity.
+r"""How much a point foot in contact moves, by its own apparent velocity.
 
 Joint angles say how fast a foot moves against the base, and the estimate how fast the base moves. A
 foot that stands has none of the velocity
@@ -15,11 +15,16 @@ in each direction. It needs nothing but what was measured until now, and follows
 sample to the next: at touchdown, while it stands, and while it is about to leave the ground under a
 force that has not gone yet.
 
+Soles are left out. A humanoid stands on one of them most of the time, and what that seems to move
+by is then as well an error of the base's velocity: on a recorded walk the error of position grew
+from 16.5 mm to 23.2 mm.
+
 The velocity :math:`\dot s` is the mean over a time that is short where encoders are fine.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,26 +44,29 @@ from hybridctl.series import Series
 
 _FINEST = 1e-5  # rad: no encoder is finer, and one that repeats its value says nothing
 _LONGEST = 0.02  # s, of the mean velocity of a foot: what happens at touchdown lasts longer
-_SECOND = np.sqrt(6.0)  # deviation of x[k-1] - 2 x[k] + x[k+1] of white noise of deviation one
+_LOOKED_AT = 5.0  # s from the start of a log, in which a robot stands or moves slowly for a while
+_DOZEN = 12  # rows
+_SECOND = math.sqrt(6.0)  # deviation of x[k-1] - 2 x[k] + x[k+1] of white noise of deviation one
 
 
-def measure_angle_noise(angles: Series, duration: float, otherwise: float) -> float:
-    """Measure the white noise of joint angles while a robot stands still.
+def measure_angle_noise(angles: Series, otherwise: float) -> float:
+    """Measure the white noise of joint angles where a robot moves least at the start of a log.
 
     Args:
-        angles: Joint angles (n, m) in rad, in order.
-        duration: How long the robot stands still at the start, s.
-        otherwise: The result in rad where it does not stand for a dozen rows.
+        angles: Joint angles (n, m) in rad, in order and complete.
+        otherwise: The result in rad where there are too few rows.
 
     Returns:
         Standard deviation of one angle in one row, rad, by second differences, which slow motion
-        does not reach; the root mean square over the joints.
+        does not reach: the root mean square over the joints in the quietest dozen rows.
     """
-    known = angles.complete
-    still = known.values[known.times <= known.times[0] + duration] if len(known) else known.values
-    if len(still) < 12:
+    first = angles.values[angles.times <= angles.times[0] + _LOOKED_AT]
+    squares = (np.diff(first, n=2, axis=0) ** 2).mean(axis=1)
+    blocks = len(squares) // _DOZEN
+    if not blocks:
         return otherwise
-    return max(float(np.sqrt(np.mean(np.diff(still, n=2, axis=0) ** 2))) / float(_SECOND), _FINEST)
+    quietest = squares[: blocks * _DOZEN].reshape(blocks, _DOZEN).mean(axis=1).min()
+    return max(float(np.sqrt(quietest)) / _SECOND, _FINEST)
 
 
 class FootMotion(NamedTuple):
@@ -73,12 +81,12 @@ class FootMotion(NamedTuple):
     window: float
 
     @staticmethod
-    def of(base: LeggedBase, angles: Series, duration: float) -> FootMotion:
-        """Choose it for joint angles (n, m) of a robot that stands still for `duration` s."""
+    def of(base: LeggedBase, angles: Series) -> FootMotion:
+        """Choose it for joint angles (n, m) in rad."""
         known = angles.complete
         if len(known) < 2:
             return FootMotion(base.noise.encoder, _LONGEST)
-        noise = measure_angle_noise(known, duration, base.noise.encoder)
+        noise = measure_angle_noise(known, base.noise.encoder)
         lever = measure_lever(base.kinematics, known.values[0])
         period = float(np.median(np.diff(known.times)))
         rows = round(choose_window(base.noise, noise, lever) / period) if period else 1
@@ -96,7 +104,7 @@ def choose_window(noise: BaseNoise, angle_noise: float, lever: float) -> float:
     Returns:
         The time in s, 20 ms at most.
     """
-    return min(np.sqrt(2.0) * angle_noise * lever / noise.slip_resolution, _LONGEST)
+    return min(math.sqrt(2.0) * angle_noise * lever / noise.slip_resolution, _LONGEST)
 
 
 def measure_lever(kinematics: LegKinematics, angles: Array) -> float:
@@ -128,7 +136,7 @@ def apparent_velocity(
 
 
 def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> Array:
-    """Complete an input by how much each foot in contact creeps.
+    """Complete an input by how much each point foot in contact creeps.
 
     Args:
         base: Base, feet and noise.
@@ -147,6 +155,8 @@ def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> A
     p = e.covariance[: GYROSCOPE.stop, : GYROSCOPE.stop]
     every = base.kinematics(base.angles(u), base.feet)
     for place in places:
+        if place.turn_dx is not None:
+            continue  # a sole that is the only one says nothing of its own motion, see this module
         seen = every[place.number]
         w, h = apparent_velocity(seen, u[base.moving_columns(place.number)], e, u[RATE])
         by_angles = 2.0 * (motion.angle_noise / motion.window) ** 2 * float(np.sum(seen.moving**2))

@@ -37,6 +37,7 @@ from hybridctl.estimation.legged.readings import (
     stood,
     stretches,
 )
+from hybridctl.estimation.legged.rest import rest_measurement
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import POSITION, VELOCITY
 from hybridctl.estimation.legged.system import (
@@ -91,9 +92,9 @@ class BaseSettings(Settings):
     thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
     of level ground in m, None where it is not known.
     settle: s that a foot which has come down may move yet, before its contact counts; by default
-    none, because how much it moves is measured (see `creep`). uniform_clock: replace stamps by those of
-    an even clock. standing: s from the start that the robot stands still, over which biases of the
-    gyroscope and tilt are averaged; 0 for one that walks already, whose tilt is the mean of half a
+    none, because how much it moves is measured (see `creep`). uniform_clock: replace stamps by
+    those of an even clock. standing: s from the start that the robot stands still, over which
+    biases of the gyroscope and tilt are averaged; 0 for one that walks already, whose tilt is the mean of half a
     second, and whose biases are zero; None for what its joints say (see `stood`). start: None for
     `StartDeviations()`, and `WALKING` without standing. gate: the probability with which right
     angles pass, None takes all.
@@ -162,7 +163,7 @@ class BaseEstimator:
         self.base = LeggedBase(kinematics, gravity, settings.noise)
         self.contact = settings.contact(robot.mass * float(np.linalg.norm(gravity)))
         self.system = base_system(self.base)
-        measurements = [angles_measurement(self.base, settings.gate)]
+        measurements = [angles_measurement(self.base, settings.gate), rest_measurement(self.base)]
         if settings.ground is not None:
             measurements.append(ground_measurement(self.base, settings.gate))
         on, off = self.contact.on, self.contact.off
@@ -288,7 +289,7 @@ class BaseEstimator:
         """Filter a record of `record`, by thresholds or by hypotheses as the settings say."""
         evidence = self.settings.evidence
         if evidence is None:
-            motion = FootMotion.of(self.base, record.channels[ANGLES], self.stood(record))
+            motion = FootMotion.of(self.base, record.channels[ANGLES])
             kept = CreepFilter(self.base, self.filter, motion)
             return kept.run(record, initial)
         u = record.input(initial.time)

@@ -29,6 +29,7 @@ from hybridctl.checks import Array, instance, member, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.creep import FootMotion
 from hybridctl.estimation.legged.measurements import ANGLES, GROUND
+from hybridctl.estimation.legged.rest import REST, find_rest
 from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.record import Record, Series
 
@@ -172,8 +173,11 @@ class Readings:
         start = self.inertial.complete.times[0]
         later = self.angles.times > start
         channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
-        motion = FootMotion.of(base, channels[ANGLES], standing)
+        motion = FootMotion.of(base, channels[ANGLES])
         inputs = self._inputs(base, motion.window)
+        still = find_rest(self.inertial.complete, self.angles.complete, start + standing)
+        if len(still):
+            channels[REST] = still
         touching = [np.zeros(0)]
         for name, given in self.loads.items():
             load = given.sorted()

@@ -50,7 +50,7 @@ def test_the_noise_of_touchdown_is_that_of_the_angles_and_of_the_pose():
     x, u = state(base, BEFORE, np.random.default_rng(2))
     way = edge(system, BEFORE, touches(LEFT))
     by_input = way.reset.jacobian(0.0, x, u).input
-    angles = by_input[:, -len(base.kinematics.joints) :]
+    angles = by_input[:, base.angle_columns]
     pose = np.zeros(base.space(AFTER).ndx)
     place = base.places(AFTER)[0]
     pose[place.dx], pose[place.turn_dx] = base.noise.measured**2, base.noise.measured_turn**2

@@ -1,0 +1,72 @@
+"""The bias of the gyroscope, wherever a robot stands still in a log.
+
+A robot stands still over a time if its joints drift by no more than they do while it stands at the
+start. Its body then turns by no faster than they drift, so that the mean rate of the gyroscope is
+its bias, as exactly as that. A robot that gets up first, or pauses, is known so as well as one that
+stands at the start.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import pairwise
+
+import numpy as np
+
+from hybridctl.checks import Array
+from hybridctl.errors import InputError
+from hybridctl.estimation.legged.space import GYROSCOPE
+from hybridctl.estimation.legged.system import LeggedBase
+from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual
+from hybridctl.hybrid.mode import ModeModel
+from hybridctl.series import Series
+
+REST = "rest"  # name of the channel
+_SPAN = 0.25  # s: a step of a gait is longer than half of it, so that joints drift in each
+_SLOW = 0.01  # rad/s, by which joints drift at most: steps drift a hundred times as fast
+_ROWS = 8  # of angles in the time: means of fewer are noise
+
+
+def find_rest(inertial: Series, angles: Series, after: float) -> Series:
+    """Find where a robot stands still, over quarters of a second that follow one another.
+
+    Args:
+        inertial: Rates and forces (n, 6), in order and complete.
+        angles: Joint angles (m, k) in rad, in order and complete.
+        after: Time in s before which nothing is looked for.
+
+    Returns:
+        At the end of each such time the mean rate (3,) of the gyroscope, and how fast the joints
+        drift, both in rad/s.
+    """
+    times, found = list[float](), list[Array]()
+    last = min(float(inertial.times[-1]), float(angles.times[-1])) if len(angles) else after
+    for begin in np.arange(after, last - _SPAN, _SPAN).tolist():
+        middle, end = begin + 0.5 * _SPAN, begin + _SPAN
+        edges = angles.times.searchsorted([begin, middle, end])
+        rows = inertial.times.searchsorted([begin, end])
+        if min(np.diff(edges)) < _ROWS // 2 or rows[1] - rows[0] < _ROWS:
+            continue
+        halves = [angles.values[a:b].mean(axis=0) for a, b in pairwise(edges)]
+        drift = float(np.abs(halves[1] - halves[0]).max()) / (0.5 * _SPAN)
+        if drift < _SLOW:
+            times.append(float(inertial.times[rows[1] - 1]))
+            found.append(np.append(inertial.values[rows[0] : rows[1], :3].mean(axis=0), drift))
+    return Series(np.array(times), np.array(found).reshape(-1, 4))
+
+
+def rest_measurement(base: LeggedBase) -> ImplicitMeasurement:
+    """Make the measurement of the channel "rest", rows of `find_rest`."""
+    return ImplicitMeasurement(REST, partial(_compare_rest, base))
+
+
+def _compare_rest(
+    base: LeggedBase, mode: ModeModel, t: float, x: Array, u: Array, z: Array
+) -> LinearizedResidual | None:
+    """Compare a mean rate with the bias of the gyroscope."""
+    if z.shape != (4,):
+        raise InputError(f"a row of {REST!r} must have a rate and a drift, got shape {z.shape}")
+    h = np.zeros((3, mode.space.ndx))
+    h[:, GYROSCOPE] = np.eye(3)
+    variance = z[3] ** 2 + base.noise.gyroscope**2 / _SPAN
+    return LinearizedResidual(z[:3] - x[10:13], h, variance * np.eye(3))
