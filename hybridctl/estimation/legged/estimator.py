@@ -94,10 +94,10 @@ class BaseSettings(Settings):
     settle: s that a foot which has come down may move yet, before its contact counts; by default
     none, because how much it moves is measured (see `creep`). uniform_clock: replace stamps by
     those of an even clock. standing: s from the start that the robot stands still, over which
-    biases of the gyroscope and tilt are averaged; 0 for one that walks already, whose tilt is the mean of half a
-    second, and whose biases are zero; None for what its joints say (see `stood`). start: None for
-    `StartDeviations()`, and `WALKING` without standing. gate: the probability with which right
-    angles pass, None takes all.
+    biases of the gyroscope and tilt are averaged; 0 for one that walks already, whose tilt is the
+    mean of half a second, and whose biases are zero; None for what its joints say (see `stood`).
+    start: None for `StartDeviations()`, and `WALKING` without standing. gate: the probability with
+    which right angles pass, None takes all.
     """
 
     inertial: str

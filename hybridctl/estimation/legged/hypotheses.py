@@ -135,7 +135,7 @@ class ContactHypotheses:
         for row, stands in zip(found, self.standing, strict=True):
             for place in self.base.places(self.all_feet):
                 if not stands[place.number]:
-                    row[place.dx] = swing**2 - noise.creep(place.turn_dx is not None) ** 2
+                    row[place.dx] = swing**2 - noise.foot**2
                     if place.turn_dx is not None:
                         row[place.turn_dx] = swing**2 - noise.foot_turn**2
         return found

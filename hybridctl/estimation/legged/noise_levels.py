@@ -92,13 +92,12 @@ def noise_of_innovations(
 
     readings: of one or more walks, each from standing still.
     """
-    told = settings.noise.creep(any(foot.flat for foot in settings.feet))
     estimator = settings.build(robot)
     fit = fit_noise(
         partial(_with_feet, settings, robot),
         [estimator.record(one) for one in readings],
         [estimator.start(one) for one in readings],
-        [told, settings.noise.foot_turn],
+        [settings.noise.foot, settings.noise.foot_turn],
         max_evaluations=max_evaluations,
     )
     return _of_feet(settings, fit.levels), fit

@@ -38,8 +38,6 @@ from hybridctl.hybrid.model import Jump, JumpPoint, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.settings import NotNegative, Positive, Settings
 
-_POINT, _SOLE = 2.5e-3, 4e-3  # m/s/sqrt(Hz), of feet that creep
-
 
 @dataclass(frozen=True)
 class BaseNoise(Settings):
@@ -47,8 +45,8 @@ class BaseNoise(Settings):
 
     gyroscope (rad/s/sqrt(Hz)) and accelerometer (m/s^2/sqrt(Hz)): of their white noise.
     gyroscope_walk (rad/s^2/sqrt(Hz)), accelerometer_walk (m/s^3/sqrt(Hz)): of their biases.
-    foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep; see `creep`
-    for a foot that is not told. What they move by beyond that is seen in the log, by the four that
+    foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep, as those
+    of a recorded humanoid do. What they move by beyond that is seen in the log, by the four that
     follow (see the module `creep`): slip_time (s): for how long a foot in contact keeps a velocity
     with which it slips, sinks or lifts; 0 to take all feet to creep alike. slip_speed (m/s): the
     fastest that is believed. slip_resolution (m/s): noise that the velocity of a foot may have by
@@ -64,7 +62,7 @@ class BaseNoise(Settings):
     accelerometer: NotNegative = 2e-2
     gyroscope_walk: NotNegative = 1e-4
     accelerometer_walk: NotNegative = 1e-3
-    foot: NotNegative | None = None
+    foot: NotNegative = 4e-3
     foot_turn: NotNegative = 0.15
     slip_time: NotNegative = 0.02
     slip_speed: Positive = 1.0
@@ -76,10 +74,6 @@ class BaseNoise(Settings):
     ground: Positive = 1e-2
     held_rate: NotNegative = 0.3
     held_force: NotNegative = 1.0
-
-    def creep(self, flat: bool) -> float:
-        """The noise of a foot in contact: 2.5e-3 of points, and 4e-3 of flat ones, which roll."""
-        return (_SOLE if flat else _POINT) if self.foot is None else self.foot
 
     def core(self, gap: float) -> Array:
         """Variances (15,) per s of base and biases; gap: s without a sample in this step."""
@@ -204,7 +198,7 @@ class LeggedBase:
         variances = np.empty(space.ndx)
         variances[:BASE_TANGENT] = self.noise.core(0.0)
         for place in places:
-            variances[place.dx] = self.noise.creep(place.turn_dx is not None) ** 2
+            variances[place.dx] = self.noise.foot**2
             if place.turn_dx is not None:
                 variances[place.turn_dx] = self.noise.foot_turn**2
         radii = self.kinematics.radii

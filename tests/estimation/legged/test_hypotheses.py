@@ -76,7 +76,7 @@ def test_a_foot_that_swings_is_noisier_by_so_much():
     left, right = own.base.places(KEY)
     extra, noise = own.swings, own.base.noise
     assert not extra[0].any()
-    np.testing.assert_allclose(extra[1, right.dx], 4.0 - noise.creep(flat=False) ** 2)
+    np.testing.assert_allclose(extra[1, right.dx], 4.0 - noise.foot**2)
     np.testing.assert_allclose(extra[2, left.turn_dx], 4.0 - noise.foot_turn**2)
 
 
