@@ -42,6 +42,7 @@ from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Input
 from hybridctl.series import Series
 
+_EYE = np.eye(3)
 _FINEST = 1e-5  # rad: no encoder is finer, and one that repeats its value says nothing
 _LONGEST = 0.02  # s, of the mean velocity of a foot: what happens at touchdown lasts longer
 _LOOKED_AT = 5.0  # s from the start of a log, in which a robot stands or moves slowly for a while
@@ -129,9 +130,10 @@ def apparent_velocity(
         the deviation of turn, position, velocity and bias of the gyroscope.
     """
     velocity = matrix(e.mean[:4]).T @ e.mean[7:10]
-    w = velocity + np.cross(rate - e.mean[10:13], seen.position) + moving
+    arm = skew(seen.position)
+    w = velocity - arm.dot(rate - e.mean[10:13]) + moving
     h = np.zeros((3, GYROSCOPE.stop))
-    h[:, ANGLE], h[:, VELOCITY], h[:, GYROSCOPE] = skew(velocity), np.eye(3), skew(seen.position)
+    h[:, ANGLE], h[:, VELOCITY], h[:, GYROSCOPE] = skew(velocity), _EYE, arm
     return w, h
 
 
@@ -159,8 +161,8 @@ def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> A
             continue  # a sole that is the only one says nothing of its own motion, see this module
         seen = every[place.number]
         w, h = apparent_velocity(seen, u[base.moving_columns(place.number)], e, u[RATE])
-        by_angles = 2.0 * (motion.angle_noise / motion.window) ** 2 * float(np.sum(seen.moving**2))
-        unknown = float(np.sum((h @ p) * h)) + by_angles
+        by_angles = 2.0 * (motion.angle_noise / motion.window) ** 2 * float((seen.moving**2).sum())
+        unknown = float((h.dot(p) * h).sum()) + by_angles
         excess = max(float(w @ w) - noise.slip_margin * unknown, 0.0) / 3.0
         creeps[place.number] = noise.slip_time * min(excess, noise.slip_speed**2)
     return result

@@ -16,7 +16,8 @@ Both are new once in `span` s, so that a sample has the share h / span of them, 
 angles say of a foot's pose is no evidence: their noise from sample to sample is as large as what a
 slow foot moves. Every hypothesis that is left corrects the estimate by them, and the results are
 merged by their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li and Kirubarajan,
-*Estimation with applications to tracking and navigation*, 2001, 11.6.4).
+*Estimation with applications to tracking and navigation*, 2001, 11.6.4). Slip is not measured as in
+`creep`: how feet move tells here which of them stand.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Hysteresis, signal_name
+from hybridctl.estimation.legged.rest import REST
 from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
@@ -178,6 +180,11 @@ class ContactHypotheses:
 
         Motion and force of feet are kept for the angles of the same time, which correct.
         """
+        if channel == REST:
+            now = self.filter.rules.start(state.estimate)
+            after = self.filter.update(now, REST, value, input)
+            changed = state._replace(estimate=after.estimate)
+            return self._showing(changed, channel, state.estimate, after.innovation)
         if channel != ANGLES:
             state = state._replace(evidence={**state.evidence, channel: value})
         elif np.isfinite(value).all():

@@ -79,14 +79,6 @@ class FootKinematics(NamedTuple):
         return self.twist[3:]
 
 
-class _Chosen(NamedTuple):
-    """The inertial frame and some feet: joints, poses in them (k + 1, 4, 4), masks (k, 1, n)."""
-
-    joints: list[int]
-    fixed: Array
-    masks: Array
-
-
 class LegKinematics:
     """The feet of a robot by the angles (n,) of the joints that they depend on, in rad.
 
@@ -107,7 +99,6 @@ class LegKinematics:
             raise InputError(f"feet must have different frames, and one at least, got {given}")
         self._frames = [robot.frame(name) for name in (inertial, *self.feet)]
         self._fixed = np.array([_homogeneous(frame) for frame in self._frames])
-        self._places = {name: k for k, name in enumerate(self.feet, start=1)}
         masks = np.array([robot.supporting(frame.joint) for frame in self._frames])
         self._moved = np.flatnonzero((masks != masks[0]).any(axis=0))
         self._masks = (masks - masks[0])[:, self._moved]
@@ -118,8 +109,7 @@ class LegKinematics:
         self.joints = _single(robot, self._columns.tolist())
         self.radii = {foot.frame: _find_radius(robot, foot) for foot in given}
         self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
-        self._known: dict[tuple[str, ...], _Chosen] = {}
-        self._last: tuple[tuple[bytes, tuple[str, ...]] | None, list[FootKinematics]] = (None, [])
+        self._last: tuple[bytes, dict[str, FootKinematics]] = (b"", {})
 
     @property
     def base(self) -> tuple[Array, Array]:
@@ -135,36 +125,28 @@ class LegKinematics:
     def __call__(self, angles: Array, names: Iterable[str]) -> list[FootKinematics]:
         """The feet of these names."""
         # An input and a value of the same time ask for the same angles, one after the other.
-        key = (angles.tobytes(), tuple(names))
+        key = angles.tobytes()
         if self._last[0] != key:
-            self._last = key, self._compute_feet(angles, key[1])
-        return self._last[1]
+            self._last = key, self._compute_feet(angles)
+        return [self._last[1][name] for name in names]
 
-    def _compute_feet(self, angles: Array, names: tuple[str, ...]) -> list[FootKinematics]:
-        chosen = self._chosen(names)
+    def _compute_feet(self, angles: Array) -> dict[str, FootKinematics]:
         step = self._still.copy()
         step[self._columns] = angles
         q = self._robot.integrate(self._neutral, step)
-        motion = self._robot.motion(q, self._still, chosen.joints)
-        poses = motion.poses @ chosen.fixed
+        motion = self._robot.motion(q, self._still, [frame.joint for frame in self._frames])
+        poses = motion.poses @ self._fixed
         back = poses[0, :3, :3].T
         seen = back @ poses[:, :3]
         spatial = (back @ motion.jacobian[:, self._moved].reshape(2, 3, -1)).reshape(6, -1)
-        found = []
-        for pose, twist in zip(seen[1:], spatial * chosen.masks, strict=True):
-            place = pose[:, 3]
+        found = {}
+        for name, pose, mask in zip(self.feet, seen[1:], self._masks[1:], strict=True):
+            twist, place = spatial * mask, pose[:, 3]
             if self._rates is not None:
                 twist = twist @ self._rates
             twist[:3] -= skew(place) @ twist[3:]
-            found.append(FootKinematics(place - seen[0, :, 3], pose[:, :3], twist))
+            found[name] = FootKinematics(place - seen[0, :, 3], pose[:, :3], twist)
         return found
-
-    def _chosen(self, names: tuple[str, ...]) -> _Chosen:
-        if names not in self._known:
-            rows = [0, *(self._places[name] for name in names)]
-            joints = [self._frames[k].joint for k in rows]
-            self._known[names] = _Chosen(joints, self._fixed[rows], self._masks[rows[1:], None])
-        return self._known[names]
 
 
 def _find_radius(robot: Robot, foot: Foot) -> float:

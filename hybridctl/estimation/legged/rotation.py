@@ -69,10 +69,10 @@ def left_jacobian_slope(w: Array, c: Array) -> Array:
     else:
         slope2 = (a1 - 2.0 * a2) / square
         slope3 = (a2 - 3.0 * a3) / square
-    once = np.cross(w, c)
     cross = skew(w)
-    result = -a2 * skew(c) - a3 * (skew(once) + cross @ skew(c))
-    result += np.outer(slope2 * once + slope3 * np.cross(w, once), w)
+    once = cross.dot(c)
+    result = -a2 * skew(c) - a3 * (skew(once) + cross.dot(skew(c)))
+    result += np.outer(slope2 * once + slope3 * cross.dot(once), w)
     return np.asarray(result)
 
 

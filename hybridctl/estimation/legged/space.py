@@ -84,7 +84,6 @@ from hybridctl.hybrid.model import (
 BASE, BASE_TANGENT = 16, 15  # coordinates and dimension of base and biases
 ANGLE, POSITION, VELOCITY = slice(0, 3), slice(3, 6), slice(6, 9)  # in the tangent space
 GYROSCOPE, ACCELEROMETER = slice(9, 12), slice(12, 15)
-_UP = np.array([0.0, 0.0, 1.0])
 _UNIT = 1e-6  # how far from one the norm of a quaternion may be
 
 
@@ -255,7 +254,7 @@ class Strapdown(ModeModel):
         for foot in self.rolling:
             _, delta = self.space.foot(foot.number)
             turning = u[RATE] - x[10:13] + u[foot.turning]
-            result[delta] = foot.radius * np.cross(turning, back[:, 2])
+            result[delta] = foot.radius * skew(turning).dot(back[:, 2])
         return result
 
     def guards_at(self, point: Point) -> Array:
@@ -350,12 +349,12 @@ class Strapdown(ModeModel):
         """
         x, delta = self.space.foot(foot.number)
         turning, upwards = omega + u[foot.turning], skew(turn[2])
-        turned = h * (spun[1] @ turning)  # of the link, in the axes before the step
-        after[x] += foot.radius * np.cross(turn @ turned, _UP)
+        turned = h * spun[1].dot(turning)  # of the link, in the axes before the step
+        after[x] += foot.radius * skew(turn.dot(turned))[:, 2]  # times e_z
         by_rate = h * (spun[1] + h * left_jacobian_slope(omega * h, turning))
-        back = foot.radius * spun[0].T @ upwards
-        phi[delta, ANGLE] = back @ skew(turned)
-        phi[delta, GYROSCOPE] = back @ by_rate
+        back = foot.radius * spun[0].T.dot(upwards)
+        phi[delta, ANGLE] = back.dot(skew(turned))
+        phi[delta, GYROSCOPE] = back.dot(by_rate)
 
 
 def _core(omega: Array, force: Array) -> Array:

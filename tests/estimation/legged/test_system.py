@@ -8,7 +8,7 @@ from estimation.legged.machine import URDF, machine, state
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import angles_measurement, ground_measurement
-from hybridctl.estimation.legged.system import BaseNoise, Touch, lifts, touches
+from hybridctl.estimation.legged.system import Touch, lifts, touches
 from hybridctl.mechanics.multibody.robot import Robot
 
 BEFORE, AFTER = ("open", "stick"), ("stick", "stick")
@@ -135,12 +135,3 @@ def test_what_does_not_fit_is_refused():
     x, u = state(base, key, np.random.default_rng(6))
     with pytest.raises(InputError, match="must have the angles of"):
         angles_measurement(base).compare(system.mode(key), 0.0, x, u, np.zeros(5))
-
-
-@pytest.mark.parametrize(("told", "expected"), [(None, (4e-3, 2.5e-3)), (1e-3, (1e-3, 1e-3))])
-def test_soles_creep_more_than_points_unless_it_is_told(told, expected):
-    base, _ = machine(flat=(True, False), noise=BaseNoise(foot=told))
-    places = base.places(AFTER)
-    density = np.diag(base.density(AFTER, 0.0, np.zeros(0), np.zeros(base.nu)))
-    for place, level in zip(places, expected, strict=True):
-        np.testing.assert_allclose(density[place.dx], level**2)
