@@ -37,7 +37,7 @@ from hybridctl.estimation.legged.readings import (
     stood,
     stretches,
 )
-from hybridctl.estimation.legged.rest import rest_measurement
+from hybridctl.estimation.legged.rest import REST, rest_measurement
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import POSITION, VELOCITY
 from hybridctl.estimation.legged.system import (
@@ -210,7 +210,8 @@ class BaseEstimator:
         evidence = self._timed(s.evidence, forces.values())
         channels = foot_motion(self.base.kinematics, angles, evidence.window)
         channels |= {signal_name(foot): load for foot, load in forces.items()}
-        return replace(record, channels={**channels, ANGLES: angles})
+        still = {REST: record.channels[REST]} if REST in record.channels else {}
+        return replace(record, channels={**channels, ANGLES: angles, **still})
 
     def _timed(self, evidence: ContactEvidence, loads: Iterable[Series]) -> ContactEvidence:
         """Evidence with the time of a step, by forces if it has none, 1 s where these say none."""
