@@ -385,10 +385,32 @@ def record_log(
 @click.option("--truth", type=_PATH, help="The truth that `record` has left.")
 @click.option("--compare", is_flag=True, help="Run the other filters too, and compare them.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
+@click.option(
+    "--reference",
+    metavar="FILE|CHANNELS",
+    help="Poses of a legged base to compare with: a TUM file, or POSITION,ORIENTATION channels.",
+)
+@click.option(
+    "--alignment",
+    type=click.Choice(["none", "start", "yaw", "se3"]),
+    default="yaw",
+    show_default=True,
+    help="How the reference is aligned for ATE: yaw and position, also by the start alone.",
+)
+@click.option(
+    "--association",
+    type=click.Choice(["interpolate", "nearest"]),
+    default="interpolate",
+    show_default=True,
+    help="How estimates at the stamps of the reference are found.",
+)
+@click.option("--within", type=float, help="Longest time in s between stamps that are compared.")
 def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 
-    Without LOG, a synthetic one is recorded first.
+    Without LOG, a synthetic one is recorded first. For a legged base --compare runs the invariant
+    filter of the literature and odometry of loaded feet beside it, and estimates.tum can be
+    compared by other tools.
     """
     from hybridctl.app.commands.filter import FilterRequest, prepared
 
