@@ -175,7 +175,7 @@ def test_a_reference_and_baselines_beside_the_filter(machine):
     assert len(read_tum("out/invariant.tum")) == 49  # a filter's first row starts its feet
 
 
-def test_baselines_without_a_reference_say_where_they_end(machine):
+def test_baselines_without_a_reference_say_where_they_end(machine, undrawn):
     text = invoke("log.npz", "--model", "machine.yaml", "--out", "out", "--compare")
     assert re.search(r"odometry .* 1.000, 2.000, 3.000 .* - ", text)
     summary = json.loads((machine / "out/summary.json").read_text())

@@ -80,12 +80,16 @@ def cli(log_level: str) -> None:
 
 @cli.command("list")
 def list_experiments() -> None:
-    """List the experiments, and the models for filters."""
+    """List the experiments, the models for filters, and legged robots with the folder of files."""
     experiments = plugins.names("experiments")
     width = max(map(len, experiments), default=0)
     for name in experiments:
         click.echo(f"{name:<{width}}  {plugins.load('experiments', name).SUMMARY}")
     click.echo(f"models for filters: {', '.join(plugins.names('models'))}")
+    robots = plugins.robot_files()
+    if robots:
+        click.echo(f"legged robots for filters: {', '.join(robots)}")
+        click.echo(f"  (files in {next(iter(robots.values())).parent})")
 
 
 @dataclass(frozen=True)

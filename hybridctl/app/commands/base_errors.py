@@ -153,7 +153,7 @@ def draw_paths(
     Args:
         folder: Folder of the run.
         tracks: Tracks by name.
-        reference: PoseReference in the world of the first track.
+        reference: Reference in the world of the first track.
     """
     lines: dict[str, tuple[Array, str]] = {}
     if reference is not None:

@@ -82,8 +82,7 @@ def prepared(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console]
                 "it with motion capture"
             )
         model = source.make(source.configured(request.config, request.assignments))
-        own = None if model.mapping is None else LogMapping.parse(model.mapping)
-        log = read_log(request.log, request.mapping or own, segment=request.segment)
+        log = read_base_log(model, request, request.log)
         reference = read_base_reference(request, log)
         find = partial(filter_base.run, model, log, request.mcap, reference, request.compare)
         return name, find, "the base of a legged robot along a log"
@@ -93,6 +92,17 @@ def prepared(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console]
         raise InputError("mapping, segment and truth belong to a log, and no log is given")
     case = None if request.log is None else read(source, request, request.log)
     return name, partial(run, source, request, case), "a salted Kalman filter on a log"
+
+
+def read_base_log(model: BaseModel, request: FilterRequest, path: Path) -> Log:
+    """Return the log of a legged base, by the mapping of the request or else of the model.
+
+    A log that hybridctl has written has channels already, so the model's mapping is passed over.
+    """
+    own = None if model.mapping is None else LogMapping.parse(model.mapping)
+    if request.mapping is None and own is not None and read_raw(path, ()).native is not None:
+        own = None
+    return read_log(path, request.mapping or own, segment=request.segment)
 
 
 def read_base_reference(request: FilterRequest, log: Log) -> PoseReference | None:
