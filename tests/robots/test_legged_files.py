@@ -85,16 +85,20 @@ def test_a_robot_that_stands_does_not_move(name):
     assert len(joints) >= 6
 
 
-def test_a_log_of_hybridctl_is_read_by_its_own_channels(tmp_path):
+@pytest.mark.parametrize("suffix", ["npz", "mcap"])
+def test_a_log_of_hybridctl_is_read_by_its_own_channels(tmp_path, suffix):
     """The mapping of the file is for the robot's driver; one that is given is still taken."""
     model = made("bolt")
     log, _ = standing(model, "bolt")
-    write_log(tmp_path / "log.npz", log)
-    request = FilterRequest("bolt", tmp_path / "log.npz")
-    assert read_base_log(model, request, tmp_path / "log.npz").names == log.names
+    path = tmp_path / f"log.{suffix}"
+    write_log(path, log)
+    request = FilterRequest("bolt", path)
+    assert read_base_log(model, request, path).names == log.names
+    if suffix != "npz":
+        return
     (tmp_path / "map.yaml").write_text("channels: {joints: {fields: joints/values}}\n")
     mapped = replace(request, mapping=tmp_path / "map.yaml")
-    assert read_base_log(model, mapped, tmp_path / "log.npz").names == ("joints",)
+    assert read_base_log(model, mapped, path).names == ("joints",)
 
 
 def test_a_recording_of_the_driver_of_a_go2(tmp_path):

@@ -95,14 +95,11 @@ def prepared(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console]
 
 
 def read_base_log(model: BaseModel, request: FilterRequest, path: Path) -> Log:
-    """Return the log of a legged base, by the mapping of the request or else of the model.
-
-    A log that hybridctl has written has channels already, so the model's mapping is passed over.
-    """
-    own = None if model.mapping is None else LogMapping.parse(model.mapping)
-    if request.mapping is None and own is not None and read_raw(path, ()).native is not None:
-        own = None
-    return read_log(path, request.mapping or own, segment=request.segment)
+    """Return the log of a legged base, by the mapping of the request or else of the model."""
+    if request.mapping is not None or model.mapping is None:
+        return read_log(path, request.mapping, segment=request.segment)
+    own = LogMapping.parse(model.mapping)
+    return read_log(path, own, segment=request.segment, is_default=True)
 
 
 def read_base_reference(request: FilterRequest, log: Log) -> PoseReference | None:
