@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hybridctl.app import plugins
+from hybridctl.app.commands.options import reference_options
 from hybridctl.errors import HybridctlError
 
 if TYPE_CHECKING:
@@ -389,26 +390,7 @@ def record_log(
 @click.option("--truth", type=_PATH, help="The truth that `record` has left.")
 @click.option("--compare", is_flag=True, help="Run the other filters too, and compare them.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
-@click.option(
-    "--reference",
-    metavar="FILE|CHANNELS",
-    help="Poses of a legged base to compare with: a TUM file, or POSITION,ORIENTATION channels.",
-)
-@click.option(
-    "--alignment",
-    type=click.Choice(["none", "start", "yaw", "se3"]),
-    default="yaw",
-    show_default=True,
-    help="How the reference is aligned for ATE: yaw and position, also by the start alone.",
-)
-@click.option(
-    "--association",
-    type=click.Choice(["interpolate", "nearest"]),
-    default="interpolate",
-    show_default=True,
-    help="How estimates at the stamps of the reference are found.",
-)
-@click.option("--within", type=float, help="Longest time in s between stamps that are compared.")
+@reference_options
 def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 

@@ -1,6 +1,7 @@
 """Baselines: odometry of a machine that steps without slipping, and the literature's settings."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ START = np.array([0.1, -0.2, 0.4, -0.1, -0.1, 0.3])
 BIAS = np.array([0.01, -0.02, 0.03])
 
 
+@cache
 def walk():
     """Angles (n, 6), poses of the inertial frame, and which foot stands, at each period.
 
