@@ -10,6 +10,7 @@ import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -37,6 +38,28 @@ def file_or_text(name: str, given: str | os.PathLike[str]) -> str:
     if "<!ENTITY" in text:
         raise FileFormatError(f"{name} must not define entities, which can be of any size")
     return text
+
+
+def packaged_file(package: str, file: str) -> Path:
+    """Return the path of a file that an installed package has brought.
+
+    Args:
+        package: Name of the package, as `pip install` takes it.
+        file: End of the file's path, with `/` between its parts.
+
+    Raises:
+        FileFormatError: The package is not installed, or does not have such a file.
+    """
+    try:
+        files = distribution(package).files or ()
+    except PackageNotFoundError as error:
+        raise FileFormatError(
+            f"{file} is in the package {package}, which is not installed: pip install {package}"
+        ) from error
+    for path in files:
+        if str(path).endswith(f"/{file}"):
+            return Path(str(path.locate()))
+    raise FileFormatError(f"the package {package} has no file {file}")
 
 
 def read_text(name: str, path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:

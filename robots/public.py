@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, distribution
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 
 from hybridctl.checks import Array, member
-from hybridctl.errors import FileFormatError
+from hybridctl.files import packaged_file
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane
@@ -168,16 +166,7 @@ def urdf(name: str) -> str:
     Raises `FileFormatError` where the package is not installed or does not have it.
     """
     file = MODELS[member("name", name, MODELS)].file
-    try:
-        files = distribution(_PACKAGE).files or ()
-    except PackageNotFoundError as error:
-        raise FileFormatError(
-            f"{name} needs the package {_PACKAGE}: pip install {_PACKAGE}"
-        ) from error
-    for path in files:
-        if str(path).endswith(f"/{file}"):
-            return Path(str(path.locate())).read_text(encoding="utf-8")
-    raise FileFormatError(f"{_PACKAGE} has no file {file} for {name}")
+    return packaged_file(_PACKAGE, file).read_text(encoding="utf-8")
 
 
 def limp(name: str) -> Robot:

@@ -13,7 +13,8 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.app.cli import cli
 from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.logs import Log, read_log, write_log
+from hybridctl.estimation.pose_track import PoseTrack
+from hybridctl.logs import Log, read_log, read_tum, write_log, write_tum
 from hybridctl.series import Series
 
 DATA = Path(__file__).parents[2] / "shared/data/icub_walking"
@@ -36,6 +37,15 @@ mapping:
     joints: {{topic: /joint_states, fields: position, unit: rad}}
     left: {{topic: /left_foot/wrench, fields: [wrench.force.z]}}
     right: {{topic: /right_foot/wrench, fields: [wrench.force.z]}}
+  truth:
+    position:
+      topic: /ground_truth/base
+      fields: [pose.position.x, pose.position.y, pose.position.z]
+      unit: m
+    orientation:
+      topic: /ground_truth/base
+      fields: [pose.orientation.x, pose.orientation.y, pose.orientation.z, pose.orientation.w]
+      rotation: xyzw
 """
 MACHINE = """
 urdf: machine.urdf
@@ -87,7 +97,10 @@ def test_a_humanoid_from_a_bag(tmp_path):
     """Three steps of each foot, 1.0 m along x; the errors are those of the experiment's test."""
     model = tmp_path / "humanoid.yaml"
     model.write_text(HUMANOID.format(urdf=DATA / "icub_genova04.urdf"))
-    text = invoke(DATA / "icub_walking_ros2", "--model", model, "--out", tmp_path / "out")
+    text = invoke(
+        DATA / "icub_walking_ros2",
+        *("--model", model, "--out", tmp_path / "out", "--reference", "position,orientation"),
+    )
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["touchdowns"] == {"l_sole": 3, "r_sole": 3}
     assert "results in" in text
@@ -102,7 +115,11 @@ def test_a_humanoid_from_a_bag(tmp_path):
         turn = Rotation.from_quat(found["orientation"][-1]).as_euler("ZYX")[0]
         assert abs(np.mod(turn - truth["base_rpy"][-1, 2] + np.pi, 2 * np.pi) - np.pi) < 0.02
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"config.json", "estimates.csv", "index.html"} <= names
+    assert {"config.json", "estimates.csv", "estimates.tum", "index.html"} <= names
+    errors = summary["reference"]
+    assert errors["ate"] < 0.03  # 16.5 mm without alignment in the experiment
+    assert abs(errors["end_yaw"]) < 0.02
+    assert 0.9 < errors["path_length_ratio"] < 1.1
 
 
 @pytest.fixture
@@ -123,6 +140,52 @@ def machine(tmp_path, monkeypatch):
     (tmp_path / "machine.urdf").write_text(URDF)
     (tmp_path / "machine.yaml").write_text(MACHINE)
     return tmp_path
+
+
+def still_track():
+    """Where the machine stands, by a slower clock, in a world that is turned and elsewhere.
+
+    Its first stamp is before the first estimate.
+    """
+    n = 20
+    turn = Rotation.from_euler("z", np.full((n, 1), 0.7)).as_quat()
+    return PoseTrack(0.005 + 0.02 * np.arange(n), np.tile([4.0, 0.0, 0.5], (n, 1)), turn)
+
+
+def test_a_reference_and_baselines_beside_the_filter(machine):
+    """Everybody knows that a machine stands; the sensor's noise is none."""
+    write_tum("still.tum", still_track())
+    call = ["log.npz", "--model", "machine.yaml", "--out", "out", "--compare"]
+    text = invoke(*call, "--reference", "still.tum", "--alignment", "start")
+    assert "Against still.tum: 19 poses over 0.4 s" in text
+    assert re.search(r"Side by side, against still.tum", text)
+    summary = json.loads((machine / "out/summary.json").read_text())
+    assert summary["reference"]["name"] == "still.tum"
+    assert summary["reference"]["ate"] < 1e-9
+    assert summary["reference"]["end_nees"] < 1e-9
+    assert list(summary["compared"]) == ["salted", "invariant", "odometry"]
+    for found in summary["compared"].values():
+        assert found["reference"]["end_error"] < 1e-6
+        np.testing.assert_allclose(found["final_position"], [1.0, 2.0, 3.0], atol=1e-6)
+    own = read_tum("out/estimates.tum")
+    with np.load("out/estimates.npz") as estimates:
+        np.testing.assert_allclose(own.times, estimates["time"], atol=1e-9)
+        np.testing.assert_array_equal(own.positions, estimates["position"])
+    assert len(read_tum("out/odometry.tum")) == 50
+    assert len(read_tum("out/invariant.tum")) == 49  # a filter's first row starts its feet
+
+
+def test_baselines_without_a_reference_say_where_they_end(machine, undrawn):
+    text = invoke("log.npz", "--model", "machine.yaml", "--out", "out", "--compare")
+    assert re.search(r"odometry .* 1.000, 2.000, 3.000 .* - ", text)
+    summary = json.loads((machine / "out/summary.json").read_text())
+    assert summary["compared"]["odometry"]["reference"] is None
+    assert "reference" not in summary
+
+
+def test_a_reference_needs_a_legged_base():
+    with pytest.raises(InputError, match="reference is for the base of a legged robot"):
+        invoke("--model", "ball", "--reference", "truth.tum")
 
 
 def test_what_is_odd_about_the_log_is_said_and_in_the_summary(machine):
@@ -177,13 +240,16 @@ def test_settings_of_the_file_are_changed_from_the_command_line(machine):
         (("{frame: imu", "{fram: imu"), [], InputError, "robot.imu has no key 'fram'"),
         (("touch_force: 100", "touch_force: 40"), [], InputError, "off must be below on"),
         (("standing: 0.2", "standing: long"), [], InputError, "start.standing.*'long'"),
-        (("", ""), ["--compare"], InputError, "takes neither truth nor compare"),
+        (("", ""), ["--truth", "log.npz"], InputError, "takes no truth of `record`; --reference"),
+        (("", ""), ["--reference", "mocap"], UnknownNameError, "'mocap' is neither a file"),
+        (("", ""), ["--reference", "still.tum"], InputError, "take alignment 'start'"),
         (("", ""), ["--set", "gait=trot"], UnknownNameError, "'gait'"),
     ],
 )
 def test_what_does_not_fit_is_named(machine, change, more, error, message):
     model = machine / "machine.yaml"
     model.write_text(model.read_text().replace(*change))
+    write_tum("still.tum", still_track())
     with pytest.raises(error, match=message):
         invoke("log.npz", "--model", "machine.yaml", "--out", "out", *more)
 

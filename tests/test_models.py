@@ -218,7 +218,7 @@ def test_a_start_below_the_ground_ends_a_filter_with_a_message(folder, capsys, m
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("boll", UnknownNameError, "model 'boll' is unknown.*did you mean 'ball'"),
+        ("boll", UnknownNameError, "model 'boll' is unknown.*did you mean .*'ball'"),
         ("bouncer.py", InputError, "must name a function"),
         ("bouncer.py:mak", UnknownNameError, "function in bouncer.py 'mak'.*'make'"),
         ("bouncer.py:two", InputError, "'two' must be a function of one argument.*two\\(a, b\\)"),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hybridctl.app import plugins
+from hybridctl.app.commands.options import reference_options
 from hybridctl.errors import HybridctlError
 
 if TYPE_CHECKING:
@@ -80,12 +81,16 @@ def cli(log_level: str) -> None:
 
 @cli.command("list")
 def list_experiments() -> None:
-    """List the experiments, and the models for filters."""
+    """List the experiments, the models for filters, and legged robots with the folder of files."""
     experiments = plugins.names("experiments")
     width = max(map(len, experiments), default=0)
     for name in experiments:
         click.echo(f"{name:<{width}}  {plugins.load('experiments', name).SUMMARY}")
     click.echo(f"models for filters: {', '.join(plugins.names('models'))}")
+    robots = plugins.robot_files()
+    if robots:
+        click.echo(f"legged robots for filters: {', '.join(robots)}")
+        click.echo(f"  (files in {next(iter(robots.values())).parent})")
 
 
 @dataclass(frozen=True)
@@ -385,10 +390,13 @@ def record_log(
 @click.option("--truth", type=_PATH, help="The truth that `record` has left.")
 @click.option("--compare", is_flag=True, help="Run the other filters too, and compare them.")
 @click.option("--mcap", is_flag=True, help="Write the estimates as MCAP too.")
+@reference_options
 def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> None:
     """Run a salted Kalman filter on a log, and say whether the result can be trusted.
 
-    Without LOG, a synthetic one is recorded first.
+    Without LOG, a synthetic one is recorded first. For a legged base --compare runs the invariant
+    filter of the literature and odometry of loaded feet beside it, and estimates.tum can be
+    compared by other tools.
     """
     from hybridctl.app.commands.filter import FilterRequest, prepared
 

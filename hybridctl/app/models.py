@@ -3,6 +3,7 @@
 As the command line takes them::
 
     ball                    what a package has announced, see `plugins`
+    go1                     a legged robot whose file comes with hybridctl, see `robot_files`
     my_robot.py:make        a function in a file
     robot.yaml              a robot, see `robot_file`, or a legged base, see `logs.base_file`
 
@@ -100,13 +101,16 @@ def find_source(text: str) -> ModelSource[Any]:
         return _source(name, getattr(module, member(f"function in {path}", name, functions)))
     if text.endswith(".py"):
         raise InputError(f"model must name a function, as in {text}:NAME, got {quoted(text)}")
-    if Path(text).suffix in (".yaml", ".yml"):
+    robots = plugins.robot_files()
+    if text in robots or Path(text).suffix in (".yaml", ".yml"):
+        text = str(robots.get(text, text))
         name, content = Path(text).stem, read_yaml(text, "model")
         if isinstance(content, Mapping) and "imu" in content:
             base = load_base(text, content)
             return ModelSource(name, BaseModel, BaseSettings, base.model, asdict(base.settings))
         robot = load_robot(text, content)
         return ModelSource(name, FilterModel, RobotSettings, robot.filter_model)
+    member("model", text, [*plugins.names("models"), *robots])
     return _source(text, plugins.load("models", text))
 
 

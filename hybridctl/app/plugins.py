@@ -13,6 +13,8 @@ Groups: `hybridctl.experiments` (modules with `Config`, `quick` and `run`), `hyb
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from hybridctl.errors import InputError
@@ -40,6 +42,19 @@ def load(group: str, name: str) -> Any:
             f"{group.removesuffix('s')} {name!r} is announced as {point.value!r}, which cannot be "
             f"imported: {error}"
         ) from error
+
+
+def robot_files() -> dict[str, Path]:
+    """Return the YAML files of legged robots that come with hybridctl, by name.
+
+    They are data in the folder `robots/legged`; nothing is imported.
+    """
+    spec = find_spec("hybridctl.robots")
+    if spec is None or spec.origin is None:
+        return {}
+    return {
+        path.stem: path for path in sorted((Path(spec.origin).parent / "legged").glob("*.yaml"))
+    }
 
 
 def _announced(group: str) -> dict[str, EntryPoint]:

@@ -13,6 +13,8 @@ from hybridctl.logs.quality import LogReport as LogReport
 from hybridctl.logs.quality import examine as examine
 from hybridctl.logs.readers import read_raw as read_raw
 from hybridctl.logs.schema import Log as Log
+from hybridctl.logs.tum import read_tum as read_tum
+from hybridctl.logs.tum import write_tum as write_tum
 from hybridctl.logs.writers import PoseSeries as PoseSeries
 from hybridctl.logs.writers import write_estimates as write_estimates
 from hybridctl.logs.writers import write_log as write_log

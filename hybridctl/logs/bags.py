@@ -111,13 +111,43 @@ def _flat(message: Any, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
         elif parts and depth:
             yield from _flat(value, f"{path}.", depth - 1)
         elif isinstance(value, list | tuple) and any(_parts(item) for item in value):
-            yield path, _Unfit("it is a list of messages")
+            gathered = _gather(value)
+            if gathered is None:
+                yield path, _Unfit("it is a list of messages")
+            else:
+                yield from ((f"{path}.{part}", numbers) for part, numbers in gathered.items())
         elif isinstance(value, np.ndarray | list | tuple) and np.size(value) > _LONGEST:
             yield path, _Unfit(f"it has {np.size(value)} numbers in one message")
         elif isinstance(value, np.ndarray | np.generic):
             yield path, value
         elif isinstance(value, list | tuple):
             yield path, list(value)
+
+
+def _gather(messages: Sequence[Any]) -> dict[str, list[float]] | None:
+    """Return the numbers of messages of one kind as arrays, one entry for each message.
+
+    So the state of each of 20 motors becomes `motor_state.q` with 20 columns. Arrays within the
+    messages are left out. None for messages that have text, messages or stamps in them, such as
+    transforms, whose order may change.
+    """
+    rows = [dict(_parts(message)) for message in messages]
+    names = list(rows[0])
+    if len(rows) > _LONGEST or any(list(row) != names for row in rows):
+        return None
+    numbers = [name for name in names if all(_is_number(row[name]) for row in rows)]
+    plain = [name for name in names if not _is_numeric_array(rows[0][name])]
+    return {name: [row[name] for row in rows] for name in numbers} if numbers == plain else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.number | np.bool_)
+
+
+def _is_numeric_array(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_number, value))
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
 
 
 def _parts(value: Any) -> Sequence[tuple[str, Any]]:

@@ -2,7 +2,8 @@
 
 It is a robot that has an inertial sensor, `imu`::
 
-    urdf: icub.urdf                   # beside this file, or an absolute path
+    urdf: icub.urdf                   # beside this file, an absolute path, or that of an installed
+                                      # package: package://example-robot-data/PATH/OF/FILE.urdf
     imu: {frame: root_link_imu_frame} # channels `gyroscope` and `accelerometer`, unless named here
     encoders:                         # one channel, its columns named like the joints
       joints: {deviation: 1e-3}
@@ -27,9 +28,13 @@ import msgspec
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.system import BaseNoise
+from hybridctl.files import packaged_file
 from hybridctl.logs.legged import BaseChannels, BaseModel
 from hybridctl.logs.mapping import Mapping as LogMapping
 from hybridctl.settings import Meta, typed
+
+_PACKAGED = "package://"
+"""Start of the URDF of an installed package; the form is that of ROS, for Python packages."""
 
 
 class ImuEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,13 +107,30 @@ class BaseFile:
         (joints,) = entry.encoders
         loads = tuple(foot.force for foot in entry.contacts.values())
         return BaseModel(
-            str(self.path.parent / entry.urdf),
+            str(find_urdf(entry.urdf, self.path.parent)),
             BaseChannels(imu.gyroscope, imu.accelerometer, joints, loads),
             settings,
             entry.start.heading,
             entry.start.position,
             entry.mapping,
         )
+
+
+def find_urdf(urdf: str, folder: Path) -> Path:
+    """Return the path of a URDF.
+
+    Args:
+        urdf: Path, relative to the folder or absolute, or package://PACKAGE/FILE for a file of an
+            installed Python package.
+        folder: Folder of the file that names the URDF.
+
+    Raises:
+        FileFormatError: The package is not installed, or does not have the file.
+    """
+    if not urdf.startswith(_PACKAGED):
+        return folder / urdf
+    package, _, file = urdf.removeprefix(_PACKAGED).partition("/")
+    return packaged_file(package, file)
 
 
 def load_base(path: str | Path, content: Any) -> BaseFile:

@@ -110,12 +110,15 @@ def read_log(
     mapping: Mapping | str | Path | None = None,
     *,
     segment: int | None = None,
+    is_default: bool = False,
 ) -> Log:
     """The log in a file or a ROS 2 bag folder.
 
     `mapping` is a `Mapping` or the path of one in YAML. Without it, a log that `write_log` wrote
     is read as it was, and any other becomes one channel for each array, column or vector in a
-    message, without units. `segment` chooses another segment than the mapping does.
+    message, without units. `segment` chooses another segment than the mapping does. `is_default`:
+    whether the mapping is that of a model, for recordings of its driver; a log that `write_log`
+    wrote is then read as it was.
 
     Raises FileFormatError for a file that cannot be read, UnknownNameError for a field or topic
     that is not in it, InputError for what does not fit together; each says which file.
@@ -136,7 +139,10 @@ def read_log(
             raise InputError(f"segment {segment} was asked for, but the mapping has no segments")
         index = checks.count("segment", segment, at_least=0)
         mapping = msgspec.structs.replace(mapping, segment=Segment(mapping.segment.offsets, index))
-    return build(read_raw(path, {source.topic for _, _, source in mapping.sources()}), mapping)
+    raw = read_raw(path, {source.topic for _, _, source in mapping.sources()})
+    if is_default and raw.native is not None:
+        return native_log(read_raw(path))  # with all of its topics
+    return build(raw, mapping)
 
 
 @np.errstate(over="ignore", invalid="ignore")  # damaged numbers may be of any size

@@ -15,10 +15,12 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.estimation.result import FilterResult
 from hybridctl.logs.column_names import find_columns
 from hybridctl.logs.schema import Log
 from hybridctl.logs.stamps import find_first_rows
+from hybridctl.logs.tum import write_tum
 from hybridctl.logs.writers import PoseSeries, write_estimates
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.series import Series
@@ -80,8 +82,31 @@ class BaseRun:
     contacts: Array
     flags: tuple[str, ...]
 
+    @property
+    def track(self) -> PoseTrack:
+        """The poses of the root; of rows with the same stamp the last."""
+        return PoseTrack(*self._at_stamps("time", "position", "orientation"))
+
+    @property
+    def position_covariances(self) -> Array:
+        """Covariances (n, 3, 3) in m^2 of the positions of `track`."""
+        return self._at_stamps("covariance")[0][:, 3:6, 3:6]
+
+    def _at_stamps(self, *names: str) -> list[Array]:
+        """Return these attributes of the root, one row for each stamp."""
+        times = np.array([root.time for root in self.roots])
+        last = np.flatnonzero(np.append(np.diff(times) > 0.0, True))
+        return [np.array([getattr(self.roots[k], name) for k in last]) for name in names]
+
     def write(self, folder: str | Path, *, origin_ns: int = 0, mcap: bool = False) -> list[Path]:
-        """Write times, poses, velocities and their covariances, see `write_estimates`."""
+        """Write times, poses, velocities and their covariances; return the paths of the files.
+
+        Args:
+            folder: Where `write_estimates` writes estimates.npz and .csv, and `write_tum`
+                estimates.tum.
+            origin_ns: Time of stamp 0 in ns since 1970.
+            mcap: Whether estimates.mcap is written, too.
+        """
         poses = np.array([np.append(r.position, r.orientation) for r in self.roots])
         series = {
             "position": poses[:, :3],
@@ -100,7 +125,9 @@ class BaseRun:
             "deviation": parts,
             "contact": list(self.estimator.base.feet),
         }
-        return write_estimates(
+        tum = Path(folder) / "estimates.tum"
+        write_tum(tum, self.track, origin_ns=origin_ns)
+        paths = write_estimates(
             folder,
             np.array([r.time for r in self.roots]),
             series,
@@ -109,6 +136,7 @@ class BaseRun:
             mcap=mcap,
             poses={"root": PoseSeries("world", poses)},
         )
+        return [*paths, tum]
 
 
 def filter_base(log: Log, model: BaseModel) -> BaseRun:

@@ -174,7 +174,7 @@ def test_messages_that_do_not_fit_a_table_say_why():
 
     topic = Topic("/scan", "sensor_msgs/msg/LaserScan")
     for k in range(2):
-        message = {"ranges": [1.0] * (k + 1), "frame": "a", "tf": [{"x": 1}], "ok": True}
+        message = {"ranges": [1.0] * (k + 1), "frame": "a", "tf": [{"x": 1, "of": "b"}], "ok": True}
         topic.add(k, {**message, "image": np.zeros(10_000)})
     table = topic.table()
     assert list(table.fields) == ["ok"]

@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from hybridctl.app.commands import filter_base
+from hybridctl.app.commands.base_errors import PoseReference
 from hybridctl.app.commands.record import synthetic_log, truth_path, write
 from hybridctl.app.commands.results import draw_all, trust_table, write_results
 from hybridctl.app.models import ModelSource, find_source
@@ -22,11 +23,13 @@ from hybridctl.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
 from hybridctl.estimation.judgement import Judgement, judge
+from hybridctl.estimation.pose_track import Alignment, Association
 from hybridctl.estimation.record import Record
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.logs.legged import BaseModel
+from hybridctl.logs.reference import read_reference
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
 _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one
@@ -39,6 +42,8 @@ class FilterRequest:
     truth: a file that `record` has written; by default the one beside the log, if there.
     config, assignments: a file of settings and `key=value`; they win over the settings in the log,
     if `record` wrote it.
+    reference, alignment, association, within: of a legged base, see `read_reference` and
+    `trajectory_errors`.
     """
 
     model: str
@@ -50,6 +55,10 @@ class FilterRequest:
     truth: Path | None = None
     compare: bool = False
     mcap: bool = False
+    reference: str | None = None
+    alignment: Alignment = "yaw"
+    association: Association = "interpolate"
+    within: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,17 +76,39 @@ def prepared(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console]
     source = find_source(request.model)
     name = f"filter-{source.name}"
     if source.kind is BaseModel:
-        if request.log is None or request.compare or request.truth is not None:
-            raise InputError("a legged base needs a log, and takes neither truth nor compare")
+        if request.log is None or request.truth is not None:
+            raise InputError(
+                "a legged base needs a log, and takes no truth of `record`; --reference compares "
+                "it with motion capture"
+            )
         model = source.make(source.configured(request.config, request.assignments))
-        own = None if model.mapping is None else LogMapping.parse(model.mapping)
-        log = read_log(request.log, request.mapping or own, segment=request.segment)
-        find = partial(filter_base.run, model, log, request.mcap)
+        log = read_base_log(model, request, request.log)
+        reference = read_base_reference(request, log)
+        find = partial(filter_base.run, model, log, request.mcap, reference, request.compare)
         return name, find, "the base of a legged robot along a log"
+    if request.reference is not None:
+        raise InputError("reference is for the base of a legged robot, which this model is not")
     if request.log is None and (request.mapping or request.truth or request.segment is not None):
         raise InputError("mapping, segment and truth belong to a log, and no log is given")
     case = None if request.log is None else read(source, request, request.log)
     return name, partial(run, source, request, case), "a salted Kalman filter on a log"
+
+
+def read_base_log(model: BaseModel, request: FilterRequest, path: Path) -> Log:
+    """Return the log of a legged base, by the mapping of the request or else of the model."""
+    if request.mapping is not None or model.mapping is None:
+        return read_log(path, request.mapping, segment=request.segment)
+    own = LogMapping.parse(model.mapping)
+    return read_log(path, own, segment=request.segment, is_default=True)
+
+
+def read_base_reference(request: FilterRequest, log: Log) -> PoseReference | None:
+    """Return the reference that the command line names, None without one."""
+    if request.reference is None:
+        return None
+    track = read_reference(request.reference, log)
+    how = request.alignment, request.association, request.within
+    return PoseReference(request.reference, track, *how)
 
 
 def run(

@@ -10,19 +10,49 @@ from rich.console import Console
 from rich.markup import escape
 from scipy.spatial.transform import Rotation
 
+from hybridctl.app.commands.base_errors import (
+    OWN,
+    PoseReference,
+    comparison_record,
+    comparison_table,
+    draw_paths,
+    reference_table,
+)
 from hybridctl.app.commands.results import trust_table
-from hybridctl.app.plots import Line, Panel, series
+from hybridctl.app.plots import REFERENCE, Line, Panel, series
 from hybridctl.app.plots.filters import band, result_bands
 from hybridctl.app.report import RunFolder, report_alive, say, table
+from hybridctl.checks import Array
 from hybridctl.estimation.judgement import Judgement, judge
-from hybridctl.logs import Log, examine
+from hybridctl.estimation.pose_track import PoseTrack
+from hybridctl.logs import Log, examine, write_tum
+from hybridctl.logs.base_tracks import BASELINES, filtered_track
 from hybridctl.logs.legged import BaseModel, BaseRun, filter_base
 
 _SIGMAS = 2.0
+_PLACE = 3  # of the position in a root's covariance
 
 
-def run(model: BaseModel, log: Log, mcap: bool, folder: RunFolder, console: Console) -> None:
-    """Filter a log into a folder; mcap: whether estimates are wanted as MCAP too."""
+def run(
+    model: BaseModel,
+    log: Log,
+    mcap: bool,
+    reference: PoseReference | None,
+    compare: bool,
+    folder: RunFolder,
+    console: Console,
+) -> None:
+    """Filter a log into a folder; print the verdict, errors and comparison; draw figures.
+
+    Args:
+        model: The legged base.
+        log: Its log.
+        mcap: Whether estimates are wanted as MCAP, too.
+        reference: Poses that estimates are compared with, None where there are none.
+        compare: Whether the baselines are run beside the filter.
+        folder: Folder of the run.
+        console: Where tables are printed.
+    """
     folder.write_configuration(model.settings, seed=None)
     warnings = examine(log).warnings
     for warning in warnings:
@@ -30,12 +60,29 @@ def run(model: BaseModel, log: Log, mcap: bool, folder: RunFolder, console: Cons
     found = filter_base(log, model)
     judgement = judge(found.estimator.system, found.result)
     summary = summarize(model.name, log.source or None, found, judgement, warnings)
+    tracks = {OWN: filtered_track(found)}
+    if compare:
+        for name, run_baseline in BASELINES.items():
+            with report_alive(console, name):
+                tracks[name] = run_baseline(log, model)
+        summary["compared"] = comparison_record(tracks, reference)
+    if reference is not None:
+        errors = reference.errors(tracks[OWN])
+        summary["reference"] = {"name": reference.name, **errors.record()}
     folder.write_json("summary.json", summary)
     print_tables(console, summary, judgement)
+    if reference is not None:
+        console.print(reference_table(reference, errors))
+    if compare:
+        console.print(comparison_table(tracks, reference))
     with report_alive(console, "writing"):
         found.write(folder.path, origin_ns=log.origin_ns, mcap=mcap)
+        for name in BASELINES if compare else ():
+            write_tum(folder / f"{name}.tum", tracks[name].track, origin_ns=log.origin_ns)
         if folder.draws:
-            draw(folder, found)
+            drawn = None if reference is None else reference.drawn(tracks[OWN])
+            draw(folder, found, drawn)
+            draw_paths(folder, tracks, drawn)
 
 
 def summarize(
@@ -89,11 +136,16 @@ def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgem
         say(console, f"flag: {flag}")
 
 
-def draw(folder: RunFolder, found: BaseRun) -> None:
-    """Write base.png: position, orientation and velocity of the root, with the feet in contact."""
+def draw(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = None) -> None:
+    """Write base.png: position, orientation and velocity of the root, with the feet in contact.
+
+    Args:
+        folder: Folder of the run.
+        found: The filter's run.
+        reference: Poses that are drawn beside those of the run, in the same world.
+    """
     times = np.array([root.time for root in found.roots])
-    turns = Rotation.from_quat([root.orientation for root in found.roots])
-    angles = np.unwrap(turns.as_euler("ZYX")[:, ::-1], axis=0)
+    angles = _angles(np.array([root.orientation for root in found.roots]))
     deviations = np.sqrt([np.diag(root.covariance) for root in found.roots])
     columns = [
         ("{} [m]", "xyz", np.array([root.position for root in found.roots]), 3, 1.0),
@@ -106,7 +158,29 @@ def draw(folder: RunFolder, found: BaseRun) -> None:
         for label, names, values, first, unit in columns:
             middle, wide = unit * values[:, k], unit * _SIGMAS * deviations[:, first + k]
             lines = [Line(times, middle), *band(times, middle, wide)]
+            known = None if reference is None else _reference_values(reference, first)
+            if reference is not None and known is not None:
+                named = "reference" if first == _PLACE and k == 0 else None
+                lines.append(Line(reference.times, unit * known[:, k], named, REFERENCE, "--"))
             row.append(Panel(label.format(names[k]), lines))
         rows.append(row)
     title = "The root, with two standard deviations; shaded by feet in contact"
     series(folder / "figures/base.png", rows, title=title, bands=result_bands(found.result))
+
+
+def _angles(quaternions: Array) -> Array:
+    """Return roll, pitch and yaw (n, 3) in rad, without jumps."""
+    turns = Rotation.from_quat(quaternions).as_euler("ZYX")
+    return np.asarray(np.unwrap(turns[:, ::-1], axis=0))
+
+
+def _reference_values(reference: PoseTrack, first: int) -> Array | None:
+    """Return what a reference says of three columns, None where it says nothing.
+
+    first: place of the columns in a root's covariance: 0 for angles, `_PLACE` for the position.
+    """
+    if first == _PLACE:
+        return reference.positions
+    if first == 0 and reference.orientations is not None:
+        return _angles(reference.orientations)
+    return None

@@ -1,0 +1,42 @@
+"""Options of the command line that belong together; nothing but click is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+def reference_options(command: C) -> C:
+    """Return a command with the options of a reference for the base of a legged robot."""
+    options = [
+        click.option(
+            "--reference",
+            metavar="FILE|CHANNELS",
+            help="Poses of a legged base to compare with: a TUM file, or channels of the log, "
+            "POSITION,ORIENTATION.",
+        ),
+        click.option(
+            "--alignment",
+            type=click.Choice(["none", "start", "yaw", "se3"]),
+            default="yaw",
+            show_default=True,
+            help="What is aligned for ATE: yaw and position, the same at the start alone, or all.",
+        ),
+        click.option(
+            "--association",
+            type=click.Choice(["interpolate", "nearest"]),
+            default="interpolate",
+            show_default=True,
+            help="How estimates at the stamps of the reference are found.",
+        ),
+        click.option(
+            "--within", type=float, help="Longest time in s between stamps that are compared."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command

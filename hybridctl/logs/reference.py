@@ -1,0 +1,65 @@
+"""The poses that a filter of a legged base is compared with: a TUM file, or channels of the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from hybridctl.checks import did_you_mean, quoted
+from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.estimation.pose_track import PoseTrack
+from hybridctl.logs.schema import Log
+from hybridctl.logs.tum import read_tum
+from hybridctl.series import Series
+
+
+def read_reference(text: str, log: Log) -> PoseTrack:
+    """Return the reference that a text names, its stamps counting like those of the log.
+
+    Args:
+        text: Path of a TUM trajectory; or POSITION,ORIENTATION, the names of two channels of the
+            log, in m and as quaternions; or the name of one channel with seven columns, position
+            and quaternion x, y, z, w, or with three columns, positions alone.
+        log: The log.
+
+    Raises:
+        UnknownNameError: There is neither such a file nor such a channel.
+        InputError: A channel has other columns or another unit.
+        FileFormatError: The file is no TUM trajectory.
+    """
+    if Path(text).is_file():
+        return read_tum(text, origin_ns=log.origin_ns)
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in log:
+            raise UnknownNameError(
+                f"reference {quoted(name)} is neither a file (TUM) nor a channel of the log"
+                f"{did_you_mean(name, log.names)}; it has {list(log.names)[:12]}"
+            )
+    found = [_clean(log[name]) for name in names]
+    widths = [series.values.shape[1] for series in found]
+    if widths not in ([7], [3], [3, 4]):
+        raise InputError(
+            f"reference {quoted(text)} must be POSITION,ORIENTATION with 3 and 4 columns, or one "
+            f"channel with 7 or 3, got {widths} columns"
+        )
+    places = found[0]
+    if log[names[0]].unit not in ("m", "1"):
+        raise InputError(f"reference {names[0]!r} must be in m, got {log[names[0]].unit}")
+    if widths == [3]:
+        return PoseTrack(places.times, places.values)
+    if widths == [7]:
+        return PoseTrack(places.times, places.values[:, :3], places.values[:, 3:])
+    turns = PoseTrack(found[1].times, np.zeros((len(found[1]), 3)), found[1].values)
+    inside = (places.times >= turns.times[0]) & (places.times <= turns.times[-1])
+    places = places.rows(inside)
+    return PoseTrack(places.times, places.values, turns.interpolate(places.times).orientations)
+
+
+def _clean(series: Series) -> Series:
+    """Return the rows of a channel without missing values, in order of time, each stamp once."""
+    whole = series.complete
+    if not len(whole):
+        raise InputError("reference has no row without missing values")
+    return whole.rows(np.unique(whole.times, return_index=True)[1])
