@@ -207,6 +207,7 @@ MISTAKES = (
         _forces(lambda t, f: np.full_like(f, f[0]), first_only=True),
         ("force of", "never changes"),
     ),
+    Mistake("all forces stuck", _forces(lambda t, f: 0.0 * f), ("forces", "never change")),
     Mistake("a force drifting", _forces(_drifting, first_only=True), ("force of", "drifts")),
     Mistake("imu 10 ms late", _late("inertial", 0.01), ("inertial sensor", "late", "take off")),
     Mistake("imu 20 ms late", _late("inertial", 0.02), ("inertial sensor", "late", "take off")),

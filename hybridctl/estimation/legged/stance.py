@@ -162,7 +162,7 @@ def stack_rows(paths: FootPaths, standing: NDArray[np.bool_], *, whole: bool = F
         d = p[:, i] - p[:, j]
         middle = _window_means(d)
         parts.append((-_skews(middle[begin]), (d[begin + WINDOW] - d[begin]) / span, begin, i, j))
-    for i in np.flatnonzero(paths.flat):
+    for i in np.flatnonzero(paths.flat).tolist():
         begin = np.flatnonzero(settled[:, i])
         if len(begin):
             turn = c[begin, i] @ np.swapaxes(c[begin + WINDOW, i], 1, 2)
@@ -239,4 +239,5 @@ def _skews(vectors: Array) -> Array:
     """Return the cross-product matrices (n, 3, 3) of vectors (n, 3)."""
     x, y, z = vectors.T
     zero = np.zeros(len(vectors))
-    return np.array([[zero, -z, y], [z, zero, -x], [-y, x, zero]]).transpose(2, 0, 1)
+    skews: Array = np.array([[zero, -z, y], [z, zero, -x], [-y, x, zero]]).transpose(2, 0, 1)
+    return skews

@@ -56,6 +56,14 @@ _STUCK = 1e-9
 """Change of a joint angle, rad, that is none: encoders resolve 1e-4 and more."""
 _MOVES = 0.05
 """Change of a joint angle, rad, from which on a leg moves."""
+_STEPS = 0.2
+"""Change of a joint angle, rad, with which feet are lifted: a step of 3 cm turns a knee by more."""
+_STUCK_FORCES = WiringFault(
+    FORCES,
+    "never change",
+    "check their channels, or leave out `force` of the feet and set `evidence: {forces: false}`",
+    "none of them changes while joints move as in steps",
+)
 _WORSE = 2.0
 """Residual with a foot whose joint does not change, relative to that without, from which on the
 encoder is stuck, and the joint not locked: feet on locked joints stand as well as others."""
@@ -100,6 +108,8 @@ def find_wiring_faults(
     )
     now, trials = StanceTrial(paths, standing, np.eye(3)), StanceTrials(inertial)
     joints = JointTrials(kinematics, times, walking)
+    if useless == set(loads) and len(loads) and _measure_motion(walking).max() > _STEPS:
+        faults.append(_STUCK_FORCES)
     stuck, now = _check_stuck_joints(trials, joints, now, walking)
     known = trials.residual(now) is not None
     tried, now = _try_changes(trials, joints, now) if not stuck else ([], now)
@@ -109,9 +119,9 @@ def find_wiring_faults(
     up = _find_up(kinematics, now.paths, interpolate(angles, angles.times[:1]))
     axes = now.axes / np.cbrt(abs(np.linalg.det(now.axes)))
     upright = check_accelerometer(mean, up, gravity, axes if known else None)
-    tried = [_widen_turn(fault, axes, mean, up, upright) for fault in tried]
-    first = [] if upright is None else [upright]
-    return tuple(fault for fault in (*first, *faults, *stuck, *tried) if fault is not None)
+    widened = [_widen_turn(fault, axes, mean, up, upright) for fault in tried]
+    every = (upright, *faults, *stuck, *widened)
+    return tuple(fault for fault in every if fault is not None)
 
 
 def _widen_turn(
@@ -156,8 +166,8 @@ def _find_standing(
     columns = []
     for foot in kinematics.feet:
         if foot in found:
-            contacts = Series(loads[foot].times, found[foot].astype(float))
-            columns.append(contacts.held(times)[:, 0] > 0.5)
+            states = Series(loads[foot].times, found[foot].astype(float))
+            columns.append(states.held(times)[:, 0] > 0.5)
         else:
             columns.append(np.full(len(times), not found and foot in loads))
     return np.column_stack(columns)
@@ -178,6 +188,11 @@ def _find_up(kinematics: LegKinematics, paths: FootPaths, angles: Array) -> Arra
     return np.asarray(away / np.linalg.norm(away))
 
 
+def _measure_motion(angles: Array) -> Array:
+    """Return by how much each joint moves in angles (n, m), rad; 0 without any."""
+    return np.ptp(angles, axis=0) if len(angles) else np.zeros(angles.shape[1])
+
+
 def _check_stuck_joints(
     trials: StanceTrials, joints: JointTrials, now: StanceTrial, angles: Array
 ) -> tuple[list[WiringFault], StanceTrial]:
@@ -189,7 +204,7 @@ def _check_stuck_joints(
         now: The present reading.
         angles: Joint angles (n, m) at the times of the grid, rad.
     """
-    moved = np.ptp(angles, axis=0) if len(angles) else np.zeros(angles.shape[1])
+    moved = _measure_motion(angles)
     stuck = np.flatnonzero(moved <= _STUCK)
     if not len(stuck) or not moved.max() > _MOVES:
         return [], now

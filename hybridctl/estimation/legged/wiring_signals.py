@@ -289,8 +289,10 @@ def check_forces(loads: Mapping[str, Series], weight: float) -> tuple[list[Wirin
     largest = max(ranges.values(), default=0.0)
     for foot, force in values.items():
         size = max(float(np.abs(force).max()), weight)
-        if ranges[foot] <= _STUCK * size and largest > _STUCK * size:
+        if ranges[foot] <= _STUCK * size:
             useless.add(foot)
+            if largest <= _STUCK * size:
+                continue  # none changes: the robot may stand still, for all that forces say
             faults.append(
                 WiringFault(
                     f"force of {foot!r}",

@@ -177,7 +177,8 @@ def is_better(before: Residual, after: Residual) -> bool:
 def _score_mean(values: Array) -> float:
     """Return the mean of independent values (n,) in units of its standard error."""
     error = float(values.std(ddof=1)) / np.sqrt(len(values))
-    return float(values.mean()) / max(error, 1e-12 * float(np.abs(values).max()), 1e-300)
+    least = max(1e-12 * float(np.abs(values).max()), 1e-300)  # of values that are all the same
+    return float(values.mean() / max(error, least))
 
 
 def find_better_trial(
@@ -359,6 +360,7 @@ class JointTrials:
         self._kinematics, self._times, self._angles = kinematics, times, angles
         self.names, self.feet = kinematics.joints, tuple(kinematics.feet)
         self.legs = find_legs(kinematics)
+        self._kept: dict[str, FootPaths] = {}
 
     def list_legs_and_signs(self, now: StanceTrial) -> Iterator[StanceTrial]:
         """Yield trials with legs exchanged and joints negated, with kinematics on demand."""
@@ -368,8 +370,11 @@ class JointTrials:
             yield from self._list_legs(now)
         yield from self._list_signs(now)
 
-    def _paths(self, angles: Array) -> FootPaths:
-        return compute_paths(self._kinematics, self._times, angles)
+    def _paths(self, name: str, angles: Array) -> FootPaths:
+        """Return the paths of changed angles (n, m), and keep them by the name of the change."""
+        if name not in self._kept:
+            self._kept[name] = compute_paths(self._kinematics, self._times, angles)
+        return self._kept[name]
 
     def list_orders(self, now: StanceTrial) -> Iterator[StanceTrial]:
         """Yield trials with columns in another order."""
@@ -387,7 +392,7 @@ class JointTrials:
             angles[:, order] = self._angles
             yield replace(
                 now,
-                paths=self._paths(angles),
+                paths=self._paths(name, angles),
                 channel=ANGLES,
                 cause=f"look like columns in {name}",
                 remedy=f"name the columns {_shorten([names[j] for j in order])}",
@@ -401,7 +406,7 @@ class JointTrials:
             angles = np.empty_like(self._angles)
             for i, leg in enumerate(self.legs):
                 angles[:, leg] = self._angles[:, self.legs[(i + shift) % count]]
-            turned.append(self._paths(angles))
+            turned.append(self._paths(f"legs {shift} further", angles))
         for order in permutations(range(count)):
             if order == tuple(range(count)):
                 continue
@@ -423,7 +428,7 @@ class JointTrials:
         names = self._kinematics.joints
         yield replace(
             now,
-            paths=self._paths(-self._angles),
+            paths=self._paths("all negated", -self._angles),
             channel=ANGLES,
             cause="have the wrong sign",
             remedy="negate them",
@@ -433,7 +438,7 @@ class JointTrials:
             angles = self._angles.copy()
             turned = sorted({leg[place] for leg in self.legs if place < len(leg)})
             angles[:, turned] *= -1.0
-            paths = self._paths(angles)
+            paths = self._paths(f"joints {place} negated", angles)
             for i, leg in enumerate(self.legs):
                 if place < len(leg):
                     mask = np.arange(len(self.legs)) == i
