@@ -95,7 +95,8 @@ def find_wiring_faults(
         faults.append(unit)
         angles = replace(angles, values=np.radians(angles.values))
     loads = {foot: load.complete for foot, load in timed.loads.items()}
-    forces, useless = check_forces(loads, weight)
+    every = all(len(loads.get(foot, ())) for foot in kinematics.feet)
+    forces, useless = check_forces(loads, weight, all_feet=every)
     faults += forces
     if any(fault.channel == FORCES and "sign" in fault.cause for fault in forces):
         loads = {foot: replace(load, values=-load.values) for foot, load in loads.items()}

@@ -20,8 +20,9 @@ INERTIAL, ANGLES, FORCES = "inertial sensor", "joint angles", "forces"
 STANDARD_GRAVITY = 9.80665
 """Acceleration of one g, m/s^2, by which sensors in g are scaled."""
 
-_LONGEST_PERIOD, _SHORTEST_PERIOD = 0.2, 5e-5
-"""Periods of samples of a legged robot, s: sensors of 5 Hz do not balance one, none has 20 kHz."""
+_LONGEST_PERIOD, _SHORTEST_PERIOD = 0.4, 5e-5
+"""Periods of samples of a legged robot, s: sensors of 2.5 Hz do not balance one, none has 20 kHz.
+Stamps in ms are farther apart than that at up to 2.5 kHz."""
 _USUAL_PERIOD = 2e-4, 0.05
 """Periods that a unit of the stamps must lead to, s."""
 _TIME_UNITS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -276,12 +277,15 @@ def describe_map(turn: Array) -> str:
     return f"({', '.join(names)})"
 
 
-def check_forces(loads: Mapping[str, Series], weight: float) -> tuple[list[WiringFault], set[str]]:
+def check_forces(
+    loads: Mapping[str, Series], weight: float, *, all_feet: bool
+) -> tuple[list[WiringFault], set[str]]:
     """Return faults of foot forces, and the feet whose forces say nothing.
 
     Args:
         loads: Vertical forces (n, 1) of feet, without missing values.
         weight: Weight of the robot, N.
+        all_feet: Whether these are all feet, which bear the weight together.
     """
     values = {foot: load.values[:, 0] for foot, load in loads.items() if len(load)}
     faults, useless = list[WiringFault](), set[str]()
@@ -313,7 +317,7 @@ def check_forces(loads: Mapping[str, Series], weight: float) -> tuple[list[Wirin
                     f"in flight it changes by {drift:.3g} N, in a step by {span:.3g} N",
                 )
             )
-    unit = None if useless else _check_weight(values, weight)
+    unit = _check_weight(values, weight) if all_feet and not useless else None
     return faults + ([] if unit is None else [unit]), useless
 
 
