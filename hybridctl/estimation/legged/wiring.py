@@ -31,6 +31,7 @@ from hybridctl.estimation.legged.wiring_signals import (
     FORCES,
     GYROSCOPE,
     INERTIAL,
+    NEGATIVE,
     TILTED,
     WiringFault,
     check_accelerometer,
@@ -89,40 +90,60 @@ def find_wiring_faults(
         return stamps
     timed = readings.uniform()
     inertial, angles = timed.inertial.complete, timed.angles.complete
-    faults = list[WiringFault]()
-    unit = check_angle_unit(angles)
-    if unit is not None:
-        faults.append(unit)
-        angles = replace(angles, values=np.radians(angles.values))
-    loads = {foot: load.complete for foot, load in timed.loads.items()}
-    every = all(len(loads.get(foot, ())) for foot in kinematics.feet)
-    forces, useless = check_forces(loads, weight, all_feet=every)
-    faults += forces
-    if any(fault.channel == FORCES and "sign" in fault.cause for fault in forces):
-        loads = {foot: replace(load, values=-load.values) for foot, load in loads.items()}
+    faults, angles, loads = _check_signals(kinematics, angles, timed.loads, weight)
     still = stood(angles)
     times = choose_times(angles, float(angles.times[0]) + still, inertial)
     walking = interpolate(angles, times)
     paths = compute_paths(kinematics, times, walking)
-    standing = _find_standing(
-        kinematics, {foot: load for foot, load in loads.items() if foot not in useless}, times
-    )
+    standing = _find_standing(kinematics, loads, times)
     now, trials = StanceTrial(paths, standing, np.eye(3)), StanceTrials(inertial)
     joints = JointTrials(kinematics, times, walking)
-    if useless == set(loads) and len(loads) and _measure_motion(walking).max() > _STEPS:
-        faults.append(_STUCK_FORCES)
     stuck, now = _check_stuck_joints(trials, joints, now, walking)
     known = trials.residual(now) is not None
     tried, now = _try_changes(trials, joints, now) if not stuck else ([], now)
     begin = inertial.times[0]
     end = begin + max(still, _SINGLE) if still else inertial.times[-1]
-    mean = inertial.values[inertial.times <= end, 3:].mean(axis=0)
+    mean = _average_force(inertial.values[inertial.times <= end, 3:], gravity)
     up = _find_up(kinematics, now.paths, interpolate(angles, angles.times[:1]))
     axes = now.axes / np.cbrt(abs(np.linalg.det(now.axes)))
     upright = check_accelerometer(mean, up, gravity, axes if known else None)
     widened = [_widen_turn(fault, axes, mean, up, upright) for fault in tried]
-    every = (upright, *faults, *stuck, *widened)
-    return tuple(fault for fault in every if fault is not None)
+    found = (upright, *faults, *stuck, *widened)
+    return tuple(fault for fault in found if fault is not None)
+
+
+def _check_signals(
+    kinematics: LegKinematics, angles: Series, loads: Mapping[str, Series], weight: float
+) -> tuple[list[WiringFault], Series, dict[str, Series]]:
+    """Return faults of joint angles and forces by themselves, with what can be used of both.
+
+    Args:
+        kinematics: Kinematics of the legs.
+        angles: Joint angles (n, m), without missing values.
+        loads: Forces (n, 1) of feet.
+        weight: Weight of the robot, N.
+
+    Returns:
+        The faults, the angles in rad, and the forces that say something, upwards.
+    """
+    faults = list[WiringFault]()
+    unit = check_angle_unit(angles)
+    if unit is not None:
+        faults.append(unit)
+        angles = replace(angles, values=np.radians(angles.values))
+    known = {foot: load.complete for foot, load in loads.items()}
+    all_feet = all(len(known.get(foot, ())) for foot in kinematics.feet)
+    forces, useless = check_forces(known, weight, all_feet=all_feet)
+    faults += forces
+    if known and useless == set(known) and np.ptp(angles.values, axis=0).max() > _STEPS:
+        faults.append(_STUCK_FORCES)
+    sign = -1.0 if any(fault.cause == NEGATIVE for fault in forces) else 1.0
+    told = {
+        foot: replace(load, values=sign * load.values)
+        for foot, load in known.items()
+        if foot not in useless
+    }
+    return faults, angles, told
 
 
 def _widen_turn(
@@ -149,6 +170,16 @@ def _widen_turn(
         return fault  # the accelerometer is right as it is
     frame = f"{fault.remedy}, or turn the frame of the inertial sensor if it is mounted so"
     return replace(fault, remedy=frame)
+
+
+def _average_force(forces: Array, gravity: float) -> Array:
+    """Return the specific force (3,) in m/s^2 that gravity leaves on average over forces (n, 3).
+
+    Of mean and median it is the one whose size is nearer to gravity. The mean is wrong where
+    samples meet impacts, as of a robot that hops; the median where forces of a gait are skewed.
+    """
+    averages = forces.mean(axis=0), np.median(forces, axis=0)
+    return min(averages, key=lambda force: abs(float(np.linalg.norm(force)) - gravity))
 
 
 def _find_standing(
@@ -189,11 +220,6 @@ def _find_up(kinematics: LegKinematics, paths: FootPaths, angles: Array) -> Arra
     return np.asarray(away / np.linalg.norm(away))
 
 
-def _measure_motion(angles: Array) -> Array:
-    """Return by how much each joint moves in angles (n, m), rad; 0 without any."""
-    return np.ptp(angles, axis=0) if len(angles) else np.zeros(angles.shape[1])
-
-
 def _check_stuck_joints(
     trials: StanceTrials, joints: JointTrials, now: StanceTrial, angles: Array
 ) -> tuple[list[WiringFault], StanceTrial]:
@@ -205,7 +231,7 @@ def _check_stuck_joints(
         now: The present reading.
         angles: Joint angles (n, m) at the times of the grid, rad.
     """
-    moved = _measure_motion(angles)
+    moved = np.ptp(angles, axis=0) if len(angles) else np.zeros(angles.shape[1])
     stuck = np.flatnonzero(moved <= _STUCK)
     if not len(stuck) or not moved.max() > _MOVES:
         return [], now

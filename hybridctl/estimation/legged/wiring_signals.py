@@ -17,6 +17,8 @@ from hybridctl.series import Series
 
 GYROSCOPE, ACCELEROMETER = "gyroscope", "accelerometer"
 INERTIAL, ANGLES, FORCES = "inertial sensor", "joint angles", "forces"
+NEGATIVE = "have the wrong sign"
+"""Cause of a fault of forces that point down."""
 STANDARD_GRAVITY = 9.80665
 """Acceleration of one g, m/s^2, by which sensors in g are scaled."""
 
@@ -352,7 +354,7 @@ def _check_weight(values: Mapping[str, Array], weight: float) -> WiringFault | N
     ratio = sum(float(force.mean()) for force in values.values()) / weight
     found = f"their mean sum is {ratio * weight:.3g} N, the weight {weight:.3g} N"
     if ratio < -_FORCE_UNIT_OFF:
-        return WiringFault(FORCES, "have the wrong sign", "negate them", found)
+        return WiringFault(FORCES, NEGATIVE, "negate them", found)
     for unit, share in _FORCE_UNITS.items():
         if abs(ratio / share - 1.0) < _FORCE_UNIT_OFF:
             return WiringFault(

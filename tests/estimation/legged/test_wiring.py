@@ -138,6 +138,15 @@ def test_a_robot_that_only_stands_is_checked_by_gravity_alone():
     assert "negate it, or turn the sensor's frame over" in fault.remedy
 
 
+def test_impacts_that_samples_meet_are_no_gravity():
+    """A row in twenty has 40 m/s^2 more, so that the mean is 2 m/s^2 off."""
+    estimator, readings = kinematic_log()
+    values = readings.inertial.values.copy()
+    values[::20, 5] += 40.0
+    hard = replace(readings, inertial=Series(readings.inertial.times, values))
+    assert estimator.find_wiring_faults(hard) == ()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("robot", ROBOTS)
 def test_twenty_mistakes_are_named(robot):
