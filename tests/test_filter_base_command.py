@@ -12,7 +12,8 @@ from estimation.legged.machine import URDF
 from scipy.spatial.transform import Rotation
 
 from hybridctl.app.cli import cli
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.errors import ImplausibleLogError, InputError, SimulationError, UnknownNameError
+from hybridctl.estimation.legged.estimator import BaseEstimator
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.logs import Log, read_log, read_tum, write_log, write_tum
 from hybridctl.series import Series
@@ -196,6 +197,42 @@ def test_what_is_odd_about_the_log_is_said_and_in_the_summary(machine):
     odd = "force: 1 stamps occur more than once, 1 of 51 rows with the same values"
     assert f"warning: {odd}" in text
     assert odd in json.loads((machine / "out/summary.json").read_text())["warnings"]
+
+
+def accelerometer_in_g():
+    log = read_log("log.npz")
+    wrong = replace(log["accel"], values=log["accel"].values / 9.80665)
+    write_log("log.npz", Log({**log.channels, "accel": wrong}))
+
+
+def test_what_is_wired_wrongly_is_printed_first(machine):
+    accelerometer_in_g()
+    text = invoke("log.npz", "--model", "machine.yaml", "--out", "out")
+    named = "accelerometer looks like g: multiply it by 9.8066"
+    flat = " ".join(text.split())
+    assert f"not to be trusted: {named}" in flat
+    assert flat.index(f"flag: {named}") < flat.index("Can the estimates be trusted?")
+    summary = json.loads((machine / "out/summary.json").read_text())
+    assert summary["flags"][0].startswith(named)
+    assert summary["verdict"].startswith(f"not to be trusted: {named}")
+    assert not summary["trusted"]
+    assert [one["phase"] for one in summary["walk"]["nis_by_phase"]] == ["all feet"]
+    page = (machine / "out/index.html").read_text()
+    assert page.index("not to be trusted") < page.index("Can the estimates be trusted?")
+
+
+def test_a_filter_that_fails_on_wrong_wiring_names_that(machine, monkeypatch):
+    """Where the log is sound the error is the filter's own."""
+
+    def fail(*arguments):
+        raise SimulationError("the estimate was lost")
+
+    monkeypatch.setattr(BaseEstimator, "run_record", fail)
+    with pytest.raises(SimulationError, match="the estimate was lost"):
+        invoke("log.npz", "--model", "machine.yaml", "--out", "out")
+    accelerometer_in_g()
+    with pytest.raises(ImplausibleLogError, match="wired wrongly: accelerometer looks like g"):
+        invoke("log.npz", "--model", "machine.yaml", "--out", "other")
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,8 @@ class Judgement:
     mean over all samples of the normalized error, divided by its degrees of freedom; 1 is expected.
     It is that of all hypotheses together, of which alone this is true.
     nees and what follows is None without the truth. Samples of one run are not independent, so
-    there is no band for it here. times_real: seconds of the log filtered in one second.
+    there is no band for it here. times_real: seconds of the log filtered in one second. faults:
+    what is wired wrongly in the log, one sentence each; then nothing of the result counts.
     """
 
     name: str
@@ -140,11 +141,14 @@ class Judgement:
     event_errors: tuple[float, ...] | None
     missed: int | None
     times_real: float
+    faults: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> str:
         """The verdict in one sentence."""
         rejected, values = len(self.result.rejected), len(self.result.innovations)
+        if self.faults:
+            return f"not to be trusted: {self.faults[0]}"
         if self.nis is None:
             return "not to be trusted: no value was accepted"
         if rejected > MANY * values:
@@ -160,8 +164,8 @@ class Judgement:
 
     @property
     def trusted(self) -> bool:
-        """Whether few values were rejected and the mean NIS is in its band."""
-        few = len(self.result.rejected) <= MANY * len(self.result.innovations)
+        """Whether no fault is known, few values were rejected, and the mean NIS is in its band."""
+        few = not self.faults and len(self.result.rejected) <= MANY * len(self.result.innovations)
         return few and self.nis is not None and self.nis.inside
 
     def record(self) -> dict[str, Any]:
@@ -214,19 +218,21 @@ def judge(
     truth: HybridTrajectory | None = None,
     *,
     name: str = "salted",
+    faults: Sequence[str] = (),
 ) -> Judgement:
     """A result against its own claims, and against the truth where that is known.
 
     The truth counts where it holds the whole run, and there for every sample at which its state
-    has the size of the estimate's.
+    has the size of the estimate's. faults: what is wired wrongly in the log, one sentence each.
     """
+    wrong = tuple(faults)
     accepted = any(i.accepted for i in result.innovations)
     nis = nis_band([result]) if accepted else None
     span = result.steps[-1].time - result.initial.time
     speed = span / result.seconds if result.seconds > 0.0 else float("inf")
     known = truth is not None and all(truth.start <= t <= truth.end for t in result.times)
     if truth is None or not known:
-        return Judgement(name, result, nis, None, None, None, None, speed)
+        return Judgement(name, result, nis, None, None, None, None, speed, wrong)
     happened = [e for e in truth.guard_events if e.time >= result.initial.time]
     errors = event_time_errors(result.events, happened)
     both = [(mixture, truth(mixture.time)) for mixture in result.mixtures]
@@ -242,6 +248,7 @@ def judge(
         errors,
         len(happened) - len(errors),
         speed,
+        wrong,
     )
 
 

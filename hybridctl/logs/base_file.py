@@ -52,10 +52,11 @@ class AnglesEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FootEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A foot, and the channel of its vertical force."""
+    """A foot, see `Foot`, and the channel of its vertical force."""
 
     frame: str
     flat: bool = False
+    radius: float | None = None
     force: str | None = None
 
 
@@ -85,7 +86,9 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         (angles,), feet = self.encoders.values(), self.contacts.values()
         return {
             "inertial": self.imu.frame,
-            "feet": [{"frame": foot.frame, "flat": foot.flat} for foot in feet],
+            "feet": [
+                {"frame": foot.frame, "flat": foot.flat, "radius": foot.radius} for foot in feet
+            ],
             "standing": self.start.standing,
             "start": self.start.deviations,
             "noise": {"encoder": angles.deviation, **self.noise},

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from hybridctl.checks import Array, number, vector
-from hybridctl.errors import InputError
+from hybridctl.errors import ImplausibleLogError, InputError
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.legged.verdict import WalkVerdict, judge_walk
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.estimation.result import FilterResult
 from hybridctl.logs.column_names import find_columns
@@ -72,7 +73,8 @@ class BaseRun:
     """What came of a log: the filter's result, and the root after each row of joint angles.
 
     contacts (n, k): how probable it is of each foot that it stands, at the same rows. flags: what
-    speaks against trusting the poses, one sentence each.
+    speaks against trusting the poses, one sentence each. faults: those of them, the first ones,
+    that say what is wired wrongly. walk: what innovations and footholds say of the filter.
     """
 
     estimator: BaseEstimator
@@ -81,6 +83,8 @@ class BaseRun:
     roots: tuple[RootPose, ...]
     contacts: Array
     flags: tuple[str, ...]
+    faults: tuple[str, ...]
+    walk: WalkVerdict
 
     @property
     def track(self) -> PoseTrack:
@@ -143,21 +147,36 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
     """The base of a robot along a log.
 
     Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for frames, joints and
-    channels that are not there.
+    channels that are not there, `ImplausibleLogError` where the filter fails on a log that is wired
+    wrongly.
     """
     estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
     readings = base_readings(log, model.channels, estimator)
-    first = estimator.start(readings, heading=model.heading, position=model.position)
-    record = estimator.record(readings)
-    result = estimator.run_record(record, first)
+    faults = estimator.find_wiring_faults(readings)
+    try:
+        first = estimator.start(readings, heading=model.heading, position=model.position)
+        record = estimator.record(readings)
+        result = estimator.run_record(record, first)
+    except (ArithmeticError, ValueError, RuntimeError) as error:
+        if not faults:
+            raise
+        raise ImplausibleLogError(f"the log is wired wrongly: {faults[0]}") from error
     roots, contacts = [], []
     for step in result.steps:
         u = record.input(step.time)
         if step.channel == ANGLES and u is not None:
             roots.append(estimator.root(step.estimate, u[:3]))
             contacts.append(estimator.contacts(step.mixture))
-    flags = estimator.flags(readings, result)
-    return BaseRun(estimator, readings, result, tuple(roots), np.array(contacts), flags)
+    return BaseRun(
+        estimator,
+        readings,
+        result,
+        tuple(roots),
+        np.array(contacts),
+        estimator.flags(readings, result, faults=faults),
+        tuple(map(str, faults)),
+        judge_walk(estimator.base, result),
+    )
 
 
 def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) -> Readings:

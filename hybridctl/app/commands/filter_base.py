@@ -58,7 +58,7 @@ def run(
     for warning in warnings:
         say(console, f"warning: {warning}")
     found = filter_base(log, model)
-    judgement = judge(found.estimator.system, found.result)
+    judgement = judge(found.estimator.system, found.result, faults=found.faults)
     summary = summarize(model.name, log.source or None, found, judgement, warnings)
     tracks = {OWN: filtered_track(found)}
     if compare:
@@ -110,7 +110,9 @@ def summarize(
         "seconds_per_sample": found.result.seconds / len(found.roots),
         "touchdowns": {foot: downs for foot, (downs, _) in changes.items()},
         "lift_offs": {foot: ups for foot, (_, ups) in changes.items()},
+        "verdict": judgement.verdict,
         "flags": list(found.flags),
+        "walk": found.walk.record(),
         "final": {
             "time": last.time,
             "position": last.position,
@@ -122,8 +124,12 @@ def summarize(
 
 
 def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgement) -> None:
-    """Whether the filter can be trusted, contacts by foot, and what speaks against the poses."""
+    """Print the verdict and what speaks against the poses, then trust, phases and contacts."""
+    say(console, judgement.verdict)
+    for flag in summary["flags"]:
+        say(console, f"flag: {flag}")
     console.print(trust_table([judgement]))
+    print_walk(console, summary["walk"])
     downs, ups = summary["touchdowns"], summary["lift_offs"]
     rows = [(escape(foot), str(downs[foot]), str(ups[foot])) for foot in downs]
     console.print(table("Contacts", ["foot", "touchdowns", "lift-offs"], rows))
@@ -131,9 +137,42 @@ def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgem
     ways = zip("xyz", final["position"], final["position_deviation"], strict=True)
     where = ", ".join(f"{axis} {p:.3f} ± {s:.3f} m" for axis, p, s in ways)
     say(console, f"final position of the root, at {final['time']:.2f} s: {where}")
-    say(console, judgement.verdict)
-    for flag in summary["flags"]:
-        say(console, f"flag: {flag}")
+
+
+def print_walk(console: Console, walk: Mapping[str, Any]) -> None:
+    """Print mean NIS by phase, and in a line whiteness, height drift and speed of loaded feet.
+
+    Args:
+        console: Where it is printed.
+        walk: `WalkVerdict.record`.
+    """
+    rows = [
+        (
+            escape(one["channel"]),
+            one["phase"],
+            str(one["count"]),
+            f"{one['mean']:.2f}",
+            f"{one['low']:.2f} {one['high']:.2f}",
+        )
+        for one in walk["nis_by_phase"]
+    ]
+    columns = ["channel", "phase", "values", "mean NIS per degree", "99 % band"]
+    console.print(table("Innovations by phase", columns, rows))
+    found = []
+    if walk["lag_one"] is not None:
+        limit = f"Ljung-Box {walk['ljung_box']:.4g}, white below {walk['ljung_box_limit']:.3g}"
+        found.append(f"innovations at lag one correlate by {walk['lag_one']:.2f} ({limit})")
+    drift = walk["height_drift"]
+    if drift is not None:
+        height, deviation = 1e3 * drift["height"], 1e3 * drift["deviation"]
+        found.append(
+            f"footholds on level ground rise by {height:.0f} ± {deviation:.0f} mm over "
+            f"{drift['way']:.1f} m"
+        )
+    if walk["foot_speed"] is not None:
+        found.append(f"feet in contact move at {1e3 * walk['foot_speed']:.1f} mm/s")
+    if found:
+        say(console, "; ".join(found))
 
 
 def draw(folder: RunFolder, found: BaseRun, reference: PoseTrack | None = None) -> None:

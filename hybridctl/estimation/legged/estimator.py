@@ -49,6 +49,9 @@ from hybridctl.estimation.legged.system import (
     lifts,
     touches,
 )
+from hybridctl.estimation.legged.verdict import judge_walk
+from hybridctl.estimation.legged.wiring import find_wiring_faults
+from hybridctl.estimation.legged.wiring_signals import WiringFault
 from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult
@@ -161,7 +164,8 @@ class BaseEstimator:
         kinematics = LegKinematics(robot, settings.inertial, settings.feet)
         gravity = vector("gravity", settings.gravity, 3)
         self.base = LeggedBase(kinematics, gravity, settings.noise)
-        self.contact = settings.contact(robot.mass * float(np.linalg.norm(gravity)))
+        self.weight = robot.mass * float(np.linalg.norm(gravity))
+        self.contact = settings.contact(self.weight)
         self.system = base_system(self.base)
         measurements = [angles_measurement(self.base, settings.gate), rest_measurement(self.base)]
         if settings.ground is not None:
@@ -325,9 +329,28 @@ class BaseEstimator:
             ]
         )
 
-    def flags(self, given: Readings, result: FilterResult) -> tuple[str, ...]:
-        """What in readings, or in what was made of them, speaks against trusting the estimates."""
-        found = []
+    def find_wiring_faults(self, given: Readings) -> tuple[WiringFault, ...]:
+        """Return what readings show to be wired wrongly, see `wiring`; it needs no filter."""
+        s = self.settings
+        weight, gravity = s.weight or self.weight, float(np.linalg.norm(s.gravity))
+        return find_wiring_faults(self.base.kinematics, given, weight=weight, gravity=gravity)
+
+    def flags(
+        self,
+        given: Readings,
+        result: FilterResult,
+        *,
+        faults: Sequence[WiringFault] | None = None,
+    ) -> tuple[str, ...]:
+        """Return what in readings, or in what was made of them, speaks against the estimates.
+
+        Args:
+            given: The readings.
+            result: What the filter made of them.
+            faults: What is wired wrongly, which comes first. If None, it is looked for.
+        """
+        wired = self.find_wiring_faults(given) if faults is None else faults
+        found = [*map(str, wired), *judge_walk(self.base, result).flags]
         if given.disorder:
             found.append(f"{given.disorder} stamps out of order")
         gaps = self.readings(given).gaps
