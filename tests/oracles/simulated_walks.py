@@ -21,6 +21,7 @@ from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.record import Series
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
+from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.multibody.robot import Robot
 
 GAIT = Gait(period=0.4, lift=0.05)
@@ -94,14 +95,15 @@ def walk(name: str, time_constant: float, duration: float) -> Walk:
     posture = np.array([public.MODELS[name].posture.get(joint, 0.0) for joint in kinematics.joints])
     pattern, (stiffness, damping) = Pattern.of(kinematics, posture), GAINS[name]
     plant = MujocoPlant(
-        MujocoModel(robot, public.contacts(name), Compliance(time_constant)), PERIOD
+        MujocoModel(robot, round_contacts(name, kinematics), Compliance(time_constant)), PERIOD
     )
     places = [robot.joints.single("joint", joint) for joint in kinematics.joints]
     coordinates, rows = [q for q, _ in places], [v for _, v in places]
     x = np.concatenate([robot.neutral(), np.zeros(robot.nv)])
     x[coordinates] = posture
     x[2] = kinematics.base[1][2] - min(
-        seen.position[2] for seen in kinematics(posture, list(kinematics.feet))
+        seen.position[2] - kinematics.radii[foot]
+        for foot, seen in zip(kinematics.feet, kinematics(posture, kinematics.feet), strict=True)
     )
     weight, sample = robot.mass * 9.81, plant.reset(0.0, x)
     found = [sample]
@@ -119,6 +121,14 @@ def walk(name: str, time_constant: float, duration: float) -> Walk:
     times, states, sensed = zip(*found, strict=True)
     forces = np.array([one["normal_force"] for one in sensed])
     return Walk(name, np.array(times), np.array(states), forces, coordinates)
+
+
+def round_contacts(name: str, kinematics: LegKinematics) -> list[Contact]:
+    """Return the contacts of a quadruped's feet with the floor, round where its URDF says so."""
+    return [
+        Contact(c.name, c.frame, c.surface, radius=kinematics.radii[c.frame], friction=c.friction)
+        for c in public.contacts(name)
+    ]
 
 
 def log(estimator: BaseEstimator, done: Walk, begin: float, span: float, seed: int) -> Readings:

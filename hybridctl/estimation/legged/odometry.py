@@ -34,6 +34,7 @@ HARTLEY = {
     "gyroscope_walk": 1e-3,
     "accelerometer_walk": 1e-3,
     "foot": 5e-2,
+    "slip_time": 0.0,
     "encoder": float(np.radians(0.5)),
     "measured": 1e-4,
 }
@@ -46,11 +47,12 @@ def literature_settings(settings: BaseSettings) -> BaseSettings:
     """Return the settings of the invariant filter of the literature for the same robot.
 
     Noise is fixed, see `HARTLEY`. Feet are points, contacts are thresholds of force and begin at
-    once. Frames, thresholds, clock and start are those of the settings.
+    once. The gyroscope's bias is measured where the robot stands still, as by every filter here.
+    Frames, thresholds, clock and start are those of the settings.
     """
     return replace(
         settings,
-        feet=tuple(Foot(foot.frame) for foot in settings.feet),
+        feet=tuple(Foot(foot.frame, radius=0.0) for foot in settings.feet),
         evidence=None,
         settle=0.0,
         noise=replace(settings.noise, **HARTLEY),

@@ -168,4 +168,5 @@ def test_settings_of_the_literature():
     assert [foot.flat for foot in found.feet] == [False, False]
     assert (found.inertial, found.touch_force) == (given.inertial, given.touch_force)
     assert {name: getattr(found.noise, name) for name in HARTLEY} == HARTLEY
-    assert found.noise.creep(flat=False) == 0.05
+    assert found.noise.foot == 0.05
+    assert [foot.radius for foot in found.feet] == [0.0, 0.0]
