@@ -9,11 +9,12 @@ that is left, in the axes of the inertial frame, beyond what estimate and angles
 of covariance S. What it has beyond that it slips, sinks into ground that gives way, or lifts off.
 Such a velocity lasts for a time :math:`\tau`, so that the foot gains noise of the density
 
-.. math:: q = \tau \max(0, \tfrac13 (|w|^2 - c\, \mathrm{tr} S))
+.. math:: q = \tau e\, (1 + e / \sigma^2), \quad e = \max(0, \tfrac13 (|w|^2 - c\, \mathrm{tr} S)),
 
-in each direction. It needs nothing but what was measured until now, and follows a foot from one
-sample to the next: at touchdown, while it stands, and while it is about to leave the ground under a
-force that has not gone yet.
+in each direction: from :math:`\sigma` on it does not creep any more, but does not stand yet or is
+about to leave, and says the less of the base. It needs nothing but what was measured until now, and
+follows a foot from one sample to the next: at touchdown, while it stands, and while it lifts under
+a force that has not gone yet.
 
 Soles are left out. A humanoid stands on one of them most of the time, and what that seems to move
 by is then as well an error of the base's velocity: on a recorded walk the error of position grew
@@ -164,7 +165,8 @@ def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> A
         by_angles = 2.0 * (motion.angle_noise / motion.window) ** 2 * float((seen.moving**2).sum())
         unknown = float((h.dot(p) * h).sum()) + by_angles
         excess = max(float(w @ w) - noise.slip_margin * unknown, 0.0) / 3.0
-        creeps[place.number] = noise.slip_time * min(excess, noise.slip_speed**2)
+        excess = min(excess, noise.slip_speed**2)
+        creeps[place.number] = noise.slip_time * excess * (1.0 + excess / noise.slip_fast**2)
     return result
 
 

@@ -94,8 +94,8 @@ class BaseSettings(Settings):
     `hypotheses`), None for thresholds. weight: in N, for a force that is missing, and for the
     thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
     of level ground in m, None where it is not known.
-    settle: s that a foot which has come down may move yet, before its contact counts; by default
-    none, because how much it moves is measured (see `creep`). uniform_clock: replace stamps by
+    settle: s that a foot which has come down is pressed into the ground, before its contact counts.
+    uniform_clock: replace stamps by
     those of an even clock. standing: s from the start that the robot stands still, over which
     biases of the gyroscope and tilt are averaged; 0 for one that walks already, whose tilt is the
     mean of half a second, and whose biases are zero; None for what its joints say (see `stood`).
@@ -110,7 +110,7 @@ class BaseSettings(Settings):
     evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
-    settle: NotNegative = 0.0
+    settle: NotNegative = 0.02
     uniform_clock: bool = True
     standing: NotNegative | None = None
     gate: float | None = None

@@ -57,7 +57,7 @@ def find_rest(inertial: Series, angles: Series, after: float) -> Series:
 
 def rest_measurement(base: LeggedBase) -> ImplicitMeasurement:
     """Make the measurement of the channel "rest", rows of `find_rest`."""
-    return ImplicitMeasurement(REST, partial(_compare_rest, base))
+    return ImplicitMeasurement(REST, partial(_compare_rest, base), gate=None)
 
 
 def _compare_rest(

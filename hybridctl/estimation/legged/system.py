@@ -49,7 +49,8 @@ class BaseNoise(Settings):
     of a recorded humanoid do. What they move by beyond that is seen in the log, by the four that
     follow (see the module `creep`): slip_time (s): for how long a foot in contact keeps a velocity
     with which it slips, sinks or lifts; 0 to take all feet to creep alike. slip_speed (m/s): the
-    fastest that is believed. slip_resolution (m/s): noise that the velocity of a foot may have by
+    fastest that is believed. slip_fast (m/s): from which on a foot does not stand yet or is about
+    to leave. slip_resolution (m/s): noise that the velocity of a foot may have by
     its angles, which sets the time over which it is averaged. slip_margin: by how many times its
     variance a velocity has to exceed zero.
     encoder (rad): of each angle in each sample. measured (m), measured_turn (rad): of each pose of
@@ -66,6 +67,7 @@ class BaseNoise(Settings):
     foot_turn: NotNegative = 0.15
     slip_time: NotNegative = 0.02
     slip_speed: Positive = 1.0
+    slip_fast: Positive = 0.1
     slip_resolution: Positive = 0.02
     slip_margin: NotNegative = 2.0
     encoder: Positive = 1e-3

@@ -42,11 +42,12 @@ def standing_point(covariance, extra, **noise):
 def test_a_foot_that_moves_gains_noise_by_the_square_of_its_velocity():
     """In closed form; a sole gains none, and nothing else of the input changes."""
     velocity = np.array([0.1, -0.2, 0.05])
-    base, e, u = standing_point(1e-6, velocity, slip_time=0.03, slip_margin=1.5)
+    base, e, u = standing_point(1e-6, velocity, slip_time=0.03, slip_margin=1.5, slip_fast=0.2)
     _, seen = base.kinematics(base.angles(u), base.feet)
     _, h = apparent_velocity(seen, u[base.moving_columns(1)], e, u[:3])
     unknown = 1e-6 * np.sum(h**2) + 2.0 * (1e-4 / 0.01) ** 2 * np.sum(seen.moving**2)
-    expected = 0.03 * (velocity @ velocity - 1.5 * unknown) / 3.0
+    excess = (velocity @ velocity - 1.5 * unknown) / 3.0
+    expected = 0.03 * excess * (1.0 + excess / 0.2**2)
     found = with_creep(base, e, u, MOTION)
     np.testing.assert_allclose(found[base.creep_columns], [0.0, expected], rtol=1e-12)
     np.testing.assert_array_equal(np.delete(found, -1), np.delete(u, -1))
@@ -58,7 +59,7 @@ def test_a_foot_that_moves_gains_noise_by_the_square_of_its_velocity():
         (1e-8, 0.0, {}, 0.0),
         (1e-2, 0.1, {}, 0.0),  # the base's own velocity is not known better
         (1e-8, 0.5, {"slip_time": 0.0}, 0.0),
-        (1e-8, 9.0, {}, 0.02),  # of 1 m/s at most
+        (1e-8, 9.0, {}, 0.02 * 101.0),  # of 1 m/s at most, which is ten times `slip_fast`
     ],
 )
 def test_a_foot_gains_no_noise_that_others_explain(covariance, velocity, noise, expected):
@@ -95,12 +96,12 @@ def test_the_noise_of_encoders_is_measured_while_a_robot_gets_up():
 
 
 def getting_up(bias, stands):
-    """Readings of a base at rest; its joints turn by 0.5 rad in half a second, then stand."""
+    """Readings of a base that is held while its joints turn for half a second, and then stands."""
     rng, times = np.random.default_rng(1), np.arange(0.0, 0.5 + stands, 2.5e-3)
     angles = np.minimum(times, 0.5)[:, None] * np.linspace(0.5, 1.0, 6)
     inertial = np.tile([*bias, 0.0, 0.0, 9.81], (len(times), 1))
     inertial += rng.normal(size=inertial.shape) * np.repeat([2e-3, 2e-2], 3)
-    forces = np.full((len(times), 1), 50.0)
+    forces = np.where(times < 0.5, 0.0, 50.0)[:, None]
     return Readings(
         Series(times, inertial),
         Series(times, angles + 1e-4 * rng.normal(size=angles.shape)),
@@ -122,7 +123,7 @@ def test_rest_is_found_where_joints_stand():
 
 def test_a_robot_that_gets_up_first_learns_the_bias_of_its_gyroscope():
     """It walks by its joints, so that nothing is averaged at the start; then it stands."""
-    bias = np.array([0.02, -0.01, 0.03])
+    bias = np.array([0.008, -0.004, 0.006])
     feet = (Foot("left sole"), Foot("right sole"))
     settings = BaseSettings("imu", feet, touch_force=40.0, lift_force=20.0, uniform_clock=False)
     estimator = settings.build(Robot.from_urdf(URDF))
