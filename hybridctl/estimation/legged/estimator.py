@@ -95,12 +95,11 @@ class BaseSettings(Settings):
     thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
     of level ground in m, None where it is not known.
     settle: s that a foot which has come down is pressed into the ground, before its contact counts.
-    uniform_clock: replace stamps by
-    those of an even clock. standing: s from the start that the robot stands still, over which
-    biases of the gyroscope and tilt are averaged; 0 for one that walks already, whose tilt is the
-    mean of half a second, and whose biases are zero; None for what its joints say (see `stood`).
-    start: None for `StartDeviations()`, and `WALKING` without standing. gate: the probability with
-    which right angles pass, None takes all.
+    uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
+    robot stands still, over which biases of the gyroscope and tilt are averaged; 0 for one that
+    walks already, whose tilt is the mean of half a second, and whose biases are zero; None for
+    what its joints say (see `stood`). start: None for `StartDeviations()`, and `WALKING`
+    without standing. gate: the probability with which right angles pass, None takes all.
     """
 
     inertial: str

@@ -9,8 +9,8 @@ are
 .. math:: \delta\hat s = [\hat s]_\times \theta - \rho + \delta, \qquad
           \delta\hat C = [-\theta + \hat C \varphi]_\times \hat C .
 
-*Ground.* The height of each foot in contact over a plane is known, but for what the ground is not
-even.
+*Ground.* The height of each foot in contact over a plane is known, zero or the radius of one that
+rolls, but for what the ground is not even.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ def _by_ground(
     h = np.zeros((len(places), mode.space.ndx))
     for row, place in zip(h, places, strict=True):
         row[place.dx] = up
-    heights = np.array([x[place.x][2] for place in places])
+    radii = base.kinematics.radii
+    heights = np.array([x[place.x][2] - radii[place.foot] for place in places])
     noise = base.noise.ground**2 * np.eye(len(places))
     return LinearizedResidual(z - heights, h, noise)

@@ -8,6 +8,7 @@ from estimation.legged.machine import GRAVITY, URDF, state
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
+from hybridctl.estimation.legged.measurements import ground_measurement
 from hybridctl.estimation.legged.rotation import left_jacobian, left_jacobian_slope
 from hybridctl.estimation.legged.system import BaseNoise, LeggedBase, base_system
 from hybridctl.estimation.model import Model
@@ -111,6 +112,15 @@ def test_a_sphere_that_turns_about_y_rolls_along_x():
         x = mode.transition(StepAhead(0.0, x, 0.01, 1e-9, 1e-9), u).state
     np.testing.assert_allclose(x[places[0].x], [RADIUS * 2.0 * 0.1, 0.0, 0.0], atol=1e-12)
     np.testing.assert_array_equal(x[places[1].x], np.zeros(3))
+
+
+def test_the_centre_of_a_foot_that_rolls_is_a_radius_above_the_ground():
+    base, system = rolling_machine()
+    x, u = state(base, KEY, np.random.default_rng(5))
+    places = base.places(KEY)
+    x[places[0].x.stop - 1], x[places[1].x.stop - 1] = 0.7 + RADIUS, 0.7
+    found = ground_measurement(base).compare(system.mode(KEY), 0.0, x, u, np.array([0.7]))
+    np.testing.assert_allclose(found.residual, [0.0, 0.0], atol=1e-15)
 
 
 BALL = '<collision><origin xyz="0 0 {z}"/><geometry><sphere radius="0.02"/></geometry></collision>'

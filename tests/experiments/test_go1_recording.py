@@ -1,0 +1,69 @@
+"""A recorded Go1 that gets up, trots a square of 3 m with one full turn, and lies down.
+
+Nothing is told but what the robot is. Motion capture has no stamps, so that its standing places are
+compared: before the walk, and lying at the end. Forces are raw numbers; the scale is the README's.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hybridctl.robots import public
+from scipy.spatial.transform import Rotation
+from scipy.stats import chi2
+
+from hybridctl.estimation.legged.estimator import BaseSettings
+from hybridctl.estimation.legged.kinematics import Foot
+from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.record import Series
+from hybridctl.mechanics.multibody.robot import Robot
+
+FILE = Path(__file__).parents[3] / "shared/data/go1_square/go1_square.npz"
+FEET = ("FR_foot", "FL_foot", "RR_foot", "RL_foot")
+WEIGHT = 12.0 * 9.81  # N
+STANDS = 1.2  # s from the start, when it has got up
+LENGTH = 12.1  # m, of the walk
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not FILE.is_file(), reason=f"no recording of the Go1 in {FILE}"),
+]
+
+
+def read_walk(estimator):
+    """Readings of the recording, its standing places (2, 3) in m, and the turn between, in rad."""
+    data = np.load(FILE)
+    times, names = data["time"], data["joint_names"].tolist()
+    forces = np.clip(data["foot_force_raw"] + 6.0, 0.0, None) * WEIGHT / (WEIGHT + 24.0)
+    angles = data["joints"][:, [names.index(joint) for joint in estimator.joints]]
+    readings = Readings(
+        Series(times, np.hstack([data["gyroscope"], data["accelerometer"]])),
+        Series(times, angles),
+        {foot: Series(times, forces[:, k : k + 1]) for k, foot in enumerate(FEET)},
+    )
+    place, turns = data["mocap_position"], Rotation.from_quat(data["mocap_quat_xyzw"])
+    yaw = np.unwrap(turns.as_euler("ZYX")[:, 0])
+    rows = slice(180, 240), slice(-100, None)
+    ahead = Rotation.from_euler("z", -yaw[rows[0]].mean())
+    moved = ahead.apply(place[rows[1]].mean(axis=0) - place[rows[0]].mean(axis=0))
+    return readings, moved, yaw[rows[1]].mean() - yaw[rows[0]].mean()
+
+
+def test_a_walk_is_known_to_two_percent_by_the_defaults():
+    """In the region that is claimed, with 99 %."""
+    robot = Robot.from_urdf(public.urdf("go1"))
+    estimator = BaseSettings("trunk", tuple(map(Foot, FEET))).build(robot)
+    readings, moved, turned = read_walk(estimator)
+    result = estimator.run(readings)
+    roots = [estimator.root(step.estimate) for step in result.steps if step.channel == "angles"]
+    place = np.array([root.position for root in roots])
+    yaw = np.unwrap(Rotation.from_quat([r.orientation for r in roots]).as_euler("ZYX")[:, 0])
+    first = next(k for k, root in enumerate(roots) if root.time > readings.angles.times[0] + STANDS)
+    back = Rotation.from_euler("z", -yaw[first])
+    error = back.apply(place[-50:].mean(axis=0) - place[first]) - moved
+    assert np.linalg.norm(error) < 0.02 * LENGTH
+    assert abs(np.degrees(yaw[-50:].mean() - yaw[first] - turned)) < 7.0
+    length = np.linalg.norm(np.diff(place[first::40], axis=0), axis=1).sum()
+    assert length == pytest.approx(LENGTH, rel=0.06)
+    claimed = roots[-1].covariance[3:6, 3:6]
+    assert error @ np.linalg.solve(claimed, error) < chi2.ppf(0.99, 3)
