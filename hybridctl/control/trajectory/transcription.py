@@ -183,7 +183,7 @@ def _holding(task: Task, field: Any, x: Array) -> Array:
     free, by_input = field(rest, np.zeros(robot.nu)), slope(np.zeros(robot.nu))
     push, fall = (np.array(part)[robot.nq :] for part in (by_input, free))
     found = -np.linalg.lstsq(push, fall, rcond=1e-6)[0].ravel()
-    return np.asarray(np.clip(found, -task.torque, task.torque))
+    return np.asarray(np.clip(found, -task.greatest_inputs, task.greatest_inputs))
 
 
 def point_places(phase: Phase) -> Array:
