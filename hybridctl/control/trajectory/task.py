@@ -152,8 +152,8 @@ class Task:
     greatest coordinate and velocity of joints of one degree of freedom, by name. torque:
     greatest absolute input, N m or N, of all motors or of each (nu,); by default the limits of the
     robot's motors (`Robot.effort`), inf for none. degree: of the inputs, polynomials in time on
-    each phase; they go on smoothly beyond its ends. running_cost: an expression L(x, u) whose integral is added to
-    final_cost, an expression like the value of a `Condition`.
+    each phase; they go on smoothly beyond its ends. running_cost: an expression L(x, u) whose
+    integral is added to final_cost, an expression like the value of a `Condition`.
 
     Contacts with restitution rebound where they hit, so that they are open in the next phase;
     approach is to be faster than their threshold.
