@@ -100,7 +100,7 @@ def _demanded_inputs(law: InputLaw, times: Array, states: Array, inputs: Array) 
     if not isinstance(source, LimitedLaw) or source.limits is None:
         return inputs
     is_cut = ((inputs <= source.limits[0]) | (inputs >= source.limits[1])).any(axis=1)
-    demands = inputs.copy()
+    demands: Array = inputs.copy()
     for k in np.flatnonzero(is_cut).tolist():
         demands[k] = source.demand(float(times[k]), states[k])
     return demands

@@ -27,7 +27,7 @@ about 1e-9 of the weight. The distance of 1e3 from that is a choice."""
 _FORCE_WEIGHT = 1e-6
 """Weight of squared contact forces, relative to the weight, against rad^2 and m^2."""
 _SPARED_FRICTION_WEIGHT, _SPARING_WEIGHT = 1e-5, 1e-8
-"""Weights of squared joint friction, and of other loads, relative to the weight, in `prefer_motors`.
+"""Weights of squared joint friction and of other loads in `prefer_motors`, relative to the weight.
 
 Their ratio is the part of what motors can hold that they leave to the friction of their joint. The
 posture moves by some 1e-5 (f / W)^2, below 1e-6 rad. A choice."""

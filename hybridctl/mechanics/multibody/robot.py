@@ -84,7 +84,8 @@ class Robot:
     `contact_system` is made with `joint_stops`. `friction` (nv,) is the dry friction of joints in
     N m or N: a set-valued force, which `contact_system` adds and the methods below leave out.
     `effort` (nu,) has the limits of the motors, N m or N, inf where the file gives none; a URDF
-    effort of 0 is none. Policies that take `limits` have these by default.
+    effort of 0 is none. Policies that take `limits` and plans have these by default; runs that
+    need more give an `EffortLimitWarning`.
     Joints among `mimics` have no coordinate, velocity, limit or motor of their own, and their
     springs, dampers, dry friction and rotors act on the joint that they follow; chains are followed
     to the end.
