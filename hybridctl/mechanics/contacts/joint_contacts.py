@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from hybridctl.checks import mapping, number, quoted
+from hybridctl.checks import Array, mapping, number, quoted
 from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts.contact import Contact
 
@@ -99,6 +99,29 @@ class JointFriction:
 
 JointContact: TypeAlias = JointStop | JointFriction
 AnyContact: TypeAlias = Contact | JointContact
+
+
+class JointPlace(NamedTuple):
+    """The constants of a contact of a joint, from which its rows follow; see `joint_rows`.
+
+    Attributes:
+        coordinate: Index in q of the coordinate of a stopped joint; 0 for dry friction.
+        velocity: Index in v of the velocity of the joint.
+        sign: Derivative of the gap by the coordinate, 1 or -1; 0 for dry friction.
+        limit: Position of the stop (), rad or m; 0 for dry friction.
+        load: Largest torque or force of dry friction (), N m or N; 0 for a stop.
+    """
+
+    coordinate: int
+    velocity: int
+    sign: float
+    limit: Array
+    load: Array
+
+    @property
+    def rubs(self) -> bool:
+        """Whether this is dry friction, which has a tangent row, otherwise it is a stop."""
+        return self.sign == 0.0
 
 
 def gap_unit(contact: AnyContact) -> str:
