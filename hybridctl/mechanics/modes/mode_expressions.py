@@ -137,7 +137,7 @@ def field_of(equations: ModeEquations) -> ModeField:
     known = part.known_forces()
     free = by_mass(drive + jacobian.T @ known)
     if part.rows:
-        target = _target(rows, c.count, equations.stabilization)[part.rows]
+        target = _target(rows, c.contact_count, equations.stabilization)[part.rows]
         mix = part.mix(rows.rates)
         response = by_mass(jacobian.T @ mix)
         held = jacobian[part.rows, :]

@@ -88,7 +88,7 @@ class GeneratedTerms(Terms):
     @cached_property
     def _values(self) -> Compiled:
         c = self._constants
-        nv, r, k = c.nv, c.rows, c.count
+        nv, r, k = c.nv, c.rows, c.contact_count
         return self._compiled("values", [(nv, nv), (nv,), (r, nv), (r,), (k,), (r,)])
 
     @cached_property
@@ -151,7 +151,7 @@ class Constants(NamedTuple):
         return in_space + sum(1 + joint.rubs for joint in self.joints)
 
     @property
-    def count(self) -> int:
+    def contact_count(self) -> int:
         """Number c of contacts, in space and of joints."""
         return len(self.places) + len(self.joints)
 
