@@ -65,6 +65,14 @@ def order_columns(channel: str, wanted: Sequence[str], found: Sequence[str]) -> 
 def find_columns(channel: str, wanted: Sequence[str], found: Sequence[str]) -> list[int]:
     """Return the indices of wanted columns, by name alone.
 
+    Args:
+        channel: Name of the channel, for the error.
+        wanted: Names of the m columns that are wanted.
+        found: Names of the n columns of the channel.
+
+    Returns:
+        The index of each wanted column, (m,).
+
     Raises:
         UnknownNameError: A name is missing; the message says which column resembles it.
     """
@@ -137,6 +145,7 @@ def _refuse_names(channel: str, wanted: Sequence[str], found: Sequence[str]) -> 
 
 
 def _list_names(names: Sequence[str]) -> str:
+    """Return names for an error; long lists are cut, and the rest counted."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"[{', '.join(quoted(name) for name in names[:_SHOWN])}]{more}"
 

@@ -1,4 +1,4 @@
-"""What is asked of a robot whose foot is on a joint that mimics: blows, pushes, runs, parameters."""
+"""What is asked of a robot whose foot is on a joint that mimics: blows, runs, parameters."""
 
 import numpy as np
 import pytest

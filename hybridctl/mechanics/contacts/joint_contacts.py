@@ -18,8 +18,21 @@ Side = Literal["lower", "upper"]
 JointStops: TypeAlias = bool | float | Mapping[str, float]
 
 
+class _OnJoint:
+    """What stops and dry friction have in common: a joint, and no rebound along tangents."""
+
+    joint: str
+    tangential_restitution = 0.0
+    restitution_threshold = 0.0
+
+    @property
+    def frame(self) -> str:
+        """Name of the joint, for tables of contacts."""
+        return self.joint
+
+
 @dataclass(frozen=True)
-class JointStop:
+class JointStop(_OnJoint):
     """A unilateral contact that stops a joint of one degree of freedom at a position limit.
 
     Its gap is the distance of the joint's coordinate from the limit, positive between the limits,
@@ -40,8 +53,6 @@ class JointStop:
     restitution: float = 0.0
     friction = 0.0
     static_friction = 0.0
-    tangential_restitution = 0.0
-    restitution_threshold = 0.0
     rough = False
     load = 0.0
 
@@ -51,18 +62,13 @@ class JointStop:
         return f"{self.joint} {self.side} stop"
 
     @property
-    def frame(self) -> str:
-        """Frame of the joint."""
-        return self.joint
-
-    @property
     def sign(self) -> float:
         """Derivative of the gap by the coordinate: 1 at a lower limit, -1 at an upper one."""
         return 1.0 if self.side == "lower" else -1.0
 
 
 @dataclass(frozen=True)
-class JointFriction:
+class JointFriction(_OnJoint):
     """The dry friction of a joint with one velocity, which may turn without end.
 
     The joint sticks while the torque that holds it is at most `load`; it slips against that
@@ -82,19 +88,12 @@ class JointFriction:
     restitution = 0.0
     friction = 1.0
     static_friction = 1.0
-    tangential_restitution = 0.0
-    restitution_threshold = 0.0
     rough = True
 
     @property
     def name(self) -> str:
         """Name of the contact, such as "elbow friction"."""
         return f"{self.joint} friction"
-
-    @property
-    def frame(self) -> str:
-        """Frame of the joint."""
-        return self.joint
 
 
 JointContact: TypeAlias = JointStop | JointFriction
