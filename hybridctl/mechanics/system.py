@@ -420,7 +420,7 @@ def contact_system(
     names of the joints that stop to the restitution of each. Joints with dry friction
     (`Robot.friction`) stick and slip unless `joint_friction` is False; `simulate` then also takes
     initial modes without theirs, and the mode has the output "joint_friction" (j,), the torque in
-    N m or force in N on each such joint. Modes with contacts of joints are not compiled.
+    N m or force in N on each such joint.
 
     Gives a `FixedRootWarning` for a robot with feet whose root link has mass, and was fixed to the
     world because `Robot.from_urdf` was given no `root`.

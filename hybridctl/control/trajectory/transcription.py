@@ -443,7 +443,7 @@ def _last_rate(v: PhaseVariables) -> Expression:
 def _coordinates(task: Task) -> list[tuple[str, str]]:
     """Names and units of the entries of the state."""
     robot = task.system.robot
-    names = robot.joint_names
+    names = [name for name in robot.joint_names if name not in robot.mimics]
     if not robot.nq == robot.nv == len(names):
         return [(f"entry {i} of the state", "") for i in range(task.system.space.nx)]
     units = [length_unit(robot, name) for name in names]
