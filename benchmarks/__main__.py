@@ -35,6 +35,7 @@ def main() -> None:
     console.print(predictive.samples_table(quick))
     console.print(friction.calls_table(effort))
     console.print(friction.simulators_table(effort))
+    console.print(friction.joints_table(effort))
     console.print(quadruped.calls_table(effort))
     console.print(quadruped.runs_table(effort))
     console.print(robots.landings_table(quick))

@@ -1,4 +1,4 @@
-"""What friction costs on a block and a cube, beside the bare Pinocchio calls."""
+"""What friction costs on a block and a cube, beside the bare Pinocchio calls, and in joints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.bare import term_derivatives, terms
 from benchmarks.timing import COLUMNS, measure, row
 from hybridctl.app.report import table
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.mechanics import contact_system, time_stepping
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system, time_stepping
 from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
 from hybridctl.mechanics.system import ContactSystem
 
@@ -113,3 +113,46 @@ def simulators_table(effort: dict[str, float]) -> Table:
         rows.append((name, f"{timing.best / 1e3:.0f}", f"{ratio:.2g}", f"{timing.spread:.2f}"))
     columns = ["simulator", "ms", "of real time", "max/min"]
     return table("A cube that tumbles for 0.8 s, or stands", columns, rows)
+
+
+ARM = """<robot name="arm"><link name="base"/>{link}<joint name="shoulder" type="revolute">
+<parent link="base"/><child link="upper"/><axis xyz="0 1 0"/>
+<limit lower="-9" upper="9" effort="9" velocity="9"/></joint><joint name="elbow" type="revolute">
+<parent link="upper"/><child link="lower"/><origin xyz="0 0 -1"/><axis xyz="0 1 0"/>
+<limit lower="-0.7" upper="0.4" effort="9" velocity="9"/></joint></robot>""".format(
+    link="".join(
+        f'''<link name="{name}"><inertial><origin xyz="0 0 -0.5"/><mass value="1"/>
+<inertia ixx="0.1" iyy="0.1" izz="0.1" ixy="0" ixz="0" iyz="0"/></inertial></link>'''
+        for name in ("upper", "lower")
+    )
+)
+SWING = 1.5  # s
+
+
+def joints_table(effort: dict[str, float]) -> Table:
+    """An arm of two joints that swings, by compiled modes and by the terms of Pinocchio.
+
+    Without contacts of joints its one contact is a floor that it does not reach.
+    """
+    floor = Contact("tip", "lower", Plane((0.0, 0.0, -9.0), (0.0, 0.0, 1.0)))
+    both = Robot.from_urdf(ARM, friction={"shoulder": 0.4, "elbow": 0.25})
+    cases = [
+        ("neither", Robot.from_urdf(ARM), [floor], False),
+        ("stops of the elbow", Robot.from_urdf(ARM), [], {"elbow": 0.3}),
+        ("dry friction", both, [], False),
+        ("both", both, [], {"elbow": 0.3}),
+    ]
+    rows = []
+    for name, robot, contacts, stops in cases:
+        timings = []
+        for choice in ("auto", "pinocchio"):
+            system = contact_system(robot, contacts, joint_stops=stops, terms=choice)
+            run = partial(simulate, system, None, np.array([1.5, 0.2, 0.0, 1.0]), (0.0, SWING))
+            events = len(run().events)
+            timings.append(measure(run, **effort))
+        ours, slow = timings
+        spread = f"{ours.spread:.2f}, {slow.spread:.2f}"
+        ratio = f"{slow.best / ours.best:.1f}"
+        rows.append((name, str(events), f"{ours.best / 1e3:.1f}", ratio, spread))
+    columns = ["contacts of joints", "events", "ms", "by Pinocchio, multiple", "max/min"]
+    return table(f"An arm of two joints that swings for {SWING} s", columns, rows)

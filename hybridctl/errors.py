@@ -38,6 +38,10 @@ class JointLimitWarning(HybridctlWarning):
     """A joint is beyond the limits of its description, or at an angle that looks like degrees."""
 
 
+class EffortLimitWarning(HybridctlWarning):
+    """Inputs of a run or a reference exceed the limits of the robot's motors, `Robot.effort`."""
+
+
 class FixedRootWarning(HybridctlWarning):
     """A robot with feet is fixed to the world because no root was named."""
 

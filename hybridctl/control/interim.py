@@ -24,11 +24,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from hybridctl.checks import Array, sequence
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Unexplained
 from hybridctl.control.laws import cut
 from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.laws import LimitedLaw
 from hybridctl.settings import NotNegative, Settings
 
 
@@ -97,7 +100,7 @@ def expecting(
 
 
 @dataclass(frozen=True, eq=False)
-class InterimLaw:
+class InterimLaw(LimitedLaw):
     """The law within the window: mu, q and K along `arc`, velocities compared from `ante` on.
 
     closing: from when until when the window closes, s.
@@ -112,6 +115,10 @@ class InterimLaw:
 
     def __call__(self, t: float, x: Array) -> Array:
         """The input (nu,)."""
+        return cut(self.demand(t, x), self.limits)
+
+    def demand(self, t: float, x: Array) -> Array:
+        """Return the input (nu,) before it is cut to the limits."""
         space = self.arc.space
         alpha, mu = self.arc.state_and_input(t)
         before, _ = self.ante.state_and_input(t)
@@ -124,4 +131,4 @@ class InterimLaw:
         compared = share * error[nv:][kept] - (1.0 - share) * self.unexplained(change)
         error[nv:] = 0.0
         error[[nv + i for i in kept]] = compared
-        return cut(mu + self.gain(t) @ error, self.limits)
+        return np.asarray(mu + self.gain(t) @ error)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
+import warnings
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,18 +16,16 @@ from hybridctl.checks import Array, array, floats, instance, sequence
 from hybridctl.control.feedback_terms import FeedbackTerms
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
-from hybridctl.errors import InputError
+from hybridctl.errors import EffortLimitWarning, InputError
 from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.efforts import MOTOR_ROUNDING, describe_excesses
 from hybridctl.hybrid.laws import DifferentiableLaw, LinearFeedback
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.spaces import VectorSpace, difference_jacobians, tangent_map
 
 _KEPT = 16  # times
-_BEYOND = 1e-9
-"""Relative excess of an input over a limit that is rounding."""
 _SAMPLES = 33
 """Times on each arc at which its feedforward is compared with limits."""
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +82,7 @@ class Tracking(LinearFeedback):
 
     def __call__(self, t: float, x: Array) -> Array:
         """The input (nu,)."""
-        return cut(self._free(t, x), self.limits)
+        return cut(self.demand(t, x), self.limits)
 
     def along(self, times: Array) -> tuple[Array, Array]:
         """The terms b (k, nu) and K (k, nu, nx) of u = b - K x."""
@@ -128,8 +126,8 @@ class Tracking(LinearFeedback):
     def _is_linear(self) -> bool:
         return isinstance(self.arc.space, VectorSpace)
 
-    def _free(self, t: float, x: Array) -> Array:
-        """The input before it is cut to the limits."""
+    def demand(self, t: float, x: Array) -> Array:
+        """Return the input (nu,) before it is cut to the limits."""
         if self._is_linear:
             b, k = self.at(t)
             return b - k @ x
@@ -155,7 +153,7 @@ class Tracking(LinearFeedback):
     def _where_free(self, t: float, x: Array, change: Array) -> Array:
         """Changes of the input, without those of entries that are cut."""
         if self.limits is not None:
-            u = self._free(t, x)
+            u = self.demand(t, x)
             change[(u < self.limits[0]) | (u > self.limits[1])] = 0.0
         return change
 
@@ -199,8 +197,8 @@ def next_jump(arc: Arc, time: float) -> float:
 def checked_limits(reference: Reference, limits: ArrayLike | None) -> Array | None:
     """Return the limits (2, nu) of the inputs of a policy that tracks a reference.
 
-    Without limits those of the robot's motors hold. The log then warns, once for each policy, of a
-    feedforward that is beyond them.
+    Without limits those of the robot's motors hold. Then an `EffortLimitWarning` names the inputs
+    of a feedforward that is beyond them.
 
     Args:
         reference: The reference; its run may be one of a robot.
@@ -231,19 +229,24 @@ def motor_limits(system: HybridSystem | None, nu: int) -> Array | None:
 
 
 def _warn_of_feedforward(reference: Reference, effort: Array) -> None:
-    """Log the inputs of the nominal run that are beyond the motors' limits, effort (nu,)."""
+    """Warn of inputs of the nominal run that are beyond the motors' limits, effort (nu,)."""
     sampled = [
         arc.states_and_inputs(np.linspace(arc.start, arc.end, _SAMPLES))[1]
         for arc in reference.nominal.arcs
     ]
     most = np.abs(np.concatenate(sampled)).max(axis=0)
-    beyond = np.flatnonzero(most > effort * (1.0 + _BEYOND)).tolist()
+    beyond = np.flatnonzero(most > effort * (1.0 + MOTOR_ROUNDING)).tolist()
     if beyond:
         system, key = reference.nominal.system, reference.nominal.arcs[0].mode
         assert system is not None
         labels = system.input_labels(key)
-        listed = ", ".join(f"{labels[i]}: {most[i]:.6g} of {effort[i]:.6g}" for i in beyond)
-        _LOG.warning("the reference needs more than the motors have and is cut: %s", listed)
+        listed = [f"{labels[i]}: {most[i]:.6g} of {effort[i]:.6g}" for i in beyond]
+        warnings.warn(
+            "the reference needs more than the motors have (Robot.effort) and is cut: "
+            f"{describe_excesses(listed)}",
+            EffortLimitWarning,
+            stacklevel=4,
+        )
 
 
 def input_limits(limits: ArrayLike | None, nu: int) -> Array | None:

@@ -21,9 +21,15 @@ InputLaw: TypeAlias = Callable[[float, Array], Array]
 
 @dataclass(frozen=True, eq=False)
 class HeldInput:
-    """The input law that holds one value u (nu,), so that a step need not ask for it."""
+    """The input law that holds one value u (nu,), so that a step need not ask for it.
+
+    Attributes:
+        value: The input (nu,).
+        demand: The input (nu,) before it was cut to limits; None where nothing was cut.
+    """
 
     value: Array
+    demand: Array | None = None
 
     def __call__(self, t: float, x: Array) -> Array:
         """The value."""
@@ -71,10 +77,13 @@ class DifferentiableLaw:
         return np.asarray(self.rate(t, x) + self.jacobian(t, x) @ dx)
 
 
-class LinearFeedback(ABC):
-    """An input law on a vector space that is known ahead: u = b(t) - K(t) x, cut to limits.
+class LimitedLaw(ABC):
+    """An input law that cuts its input to limits, and gives the input that it cuts.
 
-    limits: the least and the greatest input (2, nu), None for none.
+    Its values are new arrays (nu,).
+
+    Attributes:
+        limits: Least and greatest input (2, nu), None for none.
     """
 
     limits: Array | None
@@ -82,6 +91,37 @@ class LinearFeedback(ABC):
     @abstractmethod
     def __call__(self, t: float, x: Array) -> Array:
         """The input (nu,)."""
+
+    @abstractmethod
+    def demand(self, t: float, x: Array) -> Array:
+        """Return the input (nu,) before it is cut."""
+
+
+def demanded_input(law: InputLaw, t: float, x: Array, u: Array) -> Array:
+    """Return the input (nu,) that a law gives, before it cuts it to limits.
+
+    Args:
+        law: The law.
+        t: Time, s.
+        x: State (nx,).
+        u: Input (nu,) of the law there, which is returned where nothing is cut.
+    """
+    source = law.function if isinstance(law, DifferentiableLaw) else law
+    if isinstance(source, HeldInput):
+        return u if source.demand is None else source.demand
+    if not isinstance(source, LimitedLaw) or source.limits is None:
+        return u
+    is_cut = ((u <= source.limits[0]) | (u >= source.limits[1])).any()
+    return source.demand(t, x) if is_cut else u
+
+
+class LinearFeedback(LimitedLaw):
+    """A limited law on a vector space that is known ahead: u = b(t) - K(t) x, cut to limits."""
+
+    def demand(self, t: float, x: Array) -> Array:
+        """Return the input (nu,) before it is cut."""
+        (offset,), (gain,) = self.along(np.array([t]))
+        return np.asarray(offset - gain @ x)
 
     @abstractmethod
     def along(self, times: Array) -> tuple[Array, Array]:

@@ -16,7 +16,8 @@ from hybridctl.hybrid.laws import (
     DifferentiableLaw,
     HeldInput,
     InputLaw,
-    LinearFeedback,
+    LimitedLaw,
+    demanded_input,
     no_input,
 )
 from hybridctl.hybrid.model import ModeKey
@@ -141,7 +142,10 @@ class SampledPolicy:
         t, x = history.time, history.state
         if history.events and t != self._sample(self._index(t)):
             return HeldInput(history.events[-1].input_before)
-        return HeldInput(np.array(self._policy.law(history)(t, x)))
+        law = self._policy.law(history)
+        u = np.array(law(t, x))
+        demand = demanded_input(law, t, x, u)
+        return HeldInput(u) if demand is u else HeldInput(u, demand)
 
     def next_change(self, history: History) -> float:
         """The time of the next sample, s."""
@@ -206,7 +210,8 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
     if law is no_input(nu):
         return law
     if isinstance(law, HeldInput):
-        return HeldInput(vector(f"input of the policy at t = {history.time}", law.value, nu))
+        value = vector(f"input of the policy at t = {history.time}", law.value, nu)
+        return HeldInput(value, law.demand)
     if not callable(law):
         raise InputError(
             f"law of the policy must return a function u(t, x), got {quoted(law)} in mode "
@@ -232,7 +237,7 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
             )
         return u
 
-    if isinstance(source, LinearFeedback):
+    if isinstance(source, LimitedLaw):
         return law
     return replace(law, function=checked) if isinstance(law, DifferentiableLaw) else checked
 

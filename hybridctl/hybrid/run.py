@@ -15,6 +15,7 @@ from hybridctl.errors import (
     StepSizeError,
 )
 from hybridctl.hybrid.arc import Arc, arc_from_steps, read_only
+from hybridctl.hybrid.efforts import EffortWatch
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
 from hybridctl.hybrid.jump import EventOutcome, consistent, outcome, selected
@@ -48,7 +49,7 @@ class Memory:
     steps: how many it has taken, without the first of each arc. lengths: what to try first in a
     mode, s, from its last arc. bridged: whether it has been warned of a bridge. rested: whether
     the log has a line for a rest. watches: of the guards of each mode. empty: the last arc in a
-    mode that ended where it began.
+    mode that ended where it began. efforts: of the inputs, beside what motors can give.
     """
 
     steps: int = 0
@@ -58,6 +59,7 @@ class Memory:
     rested: bool = False
     watches: dict[ModeKey, GuardWatch] = field(default_factory=dict)
     empty: dict[ModeKey, EmptyArc] = field(default_factory=dict)
+    efforts: EffortWatch = field(default_factory=EffortWatch)
 
 
 @dataclass(frozen=True)
@@ -258,6 +260,7 @@ def _under_law(run: Run, point: ArcStart) -> FlownArc:
             break
         looked = flown.steps[-1].end - point.time
         memory.empty[key], length = EmptyArc(point, flown, looked), looked / _CLOSER
+    memory.efforts.record(run.system, key, point.law, flown.steps, flown.end)
     if short:
         memory.short[key] = flow.length
     elif flown.end > point.time:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array, count, function, instance, interval, member, number, vector
-from hybridctl.errors import EventLimitError, StepLimitError, ZenoError
+from hybridctl.errors import EffortLimitWarning, EventLimitError, StepLimitError, ZenoError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.bridge import BRIDGED, bridge, check_pole
 from hybridctl.hybrid.clock import ClockSystem, OwnClock, is_far_from_zero
@@ -129,6 +129,9 @@ def simulate(
     Gives a `JointLimitWarning` for a robot whose joints begin beyond the limits of its description,
     which are part of its dynamics only where a system has joint stops.
 
+    Gives one `EffortLimitWarning` at the end where inputs exceed the limits of the motors
+    (`Robot.effort`), or would do so if a law did not cut them.
+
     Raises `InputError` and its kin for bad arguments (`GuardViolatedError` if x0 lies outside
     its mode, `ConstraintViolatedError` if it is off what the mode holds), `IntegrationError`,
     `EventLimitError`, `StepLimitError`, `ZenoError`, `AmbiguousEventError` and
@@ -180,7 +183,10 @@ def simulate(
     u = first_input(law, start, state, first.nu)
     point = ArcStart(first, law, start, state, u, next_change(run.policy, history))
     check_start(run, point)
-    return _event_loop(run, point, _never if terminal is None else function("terminal", terminal))
+    ends = _never if terminal is None else function("terminal", terminal)
+    found = _event_loop(run, point, ends)
+    warn_of_efforts(run)
+    return found
 
 
 def _never(event: Event) -> bool:
@@ -201,9 +207,18 @@ def warn_of_start(system: HybridSystem, x: Array) -> None:
         warnings.warn(warning, stacklevel=4 if isinstance(system, ClockSystem) else 3)
 
 
+def warn_of_efforts(run: Run) -> None:
+    """Warn of inputs beyond the limits of motors, naming the place that called `simulate`."""
+    report = run.memory.efforts.report() if _WARNS.get() else ""
+    if report:
+        # On a clock of its own the caller is `simulate`, which has called itself.
+        level = 4 if isinstance(run.system, ClockSystem) else 3
+        warnings.warn(f"the run {report}", EffortLimitWarning, stacklevel=level)
+
+
 @contextmanager
 def computed_starts() -> Iterator[None]:
-    """Do not warn of the starts of runs in the block: nobody has chosen them.
+    """Do not warn of the starts and inputs of runs in the block: nobody has chosen them.
 
     Filters and searches begin thousands of runs, each at another state.
     """

@@ -153,6 +153,18 @@ class HybridSystem:
         """
         return ()
 
+    def greatest_inputs(self, key: ModeKey) -> Array | None:
+        """Return what motors can give in a mode, where the system has motors of limited effort.
+
+        Args:
+            key: Key of the mode.
+
+        Returns:
+            Greatest absolute inputs (nu,), infinite for those without a limit; None where no
+            limit is known.
+        """
+        return None
+
     def pushed(self, wrench: object) -> HybridSystem:
         """The system while a wrench acts, where it has bodies: those of robots with contacts do.
 
@@ -375,6 +387,11 @@ class DerivedSystem(HybridSystem, ABC):
     def start_warnings(self, x: Array) -> tuple[HybridctlWarning, ...]:
         """Return what is doubtful about the state of the inner system, which x begins with."""
         return self.inner.start_warnings(x)
+
+    def greatest_inputs(self, key: ModeKey) -> Array | None:
+        """Return the limits of the inner system's inputs; None where this has other inputs."""
+        greatest = self.inner.greatest_inputs(self.origin(key))
+        return None if greatest is None or len(greatest) != self.mode(key).nu else greatest
 
     def pushed(self, wrench: object) -> HybridSystem:
         """The same, made of the inner system while a wrench acts."""

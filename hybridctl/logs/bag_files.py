@@ -55,7 +55,12 @@ class _Collector:
     budget: int = 0
 
     def add_topic(self, name: str, kind: str) -> None:
-        """Add a topic that has no messages yet, or only set what type its messages are."""
+        """Add a topic that has no messages yet, or set the type of one that has none.
+
+        Args:
+            name: Its name.
+            kind: The type of its messages; empty if it is not known.
+        """
         topic = self.topics.setdefault(name, Topic(name, kind))
         topic.kind = topic.kind or kind
 
@@ -365,7 +370,15 @@ def _find_records(log: _Collector, content: mmap) -> Iterator[Any]:
 def _scan_records(log: _Collector, content: mmap, path: Path) -> Iterator[Any]:
     """Yield metadata, and messages with schema and channel, in order up to the first damage.
 
-    A chunk that is damaged in itself is passed over. Notes say what is lost.
+    A chunk that is damaged in itself is passed over.
+
+    Args:
+        log: Its notes are extended by what is lost.
+        content: The bytes of the file.
+        path: The file, for errors and notes.
+
+    Yields:
+        A `mcap` metadata record, or a tuple of schema, channel and message.
 
     Raises:
         FileFormatError: The checksum of messages outside of chunks is wrong.

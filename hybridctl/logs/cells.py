@@ -214,7 +214,16 @@ def _parse_clocks(cells: Sequence[str], is_empty: NDArray[np.bool_], kind: str) 
     """Return dates and clocks as whole nanoseconds since 1970, or since midnight without a date.
 
     A date without a zone is taken as UTC. A clock that falls by more than half a day has passed
-    midnight. Missing cells become the least integer and count as empty.
+    midnight.
+
+    Args:
+        cells: Texts of a column (n,).
+        is_empty: Which cells have no text (n,), for a column that is refused.
+        kind: What the cells are, such as "date" or "clock".
+
+    Returns:
+        Whole nanoseconds (n,), the least integer for missing cells, which count as empty. A column
+        without values, with the problem, if a date does not exist.
     """
     texts, offsets = [], []
     for cell in cells:

@@ -65,6 +65,14 @@ def order_columns(channel: str, wanted: Sequence[str], found: Sequence[str]) -> 
 def find_columns(channel: str, wanted: Sequence[str], found: Sequence[str]) -> list[int]:
     """Return the indices of wanted columns, by name alone.
 
+    Args:
+        channel: Name of the channel, for the error.
+        wanted: Names of the m columns that are wanted.
+        found: Names of the n columns of the channel.
+
+    Returns:
+        The index of each wanted column, (m,).
+
     Raises:
         UnknownNameError: A name is missing; the message says which column resembles it.
     """
@@ -124,7 +132,7 @@ def _refuse_names(channel: str, wanted: Sequence[str], found: Sequence[str]) -> 
         own, name = next(iter(labels.items()))
         text = f"the log has {own!r}, the model {name!r}"
     else:
-        text = f"it has {_listed(found)}"
+        text = f"it has {_list_names(found)}"
     remedy = "name its columns, in their order, by `labels` in the mapping"
     if is_whole and len(found) <= _SHOWN:
         new = ", ".join(labels.get(own, own) for own in found)
@@ -132,11 +140,12 @@ def _refuse_names(channel: str, wanted: Sequence[str], found: Sequence[str]) -> 
     elif affix := _find_affix(labels):
         remedy = f"{remedy}, without {affix}"
     return UnknownNameError(
-        f"channel {channel!r} has no column {_listed(missing)}: {text}; {remedy}"
+        f"channel {channel!r} has no column {_list_names(missing)}: {text}; {remedy}"
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_names(names: Sequence[str]) -> str:
+    """Return names for an error; long lists are cut, and the rest counted."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return f"[{', '.join(quoted(name) for name in names[:_SHOWN])}]{more}"
 

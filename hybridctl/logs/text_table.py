@@ -240,6 +240,14 @@ def _split_rows(lines: _TextLines, delimiter: str) -> list[list[str]]:
 def _find_layout(path: Path, lines: _TextLines, rows: list[list[str]]) -> _Layout:
     """Return where names, units and data stand.
 
+    Args:
+        path: The file, for the error.
+        lines: The lines of the file, with its comments.
+        rows: The cells of each line that is no comment.
+
+    Returns:
+        The rows of names, units and first data, and the number of columns.
+
     Raises:
         FileFormatError: There is no row of names, or it does not fit the rows of data.
     """
@@ -323,8 +331,17 @@ def _check_widths(
 ) -> list[list[str]]:
     """Return the rows of data, all of them with as many cells as there are names.
 
-    A last row that is cut short in a file without a last line end is left out and noted. Raises
-    `FileFormatError` for other rows of another length, naming the line.
+    A last row that is cut short in a file without a last line end is left out.
+
+    Args:
+        path: The file, for errors.
+        lines: The lines of the file. Its `ends` is set once a row that is cut short is noted.
+        rows: The cells of each line.
+        layout: Where names and data stand.
+        notes: Extended by what is left out.
+
+    Raises:
+        FileFormatError: Another row has another number of cells, or there are no rows of data.
     """
     names = rows[layout.names] if layout.names is not None else _names_in_comment(lines, rows)
     while len(names) > layout.width and not names[-1].strip():
@@ -363,7 +380,21 @@ def _refuse_width(
 def _read_names(
     path: Path, rows: list[list[str]], layout: _Layout, lines: _TextLines, *, has_units: bool
 ) -> tuple[list[str], dict[str, str]]:
-    """Return the names of the columns, and units by name, from brackets or the row of units."""
+    """Return the names of the columns, and units by name, from brackets or the row of units.
+
+    Args:
+        path: The file, for the error.
+        rows: The cells of each line.
+        layout: Where names and units stand.
+        lines: The lines of the file, whose comment may have the names.
+        has_units: Whether brackets after a name hold its unit.
+
+    Returns:
+        Names in the order of the columns, and units of those that have one.
+
+    Raises:
+        FileFormatError: All names are numbers.
+    """
     cells = rows[layout.names] if layout.names is not None else _names_in_comment(lines, rows)
     names: list[str] = []
     units: dict[str, str] = {}
@@ -386,8 +417,15 @@ def _fill_table(
 ) -> None:
     """Put columns into a table; note those that are refused, and join a date with its clock.
 
-    A name that stands twice is accepted if both columns hold the same. Raises `FileFormatError`
-    if they differ.
+    Args:
+        path: The file, for the error.
+        table: The table; its fields, units, clocks, and absent and unusable columns are set.
+        names: Names of the columns; one without a name is called by its number.
+        columns: Their values.
+        notes: Extended by columns that are refused, and by those that stand twice.
+
+    Raises:
+        FileFormatError: Two columns of one name hold different values.
     """
     table_columns: dict[str, Column] = {}
     for k, (name, column) in enumerate(zip(names, columns, strict=True), 1):

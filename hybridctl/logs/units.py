@@ -57,7 +57,18 @@ NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1, "min": 60 * 10**9}
 
 
 def si(name: str, unit: object) -> tuple[str, float]:
-    """The pair (SI unit, factor) of a unit; `g` is standard gravity, mass in grams is `gram`."""
+    """Return the SI unit of a unit, and the factor to it.
+
+    Args:
+        name: What the unit is of, for the error.
+        unit: One of `UNITS`: `g` is standard gravity, mass in grams is `gram`.
+
+    Returns:
+        The SI unit, and the number of these in one of `unit`.
+
+    Raises:
+        UnknownNameError: The unit is unknown.
+    """
     known: tuple[str, float] = UNITS[checks.member(name, unit, UNITS)]
     return known
 

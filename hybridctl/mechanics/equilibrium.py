@@ -11,6 +11,10 @@ inside their friction cones, joint limits, torque limits, and :math:`|q \ominus 
 each coordinate. W is the weight of the robot; :math:`\epsilon = 10^{-6}` makes the
 forces unique and moves q by some 1e-6 rad or m.
 
+Dry friction holds a joint with any force in its band. It is a force f of the search, so that the
+posture is the one nearest to q0 that friction and motors hold together. If the motors hold this
+posture alone, friction is zero, otherwise the least.
+
 It is sequential convex programming with a trust region (Nocedal and Wright, *Numerical
 Optimization*, 2006, 18.5: S-l1-QP). Equations and gaps are linearised with the exact derivatives of
 the dynamics, their violations are penalised by their absolute values, and cones and limits are kept
@@ -19,7 +23,7 @@ by each conic programme, which Clarabel solves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,6 +31,7 @@ from numpy.typing import ArrayLike
 from hybridctl.checks import Array, instance, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.coulomb.contact_states import OPEN, STICK
 from hybridctl.mechanics.static_problem import StaticMargins, StaticPoint, StaticProblem
 from hybridctl.mechanics.system import ContactSystem, PushedSystem
 from hybridctl.progress import Progress, Report, report_share
@@ -37,6 +42,11 @@ _MAX_VIOLATION = 1e-9
 Gaps of closed contacts count by their size, those of open contacts by their depth. Cones and limits
 do not count: they are constraints of each conic programme. Rounding of the terms is 1e-14; the
 programmes are solved to 1e-11 (`cones._TOLERANCE`)."""
+_SAME_POSTURE = 1e-4
+"""Largest change of a coordinate, rad or m, by which a posture may move to spare joint friction.
+
+Weights move it by less than that, see `static_problem`; one that friction must hold moves farther
+without it."""
 _FIRST_RADIUS, _LEAST_RADIUS = 0.5, 1e-9
 """Radius of the trust region in rad and m, at the start and where the search ends.
 
@@ -58,7 +68,9 @@ _MAX_PROGRAMMES = 100
 _STARTS, _START_SPREAD = 2, 0.3
 """Starts of a search: q0 and, if that fails, a random posture up to 0.3 rad or m beside it."""
 _MAX_PROGRAMMES_OF_CALL = 3 * _STARTS * 2 * _MAX_PROGRAMMES
-"""Three searches (near, with shared loads, anywhere), each from all starts in two descents."""
+"""Three searches (near, with shared loads, anywhere), each from all starts in two descents.
+
+Where joints rub, two more descents spare their friction."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,12 +80,13 @@ class Equilibrium:
     Attributes:
         state: The state (nx,): posture and zero velocity.
         input: Input (nu,) that holds it, N m or N.
-        normal: Normal forces (c,) of all contacts in N, zero where open. Redundant contacts share
-            loads as they do in a run from this state.
+        normal: Normal forces (c,) of all contacts in N, and of joint stops in N m or N, zero where
+            open. Redundant contacts share loads as they do in a run from this state.
         friction: Friction forces (c, 2) in N along the tangents of each surface.
         residual: Largest violation, at most 1e-9: of the equations of motion relative to the
             weight, of closed gaps in m, and of open gaps, by their depth in m.
         distance: Largest change of a coordinate from q0, rad or m.
+        joint_friction: Forces (j,) of the dry friction of joints along their velocities, N m or N.
     """
 
     state: Array
@@ -82,6 +95,7 @@ class Equilibrium:
     friction: Array
     residual: float
     distance: float
+    joint_friction: Array = field(default_factory=lambda: np.zeros(0))
 
     def __repr__(self) -> str:
         most = np.abs(self.input).max(initial=0.0)
@@ -110,15 +124,20 @@ def equilibrium(
     within the joint limits of the model. A joint whose two limits are equal, as URDF has it where
     none are written, has none. q0 itself may be outside limits and surfaces.
 
+    Joints with dry friction stick. Their friction is zero where motors and contacts hold the
+    posture without it; otherwise it is the least that holds it, within `share` of its limit. So a
+    limp joint stays where friction can hold it, and else at the nearest posture where it can.
+
     Args:
         system: Robot and contacts.
-        mode: Mode of each contact, such as ("stick", "open").
+        mode: Mode of each contact, such as ("stick", "open"); dry friction of joints may be left
+            out.
         q0: Posture (nq,) to stay near to.
         torque_weight: Weight r of squared inputs in 1/(N m)^2, against squared changes of
             coordinates in rad^2 and m^2.
         torque: Largest absolute input, N m or N.
         force: Smallest normal force of a closed contact, N.
-        share: Part of static friction that may be used, in (0, 1].
+        share: Part of static friction that may be used, in (0, 1], of contacts and of joints.
         reach: Largest change of a coordinate from q0 that counts as near, rad or m.
         progress: True prints lines on standard error, a function is called with the part of the
             allowed conic programmes that have been solved; most searches end early.
@@ -128,21 +147,18 @@ def equilibrium(
 
     Raises:
         UnknownNameError: If the system lacks the mode.
-        InputError: If the system is pushed by wrenches or has dry friction of joints, if a number
-            is out of range, if a contact of the mode slides, if q0 is no posture of the robot, or
-            if no equilibrium is found within `reach`. The last message has the distance of the
-            nearest one that was found, the loads by which redundant contacts miss the margins, or
-            what is left of the equations at the best posture.
+        InputError: If the system is pushed by wrenches, if a number is out of range, if a contact
+            or joint of the mode slides, if q0 is no posture of the robot, or if no equilibrium is
+            found within `reach`. The last message has the distance of the nearest one that was
+            found, the loads by which redundant contacts miss the margins, or what is left of the
+            equations at the best posture, and joints whose dry friction does not suffice.
     """
     if isinstance(system, PushedSystem):
         raise InputError("system must be without wrenches, got a pushed one: give `system.own`")
     instance("system", system, ContactSystem)
-    if system.dynamics.pressed:
-        name = system.contacts[system.dynamics.pressed[0]].name
-        raise InputError(
-            f"system must be without dry friction of joints, got {name!r}: at rest its forces are "
-            "not known; contact_system(..., joint_friction=False) gives postures that need none"
-        )
+    rubbing = len(system.dynamics.pressed)
+    resting = (OPEN,) * (len(system.contacts) - rubbing) + (STICK,) * rubbing
+    mode = system.complete_mode(mode, lambda: resting)
     system.mode(mode)  # refuses an unknown mode
     start = vector("q0", q0, system.robot.nq)
     system.robot.check("q0", start)
@@ -155,14 +171,12 @@ def equilibrium(
         number("reach", reach, above=0.0)
     problem = StaticProblem(system, mode, start, torque_weight, StaticMargins(torque, force, share))
     count = _ProgrammeCount(report_share(progress, "equilibrium"))
-    point, violation = _search(problem, reach, count)
-    if violation <= _MAX_VIOLATION and not problem.keeps_margins(point):
-        # Redundant contacts share loads in another way than this point does, and some then carry
-        # too little. So the search is repeated with loads that are shared so.
-        problem = problem.with_shared_loads()
-        point, violation = _search(problem, reach, count)
+    problem, point, violation = _search_with_margins(problem, reach, count)
     if violation <= _MAX_VIOLATION and problem.keeps_margins(point):
+        problem, point, violation = _relieve_joint_friction(problem, point, reach, count)
         return _equilibrium_at(problem, point, violation)
+    lacking = problem.joint_friction_excess(point)
+    lacking = f"; {lacking}" if lacking else ""
     limits = f"with torque={torque:g}, force={force:g}, share={share:g}"
     if reach != np.inf:
         # Only for the message: whether a larger reach would help.
@@ -172,6 +186,7 @@ def equilibrium(
                 f"no equilibrium was found within reach={reach:g} of q0 in mode {mode!r}, "
                 f"{limits}:\nthe nearest that was found is {problem.distance(far):.3g} away, at "
                 f"{problem.farthest_coordinate(far)}: start nearer to it, or give a larger reach"
+                f"{lacking}"
             )
     if violation <= _MAX_VIOLATION:  # the equations hold, but the shared loads miss the margins
         normal, _ = problem.shared_loads(point)
@@ -183,8 +198,48 @@ def equilibrium(
     raise InputError(
         f"no equilibrium was found near q0 in mode {mode!r}, {limits}:\n{violation:.3g} of the "
         "weight or m is left of its equations and gaps at the best posture, "
-        f"{problem.distance(point):.3g} away from q0"
+        f"{problem.distance(point):.3g} away from q0{lacking}"
     )
+
+
+def _search_with_margins(
+    problem: StaticProblem, reach: float, count: _ProgrammeCount
+) -> tuple[StaticProblem, StaticPoint, float]:
+    """Return the problem that was solved last, its best point, and the violation there.
+
+    Redundant contacts share loads in another way than the first point does. If some then carry too
+    little, the search is repeated with loads that are shared so.
+    """
+    point, violation = _search(problem, reach, count)
+    if violation <= _MAX_VIOLATION and not problem.keeps_margins(point):
+        problem = problem.with_shared_loads()
+        point, violation = _search(problem, reach, count)
+    return problem, point, violation
+
+
+def _relieve_joint_friction(
+    problem: StaticProblem, point: StaticPoint, reach: float, count: _ProgrammeCount
+) -> tuple[StaticProblem, StaticPoint, float]:
+    """Return a point of the same posture with the least dry friction of joints.
+
+    Args:
+        problem: The problem.
+        point: A point that solves it and keeps its margins.
+        reach: Largest change of a coordinate from q0, rad or m.
+        count: Counter of the conic programmes, which is increased.
+
+    Returns:
+        The problem, a point, and its violation.
+    """
+    if problem.joints_that_rub:
+        near = problem.prefer_motors(point)
+        for other, start in (near.without_joint_friction(point), (near, point)):
+            found = _descend(other, start, reach, count)
+            violation, moved = other.violation(found), problem.separation(point, found)
+            solved = violation <= _MAX_VIOLATION and other.keeps_margins(found)
+            if solved and moved <= _SAME_POSTURE:
+                return problem, found, violation
+    return problem, point, problem.violation(point)
 
 
 class _ProgrammeCount:
@@ -274,11 +329,13 @@ def _descend(
 def _equilibrium_at(problem: StaticProblem, point: StaticPoint, residual: float) -> Equilibrium:
     """Return the equilibrium at a point that solves the equations to `residual`."""
     normal, friction = problem.shared_loads(point)
+    touching = len(normal) - problem.joints_that_rub
     return Equilibrium(
         np.concatenate((point.q, np.zeros(problem.nv))),
         problem.inputs(point),
-        normal,
-        friction,
+        normal[:touching],
+        friction[:touching],
         residual,
         problem.distance(point),
+        friction[touching:, 0],
     )

@@ -14,6 +14,7 @@ the map V of velocities, for which at mirrored states :math:`V^T M V = M` and :m
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from scipy.linalg import block_diag
 from hybridctl.checks import Array, member, number, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contacts.contact import Contact
+from hybridctl.mechanics.contacts.joint_contacts import JointStop, Side
 from hybridctl.mechanics.coulomb.contact_states import SLIP_MINUS, SLIP_PLUS
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
@@ -45,12 +48,14 @@ _LEAST_DIAGONAL = 1e-9
 _OPPOSITE = {SLIP_PLUS: SLIP_MINUS, SLIP_MINUS: SLIP_PLUS, "slips+": "slips-", "slips-": "slips+"}
 _LEAVES = " leaves its piece"
 """End of the name of a guard at which a contact leaves its tread of `Stairs`."""
+_OTHER_SIDE: dict[Side, Side] = {"lower": "upper", "upper": "lower"}
 _COEFFICIENTS = (
     "friction",
     "static_friction",
     "restitution",
     "tangential_restitution",
     "restitution_threshold",
+    "load",
 )
 
 
@@ -73,7 +78,8 @@ def limb_symmetry(
         system: Robot and contacts.
         joints: Pairs of joints that are exchanged, each given once. Other joints stay: a floating
             or sagittal base, a waist.
-        contacts: Pairs of contacts that are exchanged, each given once.
+        contacts: Pairs of contacts in space that are exchanged, each given once. Stops and dry
+            friction of joints follow their joints.
         free: Joints of one degree of freedom along which motions may be moved, by the name of that
             direction, such as {"translation": "root_x"}.
         normal: Normal (3,) of the plane of symmetry, in world axes at the neutral configuration;
@@ -84,14 +90,13 @@ def limb_symmetry(
 
     Raises:
         UnknownNameError: If the system lacks a name.
-        InputError: If there are joint stops or joints with dry friction, if the normal is zero, if
-            a name is in several pairs, if joints or contacts of a pair are of different kinds, if
-            contacts of a pair have different coefficients, if one joint of a pair has a motor and
-            the other none, or if the robot is not symmetric within `tolerance`; the message has
-            the deviations.
+        InputError: If the mirror image of a joint with stops or dry friction has none, if the
+            normal is zero, if a name is in several pairs, if joints or contacts of a pair are of
+            different kinds, if contacts of a pair have different coefficients, if one joint of a
+            pair has a motor and the other none, or if the robot is not symmetric within
+            `tolerance`; the message has the deviations.
     """
     robot = system.robot
-    system.contacts_in_space("limb_symmetry")
     if robot.mimics:
         raise InputError(
             f"system: robot must have no joints that mimic others, got {sorted(robot.mimics)}"
@@ -101,10 +106,12 @@ def limb_symmetry(
     if not axis.any():
         raise InputError("normal must not be zero, got (0, 0, 0)")
     names = [contact.name for contact in system.contacts]
-    swapped = _pairs("contacts", contacts, names)
-    order = tuple(names.index(swapped.get(name, name)) for name in names)
+    in_space = [contact.name for contact in system.contacts if isinstance(contact, Contact)]
+    swapped = _pairs("contacts", contacts, in_space)
     partners = _pairs("joints", joints, robot.joint_names)
     mirror = _mirror(robot, partners, axis / np.linalg.norm(axis))
+    swapped |= _pair_contacts_of_joints(system, partners, mirror)
+    order = tuple(names.index(swapped.get(name, name)) for name in names)
     inputs = np.linalg.pinv(robot.actuation) @ mirror.velocities @ robot.actuation
     unmatched = robot.actuation @ inputs - mirror.velocities @ robot.actuation
     if np.abs(unmatched).max(initial=0.0) > _DIFFERENT:
@@ -125,6 +132,45 @@ def limb_symmetry(
         ways,
         block_diag(mirror.coordinates, mirror.velocities) if curved else None,
     )
+
+
+def _pair_contacts_of_joints(
+    system: ContactSystem, partners: Mapping[str, str], mirror: _Mirror
+) -> dict[str, str]:
+    """Return the partner of each stop and each dry friction of a joint, by name.
+
+    The lower stop of a joint is mirrored to the upper stop of its partner where the mirror reverses
+    the coordinate, also where the joint is its own partner.
+
+    Args:
+        system: Robot and contacts.
+        partners: Partner of each joint that is exchanged, in both directions.
+        mirror: The map of velocities has the signs.
+
+    Raises:
+        InputError: The partner of a joint with a stop or friction has none.
+    """
+    robot = system.robot
+    by_name = {contact.name: contact for contact in system.contacts}
+    found = {}
+    for name, contact in by_name.items():
+        if isinstance(contact, Contact):
+            continue
+        joint = partners.get(contact.joint, contact.joint)
+        if isinstance(contact, JointStop):
+            own, other = robot.velocities(contact.joint)[0], robot.velocities(joint)[0]
+            reverses = mirror.velocities[other, own] < 0.0
+            side = _OTHER_SIDE[contact.side] if reverses else contact.side
+            image = replace(contact, joint=joint, side=side).name
+        else:
+            image = replace(contact, joint=joint).name
+        if image not in by_name:
+            raise InputError(
+                f"joints: {contact.joint!r} has a contact {name!r}, so that its mirror image must "
+                f"have {image!r}, which the system does not have"
+            )
+        found[name] = image
+    return found
 
 
 class _Mirror(NamedTuple):
@@ -257,7 +303,8 @@ def _check(
                 signs[i] = float(np.sign(turn[0, 0])) if len(tangents) == 1 else 1.0
     for i, j in enumerate(order):
         for what in _COEFFICIENTS:
-            if getattr(contacts[i], what) != getattr(contacts[j], what):
+            # Contacts in space have no constant load.
+            if getattr(contacts[i], what, 0.0) != getattr(contacts[j], what, 0.0):
                 raise InputError(_unlike(system, i, j, what))
     if not max(errors.values()) <= tolerance:
         listed = ", ".join(f"{what} {error:.2g}" for what, error in errors.items())

@@ -23,7 +23,7 @@ import numpy as np
 from hybridctl.checks import Array, instance, number, sequence, vector
 from hybridctl.errors import InputError
 from hybridctl.hybrid.guards import GuardJacobian
-from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw
+from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
 from hybridctl.hybrid.mapped import Change, MappedPoint
 from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ResetBorder
 from hybridctl.hybrid.policy import History, Policy, next_change
@@ -192,15 +192,16 @@ class Pushing:
             [w.size if w.start - late <= t < w.end - late else 0.0 for w in self.wrenches]
         )
         if isinstance(law, HeldInput):
-            return HeldInput(np.concatenate((law.value, sizes)))
+            demand = None if law.demand is None else np.concatenate((law.demand, sizes))
+            return HeldInput(np.concatenate((law.value, sizes)), demand)
         if isinstance(law, DifferentiableLaw):
             none = np.zeros(len(sizes))
             return DifferentiableLaw(
-                partial(_beside, law.function, sizes),
+                _with_sizes(law.function, sizes),
                 partial(_above, law.jacobian, len(sizes)),
                 partial(_beside, law.rate, none),
             )
-        return partial(_beside, law, sizes)
+        return _with_sizes(law, sizes)
 
     def next_change(self, history: History) -> float:
         """The time when the policy wants to be asked again, or a wrench begins or ends, s."""
@@ -248,6 +249,30 @@ class _Driven(OtherTerms):
     def values(self, q: Array, v: Array, u: Array) -> TermValues:
         values = self.own.values(q, v, u[: self._nu])
         return values._replace(drive=values.drive + u[self._nu :])
+
+
+class _LimitedBeside(LimitedLaw):
+    """A limited law with the sizes (k,) of wrenches after its input, which have no limits."""
+
+    def __init__(self, law: LimitedLaw, sizes: Array) -> None:
+        self._law, self._sizes = law, sizes
+        free = np.full((2, len(sizes)), [[-np.inf], [np.inf]])
+        self.limits = None if law.limits is None else np.hstack([law.limits, free])
+
+    def __call__(self, t: float, x: Array) -> Array:
+        """The input (nu + k,)."""
+        return np.concatenate((self._law(t, x), self._sizes))
+
+    def demand(self, t: float, x: Array) -> Array:
+        """Return the input (nu + k,) before it is cut."""
+        return np.concatenate((self._law.demand(t, x), self._sizes))
+
+
+def _with_sizes(law: InputLaw, sizes: Array) -> InputLaw:
+    """Return a law with the sizes (k,) of wrenches after its input."""
+    if isinstance(law, LimitedLaw):
+        return _LimitedBeside(law, sizes)
+    return partial(_beside, law, sizes)
 
 
 def _beside(law: InputLaw, more: Array, t: float, x: Array) -> Array:

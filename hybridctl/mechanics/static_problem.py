@@ -14,6 +14,7 @@ from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.equations import friction_weights
 from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.contacts.joint_contacts import JointFriction, force_unit
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
@@ -25,6 +26,11 @@ _MAX_EXCESS = 1e-6
 about 1e-9 of the weight. The distance of 1e3 from that is a choice."""
 _FORCE_WEIGHT = 1e-6
 """Weight of squared contact forces, relative to the weight, against rad^2 and m^2."""
+_SPARED_FRICTION_WEIGHT, _SPARING_WEIGHT = 1e-5, 1e-8
+"""Weights of squared joint friction and of other loads in `prefer_motors`, relative to the weight.
+
+Their ratio is the part of what motors can hold that they leave to the friction of their joint. The
+posture moves by some 1e-5 (f / W)^2, below 1e-6 rad. A choice."""
 _LEAST_PENALTY = 1e2
 """Smallest first penalty of violations.
 
@@ -63,9 +69,11 @@ class StaticProblem:
     """The equations of rest of a mode and the limits of their solution.
 
     Unknowns (n = nv + nu + m) of each programme are d (nv), a step of the posture, and the inputs
-    (nu) and forces (m) per weight. Residuals (nv + k) are those of the equations per weight,
+    (nu) and forces (m) per weight. Dry friction of joints is among the forces; what presses it is
+    constant. Residuals (nv + k) are those of the equations per weight,
     :math:`(h - S u - J^T f) / W`, and the gaps of the k closed contacts in m. Instances do not
-    change: `stay_near` and `with_shared_loads` return others.
+    change: `stay_near`, `with_shared_loads`, `prefer_motors` and `without_joint_friction` return
+    others.
 
     Args:
         system: Robot and contacts.
@@ -101,6 +109,9 @@ class StaticProblem:
         self._closed = list(self._phase.closed)
         self._open = [i for i in range(len(modes)) if i not in self._phase.closed]
         self._held = self._phase.held_rows
+        self._pressed = self._phase.pressed.tolist()
+        self._joint_friction = [t for j in self._pressed for t in self._phase.cones[j][1]]
+        self._has_joint_friction = True
         coefficients = margins.share * self._phase.friction.static
         cones = zip(self._phase.cones, coefficients.tolist(), strict=True)
         self._cones = [Cone(normal, tangents, mu) for (normal, tangents), mu in cones]
@@ -130,6 +141,59 @@ class StaticProblem:
         other = copy(self)
         other._shares_loads = True
         return other
+
+    @property
+    def joints_that_rub(self) -> int:
+        """Number of joints with dry friction."""
+        return len(self._pressed)
+
+    def separation(self, point: StaticPoint, other: StaticPoint) -> float:
+        """Return the largest difference of a coordinate between two points, rad or m."""
+        return float(np.abs(self._robot.difference(point.q, other.q)).max())
+
+    def without_joint_friction(self, point: StaticPoint) -> tuple[StaticProblem, StaticPoint]:
+        """Return the same problem and a point, with dry friction of joints that exerts no force.
+
+        Args:
+            point: A point of this problem.
+        """
+        other, forces = copy(self), point.forces.copy()
+        other._has_joint_friction, forces[self._joint_friction] = False, 0.0
+        return other, point._replace(forces=forces)
+
+    def prefer_motors(self, point: StaticPoint) -> StaticProblem:
+        """Return the problem to stay near a point with little dry friction of joints.
+
+        Args:
+            point: The point whose posture replaces q0 in the objective.
+        """
+        other = self.stay_near(point)
+        first = self.nv + self._robot.nu
+        rows = [first + t for t in self._joint_friction]
+        other._load_weights[self.nv :] = _SPARING_WEIGHT
+        other._load_weights[rows] = _SPARED_FRICTION_WEIGHT
+        return other
+
+    def joint_friction_excess(self, point: StaticPoint) -> str:
+        """Return which joints need more dry friction at a point than they have, "" if none does.
+
+        Args:
+            point: The best point of a search, where friction takes what it can.
+        """
+        residual, _, _ = self._residuals(point)
+        found = []
+        for j, t in zip(self._pressed, self._joint_friction, strict=True):
+            contact = self._system.contacts[self._closed[j]]
+            assert isinstance(contact, JointFriction)
+            v = self._robot.velocities(contact.joint)[0]
+            needed = self._weight * abs(float(point.forces[t] + residual[v]))
+            limit = self._margins.share * contact.load
+            if needed > limit + _MAX_EXCESS * self._weight:
+                unit = force_unit(contact)
+                found.append(
+                    f"{contact.name!r} would have to be {needed:.4g} of {limit:.4g} {unit}"
+                )
+        return ", ".join(found)
 
     def start(self, change: Array) -> StaticPoint:
         """Return a point without loads from which a descent may begin.
@@ -326,7 +390,18 @@ class StaticProblem:
             shares = self._sharing_rows(point, jacobian) @ unit[nv + nu :]
             rows += [shares, -shares]
             offsets.append(np.zeros(2 * len(shares)))
-        normals = [nv + nu + cone.normal for cone in self._cones]
+        pressed = [nv + nu + j for j in self._pressed]
+        if pressed:
+            loads = self._phase.loads[self._pressed] / self._weight
+            rows += [unit[pressed], -unit[pressed]]
+            offsets += [-loads, loads]
+        if not self._has_joint_friction:
+            idle = unit[[nv + nu + t for t in self._joint_friction]]
+            rows += [idle, -idle]
+            offsets.append(np.zeros(2 * len(idle)))
+        normals = [
+            nv + nu + cone.normal for j, cone in enumerate(self._cones) if j not in self._pressed
+        ]
         rows.append(unit[normals])
         offsets.append(np.full(len(normals), -force / self._weight))
         return np.concatenate(rows), np.concatenate(offsets)
@@ -338,7 +413,11 @@ class StaticProblem:
         `equations.friction_weights`). For these f / w is orthogonal to the null space of J^T. The
         weights w are those of the distribution with equal weights at this point.
         """
-        idle = null_space(jacobian[self._held].T)
+        count = len(self._held)
+        free = np.delete(np.arange(count), self._pressed)  # constant forces are not shared
+        among = null_space(jacobian[self._held[free]].T)
+        idle = np.zeros((count, among.shape[1]))
+        idle[free] = among
         even = point.forces - idle @ (idle.T @ point.forces)
         return np.asarray((idle / friction_weights(self._phase, even)[:, None]).T)
 
@@ -379,8 +458,9 @@ class StaticProblem:
         """
         normal, friction = self.shared_loads(point)
         closed, slack = self._closed, _MAX_EXCESS * self._weight
+        pushing = np.delete(normal[closed], self._pressed)
         used, static = np.linalg.norm(friction, axis=1)[closed], self._phase.friction.static
-        pushes = bool((normal[closed] >= self._margins.force - slack).all())
+        pushes = bool((pushing >= self._margins.force - slack).all())
         return pushes and bool(
             (used <= self._margins.share * static * normal[closed] + slack).all()
         )

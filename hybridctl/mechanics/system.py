@@ -221,6 +221,11 @@ class ContactSystem(HybridSystem):
         report = describe_excesses(self.robot.limits.values(), x[: self.robot.nq])
         return (JointLimitWarning(f"x0: {report}"),) if report else ()
 
+    def greatest_inputs(self, key: ModeKey) -> Array | None:
+        """Return the limits (nu,) of the robot's motors, N m or N; None where none has one."""
+        effort = self.robot.effort
+        return effort if np.isfinite(effort).any() else None
+
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> Modes:
         """The mode in which the state x (nx,) flows on under the input u (nu,), zero for None.
 
@@ -357,6 +362,11 @@ class PushedSystem(ContactSystem):
         """Names of the forces of the motors, and of the wrenches."""
         return (*self.own.input_labels(key), *(wrench.label for wrench in self.wrenches))
 
+    def greatest_inputs(self, key: ModeKey) -> Array | None:
+        """Return the limits of the motors; wrenches have none."""
+        own = self.own.greatest_inputs(key)
+        return None if own is None else np.append(own, np.full(len(self.wrenches), np.inf))
+
     def acting(self, policy: Policy | InputLaw | None) -> Policy:
         """The policy with the wrenches beside it."""
         if isinstance(policy, Pushing):
@@ -410,7 +420,7 @@ def contact_system(
     names of the joints that stop to the restitution of each. Joints with dry friction
     (`Robot.friction`) stick and slip unless `joint_friction` is False; `simulate` then also takes
     initial modes without theirs, and the mode has the output "joint_friction" (j,), the torque in
-    N m or force in N on each such joint. Modes with contacts of joints are not compiled.
+    N m or force in N on each such joint.
 
     Gives a `FixedRootWarning` for a robot with feet whose root link has mass, and was fixed to the
     world because `Robot.from_urdf` was given no `root`.

@@ -34,7 +34,7 @@ from hybridctl.hybrid.system import as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.constrained.equations import impact_problem
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.joint_contacts import AnyContact
+from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointStops, gap_unit
 from hybridctl.mechanics.coulomb import follow
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.impacts.impact import mode_by_velocity
@@ -64,6 +64,8 @@ def time_stepping(
     policy: Policy | InputLaw | None = None,
     *,
     step: float = 1e-3,
+    joint_stops: JointStops = False,
+    joint_friction: bool = True,
     progress: Callable[[float], None] | None = None,
 ) -> HybridTrajectory:
     """Simulate a robot with contacts from x0 over t_span (s) by Moreau-Jean time stepping.
@@ -72,22 +74,42 @@ def time_stepping(
     named as there; velocities jump at the beginning of a step in which a contact closes. Only
     the kinetic coefficient of friction is used. Impulses obey the law of each step to 1e-9 of its
     velocities; those of redundant contacts are the smallest, and where velocities may differ too
-    the states of the step before go on. `progress` is called with the time reached.
+    the states of the step before go on.
 
-    Raises `InputError` for bad arguments, `GuardViolatedError` if x0 penetrates by more than
-    1e-6 m, `IntegrationError` for a state that is not finite, `NoContactSolutionError` where
-    no impulses obey the law, as is possible with restitution, and `RiserError` for a contact that
-    runs into a riser of its `Stairs`.
+    Args:
+        robot: The robot.
+        contacts: Its contacts in space; may be empty where there are contacts of joints.
+        x0: Initial state (q, v), (nq + nv,).
+        t_span: Start and end, s.
+        policy: Gives the input (nu,), N m or N; zero if None.
+        step: Length of a step, s.
+        joint_stops: Which joints stop at their limits, as for `contact_system`: True for stops
+            without restitution, the restitution of all, or that of each joint by name.
+        joint_friction: Whether joints have their dry friction.
+        progress: Called with the time reached, s.
+
+    Returns:
+        The run.
+
+    Raises:
+        InputError: An argument is bad, or joint_stops asks for stops of a joint without limits.
+        UnknownNameError: A name in joint_stops is no joint.
+        GuardViolatedError: x0 penetrates by more than 1e-6 m or rad.
+        IntegrationError: A state is not finite.
+        NoContactSolutionError: No impulses obey the law, as is possible with restitution.
+        RiserError: A contact runs into a riser of its `Stairs`.
     """
     start, end = interval("t_span", t_span)
-    system = contact_system(robot, contacts)
+    system = contact_system(robot, contacts, joint_stops=joint_stops, joint_friction=joint_friction)
     state = vector("x0", x0, system.space.nx)
     system.space.check("x0", state)
     number("step", step, above=0.0)
     gaps = system.dynamics.gaps(state[: robot.nq])
     if gaps.min() < -PENETRATION:
-        name = system.contacts[int(gaps.argmin())].name
-        raise GuardViolatedError(f"x0 penetrates at contact {name!r}: gap {gaps.min():.3g} m")
+        deepest = system.contacts[int(gaps.argmin())]
+        raise GuardViolatedError(
+            f"x0 penetrates at contact {deepest.name!r}: gap {gaps.min():.3g} {gap_unit(deepest)}"
+        )
     times = np.linspace(start, end, max(round((end - start) / step), 1) + 1).tolist()
     return _SteppedRun(system, as_policy(policy, system)).run(times, state, progress)
 

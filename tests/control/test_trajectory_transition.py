@@ -22,7 +22,7 @@ HALF = 0.5 * PERIOD
 SLIDER = """<link name="{name}"><inertial><mass value="{mass}"/><inertia ixx="1" iyy="1" izz="1"
   ixy="0" ixz="0" iyz="0"/></inertial></link><joint name="{joint}" type="prismatic">
   <parent link="{parent}"/><child link="{name}"/><axis xyz="0 0 1"/>
-  <limit lower="-9" upper="9" effort="1" velocity="1"/></joint>"""
+  <limit lower="-9" upper="9" effort="0" velocity="1"/></joint>"""
 
 
 def sliders(*parts):

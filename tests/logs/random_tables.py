@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,14 +27,24 @@ class Truth:
     story: dict = field(default_factory=dict)
 
 
-def write_random_table(path, seed):
-    """Write a table; return its truth.
+class Style(NamedTuple):
+    """How a table is written."""
 
-    `may_be_refused` is set for tables that can be read in two ways, as those with unquoted
-    decimal commas between commas.
-    """
-    rng = np.random.default_rng(seed)
-    pick = lambda options: options[rng.integers(len(options))]  # noqa: E731
+    delimiter: str
+    mark: str
+    encoding: str
+    clock: str
+    where: str
+    count: int
+    digits: int
+    quotes_all: bool
+    marks: tuple
+    names: list
+    units: list
+
+
+def _draw_style(rng, pick):
+    """Return a random style."""
     delimiter, mark = pick([",", ";", "\t", " ", "|"]), pick([".", ","])
     encoding = pick(["utf-8", "utf-8-sig", "utf-16", "latin-1", "utf-16-le"])
     clock = pick(["s", "ms", "ns", "iso", "iso space", "date and time", "unix", "dt", "%time"])
@@ -54,6 +65,22 @@ def write_random_table(path, seed):
     units = [pick(list(UNIT_FACTORS)) for _ in names]
     if where == "none":
         units = [""] * width
+    return Style(
+        delimiter, mark, encoding, clock, where, count, digits, quotes_all, marks, names, units
+    )
+
+
+def write_random_table(path, seed):
+    """Write a table; return its truth.
+
+    `may_be_refused` is set for tables that can be read in two ways, as those with unquoted
+    decimal commas between commas.
+    """
+    rng = np.random.default_rng(seed)
+    pick = lambda options: options[rng.integers(len(options))]  # noqa: E731
+    style = _draw_style(rng, pick)
+    delimiter, mark, encoding, clock, where, count, digits, quotes_all, marks, names, units = style
+    width = len(names)
     steps = rng.integers(5, 20, count) if clock != "dt" else np.full(count, 10)
     stamps_ms = np.concatenate([[0], np.cumsum(steps[1:])])
     values = np.round(rng.normal(size=(count, width)) * 10.0 ** rng.integers(-1, 5, width), digits)
@@ -81,28 +108,10 @@ def write_random_table(path, seed):
         for j in range(width):
             text = f"{values[k, j]:.{digits}f}"
             table[k].append(pick(marks) if is_missing[k, j] else cell(text, is_decimal=True))
-    heads = [*time_names, *names]
-    all_units = [time_unit] * len(time_names) + units
-    order = rng.permutation(len(heads))
-    shown = [
-        f"{n} [{u}]" if where == "brackets" and u and clock != "%time" else n
-        for n, u in zip(heads, all_units, strict=True)
-    ]
-    lines = [] if delimiter == " " and rng.random() < 0.5 else list(pick(PREAMBLES))
-    lines.append(line([cell(shown[k]) for k in order]))
-    if where == "row":
-        lines.append(line([cell(all_units[k] or "-") for k in order]))
-    damage = pick(["none"] * 7 + ["cell", "short row", "two names"])
-    first = len(lines)
-    lines += [line([row[k] for k in order]) for row in table]
-    row = first + int(rng.integers(1, count))
-    if damage == "cell":
-        table[row - first][-1] = "1.2.3"
-        lines[row] = line([table[row - first][k] for k in order])
-    elif damage == "short row":
-        lines[row] = line([table[row - first][k] for k in order[:-1]])
-    elif damage == "two names" and width > 1:
-        lines = [text.replace(names[-1], names[0]) for text in lines[:first]] + lines[first:]
+    units_shown = [time_unit] * len(time_names) + units
+    lines, damage = _compose_lines(
+        style, rng, pick, [*time_names, *names], units_shown, table, cell, line
+    )
     end = pick(["\n", "\r\n"])
     path.write_bytes((end.join(lines) + end).encode(encoding))
     known = (where == "brackets" and clock != "%time") or where == "row"
@@ -125,6 +134,44 @@ def write_random_table(path, seed):
     ambiguous = unquoted_commas or (mark == "," and digits == 3) or damage != "none"
     story["damage"] = damage
     return Truth(times, columns, ambiguous, story)
+
+
+def _compose_lines(style, rng, pick, heads, all_units, table, cell, line):
+    """Return the lines of a table, and how it is damaged.
+
+    Args:
+        style: Style of the table.
+        rng: Random generator.
+        pick: Draws one of several options.
+        heads: Names of the columns, those of time first.
+        all_units: Units of the columns.
+        table: Cells of the rows of data.
+        cell: Returns a text as a cell, quoted if need be.
+        line: Joins cells to a line.
+    """
+    delimiter, clock, where, names = style.delimiter, style.clock, style.where, style.names
+    count, width = style.count, len(style.names)
+    order = rng.permutation(len(heads))
+    shown = [
+        f"{n} [{u}]" if where == "brackets" and u and clock != "%time" else n
+        for n, u in zip(heads, all_units, strict=True)
+    ]
+    lines = [] if delimiter == " " and rng.random() < 0.5 else list(pick(PREAMBLES))
+    lines.append(line([cell(shown[k]) for k in order]))
+    if where == "row":
+        lines.append(line([cell(all_units[k] or "-") for k in order]))
+    damage = pick(["none"] * 7 + ["cell", "short row", "two names"])
+    first = len(lines)
+    lines += [line([row[k] for k in order]) for row in table]
+    row = first + int(rng.integers(1, count))
+    if damage == "cell":
+        table[row - first][-1] = "1.2.3"
+        lines[row] = line([table[row - first][k] for k in order])
+    elif damage == "short row":
+        lines[row] = line([table[row - first][k] for k in order[:-1]])
+    elif damage == "two names" and width > 1:
+        lines = [text.replace(names[-1], names[0]) for text in lines[:first]] + lines[first:]
+    return lines, damage
 
 
 def _write_stamps(clock, stamps_ms, pick):

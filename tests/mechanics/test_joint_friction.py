@@ -20,7 +20,6 @@ from hybridctl.mechanics import (
     Robot,
     Wrench,
     contact_system,
-    equilibrium,
     time_stepping,
 )
 
@@ -484,8 +483,6 @@ def test_what_does_not_take_joints_says_so():
     system = contact_system(slider(), [wall])
     with pytest.raises(InputError, match=r"relaxation takes no contacts of joints.*'x friction'"):
         hc.relax(system, 1e-3)
-    with pytest.raises(InputError, match=r"dry friction of joints, got 'x friction'"):
-        equilibrium(system, ("open", "stick"), np.zeros(1))
     with pytest.raises(InputError, match=r"a plan takes no contacts of joints"):
         Task(system, [Phase(("open", "stick"), (), (0.5, 1.0))])
     with pytest.raises(InputError, match=r"a friction cone filter takes no contacts of joints"):

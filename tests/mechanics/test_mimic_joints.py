@@ -268,6 +268,45 @@ def test_a_slide_may_mimic_a_hinge():
 
 
 @pytest.mark.parametrize(
+    "kinds", [("continuous", "continuous"), ("continuous", "revolute"), ("revolute", "continuous")]
+)
+def test_continuous_joints_are_coupled_by_their_angle(kinds):
+    """A gear of -2.5: 0.1 (1 + 2.5^2) kg m^2, and the follower counts the turns of the driver."""
+    text = hand(
+        '<mimic joint="left" multiplier="-2.5" offset="0.3"/>', left=kinds[0], right=kinds[1]
+    )
+    robot = Robot.from_urdf(text)
+    assert (robot.nq, robot.nv, robot.nu) == (1, 1, 1)
+    turned = np.array([7.0])  # more than a turn
+    np.testing.assert_allclose(robot.all_coordinates(turned), [7.0, -2.5 * 7.0 + 0.3], rtol=1e-15)
+    np.testing.assert_allclose(robot.mass_matrix(turned), [[0.1 * (1.0 + 2.5**2)]], rtol=1e-14)
+    assert (robot.limits["left"].lower == -np.inf) == (kinds[0] == "continuous")
+    assert robot.effort.tolist() == [9.0]
+    moved = hc.simulate(
+        contact_system(robot, [Contact("c", "l", Plane((0, 0, -9), (0, 0, 1)))]),
+        None,
+        [0.0, 8.0],
+        (0.0, 2.0),
+    )
+    np.testing.assert_allclose(moved.final_state, [16.0, 8.0], rtol=1e-9)  # nothing brakes it
+
+
+def test_joints_on_a_unit_circle_are_not_coupled():
+    model = Robot.from_urdf(hand("", left="continuous")).model
+    with pytest.raises(InputError, match="'left' must have one coordinate"):
+        Robot(model, mimics={"right": Mimic("left")})
+
+
+def test_coordinates_of_all_joints_are_refused_by_the_names_of_those_that_mimic():
+    robot = Robot.from_urdf(hand())
+    for call in (robot.mass_matrix, robot.inverse_mass, lambda q: robot.poses(q, [1])):
+        with pytest.raises(InputError, match=r"q must have 1 entries .*, got 2: .* \(right\)"):
+            call(np.zeros(2))
+    with pytest.raises(InputError, match=r"v must have 1 entries .*, got 2: .* velocity"):
+        robot.bias(np.zeros(1), np.zeros(2))
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         (hand('<mimic joint="thumb"/>'), "'right' that mimics joint 'thumb', which does not exist"),
@@ -286,8 +325,6 @@ def test_a_mimic_that_is_not_read_is_refused(text, said):
     ("text", "said"),
     [
         (hand('<mimic joint="right"/>'), r"'right' must not mimic itself, got \['right'\]"),
-        (hand('<mimic joint="left"/>', left="continuous"), "'left' must have one coordinate"),
-        (hand('<mimic joint="left"/>', right="continuous"), "'right' must have one coordinate"),
         (hand('<mimic joint="left"/>', left="floating"), "'left' must have one degree of freedom"),
     ],
 )

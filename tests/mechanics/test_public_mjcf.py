@@ -72,7 +72,7 @@ def largest_difference(path, model, rng):
         mujoco.mj_fullM(model, data, mass)
         force = data.qfrc_bias - data.qfrc_passive
         q_all = _configuration(model, robot.model, data.qpos)
-        q, own = robot._own(q_all), independent(robot, model)
+        q, own = robot._reduce_q(q_all), independent(robot, model)
         turns = turns_to_bodies(model, data.qpos)
         v = turns @ data.qvel
         turning = np.zeros(model.nv)  # of the frame in which the velocity is: -w x v

@@ -10,7 +10,8 @@ from hybridctl.robots import ball, block, cube, rrr_door
 
 import hybridctl as hc
 from hybridctl.errors import GuardViolatedError, InputError, NoContactSolutionError
-from hybridctl.mechanics import Contact, Plane, Robot, time_stepping
+from hybridctl.mechanics import Contact, Plane, Robot, contact_system, time_stepping
+from mechanics.test_joint_stops import ACROBOT, PENDULUM
 
 G = 9.81
 SIZES = 1e-3 * 0.5 ** np.arange(3)
@@ -188,3 +189,59 @@ def test_a_law_without_a_solution_is_named():
     assert time_stepping(robot, [right], x0, span).final_state[1] == pytest.approx(-0.5e-3)
     with pytest.raises(NoContactSolutionError, match=r"'right', 'left'.* t = 0 s: .* penetrating"):
         time_stepping(robot, [right, left], x0, span)
+
+
+def test_pendulum_comes_to_rest_at_its_stop():
+    """A motor of 50 N m presses it there: each step the stop takes h times that less the weight.
+
+    It ends within one step of the stop, at most h v deep: 8 rad/s and 50 N m over 0.26 kg m^2 let
+    it arrive with less than 11 rad/s.
+    """
+    step = 1e-3
+    push = {"policy": lambda t, x: np.array([50.0]), "step": step, "joint_stops": True}
+    run = time_stepping(Robot.from_urdf(PENDULUM), [], [0.4, 8.0], (0.0, 0.2), **push)
+    assert run.final_mode == ("open", "closed")
+    assert [event.guards for event in run.events] == [("j upper stop closes",)]
+    angle, rate = run.final_state
+    assert abs(angle - 0.5) < 11.0 * step
+    assert abs(rate) < 1e-9  # of velocities of some 10 rad/s, the law is solved to 1e-9 of these
+    # Arrival with w^2 = w0^2 + 2 (50 * 0.1 + m g l (cos 0.5 - cos 0.4)) / I
+    arrival = np.sqrt(64.0 + 2.0 * (5.0 + 9.81 * 0.5 * (np.cos(0.5) - np.cos(0.4))) / 0.26)
+    assert run.events[0].impulses[1] == pytest.approx(0.26 * arrival, rel=50.0 * step)
+
+
+def test_pendulum_bounces_off_its_stop():
+    """Without gravity and input it leaves with half of the speed: e acts at the first step."""
+    robot = Robot.from_urdf(PENDULUM, gravity=(0.0, 0.0, 0.0))
+    run = time_stepping(robot, [], [0.0, 2.0], (0.0, 0.5), joint_stops={"j": 0.5})
+    assert run.final_state[1] == pytest.approx(-1.0, abs=1e-9)
+    assert run.final_state[0] == pytest.approx(0.5 - 0.25, abs=4e-3)  # the event is one step off
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stops", [{"elbow": 0.3}, {"elbow": 0.0}])
+def test_stops_agree_with_events_to_first_order_in_the_step(stops):
+    """With dry friction in the shoulder besides."""
+    robot, x0, end = Robot.from_urdf(ACROBOT, friction={"shoulder": 0.4}), [1.5, 0.2, 0, 1.0], 0.5
+    system = contact_system(robot, [], joint_stops=stops)
+    exact = hc.simulate(system, None, x0, (0.0, end), rtol=1e-10, atol=1e-11, on_zeno="rest")
+    assert any("elbow upper stop closes" in event.guards for event in exact.events)
+    errors = []
+    for size in (4e-3, 2e-3, 1e-3):
+        found = []
+        for near in NEAR:
+            step = end / round(end / (near * size))
+            run = time_stepping(robot, [], x0, (0.0, end), step=step, joint_stops=stops)
+            found.append(np.abs(run.final_state - exact.final_state).max())
+        errors.append(max(found))
+    slope = np.polyfit(np.log([4.0, 2.0, 1.0]), np.log(errors), 1)[0]
+    assert 0.75 < slope < 1.4, f"errors {errors}"
+    assert errors[-1] < 0.05
+
+
+def test_stops_of_time_stepping_are_checked():
+    robot = Robot.from_urdf(PENDULUM)
+    with pytest.raises(GuardViolatedError, match=r"'j upper stop': gap -0\.1 rad"):
+        time_stepping(robot, [], [0.6, 0.0], (0.0, 0.1), joint_stops=True)
+    with pytest.raises(InputError, match="joint_stops"):
+        time_stepping(robot, [], [0.0, 0.0], (0.0, 0.1), joint_stops=2.0)

@@ -175,7 +175,7 @@ def test_what_is_not_part_of_the_motion_does_not_stop_it():
 
 def test_messages_of_urdfdom_are_in_the_error(monkeypatch, capfd):
     """The checks leave nothing to urdfdom; here it is given something else."""
-    monkeypatch.setattr(reading, "text_for_model", lambda _: "<robot name='r'/>")
+    monkeypatch.setattr(reading, "text_for_model", lambda *_: "<robot name='r'/>")
     with pytest.raises(FileFormatError, match="description: No link elements found") as caught:
         Robot.from_urdf(pole())
     assert ".cpp" not in str(caught.value)
@@ -208,7 +208,7 @@ def test_without_an_error_stream_files_are_read(monkeypatch, capfd):
     with monkeypatch.context() as patch:
         patch.setattr(os, "dup", closed)
         assert Robot.from_urdf(pole()).mass == 2.0
-        patch.setattr(reading, "text_for_model", lambda _: "<robot name='r'/>")
+        patch.setattr(reading, "text_for_model", lambda *_: "<robot name='r'/>")
         for _ in range(2):  # the second finds the lock open
             with pytest.raises(FileFormatError, match=r"description: .* valid URDF model"):
                 Robot.from_urdf(pole())
@@ -242,7 +242,7 @@ def test_a_model_that_differs_from_the_file_is_refused(monkeypatch):
         monkeypatch.setattr(
             reading,
             "text_for_model",
-            lambda d, old=old, new=new: whole(d).replace(" />", "/>").replace(old, new),
+            lambda d, _, old=old, new=new: whole(d).replace(" />", "/>").replace(old, new),
         )
         with pytest.raises(FileFormatError, match=said):
             Robot.from_urdf(text)

@@ -297,7 +297,10 @@ def test_static_friction_that_only_just_holds_is_refused(side):
     assert hc.jump_derivative(other, event).state.shape == (4, 4)
 
 
-def test_a_border_that_moves_and_is_pushed():
+_OVERFLOW_START = np.array([0.5, 0.5 * np.exp(-0.15)])  # the event is at 0.5 s, where y = t
+
+
+def overflowing_system():
     """A reset of its own: y+ = y + 0.7 max(y - t + u, 0) where s falls to 0, with y' = 0.3 y + u.
 
     After it y' = -y; at the event y = t and u = 0.
@@ -335,8 +338,12 @@ def test_a_border_that_moves_and_is_pushed():
         lambda t, x, u: x[0] + 0.2 * u[0],
         lambda t, x, u: GuardJacobian(np.array(0.0), row(1.0, 0.0), row(0.2)),
     )
-    system = hc.HybridSystem(modes, [hc.Transition("before", guard, reset, "after")])
-    x0 = row(0.5, 0.5 * np.exp(-0.15))
+    return hc.HybridSystem(modes, [hc.Transition("before", guard, reset, "after")])
+
+
+def test_a_border_that_moves_and_is_pushed():
+    """Perturbations by state and input on both sides of the border, against differences."""
+    system, x0 = overflowing_system(), _OVERFLOW_START
 
     def push(t):
         return np.array([np.sin(3.0 * (t - 0.5))])
@@ -364,12 +371,16 @@ def test_a_border_that_moves_and_is_pushed():
             sides.add(lin.jumps[0].order(lin.arcs[0].end @ dx, [du]))
     assert sides == {(0, 1), (1, 0)}
 
-    gain = row(0.4, -0.3)
+
+def test_a_border_that_moves_under_feedback():
+    """Perturbations of the closed loop, against differences."""
+    system, x0 = overflowing_system(), _OVERFLOW_START
+    gain = np.array([0.4, -0.3])
     grown = lambda t: x0[1] * np.exp(0.3 * t)  # noqa: E731
     law = DifferentiableLaw(
-        lambda t, x: row(gain @ (x - row(0.5 - t, grown(t)))),
+        lambda t, x: np.array([gain @ (x - np.array([0.5 - t, grown(t)]))]),
         lambda t, x: gain[None],
-        lambda t, x: row(gain @ row(1.0, -0.3 * grown(t))),
+        lambda t, x: np.array([gain @ np.array([1.0, -0.3 * grown(t)])]),
     )
     nominal = hc.simulate(system, "before", x0, (0.0, 1.0), law, **TIGHT)
     fed_back = hc.linearize(system, nominal, policy=law, **TIGHT)

@@ -94,7 +94,7 @@ class HybridMpc:
         self._state, self._input = (
             array(f"weights[{i}]", weights[i], (n, n)).diagonal() for i, n in enumerate((nx, nu))
         )
-        limits = input_limits(np.full(nu, task.torque), nu)
+        limits = input_limits(task.greatest_inputs, nu)
         assert limits is not None
         self._limits = limits
         self._rise = None if rise is None else vector("rise", rise, nx)

@@ -35,6 +35,7 @@ def check_guess(task: Task, guess: Guess) -> Guess:
     nx = task.system.space.nx
 
     def guess_state(k: int, share: float) -> Array:
+        """Return the state (nx,) that is guessed at a fraction `share` of phase k."""
         return vector(f"guess({k}, {share:.3g}), a state of phase {k},", guess(k, share), nx)
 
     return guess_state

@@ -253,12 +253,17 @@ def length_unit(robot: Robot, joint: str) -> str:
 
 
 def torque_limits(task: Task, u: Expression, share: float = 1.0) -> list[Limited]:
-    """Limits of all inputs, without any where the task has none. share: of the limits."""
-    if not np.isfinite(task.torque):
-        return []
-    most = share * task.torque
-    limits = [Limit(f"input {i}", "N m", -most, most) for i in range(u.numel())]
-    return [(u[i], limit) for i, limit in enumerate(limits)]
+    """Return the limits of the inputs that have one.
+
+    Args:
+        task: The task, with its `greatest_inputs`.
+        u: The inputs (nu,).
+        share: Part of the limits that may be used.
+    """
+    most = enumerate((share * task.greatest_inputs).tolist())
+    return [
+        (u[i], Limit(f"input {i}", "N m", -size, size)) for i, size in most if np.isfinite(size)
+    ]
 
 
 def opening_contacts(task: Task, k: int) -> list[int]:

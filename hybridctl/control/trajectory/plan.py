@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebder, chebval
+from numpy.typing import ArrayLike
 
 from hybridctl.checks import Array
 from hybridctl.control.gains import GainCurve
@@ -23,7 +24,7 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.model import ModeModel
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.series import FRACTIONS
-from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.constrained.phase import contact_modes
@@ -102,11 +103,12 @@ class PlanTracking:
 
     @staticmethod
     def along(
-        plan: HybridTrajectory, curves: Sequence[InputCurve], torque: float = np.inf
+        plan: HybridTrajectory, curves: Sequence[InputCurve], torque: ArrayLike = np.inf
     ) -> PlanTracking:
         """The LQR of each arc by itself: 0.1 rad or m off is worth the largest planned input.
 
-        So is 1 rad/s or m/s. curves: the inputs. torque: the greatest absolute input, N m.
+        So is 1 rad/s or m/s. curves: the inputs. torque: the greatest absolute input, N m or N, one
+        number or (nu,).
         """
         system, past = plan.known_system, _PAST * (plan.end - plan.start)
         nu = plan.arcs[0].inputs.shape[2]
@@ -114,7 +116,8 @@ class PlanTracking:
         off = np.repeat([_OFF, 10.0 * _OFF], plan.arcs[0].space.ndx // 2)
         weights = np.diag(off**-2.0), np.eye(nu) / (largest or 1.0) ** 2
         gains = tuple(_gains(system.mode(arc.mode), arc, *weights) for arc in plan.arcs)
-        limits = input_limits(np.full(nu, torque), nu) if np.isfinite(torque) else None
+        largest_inputs = np.full(nu, torque)
+        limits = input_limits(largest_inputs, nu) if np.isfinite(largest_inputs).any() else None
         arcs = continued(plan, curves, after=past)
         return PlanTracking(arcs, gains, limits)
 
@@ -178,7 +181,8 @@ class MotionPlan:
         """How well a simulation follows the plan under the policy that `making` makes."""
         course = _Course(self.task, self.curves)
         try:
-            run = self._run(making(), course, options)
+            with computed_starts():  # limits of inputs hold at points of collocation, not between
+                run = self._run(making(), course, options)
         except (SimulationError, ValueError) as error:
             return Closing(None, np.inf, f"the simulation fails: {error}")
         if lost := course.lost():
@@ -199,8 +203,8 @@ class MotionPlan:
         return Feedforwards(self.curves, tuple(phase.mode for phase in self.task.phases))
 
     def tracking(self) -> PlanTracking:
-        """The policy that tracks the plan, inside the torque of the task."""
-        return PlanTracking.along(self.motion, self.curves, self.task.torque)
+        """The policy that tracks the plan, inside the limits of inputs of the task."""
+        return PlanTracking.along(self.motion, self.curves, self.task.greatest_inputs)
 
     def _run(self, policy: Policy, course: _Course, options: dict[str, float]) -> HybridTrajectory:
         """The run until the last event or the end, or to where it leaves the plan."""

@@ -81,7 +81,7 @@ def optimise_over_spread(
             input_covariance=input_covariance,
             rule=optimum.feedforward,
             spread=spread,
-            limits=np.full(task.system.robot.nu, task.torque),
+            limits=task.greatest_inputs,
         )
         needed = spread * np.array(extension.deviations)
         if (needed <= covered).all():

@@ -13,6 +13,7 @@ from hybridctl.checks import (
     Array,
     array,
     count,
+    floats,
     function,
     instance,
     interval,
@@ -148,10 +149,11 @@ class Task:
 
     start: the state (nx,) in which it begins; None leaves it free. symmetry: the end, after the
     reset of the last event, is to be the start, up to this. joint_limits, rate_limits: least and
-    greatest coordinate and velocity of joints of one degree of freedom, by name. torque: the
-    greatest absolute input, N m. degree: of the inputs, polynomials in time on each phase; they go
-    on smoothly beyond its ends. running_cost: an expression L(x, u) whose integral is added to
-    final_cost, an expression like the value of a `Condition`.
+    greatest coordinate and velocity of joints of one degree of freedom, by name. torque:
+    greatest absolute input, N m or N, of all motors or of each (nu,); by default the limits of the
+    robot's motors (`Robot.effort`), inf for none. degree: of the inputs, polynomials in time on
+    each phase; they go on smoothly beyond its ends. running_cost: an expression L(x, u) whose
+    integral is added to final_cost, an expression like the value of a `Condition`.
 
     Contacts with restitution rebound where they hit, so that they are open in the next phase;
     approach is to be faster than their threshold.
@@ -176,7 +178,7 @@ class Task:
     margins: Margins = field(default_factory=Margins)
     joint_limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     rate_limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    torque: float = np.inf
+    torque: ArrayLike | None = None
     degree: int = 7
     running_cost: Callable[[Expression, Expression], Expression] = squared_input
     final_cost: Callable[[Expression, Expression, Expression], Expression] | None = None
@@ -209,8 +211,7 @@ class Task:
                     raise InputError(
                         f"{what}[{name!r}] must be (least, greatest), got {quoted(limits)}"
                     )
-        if self.torque != np.inf:
-            number("torque", self.torque, above=0.0)
+        self._check_torque()
         if self.start is not None:
             array("start", self.start, (self.system.space.nx,))
         if self.symmetry is not None:
@@ -226,6 +227,25 @@ class Task:
         number("widen", self.widen, at_least=0.0)
         if self.transition is not None:
             self._check_transition(instance("transition", self.transition, TransitionWeight))
+
+    def _check_torque(self) -> None:
+        given, nu = self.torque, self.system.robot.nu
+        if given is None:
+            return
+        if not isinstance(given, Sequence | np.ndarray):
+            if given != np.inf:
+                number("torque", given, above=0.0)
+        elif not (np.shape(given) == (nu,) and (floats(given) > 0.0).all()):
+            raise InputError(
+                f"torque must be positive, one number or one for each of {nu} motors, got "
+                f"{quoted(given)}"
+            )
+
+    @property
+    def greatest_inputs(self) -> Array:
+        """Greatest absolute input (nu,) of each motor, N m or N, infinite for none."""
+        robot = self.system.robot
+        return np.full(robot.nu, robot.effort if self.torque is None else self.torque)
 
     def _check_transition(self, wanted: TransitionWeight) -> None:
         space = self.system.space

@@ -183,7 +183,7 @@ def _holding(task: Task, field: Any, x: Array) -> Array:
     free, by_input = field(rest, np.zeros(robot.nu)), slope(np.zeros(robot.nu))
     push, fall = (np.array(part)[robot.nq :] for part in (by_input, free))
     found = -np.linalg.lstsq(push, fall, rcond=1e-6)[0].ravel()
-    return np.asarray(np.clip(found, -task.torque, task.torque))
+    return np.asarray(np.clip(found, -task.greatest_inputs, task.greatest_inputs))
 
 
 def point_places(phase: Phase) -> Array:
@@ -443,7 +443,7 @@ def _last_rate(v: PhaseVariables) -> Expression:
 def _coordinates(task: Task) -> list[tuple[str, str]]:
     """Names and units of the entries of the state."""
     robot = task.system.robot
-    names = robot.joint_names
+    names = [name for name in robot.joint_names if name not in robot.mimics]
     if not robot.nq == robot.nv == len(names):
         return [(f"entry {i} of the state", "") for i in range(task.system.space.nx)]
     units = [length_unit(robot, name) for name in names]

@@ -26,6 +26,7 @@ from scipy.sparse.csgraph import connected_components
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts.contact import Contact, ContactPlace
+from hybridctl.mechanics.contacts.joint_contacts import JointPlace
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface, Stairs
 from hybridctl.mechanics.contacts.surfaces import Plane, TangentFrames, grouped, plane_of_motion
 from hybridctl.mechanics.multibody.bodies import BodyKinematics
@@ -411,6 +412,10 @@ class ContactSet:
         for places, part in parts:
             result[places] = part
         return result
+
+    def joint_places(self) -> tuple[JointPlace, ...]:
+        """Return the constants of contacts of joints: none, as all contacts are in space."""
+        return ()
 
     def places(self) -> tuple[ContactPlace, ...]:
         """The constants of all contacts, from which their motion follows."""

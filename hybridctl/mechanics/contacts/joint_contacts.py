@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from hybridctl.checks import mapping, number, quoted
+from hybridctl.checks import Array, mapping, number, quoted
 from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts.contact import Contact
 
@@ -18,8 +18,21 @@ Side = Literal["lower", "upper"]
 JointStops: TypeAlias = bool | float | Mapping[str, float]
 
 
+class _OnJoint:
+    """What stops and dry friction have in common: a joint, and no rebound along tangents."""
+
+    joint: str
+    tangential_restitution = 0.0
+    restitution_threshold = 0.0
+
+    @property
+    def frame(self) -> str:
+        """Name of the joint, for tables of contacts."""
+        return self.joint
+
+
 @dataclass(frozen=True)
-class JointStop:
+class JointStop(_OnJoint):
     """A unilateral contact that stops a joint of one degree of freedom at a position limit.
 
     Its gap is the distance of the joint's coordinate from the limit, positive between the limits,
@@ -40,8 +53,6 @@ class JointStop:
     restitution: float = 0.0
     friction = 0.0
     static_friction = 0.0
-    tangential_restitution = 0.0
-    restitution_threshold = 0.0
     rough = False
     load = 0.0
 
@@ -51,18 +62,13 @@ class JointStop:
         return f"{self.joint} {self.side} stop"
 
     @property
-    def frame(self) -> str:
-        """Frame of the joint."""
-        return self.joint
-
-    @property
     def sign(self) -> float:
         """Derivative of the gap by the coordinate: 1 at a lower limit, -1 at an upper one."""
         return 1.0 if self.side == "lower" else -1.0
 
 
 @dataclass(frozen=True)
-class JointFriction:
+class JointFriction(_OnJoint):
     """The dry friction of a joint with one velocity, which may turn without end.
 
     The joint sticks while the torque that holds it is at most `load`; it slips against that
@@ -82,8 +88,6 @@ class JointFriction:
     restitution = 0.0
     friction = 1.0
     static_friction = 1.0
-    tangential_restitution = 0.0
-    restitution_threshold = 0.0
     rough = True
 
     @property
@@ -91,14 +95,32 @@ class JointFriction:
         """Name of the contact, such as "elbow friction"."""
         return f"{self.joint} friction"
 
-    @property
-    def frame(self) -> str:
-        """Frame of the joint."""
-        return self.joint
-
 
 JointContact: TypeAlias = JointStop | JointFriction
 AnyContact: TypeAlias = Contact | JointContact
+
+
+class JointPlace(NamedTuple):
+    """The constants of a contact of a joint, from which its rows follow; see `joint_rows`.
+
+    Attributes:
+        coordinate: Index in q of the coordinate of a stopped joint; 0 for dry friction.
+        velocity: Index in v of the velocity of the joint.
+        sign: Derivative of the gap by the coordinate, 1 or -1; 0 for dry friction.
+        limit: Position of the stop (), rad or m; 0 for dry friction.
+        load: Largest torque or force of dry friction (), N m or N; 0 for a stop.
+    """
+
+    coordinate: int
+    velocity: int
+    sign: float
+    limit: Array
+    load: Array
+
+    @property
+    def rubs(self) -> bool:
+        """Whether this is dry friction, which has a tangent row, otherwise it is a stop."""
+        return self.sign == 0.0
 
 
 def gap_unit(contact: AnyContact) -> str:

@@ -13,10 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from hybridctl.checks import Array, Indices
-from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts.contact import Contact, ContactPlace
 from hybridctl.mechanics.contacts.geometry import ContactSet, PointsOnPlanes, moved_trees
-from hybridctl.mechanics.contacts.joint_contacts import JointContact, JointFriction, JointStop
+from hybridctl.mechanics.contacts.joint_contacts import (
+    JointContact,
+    JointFriction,
+    JointPlace,
+    JointStop,
+)
 from hybridctl.mechanics.multibody.robot import Robot
 
 
@@ -35,7 +39,8 @@ class JointContactSet(ContactSet):
         self._robot, self.in_space = robot, ContactSet(robot, contacts)
         own, count = self.in_space, len(contacts)
         self._first, self._count = count, count + len(joints)
-        self._frames_of = [robot.frame(contact.joint).joint for contact in joints]
+        # By name among joints: a link may have the name of a joint, and some models have no frames.
+        self._frames_of = [robot.joint_names.index(contact.joint) + 1 for contact in joints]
         rubbing = [k for k, c in enumerate(joints) if isinstance(c, JointFriction)]
         tangents = len(own.owner) - count
         ends = [count + k for k in rubbing]
@@ -148,10 +153,22 @@ class JointContactSet(ContactSet):
         return self.with_joint_rows(self.in_space.jacobian(q))
 
     def places(self) -> tuple[ContactPlace, ...]:
-        """Raise `InputError`: contacts of joints have no place in space."""
-        raise InputError(
-            "joint stops and dry friction of joints have no generated expressions: make the system "
-            "with joint_stops=False and joint_friction=False where expressions are needed"
+        """Return the constants of the contacts in space; those of joints have `joint_places`."""
+        return self.in_space.places()
+
+    def joint_places(self) -> tuple[JointPlace, ...]:
+        """Return the constants of the contacts of joints, which follow the others."""
+        k = self._first
+        return tuple(
+            JointPlace(int(q), int(v), float(sign), np.array(limit), np.array(load))
+            for q, v, sign, limit, load in zip(
+                self._coordinates,
+                self.pressed_velocities[k:],
+                self._signs,
+                self._limits,
+                self.loads[k:],
+                strict=True,
+            )
         )
 
     def on_ground(self) -> PointsOnPlanes | None:

@@ -83,8 +83,8 @@ class ContactDynamics:
 
     on_several: what becomes of an impact after which several velocities obey the law: see `impact`.
 
-    joints: contacts of joints (see `joint_contacts`), which follow the others. Modes with these are
-    not compiled; at least one contact of either kind is needed.
+    joints: contacts of joints (see `joint_contacts`), which follow the others; at least one contact
+    of either kind is needed.
 
     Raises what `checked_contacts` raises.
     """
@@ -454,7 +454,10 @@ def _closed_rows(phase: ContactPhase, values: TermValues, stabilization: float) 
 def _chosen(choice: str, robot: Robot, rows: ContactSet) -> Terms:
     """The terms asked for; "auto" generates those of small robots, and what sweeps are slow at."""
     if isinstance(rows, JointContactSet):
-        return JointTerms(_chosen(choice, robot, rows.in_space), rows)
+        own = _chosen(choice, robot, rows.in_space)
+        if isinstance(own, GeneratedTerms):
+            return GeneratedTerms(robot, rows, native=own.native)
+        return JointTerms(own, rows)
     # Sweeps are over all joints, as if none would mimic.
     ground = rows.on_ground() if robot.nv > 1 and not robot.mimics else None
     by_sweeps = ground is not None and robot.nv > _COMPILED

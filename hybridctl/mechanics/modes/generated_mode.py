@@ -20,7 +20,6 @@ from hybridctl.checks import Array
 from hybridctl.compiled import Compiled, held, kept, key_of, transposed
 from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, PointProperty, Slopes
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
-from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.modes.contact_mode import ContactMode, ContactPoint
 from hybridctl.mechanics.modes.mode_expressions import (
     ModeEquations,
@@ -158,8 +157,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
     @cached_property
     def _equations(self) -> ModeEquations:
         d = self.dynamics
-        contacts = [c for c in d.contacts if isinstance(c, Contact)]  # all are: joints have none
-        return ModeEquations.of(d.robot, d.all, contacts, self.modes, d.stabilization)
+        return ModeEquations.of(d.robot, d.all, d.contacts, self.modes, d.stabilization)
 
     @cached_property
     def _expressions(self) -> tuple[ModeField, Expression]:

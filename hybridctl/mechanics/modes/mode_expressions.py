@@ -6,6 +6,7 @@ For sums of few terms and without a branch, so that a whole integrator step can 
 
 with multipliers m of the normals of closed contacts and the tangents of sticking ones, C = these
 rows of J, and E the forces on all rows that come with m: friction of sliding contacts besides.
+Dry friction of a joint that slips is a known force beside these: its load does not depend on m.
 Where the rows C are redundant, loads are shared as in `equations`. Which of them are is looked for
 at a few configurations, once; `sound` says whether that holds at a state.
 """
@@ -27,6 +28,7 @@ from hybridctl.mechanics.constrained.phase import ClosedRows
 from hybridctl.mechanics.constrained.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.joint_contacts import AnyContact
 from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.linear.least_norm import RANK
 from hybridctl.mechanics.multibody.expressions import Expression
@@ -86,7 +88,7 @@ class ModeEquations(NamedTuple):
     def of(
         robot: Robot,
         members: ContactSet,
-        contacts: Sequence[Contact],
+        contacts: Sequence[AnyContact],
         modes: Modes,
         stabilization: float,
     ) -> ModeEquations:
@@ -96,7 +98,7 @@ class ModeEquations(NamedTuple):
         """
         constants = Constants.of(robot, members, _friction_of(contacts))
         tangents = members.tangents
-        part = PhaseExpressions(tangents, constants.friction, modes)
+        part = PhaseExpressions(tangents, constants.friction, modes, constants.loads)
         independent = _independent_rows(robot, members, part)
         return ModeEquations(
             constants, tangents, tuple(map(str, modes)), stabilization, independent
@@ -105,7 +107,8 @@ class ModeEquations(NamedTuple):
     @property
     def part(self) -> PhaseExpressions:
         """The rows that the mode holds."""
-        return PhaseExpressions(self.tangents, self.constants.friction, self.modes)
+        c = self.constants
+        return PhaseExpressions(self.tangents, c.friction, self.modes, c.loads)
 
     def key(self, *parts: Any) -> str:
         """A name under which to keep what is made from these, but for numbers, and from `parts`."""
@@ -131,9 +134,10 @@ def field_of(equations: ModeEquations) -> ModeField:
     q, v = x[: c.nq], x[c.nq :]
     bodies, drive, jacobian, rows = c.terms(q, v, u)
     by_mass, _ = cholesky(bodies.mass())
-    free = by_mass(drive)
-    if part.closed:
-        target = _target(rows, len(c.places), equations.stabilization)[part.rows]
+    known = part.known_forces()
+    free = by_mass(drive + jacobian.T @ known)
+    if part.rows:
+        target = _target(rows, c.contact_count, equations.stabilization)[part.rows]
         mix = part.mix(rows.rates)
         response = by_mass(jacobian.T @ mix)
         held = jacobian[part.rows, :]
@@ -141,14 +145,14 @@ def field_of(equations: ModeEquations) -> ModeField:
         independent = equations.independent
         m, margin = _multipliers(part, delassus, wanted, independent)
         ratio = ca.SX(1.0)
-        if part.slides.any():
+        if part.slides_freely:
             ratio = _response_ratio(delassus, held @ by_mass(held.T), independent.rows)
-        acceleration, forces = free + response @ m, mix @ m
+        acceleration, forces = free + response @ m, mix @ m + known
         redundant = len(independent.rows) < len(part.rows)
         cones = part.cones(forces) if redundant else []
         sound = ca.mmin(ca.vertcat(margin - _LEAST_PIVOT, *part.speeds(rows), *cones))
     else:
-        acceleration, forces, margin = free, ca.SX.zeros(c.rows, 1), ca.SX(1.0)
+        acceleration, forces, margin = free, known, ca.SX(1.0)
         sound = margin
         ratio = ca.SX(1.0)
     field = ca.vertcat(bodies.rate @ v, acceleration)
@@ -173,7 +177,7 @@ def _target(rows: RowExpressions, count: int, s: float) -> Expression:
     return -rows.accelerations - 2.0 * s * rows.rates - s * s * gaps
 
 
-def _friction_of(contacts: Sequence[Contact]) -> Array:
+def _friction_of(contacts: Sequence[AnyContact]) -> Array:
     """Kinetic and static coefficients (c, 2)."""
     pairs = [(contact.friction, contact.static_friction) for contact in contacts]
     return np.array(pairs, dtype=np.float64).reshape(-1, 2)
@@ -182,31 +186,73 @@ def _friction_of(contacts: Sequence[Contact]) -> Array:
 class PhaseExpressions(ClosedRows):
     """The rows of all contacts that a mode holds, and the forces that come with them.
 
-    friction (c, 2): kinetic and static coefficients. rows: of those held, among all.
+    Contacts that are pressed by a constant load, as dry friction of joints is, have a known normal
+    force: their normal rows are not held. Row i of all is the normal of contact i.
+
+    Args:
+        tangents: For each of all c contacts its rows among all rows.
+        friction: Kinetic and static coefficients (c, 2).
+        modes: Modes of all contacts.
+        loads: What presses each contact, (1, 1) in N or N m; a structural zero for none.
+
+    Attributes:
+        rows: Held rows, counted among all: normals of closed contacts that are not pressed, then
+            tangents of sticking ones.
+        solid: Closed contacts that are not pressed.
+        slides_freely: Whether a solid contact slides, which makes the equations unsymmetric.
+        rubs: Whether a solid contact slides with friction.
     """
 
     def __init__(
-        self, tangents: Sequence[Indices], friction: Array | Expression, modes: Modes
+        self,
+        tangents: Sequence[Indices],
+        friction: Array | Expression,
+        modes: Modes,
+        loads: Sequence[Expression],
     ) -> None:
         super().__init__(tangents, modes)
         self._friction, self._tangents = ca.SX(friction), [rows.tolist() for rows in tangents]
-        self.rows = self.held_rows.tolist()
-        self.rubs = any(
-            mode in SLIPS and not self._friction[i, 0].is_zero() for i, mode in enumerate(modes)
-        )
+        self._loads = loads
+        self.pressed = [i for i in self.closed if not loads[i].is_zero()]
+        self.solid = [i for i in self.closed if i not in self.pressed]
+        self.rows = [row for row in self.held_rows.tolist() if row not in self.pressed]
+        sliding = [i for i in self.solid if modes[i] in SLIPS]
+        self.slides_freely = bool(sliding)
+        self.rubs = any(not self._friction[i, 0].is_zero() for i in sliding)
         self._size = len(modes) + sum(map(len, tangents))
 
     @staticmethod
     def of(members: ContactSet, contacts: Sequence[Contact], modes: Modes) -> PhaseExpressions:
-        """The rows of the contacts of a set, with their own coefficients."""
-        return PhaseExpressions(members.tangents, _friction_of(contacts), modes)
+        """Return the rows of contacts in space, with their own coefficients."""
+        none = [ca.SX(0.0)] * len(contacts)
+        return PhaseExpressions(members.tangents, _friction_of(contacts), modes, none)
+
+    def known_forces(self) -> Expression:
+        """Return the forces (r, 1) on all rows that do not depend on multipliers.
+
+        They are loads of pressed contacts, and friction of those that slip, -mu N sign(v).
+        """
+        forces = ca.SX.zeros(self._size, 1)
+        for i in self.pressed:
+            forces[i] = self._loads[i]
+            if self.modes[i] in SLIPS:
+                limit = self._friction[i, 0] * self._loads[i]
+                forces[self._tangents[i]] = -SLIPS[self.modes[i]] * limit
+        return forces
+
+    def normal_forces(self, multipliers: Expression) -> Expression:
+        """Return the normal forces (k, 1) of the closed contacts, loads among them."""
+        solid = iter(ca.vertsplit(multipliers)[: len(self.solid)])
+        return ca.vertcat(
+            *(self._loads[i] if i in self.pressed else next(solid) for i in self.closed)
+        )
 
     def mix(self, rates: Expression) -> Expression:
         """The matrix E (r, m) of forces along all rows by multipliers."""
         mix = ca.SX.zeros(self._size, len(self.rows))
         for k, row in enumerate(self.rows):
             mix[row, k] = 1.0
-        for k, i in enumerate(self.closed):
+        for k, i in enumerate(self.solid):
             if self.modes[i] not in SLIPS:
                 continue
             sign, tangents = SLIPS[self.modes[i]], self._tangents[i]
@@ -243,11 +289,12 @@ class PhaseExpressions(ClosedRows):
     def _cone(self, i: int, forces: Expression) -> list[Expression]:
         tangents, normal = self._tangents[i], forces[i]
         limit = self._friction[i, 1] * normal
+        pushes = [] if i in self.pressed else [normal]  # a load never opens
         if self.modes[i] != STICK:
-            return [normal]
+            return pushes
         if len(tangents) == 1:
-            return [normal, limit + forces[tangents[0]], limit - forces[tangents[0]]]
-        return [normal, limit - _length(forces[tangents])]
+            return [*pushes, limit + forces[tangents[0]], limit - forces[tangents[0]]]
+        return [*pushes, limit - _length(forces[tangents])]
 
 
 def _length(vector: Expression) -> Expression:
@@ -290,14 +337,14 @@ def _independent_rows(robot: Robot, members: ContactSet, part: PhaseExpressions)
     if len(part.rows) <= 1:
         return _Independent([0] * len(part.rows), [0] * len(part.rows))
     samples = []
-    for x in _looks(robot, members, part.places):
+    for x in _looks(robot, members, part.solid):
         q, v = np.split(x, [robot.nq])
         jacobian = members.jacobian(q)
         mix = np.array(ca.evalf(part.mix(ca.SX(jacobian @ v))))
         samples.append(
             jacobian[part.rows] @ np.linalg.solve(robot.mass_matrix(q), jacobian.T @ mix)
         )
-    return _independent(samples, not part.slides.any())
+    return _independent(samples, not part.slides_freely)
 
 
 def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
@@ -310,7 +357,7 @@ def _looks(robot: Robot, members: ContactSet, closed: list[int]) -> list[Array]:
         others.append(np.concatenate((q, v)))
         for _ in range(_NEWTON):
             gaps = members.gaps(q)[closed]
-            if np.abs(gaps).max() < _SAMPLED_ON_SURFACE:
+            if np.abs(gaps).max(initial=0.0) < _SAMPLED_ON_SURFACE:
                 found.append(np.concatenate((q, v)))
                 break
             back = np.linalg.pinv(members.jacobian(q)[closed], RANK)
@@ -327,14 +374,14 @@ def _multipliers(
     N^T N and K W K^T, which are no worse conditioned than the choice of the block. Numbers take
     `LeastNorm` instead, whose pivots are chosen anew at each point: expressions have no branches.
     """
-    divide = gauss if part.slides.any() else cholesky
+    divide = gauss if part.slides_freely else cholesky
     rows, columns = independent.rows, independent.columns
     if len(rows) == g.shape[0]:
         by_all, pivots = divide(g)
         return by_all(wanted), _spread(pivots)
     by_block, pivots = divide(g[rows, columns])
     right = by_block(g[rows, :])
-    left = gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides.any() else right.T
+    left = gauss(g[rows, columns].T)[0](g[:, columns].T).T if part.slides_freely else right.T
     coordinates = by_block(cholesky(left.T @ left)[0](left.T @ wanted))
     missed = ca.norm_fro(g - g[:, columns] @ right) / ca.norm_fro(g)
     margin = ca.if_else(missed > RANK, -missed, _spread(pivots))
@@ -344,18 +391,19 @@ def _multipliers(
         return weighted.T @ cholesky(weighted @ right.T)[0](coordinates)
 
     even = of_least_norm(ca.DM.ones(g.shape[0], 1))
+    if part.pressed and part.rubs:
+        return even, ca.SX(0.0)  # left to the dynamics: loads of sliding contacts are not tested
     if not len(part.tied):
         return even, margin
-    loaded = ca.sumsqr(even[: len(part.closed)]) > 0.0
-    return of_least_norm(_friction_weights(part, even)), ca.if_else(loaded, margin, 0.0)
+    normal = part.normal_forces(even)
+    loaded = ca.sumsqr(normal) > 0.0
+    return of_least_norm(_friction_weights(part, normal)), ca.if_else(loaded, margin, 0.0)
 
 
-def _friction_weights(part: PhaseExpressions, even: Expression) -> Expression:
-    """The `equations.friction_weights` of multipliers of equal weights."""
-    count = len(part.closed)
-    normal = even[:count]
+def _friction_weights(part: PhaseExpressions, normal: Expression) -> Expression:
+    """Return the `equations.friction_weights` (m, 1) for normal forces (k, 1) of equal weights."""
     load = phase.load_weights(normal, LEAST_WEIGHT * _length(normal), _softplus)
-    return ca.vertcat(ca.DM.ones(count, 1), load[part.tied.tolist(), 0])
+    return ca.vertcat(ca.DM.ones(len(part.solid), 1), load[part.tied.tolist(), 0])
 
 
 def _softplus(x: Expression) -> Expression:

@@ -64,12 +64,12 @@ class BodyMotion(NamedTuple):
 class Bodies:
     """The bodies of a robot at the configuration q (nq, 1), an expression.
 
-    local: poses in the parents; world: poses in the world, which is behind the last (index -1);
-    rate (nq, nv): T(q) of dq/dt = T v.
+    q: the configuration; local: poses in the parents; world: poses in the world, which is behind
+    the last (index -1); rate (nq, nv): T(q) of dq/dt = T v.
     """
 
     def __init__(self, tree: Tree, q: Expression) -> None:
-        self.tree = tree
+        self.tree, self.q = tree, q
         self.nv: int = tree.armature.shape[0]
         self.local: list[FramePose] = []
         self.world: list[FramePose] = [WORLD]

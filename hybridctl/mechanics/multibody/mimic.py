@@ -57,7 +57,7 @@ class Mimic:
         return f"{self.multiplier:.6g} {self.joint}{offset}"
 
 
-def mimics_of(element: ElementTree.Element) -> dict[str, Mimic]:
+def read_mimics(element: ElementTree.Element) -> dict[str, Mimic]:
     """Return the joints with `<mimic>` of a URDF, by name, except for fixed ones.
 
     Args:
@@ -109,7 +109,8 @@ def follow_chains(mimics: Mapping[str, Mimic], joints: JointIndices) -> dict[str
 
     Raises:
         UnknownNameError: A name is no joint.
-        InputError: A joint follows itself, or does not have one coordinate, as a continuous joint.
+        InputError: A joint follows itself, or does not have one coordinate, as a joint on a unit
+            circle.
     """
     found = {}
     for name, mimic in mimics.items():
@@ -153,7 +154,9 @@ class Coupling:
     velocity_map: Array
 
     @staticmethod
-    def of(mimics: Mapping[str, Mimic], joints: JointIndices, nq: int, nv: int) -> Coupling:
+    def couple_joints(
+        mimics: Mapping[str, Mimic], joints: JointIndices, nq: int, nv: int
+    ) -> Coupling:
         """Return the coupling of a tree.
 
         Args:
@@ -183,12 +186,37 @@ class Coupling:
         )
 
     def expand(self, q: Array) -> Array:
-        """Return the coordinates A q + b (nq_all,) of all joints."""
+        """Return the coordinates A q + b (nq_all,) of all joints.
+
+        Args:
+            q: Independent coordinates (nq,).
+
+        Raises:
+            InputError: q has another size, such as the number of coordinates of all joints.
+        """
+        if len(q) != len(self.q_own):
+            raise self._size_error("q", "coordinate", len(q), len(self.q_own))
         return np.asarray(self.coordinate_map @ q + self.offsets)
 
     def expand_velocity(self, v: Array) -> Array:
-        """Return the velocities S v of all joints, (nv_all,) or (nv_all, k)."""
+        """Return the velocities S v of all joints, (nv_all,) or (nv_all, k).
+
+        Args:
+            v: Independent velocities (nv,), or (nv, k).
+
+        Raises:
+            InputError: v has another number of rows, such as that of velocities of all joints.
+        """
+        if len(v) != len(self.v_own):
+            raise self._size_error("v", "velocity", len(v), len(self.v_own))
         return np.asarray(self.velocity_map @ v)
+
+    def _size_error(self, name: str, what: str, given: int, right: int) -> InputError:
+        """Return the error for a vector of the wrong size, which names the joints that mimic."""
+        return InputError(
+            f"{name} must have {right} entries for this robot, got {given}: joints that mimic "
+            f"others have no {what} of their own ({', '.join(self.mimics)})"
+        )
 
     def reduce_columns(self, columns: Array) -> Array:
         """Return columns (..., nv_all) of all joints, such as a Jacobian, times S: (..., nv)."""
@@ -299,4 +327,4 @@ def find_coupling(
         "joints that mimic others have no coordinate or motor of their own: %s",
         ", ".join(f"{name} = {mimic.describe()}" for name, mimic in ends.items()),
     )
-    return Coupling.of(ends, joints, nq, nv)
+    return Coupling.couple_joints(ends, joints, nq, nv)

@@ -45,7 +45,7 @@ from hybridctl.mechanics.multibody.limits import (
     warn_of_posture,
 )
 from hybridctl.mechanics.multibody.links import CollisionModel
-from hybridctl.mechanics.multibody.mimic import Mimic, find_coupling, mimics_of
+from hybridctl.mechanics.multibody.mimic import Mimic, find_coupling, read_mimics
 from hybridctl.mechanics.multibody.mjcf import read_mjcf
 from hybridctl.mechanics.multibody.passive import Passive, Rotor, armature, joint_indices
 from hybridctl.mechanics.multibody.sweeps import (
@@ -84,7 +84,8 @@ class Robot:
     `contact_system` is made with `joint_stops`. `friction` (nv,) is the dry friction of joints in
     N m or N: a set-valued force, which `contact_system` adds and the methods below leave out.
     `effort` (nu,) has the limits of the motors, N m or N, inf where the file gives none; a URDF
-    effort of 0 is none. Policies that take `limits` have these by default.
+    effort of 0 is none. Policies that take `limits` and plans have these by default; runs that
+    need more give an `EffortLimitWarning`.
     Joints among `mimics` have no coordinate, velocity, limit or motor of their own, and their
     springs, dampers, dry friction and rotors act on the joint that they follow; chains are followed
     to the end.
@@ -200,7 +201,7 @@ class Robot:
             rotors=rotors,
             friction=friction,
             gravity=gravity,
-            mimics=mimics_of(document.root),
+            mimics=read_mimics(document.root),
         )
         # At a configuration without symmetry: matrices that are singular elsewhere are left alone.
         q = robot.integrate(robot.neutral(), np.sin(np.arange(1.0, robot.nv + 1.0)))
@@ -269,7 +270,7 @@ class Robot:
             gravity=read.model.gravity.linear if gravity is None else gravity,
             mimics=read.mimics,
         )
-        robot.keyframes = {name: robot._own(q) for name, q in read.keyframes.items()}
+        robot.keyframes = {name: robot._reduce_q(q) for name, q in read.keyframes.items()}
         robot.collision = read.collision
         return robot
 
@@ -367,7 +368,7 @@ class Robot:
 
     def neutral(self) -> Array:
         """The neutral configuration (nq,)."""
-        return self._own(np.array(pin.neutral(self._model)))
+        return self._reduce_q(np.array(pin.neutral(self._model)))
 
     def posture(self, joints: Mapping[str, float]) -> Array:
         """Return the neutral configuration (nq,) with some joints at given positions.
@@ -397,17 +398,18 @@ class Robot:
 
     def integrate(self, q: Array, dq: Array) -> Array:
         """The configuration reached from q along dq (nv,)."""
-        q_all, dq_all = self._all(q), self.all_velocities(dq)
-        return self._own(np.array(pin.integrate(self._model, q_all, dq_all)))
+        q_all, dq_all = self._expand_q(q), self.all_velocities(dq)
+        return self._reduce_q(np.array(pin.integrate(self._model, q_all, dq_all)))
 
     def difference(self, q0: Array, q1: Array) -> Array:
         """The perturbation (nv,) that leads from q0 to q1."""
-        change = np.array(pin.difference(self._model, self._all(q0), self._all(q1)))
+        change = np.array(pin.difference(self._model, self._expand_q(q0), self._expand_q(q1)))
         return change if self._coupling is None else np.asarray(change[self._coupling.v_own])
 
     def difference_jacobians(self, q0: Array, q1: Array) -> tuple[Array, Array]:
         """Derivatives (nv, nv) of difference(q0, q1) by perturbations of q0, and of q1."""
-        first, second = map(np.array, pin.dDifference(self._model, self._all(q0), self._all(q1)))
+        ends = self._expand_q(q0), self._expand_q(q1)
+        first, second = map(np.array, pin.dDifference(self._model, *ends))
         if self._coupling is None:
             return first, second
         own = np.ix_(self._coupling.v_own, self._coupling.v_own)
@@ -418,8 +420,8 @@ class Robot:
         if self.nq == self.nv:
             return v
         columns = self.all_velocities(v.reshape(self.nv, -1))
-        found = np.asarray(pin.tangentMapProduct(self._model, self._all(q), columns))
-        return np.reshape(self._own(found), (self.nq, *v.shape[1:]))
+        found = np.asarray(pin.tangentMapProduct(self._model, self._expand_q(q), columns))
+        return np.reshape(self._reduce_q(found), (self.nq, *v.shape[1:]))
 
     def transport(self, v: Array) -> Array:
         """The negative adjoint of v (nv, nv): how perturbations of q turn with the motion."""
@@ -432,7 +434,7 @@ class Robot:
         """The configuration with quaternions and unit circles scaled to norm one."""
         if self.nq == self.nv:
             return q
-        return self._own(np.array(pin.normalize(self._model, self._all(q))))
+        return self._reduce_q(np.array(pin.normalize(self._model, self._expand_q(q))))
 
     def check(self, name: str, q: Array) -> None:
         """Raise `InputError` for a quaternion or unit circle whose norm is not one."""
@@ -453,9 +455,9 @@ class Robot:
         Args:
             q: Configuration (nq,).
         """
-        return np.array(self._all(vector("q", q, self.nq)))
+        return np.array(self._expand_q(vector("q", q, self.nq)))
 
-    def _all(self, q: Array) -> Array:
+    def _expand_q(self, q: Array) -> Array:
         """Return the coordinates of all joints."""
         return q if self._coupling is None else self._coupling.expand(q)
 
@@ -467,7 +469,7 @@ class Robot:
         """
         return v if self._coupling is None else self._coupling.expand_velocity(v)
 
-    def _own(self, q: Array) -> Array:
+    def _reduce_q(self, q: Array) -> Array:
         """Return the independent ones among the coordinates of all joints."""
         return q if self._coupling is None else np.asarray(q[self._coupling.q_own])
 
@@ -548,11 +550,11 @@ class Robot:
 
     def mass_matrix(self, q: Array) -> Array:
         """The mass matrix M(q), symmetric (nv, nv), with armature."""
-        return self._square(pin.crba(self._model, self._scratch.data, self._all(q)))
+        return self._square(pin.crba(self._model, self._scratch.data, self._expand_q(q)))
 
     def bias(self, q: Array, v: Array) -> Array:
         """The bias h(q, v) (nv,), springs and dampers included."""
-        q_all, v_all = self._all(q), self.all_velocities(v)
+        q_all, v_all = self._expand_q(q), self.all_velocities(v)
         h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q_all, v_all))
         h = self.reduce_columns(h)
         return h + self.passive.torque(q, v) if self.resists else h
@@ -577,13 +579,13 @@ class Robot:
         """Return kinetic and potential energy in J; the potential of springs is included."""
         # computeKineticEnergy of Pinocchio 4.1 omits the armature of hinges with a skew axis.
         kinetic = 0.5 * float(v @ self.mass_matrix(q) @ v)
-        q_all = self._all(q)
+        q_all = self._expand_q(q)
         potential = float(pin.computePotentialEnergy(self._model, self._scratch.data, q_all))
         return kinetic, potential + self.passive.energy(q)
 
     def momentum(self, q: Array, v: Array) -> Array:
         """Linear momentum in N s, and angular about the centre of mass in N m s, (6,)."""
-        q, v, data = self._all(q), self.all_velocities(v), self._scratch.data
+        q, v, data = self._expand_q(q), self.all_velocities(v), self._scratch.data
         return np.array(pin.computeCentroidalMomentum(self._model, data, q, v).vector)
 
     def bias_derivatives(
@@ -594,7 +596,7 @@ class Robot:
         `wrenches` are spatial forces (force, moment about the world origin) per joint. They are
         held constant in the frame of their body, as Pinocchio does.
         """
-        motion = self._all(q), self.all_velocities(v), self.all_velocities(a)
+        motion = self._expand_q(q), self.all_velocities(v), self.all_velocities(a)
         found = inverse_dynamics_derivatives(self._model, self._scratch.data, motion, wrenches)
         d_q, d_v = map(self._square, found)
         return d_q + np.diag(self.passive.stiffness), d_v + np.diag(self.passive.damping)
@@ -602,7 +604,7 @@ class Robot:
     def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
         """The derivative D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity or springs."""
         weightless, data = self._weightless, self._weightless_scratch.data
-        motion = self._all(q), np.zeros(self._nv_all), self.all_velocities(dv)
+        motion = self._expand_q(q), np.zeros(self._nv_all), self.all_velocities(dv)
         return self._square(inverse_dynamics_derivatives(weightless, data, motion, wrenches)[0])
 
     def regressor(self, q: Array, v: Array, a: Array) -> Array:
@@ -619,7 +621,7 @@ class Robot:
         return self._regressor(weightless, data, q, still, dv)
 
     def _regressor(self, model: Any, data: Any, q: Array, v: Array, a: Array) -> Array:
-        motion = self._all(q), self.all_velocities(v), self.all_velocities(a)
+        motion = self._expand_q(q), self.all_velocities(v), self.all_velocities(a)
         regressor = np.array(pin.computeJointTorqueRegressor(model, data, *motion))
         return np.asarray(self.reduce_columns(regressor.T).T)
 
@@ -635,7 +637,7 @@ class Robot:
 
     def poses(self, q: Array, joints: Sequence[int]) -> Array:
         """Homogeneous transforms (k, 4, 4) from joint frames to the world."""
-        pin.forwardKinematics(self._model, self._scratch.data, self._all(q))
+        pin.forwardKinematics(self._model, self._scratch.data, self._expand_q(q))
         return self._poses(joints)
 
     def motion(self, q: Array, v: Array, joints: Sequence[int]) -> BodyKinematics:
@@ -645,7 +647,7 @@ class Robot:
         move a body are taken out by `supporting`.
         """
         data, nv = self._scratch.data, self._nv_all
-        q_all, v_all = self._all(q), self.all_velocities(v)
+        q_all, v_all = self._expand_q(q), self.all_velocities(v)
         pin.computeJointJacobiansTimeVariation(self._model, data, q_all, v_all)
         return BodyKinematics(
             np.array(data.J).reshape(6, nv),
@@ -672,7 +674,7 @@ class Robot:
         self, q: Array, v: Array, a: Array, joints: Sequence[int]
     ) -> MotionDerivatives:
         """Velocities and accelerations of `joints` in world coordinates, and derivatives."""
-        motion = self._all(q), self.all_velocities(v), self.all_velocities(a)
+        motion = self._expand_q(q), self.all_velocities(v), self.all_velocities(a)
         velocity, acceleration, *columns = motion_derivatives(
             self._model, self._scratch.data, motion, joints
         )

@@ -22,7 +22,7 @@ import pinocchio as pin
 from hybridctl.errors import FileFormatError
 from hybridctl.files import file_or_text
 from hybridctl.mechanics.multibody.joints import SAGITTAL_JOINTS
-from hybridctl.mechanics.multibody.mimic import mimics_of
+from hybridctl.mechanics.multibody.mimic import read_mimics
 from hybridctl.mechanics.multibody.urdf_arrival import check_arrival
 from hybridctl.mechanics.multibody.urdf_document import (
     Element,
@@ -51,6 +51,9 @@ def model_of(document: UrdfDocument, root: Root) -> Any:
     """Return the `pinocchio.Model` of a URDF on its base.
 
     Links of impossible inertia are named in the log. Joints with <mimic> are ordinary ones of it.
+    Continuous joints that mimic or are mimicked have their angle as coordinate: a coupling by
+    a number that is not whole depends on how often they have turned, which cosine and sine do not
+    say.
 
     Args:
         document: The URDF.
@@ -68,8 +71,11 @@ def model_of(document: UrdfDocument, root: Root) -> Any:
     impossible = describe_impossible_inertias(document)
     if impossible:
         _LOG.warning("no rigid body has such inertias as these in the URDF: %s", impossible)
-    mimics_of(document.root)  # refuses by name what urdfdom refuses without one
-    text, messages = text_for_model(document), _ErrorStream()
+    mimics = read_mimics(document.root)  # refuses by name what urdfdom refuses without one
+    coupled = {*mimics, *(mimic.joint for mimic in mimics.values())}
+    kinds = {joint.get("name", ""): joint.get("type") for joint in document.joints}
+    by_angle = [name for name in coupled if kinds[name] == "continuous"]
+    text, messages = text_for_model(document, by_angle), _ErrorStream()
     try:
         with messages:
             if root == "floating":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from xml.etree import ElementTree
 from xml.parsers import expat
@@ -463,11 +463,15 @@ def describe_impossible_inertias(document: UrdfDocument) -> str:
 # The text for urdfdom
 
 
-def text_for_model(document: UrdfDocument) -> str:
+def text_for_model(document: UrdfDocument, by_angle: Collection[str] = ()) -> str:
     """Return the URDF with only what the motion needs, for urdfdom.
 
     Shapes, materials and safety controllers are left out: urdfdom gives up on the whole robot
     where one of them is incomplete.
+
+    Args:
+        document: The URDF.
+        by_angle: Names of continuous joints that are to have their angle as coordinate.
     """
     kept = {
         "link": ("inertial",),
@@ -483,4 +487,18 @@ def text_for_model(document: UrdfDocument) -> str:
                 for part in element
                 if part.tag in kept[element.tag] and (part.attrib or part.tag != "dynamics")
             )
+            if element.tag == "joint" and element.get("name") in by_angle:
+                _unwind_joint(copy)
     return ElementTree.tostring(robot, encoding="unicode")
+
+
+def _unwind_joint(joint: Element) -> None:
+    """Change the element of a continuous joint to a revolute joint that has no limits."""
+    joint.set("type", "revolute")
+    limit = joint.find("limit")
+    numbers = {} if limit is None else dict(limit.attrib)
+    if limit is not None:
+        joint.remove(limit)
+    # Limits of 0 and 0 are none (see `limits.joint_limits`); those of continuous joints count not.
+    motor = {name: numbers.get(name, "0") for name in ("effort", "velocity")}
+    ElementTree.SubElement(joint, "limit", {"lower": "0", "upper": "0", **motor})

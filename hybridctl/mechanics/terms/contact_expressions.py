@@ -8,7 +8,8 @@ acceleration relative to the surface,
           v_t = t \cdot \dot r, \quad \dot v_t = t \cdot \ddot r,
 
 the tangents t being held in the surface (see `geometry`). Rows are in the order of `ContactSet`.
-Of a round contact r is the centre, and v_t that of the body at the point that touches.
+Of a round contact r is the centre, and v_t that of the body at the point that touches. Contacts of
+joints follow those in space, with the rows of `joint_rows`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import casadi as ca
 from hybridctl.checks import Array, quoted
 from hybridctl.errors import InputError
 from hybridctl.mechanics.contacts.contact import ContactPlace
+from hybridctl.mechanics.contacts.joint_contacts import JointPlace
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface, Surface
 from hybridctl.mechanics.multibody.expressions import Bodies, BodyMotion, Expression, Spatial
@@ -41,18 +43,40 @@ class RowExpressions(NamedTuple):
 
 
 class ContactPoints:
-    """Some contacts of a robot, at the configuration of its bodies."""
+    """Some contacts of a robot, at the configuration of its bodies.
 
-    def __init__(self, bodies: Bodies, places: Sequence[ContactPlace]) -> None:
-        self._bodies = bodies
+    Args:
+        bodies: The bodies, at the configuration q.
+        places: Contacts in space.
+        joints: Contacts of joints, which follow those in space.
+    """
+
+    def __init__(
+        self, bodies: Bodies, places: Sequence[ContactPlace], joints: Sequence[JointPlace] = ()
+    ) -> None:
+        self._bodies, self._joints = bodies, joints
         self._points = [_PointExpressions(bodies, place) for place in places]
 
     def gaps(self) -> Expression:
         """The gaps h (c, 1)."""
-        return _column([point.distance for point in self._points])
+        return _column([*(point.distance for point in self._points), *self._joint_gaps()])
 
-    def rows(self, motion: BodyMotion) -> RowExpressions:
-        """Rates and accelerations of a motion."""
+    def _joint_gaps(self) -> list[Expression]:
+        """Return the gaps (1, 1) of the contacts of joints, zero for dry friction."""
+        q = self._bodies.q
+        return [
+            ca.SX(0.0) if joint.rubs else joint.sign * (q[joint.coordinate] - ca.SX(joint.limit))
+            for joint in self._joints
+        ]
+
+    def rows(self, motion: BodyMotion, v: Expression, a: Expression) -> RowExpressions:
+        """Return gaps, rates and accelerations of a motion.
+
+        Args:
+            motion: Motion of the bodies at v and a.
+            v: Velocity (nv, 1).
+            a: Acceleration (nv, 1).
+        """
         normals, tangents = [], []
         for point in self._points:
             velocity, acceleration = point.relative(motion)
@@ -60,9 +84,15 @@ class ContactPoints:
             normals.append((ca.dot(point.normal, velocity), bent))
             velocity, acceleration = point.touching(motion, velocity, acceleration)
             tangents += [(ca.dot(t, velocity), ca.dot(t, acceleration)) for t in point.tangents]
+        for joint in self._joints:
+            j = joint.velocity
+            normals.append((joint.sign * v[j], joint.sign * a[j]))
+            if joint.rubs:
+                tangents.append((v[j], a[j]))
         rates, accelerations = zip(*normals, *tangents, strict=True) if normals else ((), ())
         margins = {i: p.margin for i, p in enumerate(self._points) if p.margin is not None}
-        piece_gaps = _column([point.piece_distance for point in self._points])
+        on_pieces = [point.piece_distance for point in self._points]
+        piece_gaps = _column([*on_pieces, *self._joint_gaps()])
         return RowExpressions(
             self.gaps(), _column(rates), _column(accelerations), piece_gaps, margins
         )
@@ -71,14 +101,25 @@ class ContactPoints:
         """The Jacobian J (r, nv) of the rows, whose rates are J v."""
         columns = self._bodies.columns()
         rows = [point.row(columns, point.normal) for point in self._points]
+        rows += [self._joint_row(joint, joint.sign) for joint in self._joints]
         rows += [point.row(columns, t) for point in self._points for t in point.tangents]
+        rows += [self._joint_row(joint, 1.0) for joint in self._joints if joint.rubs]
         return ca.vertcat(*rows) if rows else ca.SX(0, self._bodies.nv)
 
+    def _joint_row(self, joint: JointPlace, value: float) -> Expression:
+        """Return the row (1, nv) that has this value at the velocity of a joint."""
+        row = ca.SX.zeros(1, self._bodies.nv)
+        row[joint.velocity] = value
+        return row
+
     def pushes(self, forces: Expression) -> list[Spatial]:
-        """The spatial force on each body, in its frame, of forces (r, 1) along the rows."""
+        """Return the spatial force on each body, in its frame, of forces (r, 1) along the rows.
+
+        Forces of contacts of joints are left out: they act along constant rows, and are torques.
+        """
         zero = ca.DM.zeros(3, 1)
         total = [Spatial(zero, zero) for _ in self._bodies.tree.bodies]
-        k = len(self._points)
+        k = len(self._points) + len(self._joints)
         for i, point in enumerate(self._points):
             force = point.normal * forces[i]
             for t in point.tangents:

@@ -25,6 +25,7 @@ from hybridctl.compiled import Compiled, kept, key_of, native, needed_compiler, 
 from hybridctl.mechanics.contacts import stairs, surfaces
 from hybridctl.mechanics.contacts.contact import ContactPlace
 from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.joint_contacts import JointPlace
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.multibody import expressions
 from hybridctl.mechanics.multibody.bodies import Tree
@@ -87,7 +88,7 @@ class GeneratedTerms(Terms):
     @cached_property
     def _values(self) -> Compiled:
         c = self._constants
-        nv, r, k = c.nv, c.rows, len(c.places)
+        nv, r, k = c.nv, c.rows, c.contact_count
         return self._compiled("values", [(nv, nv), (nv,), (r, nv), (r,), (k,), (r,)])
 
     @cached_property
@@ -118,7 +119,8 @@ class TermExpressions(NamedTuple):
 class Constants(NamedTuple):
     """All that the functions are made of: the robot's tree, springs and motors, and contacts.
 
-    friction (c, 2): kinetic and static coefficients, where the functions are of these.
+    places are of contacts in space, joints of contacts of joints, which follow them. friction
+    (c, 2): kinetic and static coefficients of all, where the functions are of these.
     """
 
     tree: Tree
@@ -126,6 +128,7 @@ class Constants(NamedTuple):
     springs: Passive
     actuation: Array
     places: tuple[ContactPlace, ...]
+    joints: tuple[JointPlace, ...]
     friction: Array
 
     @staticmethod
@@ -133,7 +136,8 @@ class Constants(NamedTuple):
         """The functions of a robot with a set of contacts."""
         friction = np.zeros((0, 2)) if friction is None else friction
         places = tuple(map(_on_plane, contacts.places()))
-        return Constants(robot.tree(), robot.nq, robot.passive, robot.actuation, places, friction)
+        joints, of_robot = contacts.joint_places(), (robot.tree(), robot.nq, robot.passive)
+        return Constants(*of_robot, robot.actuation, places, joints, friction)
 
     @property
     def nv(self) -> int:
@@ -143,7 +147,22 @@ class Constants(NamedTuple):
     @property
     def rows(self) -> int:
         """Number of rows of the contacts."""
-        return sum(1 + place.directions for place in self.places)
+        in_space = sum(1 + place.directions for place in self.places)
+        return in_space + sum(1 + joint.rubs for joint in self.joints)
+
+    @property
+    def contact_count(self) -> int:
+        """Number c of contacts, in space and of joints."""
+        return len(self.places) + len(self.joints)
+
+    @property
+    def loads(self) -> list[Expression]:
+        """What presses each of the c contacts with a constant force, (1, 1) in N m or N."""
+        return [*(ca.SX(0.0) for _ in self.places), *(ca.SX(joint.load) for joint in self.joints)]
+
+    def contact_points(self, bodies: Bodies) -> ContactPoints:
+        """Return the expressions of all contacts at the configuration of the bodies."""
+        return ContactPoints(bodies, self.places, self.joints)
 
     def made(self, name: str) -> Any:
         """The function of this name, generated or read from disk."""
@@ -210,17 +229,21 @@ class Constants(NamedTuple):
             tree=Tree(bodies, change(self.tree.gravity), change(self.tree.armature)),
             springs=Passive(coordinate, circles, *map(change, springs)),
             places=tuple(places),
+            joints=tuple(
+                joint._replace(limit=change(joint.limit), load=change(joint.load))
+                for joint in self.joints
+            ),
             friction=change(self.friction),
         )
 
     def terms(self, q: Expression, v: Expression, u: Expression) -> TermExpressions:
         """The terms at q (nq, 1), v (nv, 1) and u (nu, 1)."""
         bodies = Bodies(self.tree, q)
-        points = ContactPoints(bodies, self.places)
-        motion = bodies.motion(v, ca.SX.zeros(self.nv, 1))
+        points, still = self.contact_points(bodies), ca.SX.zeros(self.nv, 1)
+        motion = bodies.motion(v, still)
         bias = bodies.inverse_dynamics(motion, points.pushes(ca.SX.zeros(self.rows, 1)))
         drive = ca.DM(self.actuation) @ u - bias - self.resistance(q, v)
-        return TermExpressions(bodies, drive, points.jacobian(), points.rows(motion))
+        return TermExpressions(bodies, drive, points.jacobian(), points.rows(motion, v, still))
 
     def resistance(self, q: Expression, v: Expression) -> Expression:
         """Return the torques k (q - q_rest) + d v (nv, 1) of springs and dampers; see `Passive`."""
@@ -266,10 +289,10 @@ def _values(c: Constants) -> _Made:
 def _derivatives(c: Constants) -> _Made:
     q, v, a, forces = _symbols(q=c.nq, v=c.nv, a=c.nv, forces=c.rows)
     bodies = Bodies(c.tree, q)
-    contacts = ContactPoints(bodies, c.places)
+    contacts = c.contact_points(bodies)
     motion = bodies.motion(v, a)
     equations = bodies.inverse_dynamics(motion, contacts.pushes(forces)) + c.resistance(q, v)
-    rows = contacts.rows(motion)
+    rows = contacts.rows(motion, v, a)
     what = ca.vertcat(equations, rows.accelerations, rows.rates)
     by_state = ca.horzcat(ca.jacobian(what, q) @ bodies.rate, ca.jacobian(what, v))
     return [q, v, a, forces], _split(by_state, c.nv, c.rows, c.rows)
@@ -278,10 +301,10 @@ def _derivatives(c: Constants) -> _Made:
 def _impulse_derivatives(c: Constants) -> _Made:
     q, z, forces = _symbols(q=c.nq, z=c.nv, forces=c.rows)
     bodies = Bodies(c.tree, q)
-    contacts = ContactPoints(bodies, c.places)
-    kick = bodies.motion(ca.SX.zeros(c.nv, 1), z, weight=False)
+    contacts, still = c.contact_points(bodies), ca.SX.zeros(c.nv, 1)
+    kick = bodies.motion(still, z, weight=False)
     equations = bodies.inverse_dynamics(kick, contacts.pushes(forces))
-    what = ca.vertcat(equations, contacts.rows(kick).accelerations)
+    what = ca.vertcat(equations, contacts.rows(kick, still, z).accelerations)
     return [q, z, forces], _split(ca.jacobian(what, q) @ bodies.rate, c.nv, c.rows)
 
 
