@@ -229,7 +229,7 @@ def test_springs_dampers_and_rotors_of_both_joints_act_on_the_one():
 
 
 def test_the_log_and_texts_say_which_joints_mimic(caplog):
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, logger="hybridctl"):
         robot = Robot.from_urdf(hand('<mimic joint="left" multiplier="-1" offset="0.2"/>'))
     assert caplog.messages == [
         "joints that mimic others have no coordinate or motor of their own: right = -1 left + 0.2"
