@@ -182,9 +182,9 @@ class ContactHypotheses:
         """
         if channel == REST:
             now = self.filter.rules.start(state.estimate)
-            after = self.filter.update(now, REST, value, input)
-            changed = state._replace(estimate=after.estimate)
-            return self._showing(changed, channel, state.estimate, after.innovation)
+            found = self.filter.update(now, REST, value, input)
+            corrected = state._replace(estimate=found.estimate)
+            return self._showing(corrected, channel, state.estimate, found.innovation)
         if channel != ANGLES:
             state = state._replace(evidence={**state.evidence, channel: value})
         elif np.isfinite(value).all():
