@@ -18,8 +18,9 @@ def test_a_quadruped_that_walks_is_known_to_some_centimetre(name, time_constant)
     """Over 7 s, of which it stands the first, and from mid-walk; settings name frames alone.
 
     What drifts is the same all along a log, so that its NEES is one number: three logs of each.
-    Feet on contacts of 10 ms are pressed in for longer than `settle`, which costs 15 mm; on those of
-    2 ms the filter is more cautious than it need be. Recorded feet need both (`test_go1_recording`).
+    Feet on contacts of 10 ms are pressed in for longer than `settle`, which costs 15 mm; on those
+    of 2 ms the filter is more cautious than it need be. Recorded feet need both, see
+    `test_go1_recording`.
     """
     done = simulated.walk(name, time_constant, 9.1)
     estimator = simulated.settings(name).build(Robot.from_urdf(public.urdf(name)))
