@@ -405,6 +405,46 @@ def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> No
         asked.run(*prepared(FilterRequest(model, log, *given, **options)))
 
 
+@cli.command("live")
+@_MODEL
+@_CONFIG
+@_SET
+@_SHOW
+@click.option(
+    "--listen",
+    metavar="HOST:PORT|PATH",
+    help="Take samples from clients of this socket, and answer there; else standard input.",
+)
+def live_base(
+    model: str, config: Path | None, settings: tuple[str, ...], show: bool, listen: str | None
+) -> None:
+    """Estimate the base of a legged robot live: samples in as JSON lines, odometry out.
+
+    A line in has `time` and the channels of the robot's file; a line out has position, orientation
+    and velocity of the root with their covariance, contacts and flags.
+    """
+    from hybridctl.app.commands.live import (
+        answer_clients,
+        answer_stream,
+        find_base_model,
+        listen_at,
+        start_odometry,
+    )
+
+    if show:
+        from hybridctl.app.models import find_source
+
+        _echo_settings(find_source(model).configured(config, settings))
+        return
+    start = start_odometry(find_base_model(model, config, settings))
+    if listen is None:
+        answer_stream(start(), sys.stdin.buffer, sys.stdout.buffer)
+        return
+    with listen_at(listen) as listening:
+        click.echo(f"listening at {listen}", err=True)
+        answer_clients(start, listening)
+
+
 @cli.command("identify")
 @click.argument("logs", type=_PATH, nargs=-1, required=True, metavar="LOG [LOG...]")
 @_MODEL
