@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hybridctl.app import plugins
-from hybridctl.app.commands.options import reference_options
+from hybridctl.app.commands.options import LISTEN, reference_options
 from hybridctl.errors import HybridctlError
 
 if TYPE_CHECKING:
@@ -410,11 +410,7 @@ def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> No
 @_CONFIG
 @_SET
 @_SHOW
-@click.option(
-    "--listen",
-    metavar="HOST:PORT|PATH",
-    help="Take samples from clients of this socket, and answer there; else standard input.",
-)
+@LISTEN
 def live_base(
     model: str, config: Path | None, settings: tuple[str, ...], show: bool, listen: str | None
 ) -> None:
@@ -423,26 +419,14 @@ def live_base(
     A line in has `time` and the channels of the robot's file; a line out has position, orientation
     and velocity of the root with their covariance, contacts and flags.
     """
-    from hybridctl.app.commands.live import (
-        answer_clients,
-        answer_stream,
-        find_base_model,
-        listen_at,
-        start_odometry,
-    )
+    from hybridctl.app.commands.live import answer_live, find_base_model
 
     if show:
         from hybridctl.app.models import find_source
 
         _echo_settings(find_source(model).configured(config, settings))
         return
-    start = start_odometry(find_base_model(model, config, settings))
-    if listen is None:
-        answer_stream(start(), sys.stdin.buffer, sys.stdout.buffer)
-        return
-    with listen_at(listen) as listening:
-        click.echo(f"listening at {listen}", err=True)
-        answer_clients(start, listening)
+    answer_live(find_base_model(model, config, settings), listen)
 
 
 @cli.command("identify")

@@ -6,7 +6,7 @@ A line in has the channels of the robot's file by their names, in SI units::
      "joints": {"FR_hip_joint": 0.1, ...}, "FR": 31.5, "FL": null, ...}
 
 `joints` is an object by name, or a list in the order of `SampleReader.joints`. A force that is
-missing or null says nothing. A line out is
+missing or null says nothing, and so do angles. A line out is
 
     {"time": 12.345, "position": [x, y, z], "orientation": [qx, qy, qz, qw],
      "velocity": [vx, vy, vz], "covariance": [[...], ...], "contacts": {"FR_foot": 1.0, ...},
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -29,30 +29,13 @@ import numpy as np
 from hybridctl.checks import Array, quoted
 from hybridctl.errors import HybridctlError, InputError
 from hybridctl.estimation.legged.estimator import RootPose
+from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.logs.legged import BaseChannels
 
 GAP_PERIODS = 3.0
 """Usual periods from which on the time between two samples is a gap; the same as for logs."""
 _RECENT = 0.05
 """Weight of the last period in the usual one: some 20 samples are remembered."""
-
-
-class LineSample(NamedTuple):
-    """What one line says.
-
-    Attributes:
-        time: Stamp in s.
-        gyroscope: Rate (3,) in rad/s, in the axes of the sensor.
-        accelerometer: Specific force (3,) in m/s^2, in the axes of the sensor.
-        joints: Angles (n,) in rad, in the order of the estimator.
-        loads: Vertical forces in N by the frame of the foot, of those that are known.
-    """
-
-    time: float
-    gyroscope: Array
-    accelerometer: Array
-    joints: Array
-    loads: dict[str, float]
 
 
 class LiveFilter(Protocol):
@@ -62,7 +45,7 @@ class LiveFilter(Protocol):
     def contacts(self) -> Array:
         """How probable it is of each foot that it stands, (k,)."""
 
-    def step(self, sample: LineSample) -> RootPose | None:
+    def step(self, sample: LiveSample) -> RootPose | None:
         """Return the root after a sample, None while samples of standing are collected."""
 
 
@@ -78,7 +61,7 @@ class SampleReader:
         self.joints, self.feet = tuple(joints), tuple(feet)
         self._channels = channels
 
-    def read(self, line: bytes | str) -> LineSample:
+    def read(self, line: bytes | str) -> LiveSample:
         """Return the sample of a line.
 
         Raises:
@@ -103,11 +86,11 @@ class SampleReader:
             force = None if channel is None else given.get(channel)
             if force is not None:
                 loads[foot] = float(_numbers(str(channel), [force], 1)[0])
-        return LineSample(
+        return LiveSample(
             float(_numbers("time", [given.get("time")], 1)[0]),
             _numbers(channels.gyroscope, given.get(channels.gyroscope), 3),
             _numbers(channels.accelerometer, given.get(channels.accelerometer), 3),
-            _numbers(channels.joints, angles, len(self.joints)),
+            None if angles is None else _numbers(channels.joints, angles, len(self.joints)),
             loads,
         )
 

@@ -52,6 +52,7 @@ def test_a_line_is_a_sample():
     assert found.loads == {"left foot": 31.5}
     np.testing.assert_array_equal(READER.read(changed(joints=[3, 4])).joints, [3.0, 4.0])
     assert READER.read(changed(left=None)).loads == {}
+    assert READER.read(changed(joints=None)).joints is None  # joints at a lower rate
     without = {name: value for name, value in LINE.items() if name != "left"}
     assert READER.read(json.dumps(without).encode()).loads == {}
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import socket
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+import click
+
 from hybridctl.app.models import find_source
 from hybridctl.checks import quoted
 from hybridctl.errors import InputError
 from hybridctl.logs.legged import BaseModel
-from hybridctl.logs.live_lines import LineOdometry, LiveFilter, SampleReader
+from hybridctl.logs.live_lines import LineOdometry, SampleReader
 from hybridctl.mechanics.multibody.robot import Robot
 
 LONGEST_LINE = 2**20
@@ -31,8 +34,7 @@ def start_odometry(model: BaseModel) -> Callable[[], LineOdometry]:
     reader = SampleReader(model.channels, estimator.joints, estimator.base.feet)
 
     def start() -> LineOdometry:
-        how = {"heading": model.heading, "position": model.position}
-        live: LiveFilter = estimator.live(**how)  # type: ignore[attr-defined]
+        live = estimator.live(heading=model.heading, position=model.position)
         return LineOdometry(reader, live)
 
     return start
@@ -51,6 +53,17 @@ def find_base_model(
         raise InputError(f"model {quoted(text)} must be a legged base, with `imu` in its file")
     made: BaseModel = source.make(source.configured(config, assignments))
     return made
+
+
+def answer_live(model: BaseModel, listen: str | None) -> None:
+    """Answer lines of clients at an address, or those of standard input where it is None."""
+    start = start_odometry(model)
+    if listen is None:
+        answer_stream(start(), sys.stdin.buffer, sys.stdout.buffer)
+        return
+    with listen_at(listen) as listening:
+        click.echo(f"listening at {listen}", err=True)
+        answer_clients(start, listening)
 
 
 def answer_stream(odometry: LineOdometry, lines: BinaryIO, answers: BinaryIO) -> None:
