@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hybridctl.app import plugins
-from hybridctl.app.commands.options import reference_options
+from hybridctl.app.commands.options import LISTEN, reference_options
 from hybridctl.errors import HybridctlError
 
 if TYPE_CHECKING:
@@ -403,6 +403,30 @@ def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> No
     if not asked.shows(model):
         given = asked.config, asked.settings
         asked.run(*prepared(FilterRequest(model, log, *given, **options)))
+
+
+@cli.command("live")
+@_MODEL
+@_CONFIG
+@_SET
+@_SHOW
+@LISTEN
+def live_base(
+    model: str, config: Path | None, settings: tuple[str, ...], show: bool, listen: str | None
+) -> None:
+    """Estimate the base of a legged robot live: samples in as JSON lines, odometry out.
+
+    A line in has `time` and the channels of the robot's file; a line out has position, orientation
+    and velocity of the root with their covariance, contacts and flags.
+    """
+    from hybridctl.app.commands.live import answer_live, find_base_model
+
+    if show:
+        from hybridctl.app.models import find_source
+
+        _echo_settings(find_source(model).configured(config, settings))
+        return
+    answer_live(find_base_model(model, config, settings), listen)
 
 
 @cli.command("identify")

@@ -9,6 +9,12 @@ import click
 
 C = TypeVar("C", bound=Callable[..., Any])
 
+LISTEN = click.option(
+    "--listen",
+    metavar="HOST:PORT|PATH",
+    help="Take samples from clients of this socket, and answer there; else standard input.",
+)
+
 
 def reference_options(command: C) -> C:
     """Return a command with the options of a reference for the base of a legged robot."""

@@ -46,24 +46,22 @@ from hybridctl.series import Series
 _EYE = np.eye(3)
 _FINEST = 1e-5  # rad: no encoder is finer, and one that repeats its value says nothing
 _LONGEST = 0.02  # s, of the mean velocity of a foot: what happens at touchdown lasts longer
-_LOOKED_AT = 5.0  # s from the start of a log, in which a robot stands or moves slowly for a while
 _DOZEN = 12  # rows
 _SECOND = math.sqrt(6.0)  # deviation of x[k-1] - 2 x[k] + x[k+1] of white noise of deviation one
 
 
 def measure_angle_noise(angles: Series, otherwise: float) -> float:
-    """Measure the white noise of joint angles where a robot moves least at the start of a log.
+    """Measure the white noise of joint angles where a robot moves least.
 
     Args:
-        angles: Joint angles (n, m) in rad, in order and complete.
+        angles: Joint angles (n, m) in rad at the start of a log, in order and complete.
         otherwise: The result in rad where there are too few rows.
 
     Returns:
         Standard deviation of one angle in one row, rad, by second differences, which slow motion
         does not reach: the root mean square over the joints in the quietest dozen rows.
     """
-    first = angles.values[angles.times <= angles.times[0] + _LOOKED_AT]
-    squares = (np.diff(first, n=2, axis=0) ** 2).mean(axis=1)
+    squares = (np.diff(angles.values, n=2, axis=0) ** 2).mean(axis=1)
     blocks = len(squares) // _DOZEN
     if not blocks:
         return otherwise
@@ -84,7 +82,7 @@ class FootMotion(NamedTuple):
 
     @staticmethod
     def of(base: LeggedBase, angles: Series) -> FootMotion:
-        """Choose it for joint angles (n, m) in rad."""
+        """Choose it for joint angles (n, m) in rad at the start of a log."""
         known = angles.complete
         if len(known) < 2:
             return FootMotion(base.noise.encoder, _LONGEST)

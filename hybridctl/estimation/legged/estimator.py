@@ -8,8 +8,8 @@ poses = [estimator.root(step.estimate) for step in result.steps]
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -28,10 +28,13 @@ from hybridctl.estimation.legged.hypotheses import (
     foot_motion,
 )
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
+from hybridctl.estimation.legged.live import LiveBaseFilter
 from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
 from hybridctl.estimation.legged.readings import (
+    OPENING,
     Hysteresis,
     Readings,
+    opening_rows,
     signal_name,
     step_time,
     stood,
@@ -40,6 +43,7 @@ from hybridctl.estimation.legged.readings import (
 from hybridctl.estimation.legged.rest import REST, rest_measurement
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import POSITION, VELOCITY
+from hybridctl.estimation.legged.space import RootPose as RootPose
 from hybridctl.estimation.legged.system import (
     OPEN,
     BaseNoise,
@@ -57,7 +61,7 @@ from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.settings import NotNegative, Settings
+from hybridctl.settings import NotNegative, Positive, Settings
 
 
 @dataclass(frozen=True)
@@ -98,8 +102,10 @@ class BaseSettings(Settings):
     uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
     robot stands still, over which biases of the gyroscope and tilt are averaged; 0 for one that
     walks already, whose tilt is the mean of half a second, and whose biases are zero; None for
-    what its joints say (see `stood`). start: None for `StartDeviations()`, and `WALKING`
-    without standing. gate: the probability with which right angles pass, None takes all.
+    what its joints say (see `stood`). opening: s from the start from which that, the noise of the
+    angles, the usual period and the first contacts are found; a filter that runs live collects it
+    before it begins. start: None for `StartDeviations()`, and `WALKING` without standing. gate: the
+    probability with which right angles pass, None takes all.
     """
 
     inertial: str
@@ -112,6 +118,7 @@ class BaseSettings(Settings):
     settle: NotNegative = 0.02
     uniform_clock: bool = True
     standing: NotNegative | None = None
+    opening: Positive = OPENING
     gate: float | None = None
     noise: BaseNoise = field(default_factory=BaseNoise)
     start: StartDeviations | None = None
@@ -138,21 +145,6 @@ class BaseSettings(Settings):
     def build(self, robot: Robot) -> BaseEstimator:
         """The estimator of a robot with its root fixed. Raises `UnknownNameError` for a frame."""
         return BaseEstimator(self, robot)
-
-
-class RootPose(NamedTuple):
-    """The root of a robot at one time.
-
-    position (3,) in m, orientation (4,) as quaternion x, y, z, w and velocity (3,) of its origin in
-    m/s, all in the world. covariance (9, 9) of turn (rad, about axes of the world), position, and
-    velocity; that of the velocity leaves out the noise of the gyroscope over the lever arm.
-    """
-
-    time: float
-    position: Array
-    orientation: Array
-    velocity: Array
-    covariance: Array
 
 
 class BaseEstimator:
@@ -204,8 +196,13 @@ class BaseEstimator:
     def record(self, given: Readings) -> Record:
         """The record of readings; for hypotheses with all forces and motions of feet."""
         s, readings = self.settings, self.readings(given)
-        told = stood(readings.angles) if s.standing is None else s.standing
-        record = readings.record(self.base, self.contact, standing=told, ground=s.ground)
+        record = readings.record(
+            self.base,
+            self.contact,
+            standing=self.standing_time(readings.angles, readings.inertial.complete.times[0]),
+            ground=s.ground,
+            opening=self.opening,
+        )
         if s.evidence is None:
             return record
         angles = record.channels[ANGLES].sorted()
@@ -223,8 +220,29 @@ class BaseEstimator:
 
     def stood(self, record: Record) -> float:
         """How long the robot stands still at the start of a record, s; 0 for one that walks."""
+        assert record.inputs is not None
+        return self.standing_time(record.channels[ANGLES], record.inputs.times[0])
+
+    @property
+    def opening(self) -> float:
+        """Time from the first sample from which everything that then stays fixed is found, s."""
+        return max(self.settings.opening, self.settings.standing or 0.0, _SETTLED)
+
+    def standing_time(self, angles: Series, start: float) -> float:
+        """Return how long the robot stands still at the start, s; 0 for one that walks.
+
+        Args:
+            angles: Joint angles (n, m) in rad.
+            start: Time of the first inertial sample, s.
+        """
         told = self.settings.standing
-        return stood(record.channels[ANGLES]) if told is None else told
+        return stood(opening_rows(angles, start + self.opening)) if told is None else told
+
+    def foot_motion(self, record: Record) -> FootMotion:
+        """Return how velocities of feet are found in a record, by its opening."""
+        assert record.inputs is not None
+        end = record.inputs.times[0] + self.opening
+        return FootMotion.of(self.base, opening_rows(record.channels[ANGLES], end))
 
     def deviations(self, record: Record) -> StartDeviations:
         """The standard deviations at the start of a record."""
@@ -272,7 +290,7 @@ class BaseEstimator:
         p = (own * np.square(spread)) @ own.T
         estimate = Estimate(key, float(times[0]), x, nearest_semidefinite(p))
         if standing is None:
-            known = readings.standing(self.contact)
+            known = readings.standing(self.contact, self.opening)
             standing = [foot for foot in self.base.feet if known.get(foot, True)]
         for foot in standing:
             estimate = self.touched(estimate, foot, u[0])
@@ -293,8 +311,7 @@ class BaseEstimator:
         """Filter a record of `record`, by thresholds or by hypotheses as the settings say."""
         evidence = self.settings.evidence
         if evidence is None:
-            motion = FootMotion.of(self.base, record.channels[ANGLES])
-            kept = CreepFilter(self.base, self.filter, motion)
+            kept = CreepFilter(self.base, self.filter, self.foot_motion(record))
             return kept.run(record, initial)
         u = record.input(initial.time)
         assert u is not None
@@ -306,6 +323,32 @@ class BaseEstimator:
         known = self._timed(evidence, loads)
         hypotheses = ContactHypotheses(self.base, self.filter, self.contact, known)
         return hypotheses.run(record, initial, sure=bool(self.stood(record)))
+
+    def live(
+        self, *, heading: float = 0.0, position: ArrayLike = (0.0, 0.0, 0.0)
+    ) -> LiveBaseFilter:
+        """Return the filter for samples as they come, see `LiveBaseFilter`.
+
+        Args:
+            heading: Yaw of the root at the start, rad.
+            position: Position (3,) of the root at the start, m.
+
+        Raises:
+            InputError: The settings have `evidence`, which needs a whole log.
+        """
+        settings, other = self.settings, copy(self)
+        if settings.evidence is not None:
+            raise InputError("live, contacts are those of thresholds: leave out evidence")
+        # A straight line through all stamps needs all of them.
+        other.settings = replace(settings, uniform_clock=False)
+        first = other.start
+        return LiveBaseFilter(
+            other,
+            lambda given: first(given, heading=heading, position=position),
+            weight=settings.weight,
+            ground=settings.ground,
+            settle=settings.settle,
+        )
 
     def contact_changes(self, result: FilterResult) -> dict[str, tuple[int, int]]:
         """How often each foot touched down, and lifted off."""

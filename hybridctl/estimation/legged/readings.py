@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from hybridctl.checks import Array, instance, member, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.creep import FootMotion
+from hybridctl.estimation.legged.input_rows import ROUNDING, InputRows
 from hybridctl.estimation.legged.measurements import ANGLES, GROUND
 from hybridctl.estimation.legged.rest import REST, find_rest
 from hybridctl.estimation.legged.system import LeggedBase
@@ -49,18 +50,25 @@ class Hysteresis:
         if not number("off", self.off) < number("on", self.on):
             raise InputError(f"off must be below on, got off = {self.off} N, on = {self.on} N")
 
-    def states(self, forces: Array) -> NDArray[np.bool_]:
+    def states(self, forces: Array, opening: int | None = None) -> NDArray[np.bool_]:
         """Whether a foot is in contact at each of its forces (n,); NaN says nothing.
 
-        Before the first force that says something it is what that is not.
+        Before the first force beyond a threshold it is what that force says. If there is none, it
+        is what the mean is nearer to, and not in contact without any force.
+
+        Args:
+            forces: Vertical forces (n,) in N.
+            opening: Number of forces from which the contact at the start is taken; None for all.
         """
         said = np.where(forces >= self.on, 1, np.where(forces <= self.off, 0, -1))
-        telling = np.flatnonzero(said >= 0)
-        if not len(telling):
-            middle = np.nanmean(forces) if np.isfinite(forces).any() else -np.inf
-            return np.full(len(forces), bool(middle > 0.5 * (self.on + self.off)))
+        early, telling = forces[:opening], np.flatnonzero(said[:opening] >= 0)
+        if len(telling):
+            first = bool(said[telling[0]] == 1)
+        else:
+            middle = np.nanmean(early) if np.isfinite(early).any() else -np.inf
+            first = bool(middle > 0.5 * (self.on + self.off))
         last = np.maximum.accumulate(np.where(said >= 0, np.arange(len(forces)), -1))
-        return np.asarray(np.where(last >= 0, said[last], said[telling[0]]) == 1)
+        return np.asarray(np.where(last >= 0, said[last] == 1, first))
 
     def log_odds(self, force: float) -> float:
         """The logarithm of p / (1 - p) of a force."""
@@ -82,7 +90,8 @@ def completed(forces: Array, weight: float) -> Array:
     return result
 
 
-_ROUNDING = 1e-9  # s, of stamps
+OPENING = 5.0
+"""Seconds from the start of a log, in which a robot stands or moves slowly for a while."""
 _GAP = 3.0  # median periods, from which on samples are missing between two
 
 
@@ -146,6 +155,7 @@ class Readings:
         *,
         standing: float = 0.0,
         ground: float | None = None,
+        opening: float = OPENING,
     ) -> Record:
         """Make the record for the filter of a `BaseEstimator`.
 
@@ -154,6 +164,8 @@ class Readings:
             contact: Forces from which on, and down to which, a foot is in contact.
             standing: How long the robot stands still at the start, s.
             ground: Height of level ground in m, compared at each touchdown; None where unknown.
+            opening: Time from the first inertial sample, s, in which the noise of the angles, the
+                usual period and the contacts at the start are found.
 
         Returns:
             The record.
@@ -173,15 +185,15 @@ class Readings:
         start = self.inertial.complete.times[0]
         later = self.angles.times > start
         channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
-        motion = FootMotion.of(base, channels[ANGLES])
-        inputs = self._inputs(base, motion.window)
+        motion = FootMotion.of(base, opening_rows(channels[ANGLES], start + opening))
+        inputs = self._inputs(base, motion.window, opening)
         still = find_rest(self.inertial.complete, self.angles.complete, start + standing)
         if len(still):
             channels[REST] = still
         touching = [np.zeros(0)]
         for name, given in self.loads.items():
             load = given.sorted()
-            states = contact.states(load.values[:, 0])
+            states = contact.states(load.values[:, 0], _count_early(load, start + opening))
             rows = np.flatnonzero(np.diff(states)) + 1
             channels[signal_name(name)] = Series(load.times[rows], load.values[rows])
             touching.append(load.times[rows[states[rows]]])
@@ -190,12 +202,13 @@ class Readings:
             channels[GROUND] = Series(times, np.full((len(times), 1), number("ground", ground)))
         return Record(channels, inputs)
 
-    def standing(self, contact: Hysteresis) -> dict[str, bool]:
-        """Whether each foot that has a force is in contact at the first row."""
-        return {
-            name: bool(contact.states(load.sorted().values[:, 0])[0])
-            for name, load in self.loads.items()
-        }
+    def standing(self, contact: Hysteresis, opening: float = OPENING) -> dict[str, bool]:
+        """Whether each foot that has a force is in contact at the first row, see `record`."""
+        end, found = self.inertial.complete.times[0] + opening, {}
+        for name, given in self.loads.items():
+            load = given.sorted()
+            found[name] = bool(contact.states(load.values[:, 0], _count_early(load, end))[0])
+        return found
 
     def filled(self, weight: float | None) -> Readings:
         """The readings with forces in order.
@@ -222,40 +235,56 @@ class Readings:
             values = load.values.copy()
             for first, last in stretches(contact.states(values[:, 0])):
                 rows = np.arange(first, last + 1 if first else first)
-                early = rows[load.times[rows] < load.times[first] + wait - _ROUNDING]
+                early = rows[load.times[rows] < load.times[first] + wait - ROUNDING]
                 values[early] = np.minimum(values[early], contact.off)
             loads[name] = Series(load.times, values)
         return replace(self, loads=loads)
 
-    def _inputs(self, base: LeggedBase, window: float) -> Series:
-        """Make the rows of the input, see `system`.
+    def _inputs(self, base: LeggedBase, window: float, opening: float) -> Series:
+        """Make the rows of the input, see `system` and `InputRows`.
 
         Args:
             base: Base and feet.
             window: Time over which velocities of feet are means, s.
+            opening: Time from the first sample that shows the usual period, s.
         """
         inertial, angles = self.inertial.complete, self.angles.complete
-        times = inertial.times
-        steps = np.diff(times)
-        gaps = np.append(np.where(steps > _GAP * np.median(steps), steps, 0.0), 0.0)
-        means = inertial.values.copy()
-        means[:-1] = 0.5 * (inertial.values[:-1] + inertial.values[1:])
-        row = np.maximum(angles.times.searchsorted(times, "right") - 1, 0)
-        held = angles.values[row]
-        feet = [base.kinematics(values, base.feet) for values in angles.values]
-        places = np.array([[foot.position for foot in seen] for seen in feet])
-        turning = np.array([[foot.turning for foot in seen] for seen in feet])
-        before = np.maximum(np.arange(len(places)) - 1, 0)
-        first = np.minimum(angles.times.searchsorted(angles.times - window - _ROUNDING), before)
-        lasted = np.maximum(angles.times - angles.times[first], _ROUNDING)
-        moving = (places - places[first]) / lasted[:, None, None]
-        mean = 0.5 * (turning[row[:-1]] + turning[row[1:]])
-        spins = np.zeros((len(times), *places.shape[1:]))
-        turned = np.einsum("nkij,nj->nki", mean, np.diff(held, axis=0))
-        spins[:-1] = turned / np.maximum(steps, _ROUNDING)[:, None, None]
-        of_feet = [spins, moving[row], np.zeros((len(times), len(base.feet)))]
-        parts = [means, gaps[:, None], held, *(part.reshape(len(times), -1) for part in of_feet)]
-        return Series(times, np.hstack(parts))
+        times = inertial.times.tolist()
+        made = InputRows(base, window, longest_step(inertial.times, opening))
+        ends = np.maximum(angles.times.searchsorted(times, "right"), 1).tolist()
+        rows, taken = list[Array](), 0
+        for time, values, end in zip(times, inertial.values, ends, strict=True):
+            for k in range(taken, end):
+                made.add_angles(float(angles.times[k]), angles.values[k])
+            taken = end
+            row = made.add_inertial(time, values)
+            if row is not None:
+                rows.append(row)
+        return Series(inertial.times, np.array([*rows, made.last_row()]))
+
+
+def longest_step(times: Array, opening: float) -> float:
+    """Return the longest time between two samples without one missing, s.
+
+    Args:
+        times: Stamps (n,) in s, in order.
+        opening: Time from the first stamp in which the usual period is seen, s: a filter that runs
+            live knows no more. Where it has no two samples, all count.
+    """
+    steps = np.diff(times)
+    early = steps[times[1:] <= times[0] + opening]
+    return _GAP * float(np.median(early if len(early) else steps))
+
+
+def opening_rows(series: Series, end: float) -> Series:
+    """Return the rows up to a time in s; all of them where none is so early."""
+    early = np.asarray(series.times <= end)
+    return series.rows(early) if early.any() else series
+
+
+def _count_early(series: Series, end: float) -> int:
+    """Return how many rows in order are not after a time in s."""
+    return int(series.times.searchsorted(end, "right"))
 
 
 def step_time(contact: Hysteresis, loads: Iterable[Series]) -> float | None:

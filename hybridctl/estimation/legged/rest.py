@@ -9,7 +9,7 @@ stands at the start.
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 
@@ -36,23 +36,48 @@ def find_rest(inertial: Series, angles: Series, after: float) -> Series:
         after: Time in s before which nothing is looked for.
 
     Returns:
-        At the end of each such time the mean rate (3,) of the gyroscope, and how fast the joints
-        drift, both in rad/s.
+        The mean rate (3,) of the gyroscope, and how fast the joints drift, both in rad/s, of each
+        such time. Its stamp is the first at which samples of both are later, when it is known.
     """
     times, found = list[float](), list[Array]()
     last = min(float(inertial.times[-1]), float(angles.times[-1])) if len(angles) else after
-    for begin in np.arange(after, last - _SPAN, _SPAN).tolist():
-        middle, end = begin + 0.5 * _SPAN, begin + _SPAN
-        edges = angles.times.searchsorted([begin, middle, end])
-        rows = inertial.times.searchsorted([begin, end])
-        if min(np.diff(edges)) < _ROWS // 2 or rows[1] - rows[0] < _ROWS:
-            continue
-        halves = [angles.values[a:b].mean(axis=0) for a, b in pairwise(edges)]
-        drift = float(np.abs(halves[1] - halves[0]).max()) / (0.5 * _SPAN)
-        if drift < _SLOW:
-            times.append(float(inertial.times[rows[1] - 1]))
-            found.append(np.append(inertial.values[rows[0] : rows[1], :3].mean(axis=0), drift))
+    for k in count():
+        begin, end = rest_span(after, k)
+        if end >= last:
+            break
+        row = measure_rest(inertial, angles, begin)
+        if row is not None:
+            later = [s.times[s.times.searchsorted(end, "right")] for s in (inertial, angles)]
+            times.append(float(max(later)))
+            found.append(row)
     return Series(np.array(times), np.array(found).reshape(-1, 4))
+
+
+def rest_span(after: float, k: int) -> tuple[float, float]:
+    """Return begin and end in s of the k-th time in which rest is looked for."""
+    begin = after + k * _SPAN
+    return begin, begin + _SPAN
+
+
+def measure_rest(inertial: Series, angles: Series, begin: float) -> Array | None:
+    """Return mean rate and drift (4,) in rad/s over a quarter of a second; None if it moves.
+
+    Args:
+        inertial: Rates and forces (n, 6) from `begin` on or longer, in order and complete.
+        angles: Joint angles (m, k) in rad from `begin` on or longer, in order and complete.
+        begin: Begin of the time, s.
+    """
+    middle, end = begin + 0.5 * _SPAN, begin + _SPAN
+    edges = angles.times.searchsorted([begin, middle, end])
+    rows = inertial.times.searchsorted([begin, end])
+    if min(np.diff(edges)) < _ROWS // 2 or rows[1] - rows[0] < _ROWS:
+        return None
+    halves = [angles.values[a:b].mean(axis=0) for a, b in pairwise(edges)]
+    drift = float(np.abs(halves[1] - halves[0]).max()) / (0.5 * _SPAN)
+    if drift >= _SLOW:
+        return None
+    rate: Array = np.append(inertial.values[rows[0] : rows[1], :3].mean(axis=0), drift)
+    return rate
 
 
 def rest_measurement(base: LeggedBase) -> ImplicitMeasurement:

@@ -87,6 +87,21 @@ GYROSCOPE, ACCELEROMETER = slice(9, 12), slice(12, 15)
 _UNIT = 1e-6  # how far from one the norm of a quaternion may be
 
 
+class RootPose(NamedTuple):
+    """The root of a robot at one time.
+
+    position (3,) in m, orientation (4,) as quaternion x, y, z, w and velocity (3,) of its origin in
+    m/s, all in the world. covariance (9, 9) of turn (rad, about axes of the world), position, and
+    velocity; that of the velocity leaves out the noise of the gyroscope over the lever arm.
+    """
+
+    time: float
+    position: Array
+    orientation: Array
+    velocity: Array
+    covariance: Array
+
+
 @dataclass(frozen=True)
 class BaseSpace:
     """States of a base with some feet in contact (see this module and `spaces.Space`).
