@@ -110,11 +110,11 @@ def getting_up(bias, stands):
 
 
 def test_rest_is_found_where_joints_stand():
-    """From 0.5 s on, in quarters of a second that begin with the log."""
+    """From 0.5 s on, in quarters of a second that begin with the log, stamped once they end."""
     bias = np.array([0.02, -0.01, 0.03])
     given = getting_up(bias, 1.6)
     found = find_rest(given.inertial, given.angles, 0.0)
-    np.testing.assert_allclose(found.times, [0.7475, 0.9975, 1.2475, 1.4975, 1.7475, 1.9975])
+    np.testing.assert_allclose(found.times, [0.7525, 1.0025, 1.2525, 1.5025, 1.7525, 2.0025])
     # 100 samples of 2e-3 rad/s: means to 2e-4, four deviations are 8e-4
     np.testing.assert_allclose(found.values[:, :3], np.tile(bias, (6, 1)), atol=8e-4)
     assert (found.values[:, 3] < 1e-3).all()
