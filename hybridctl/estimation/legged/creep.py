@@ -88,8 +88,9 @@ class FootMotion(NamedTuple):
             return FootMotion(base.noise.encoder, _LONGEST)
         noise = measure_angle_noise(known, base.noise.encoder)
         lever = measure_lever(base.kinematics, known.values[0])
-        period = float(np.median(np.diff(known.times)))
-        rows = round(choose_window(base.noise, noise, lever) / period) if period else 1
+        # Stamps that mostly repeat have no period.
+        period = float(np.median(np.diff(known.times))) or _LONGEST
+        rows = round(choose_window(base.noise, noise, lever) / period)
         return FootMotion(noise, max(rows, 1) * period)
 
 

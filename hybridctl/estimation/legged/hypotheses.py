@@ -35,12 +35,11 @@ from hybridctl.checks import Array, number
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.legged.creep import apparent_velocity
 from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Hysteresis, signal_name
 from hybridctl.estimation.legged.rest import REST
-from hybridctl.estimation.legged.rotation import matrix, skew
-from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, VELOCITY
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
 from hybridctl.estimation.mixture import combined
 from hybridctl.estimation.record import Record, Series
@@ -205,15 +204,10 @@ class ContactHypotheses:
 
     def motion_odds(self, seen: FootKinematics, e: Estimate, value: Array, u: Array) -> float:
         """Logarithm of the ratio of the densities of a velocity (3,) of one foot."""
-        x, noise = e.mean, self.base.noise
-        velocity = matrix(x[:4]).T @ x[7:10]
-        w = velocity + np.cross(u[:3] - x[10:13], seen.position) + value
-        space = self.base.space(e.mode)
-        h = np.zeros((3, space.ndx))
-        h[:, ANGLE], h[:, VELOCITY] = skew(velocity), np.eye(3)
-        h[:, GYROSCOPE] = skew(seen.position)
+        w, h = apparent_velocity(seen, value, e, u[:3])
+        p, noise = e.covariance[: h.shape[1], : h.shape[1]], self.base.noise
         angles = 2.0 * (noise.encoder / self.evidence.window) ** 2 * seen.moving @ seen.moving.T
-        values, axes = np.linalg.eigh(h @ e.covariance @ h.T + angles)
+        values, axes = np.linalg.eigh(h @ p @ h.T + angles)
         along = (axes.T @ w) ** 2
         still, moving = values + self.evidence.still**2, values + self.evidence.moving**2
         return 0.5 * float((along / moving - along / still + np.log(moving / still)).sum())

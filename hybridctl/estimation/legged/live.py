@@ -286,14 +286,14 @@ class _Run:
             forces = completed(forces, self._weight)
         changes = []
         for foot, given in zip(self.loaded, forces[0].tolist(), strict=True):
-            force = self._settled(foot, time, given)
+            force = self._limit_force(foot, time, given)
             stands = self._stands[foot]
             if (force <= self._contact.off) if stands else (force >= self._contact.on):
                 self._stands[foot] = not stands
                 changes.append((foot, np.array([force])))
         return changes
 
-    def _settled(self, foot: str, time: float, force: float) -> float:
+    def _limit_force(self, foot: str, time: float, force: float) -> float:
         """Return a force of a foot, no more than that of lift-off until its contact counts.
 
         As `Readings.settled` does for a log.
