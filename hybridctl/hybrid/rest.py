@@ -166,10 +166,10 @@ def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:
     crowd = end.left is None
     if end.left == 0.0:  # resets do not change the state, and rest takes nothing away
         return True
-    if not length > 0.0:  # no rates can be compared: only events that crowd are accepted
-        return crowd
-    # The event at the end of the arc is one of these, so that there is at least one row.
+    # The arc's mode has none of the guards where what ends the arc is an event in between.
     rows = [guards.names.index(name) for name in end.guards if name in guards.names]
+    if not length > 0.0 or not rows:  # no rates can be compared: only events that crowd pass
+        return crowd
     times = (arc.start + length * FRACTIONS).tolist()
     sampled = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
     values = (sampled / guards.sizes)[:, rows]

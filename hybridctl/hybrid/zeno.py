@@ -140,10 +140,22 @@ def _guards(events: Sequence[Fired]) -> tuple[str, ...]:
     """Return the guards of the events that change the state, of all if none does.
 
     Others may come in between, such as the turn of a joint with dry friction between two bounces:
-    they take no velocity away, and so does no rest.
+    they take no velocity away, and so does no rest. The last event has not been applied yet: it
+    counts as one that changes the state, unless an earlier one of its guards changed nothing.
+
+    Args:
+        events: Events of the accumulation, in order of time.
+
+    Returns:
+        Names of guards, each once.
     """
-    least = _NO_JUMP * max(event.jump for event in events)
-    changing = [event for event in events if event.jump > least] or events
+    *applied, last = events
+    least = _NO_JUMP * max((event.jump for event in applied), default=0.0)
+    changing = [event for event in applied if event.jump > least]
+    if not changing:
+        changing = list(events)
+    elif last.guards not in {event.guards for event in applied if event.jump <= least}:
+        changing.append(last)
     return tuple(dict.fromkeys(name for event in changing for name in event.guards))
 
 
