@@ -1,11 +1,15 @@
 """Quadrupeds that walk on contacts of another engine, with the filter's settings as they come."""
 
+import zlib
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 from hybridctl.robots import public
 from oracles import simulated_walks as simulated
 
-from hybridctl.estimation.legged.estimator import WALKING, StartDeviations
+from hybridctl.estimation.legged.estimator import WALKING, BaseSettings, StartDeviations
 from hybridctl.mechanics.multibody.robot import Robot
 
 pytest.importorskip("mujoco")
@@ -34,3 +38,59 @@ def test_a_quadruped_that_walks_is_known_to_some_centimetre(name, time_constant)
         assert np.mean([(e.position**2).sum(axis=1) for e in found]) ** 0.5 < 16e-3
         assert 0.2 < np.mean([e.of_position for e in found]) / 3.0 < 2.0
         assert 0.4 < np.mean([e.of_all for e in found]) / 9.0 < 2.0
+
+
+GROUNDS = [
+    (2e-3, 0.8),
+    (5e-3, 0.8),
+    (1e-2, 0.8),
+    (2e-2, 0.8),
+    (2e-3, 0.12),
+    (2e-3, 0.2),
+    (2e-3, 0.4),
+]
+"""Time constant in s and friction of contacts."""
+
+
+def fixed_settings(settings: BaseSettings) -> list[BaseSettings]:
+    """Return settings with one noise for all feet: for simulations, and for a recorded Go1."""
+    return [
+        replace(settings, settle=0.045, noise=replace(settings.noise, foot=2.5e-3, slip_time=0.0)),
+        replace(
+            settings,
+            settle=0.0,
+            noise=replace(settings.noise, foot=0.02, measured=0.01, slip_time=0.0),
+        ),
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_defaults_are_as_good_as_the_best_fixed_settings_on_forty_logs():
+    """Stiff, soft and slippery ground; large biases; joints late by 8 ms: position on average.
+
+    Of forty logs some thirty claim more than they err by: the default sensors are noisier than the
+    simulated ones. NEES is bounded from above alone, on 36.
+    """
+    found, squares = [], []
+    for name, (time_constant, friction) in product(simulated.GAINS, GROUNDS):
+        done = simulated.walk(name, time_constant, 9.1, friction=friction)
+        settings = simulated.settings(name)
+        robot = Robot.from_urdf(public.urdf(name))
+        odd = [{"late": 2}] if friction == 0.12 else []
+        odd += [{"late": 2}, {"bias": 10.0}] if (time_constant, friction) == (2e-3, 0.8) else []
+        for others in ({}, *odd):
+            seed, row = zlib.crc32(f"{name} {time_constant} {friction} {others}".encode()), []
+            for one in (settings, *fixed_settings(settings)):
+                estimator = one.build(robot)
+                readings = simulated.log(estimator, done, 0.0, 7.0, seed, **others)
+                errors = simulated.errors(estimator, done, readings, seed + 1)
+                row.append(np.mean((errors.position**2).sum(axis=1)) ** 0.5)
+                if one is settings:
+                    squares.append(np.mean(errors.of_position) / 3.0)
+            found.append(row)
+    ours, *fixed = np.mean(found, axis=0)
+    print(f"{1e3 * ours:.1f} mm, fixed {1e3 * np.array(fixed)}; NEES {np.round(squares, 2)}")
+    assert len(found) == 40
+    assert ours <= min(fixed), (ours, fixed)
+    assert np.sum(np.array(squares) < 3.0) >= 36, squares

@@ -25,7 +25,12 @@ from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.multibody.robot import Robot
 
 GAIT = Gait(period=0.4, lift=0.05)
-GAINS = {"solo12": (8.0, 0.25), "go1": (120.0, 3.0)}  # N m/rad and N m s/rad
+GAINS = {  # N m/rad and N m s/rad
+    "solo12": (8.0, 0.25),
+    "go1": (120.0, 3.0),
+    "a1": (120.0, 3.0),
+    "go2": (150.0, 4.0),
+}
 BEGIN, RISE = 1.0, 0.3  # s: when it begins to trot, and until it does so with full steps
 PERIOD = 1e-3  # s, of the law; a sample is `EVERY` of them
 EVERY, PHASES = 4, 200
@@ -85,8 +90,17 @@ class Walk:
     coordinates: list[int]
 
 
-def walk(name: str, time_constant: float, duration: float) -> Walk:
-    """A quadruped that walks for a time in s, on contacts that give way so slowly."""
+def walk(
+    name: str, time_constant: float, duration: float, *, friction: float | None = None
+) -> Walk:
+    """Let a quadruped of `GAINS` walk.
+
+    Args:
+        name: Of the quadruped in `robots.public`.
+        time_constant: How slowly contacts give way, s.
+        duration: s, of which it stands the first.
+        friction: Coefficient of all feet; None for that of `robots.public`.
+    """
     # The gains stand for controlled motors, whose dry friction is left out.
     fixed, own = Robot.from_urdf(public.urdf(name), root="fixed"), settings(name)
     none = dict.fromkeys(fixed.joint_names, 0.0)
@@ -95,7 +109,8 @@ def walk(name: str, time_constant: float, duration: float) -> Walk:
     posture = np.array([public.MODELS[name].posture.get(joint, 0.0) for joint in kinematics.joints])
     pattern, (stiffness, damping) = Pattern.of(kinematics, posture), GAINS[name]
     plant = MujocoPlant(
-        MujocoModel(robot, round_contacts(name, kinematics), Compliance(time_constant)), PERIOD
+        MujocoModel(robot, round_contacts(name, kinematics, friction), Compliance(time_constant)),
+        PERIOD,
     )
     places = [robot.joints.single("joint", joint) for joint in kinematics.joints]
     coordinates, rows = [q for q, _ in places], [v for _, v in places]
@@ -123,16 +138,49 @@ def walk(name: str, time_constant: float, duration: float) -> Walk:
     return Walk(name, np.array(times), np.array(states), forces, coordinates)
 
 
-def round_contacts(name: str, kinematics: LegKinematics) -> list[Contact]:
-    """Return the contacts of a quadruped's feet with the floor, round where its URDF says so."""
+def round_contacts(
+    name: str, kinematics: LegKinematics, friction: float | None = None
+) -> list[Contact]:
+    """Return the contacts of a quadruped's feet with the floor, round where its URDF says so.
+
+    Args:
+        name: Of the quadruped in `robots.public`.
+        kinematics: Its legs, with the radii of feet.
+        friction: Coefficient of all feet; None for that of `robots.public`.
+    """
     return [
-        Contact(c.name, c.frame, c.surface, radius=kinematics.radii[c.frame], friction=c.friction)
+        Contact(
+            c.name,
+            c.frame,
+            c.surface,
+            radius=kinematics.radii[c.frame],
+            friction=c.friction if friction is None else friction,
+        )
         for c in public.contacts(name)
     ]
 
 
-def log(estimator: BaseEstimator, done: Walk, begin: float, span: float, seed: int) -> Readings:
-    """What sensors say every 4 ms: those of motion the means over that time, with their biases."""
+def log(
+    estimator: BaseEstimator,
+    done: Walk,
+    begin: float,
+    span: float,
+    seed: int,
+    *,
+    bias: float = 1.0,
+    late: int = 0,
+) -> Readings:
+    """What sensors say every 4 ms: those of motion the means over that time, with their biases.
+
+    Args:
+        estimator: Whose frames and feet the sensors are at.
+        done: The walk.
+        begin: Of the log, s from the walk's begin.
+        span: Of the log, s.
+        seed: Of noise and biases.
+        bias: By how many times biases exceed `BIAS`.
+        late: By how many samples joint angles come late.
+    """
     rng, turns = np.random.default_rng(seed), Rotation.from_quat(done.states[:, 3:7])
     axes, arm = estimator.base.kinematics.base
     first = round(begin / PERIOD) + EVERY
@@ -145,9 +193,9 @@ def log(estimator: BaseEstimator, done: Walk, begin: float, span: float, seed: i
     rate = (turns[a].inv() * turns[b]).as_rotvec() / h
     force = turns[rows].inv().apply((moving[b] - moving[a]) / h + [0.0, 0.0, 9.81])
     noise = np.repeat([RATE, FORCE], 3) / np.sqrt(h)
-    inertial = np.hstack([rate @ axes, force @ axes]) + BIAS * rng.normal(size=6)
+    inertial = np.hstack([rate @ axes, force @ axes]) + bias * BIAS * rng.normal(size=6)
     inertial += noise * rng.normal(size=inertial.shape)
-    angles = done.states[rows][:, done.coordinates]
+    angles = done.states[rows - late * EVERY][:, done.coordinates]
     angles += ANGLE * rng.normal(size=angles.shape)
     loads = done.forces[rows] + LOAD * rng.normal(size=(len(rows), 4))
     times, feet = done.times[rows], estimator.base.feet

@@ -84,7 +84,7 @@ def settings(name: str) -> BaseSettings:
     start = StartDeviations(tilt=0.02, heading=0.02, position=0.01, velocity=0.05, gyroscope=2e-3)
     return BaseSettings(
         root,
-        tuple(Foot(foot) for foot in Machine.of(name).feet),
+        tuple(Foot(foot, radius=0.0) for foot in Machine.of(name).feet),  # as the log is made
         touch_force=60.0,
         lift_force=40.0,
         settle=0.0,

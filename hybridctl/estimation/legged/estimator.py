@@ -115,7 +115,7 @@ class BaseSettings(Settings):
     evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
-    settle: NotNegative = 0.02
+    settle: NotNegative = 0.03
     uniform_clock: bool = True
     standing: NotNegative | None = None
     opening: Positive = OPENING
