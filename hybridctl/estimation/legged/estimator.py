@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,6 +54,7 @@ from hybridctl.estimation.legged.system import (
     lifts,
     touches,
 )
+from hybridctl.estimation.legged.time_offset import TimeOffset, align_inertial, find_time_offset
 from hybridctl.estimation.legged.verdict import judge_walk
 from hybridctl.estimation.legged.wiring import find_wiring_faults
 from hybridctl.estimation.legged.wiring_signals import WiringFault
@@ -69,7 +71,12 @@ class StartDeviations(Settings):
     """How surely the state is known at the start, as standard deviations.
 
     tilt, heading: rad; position: m; velocity: m/s; gyroscope: rad/s and accelerometer: m/s^2, of
-    the biases.
+    the biases. How far the force at rest is off gravity shows the accelerometer's bias along it
+    (see `rest_bias`). force: m/s^2, by how much that may be off besides the sensor's noise, because
+    the robot sways; local gravity acts as a bias, too. across: deviation of the bias across
+    gravity, which rest does not show, relative to what is found along it; `accelerometer` is the
+    least. A bias of 0.3 m/s^2 along z comes with such ones along x and y, and with a tilt that is
+    30 mrad off.
     """
 
     tilt: NotNegative = 0.01
@@ -78,6 +85,8 @@ class StartDeviations(Settings):
     velocity: NotNegative = 1e-2
     gyroscope: NotNegative = 1e-3
     accelerometer: NotNegative = 3e-2
+    force: NotNegative = 1e-2
+    across: NotNegative = 1.0
 
 
 WALKING = StartDeviations(tilt=0.1, velocity=1.0, gyroscope=5e-3)
@@ -99,9 +108,12 @@ class BaseSettings(Settings):
     thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
     of level ground in m, None where it is not known.
     settle: s that a foot which has come down is pressed into the ground, before its contact counts.
-    uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
-    robot stands still, over which biases of the gyroscope and tilt are averaged; 0 for one that
-    walks already, whose tilt is the mean of half a second, and whose biases are zero; None for
+    uniform_clock: replace stamps by those of an even clock. time_offset: s by which the inertial
+    sensor is stamped too late against the joints, negative where the joints are late; inertial
+    samples are taken so much later. "auto" finds it in a log (see `time_offset`), and compensates
+    what is significant; live it is 0, because it takes a whole log to find it. standing: s from
+    the start that the robot stands still, over which biases of the gyroscope and tilt are averaged;
+    0 for one that walks already, whose tilt is the mean of half a second, and whose biases are zero; None for
     what its joints say (see `stood`). opening: s from the start from which that, the noise of the
     angles, the usual period and the first contacts are found; a filter that runs live collects it
     before it begins. start: None for `StartDeviations()`, and `WALKING` without standing. gate: the
@@ -117,6 +129,7 @@ class BaseSettings(Settings):
     ground: float | None = None
     settle: NotNegative = 0.02
     uniform_clock: bool = True
+    time_offset: float | Literal["auto"] = "auto"
     standing: NotNegative | None = None
     opening: Positive = OPENING
     gate: float | None = None
@@ -156,6 +169,7 @@ class BaseEstimator:
         gravity = vector("gravity", settings.gravity, 3)
         self.base = LeggedBase(kinematics, gravity, settings.noise)
         self.weight = robot.mass * float(np.linalg.norm(gravity))
+        self._last_offset: tuple[Readings, TimeOffset] | None = None  # of the last log asked for
         self.contact = settings.contact(self.weight)
         self.system = base_system(self.base)
         measurements = [angles_measurement(self.base, settings.gate), rest_measurement(self.base)]
@@ -188,10 +202,30 @@ class BaseEstimator:
         return np.zeros((self.base.space(event.mode_after).ndx,) * 2)
 
     def readings(self, given: Readings) -> Readings:
-        """The readings with the clock of the settings, and contacts that begin as these say."""
-        settings, even = self.settings, given.uniform() if self.settings.uniform_clock else given
-        whole = even.filled(settings.weight)
+        """Return readings with the clock of the settings, aligned, and with contacts that count.
+
+        Args:
+            given: Readings as recorded.
+        """
+        settings = self.settings
+        even = given.uniform() if settings.uniform_clock else given
+        late = self.time_offset(given).compensated
+        whole = align_inertial(even, late).filled(settings.weight)
         return whole.settled(self.contact, settings.settle) if settings.settle else whole
+
+    def time_offset(self, given: Readings) -> TimeOffset:
+        """Return how late the inertial sensor of readings is against the joints.
+
+        Args:
+            given: Readings as recorded.
+        """
+        told = self.settings.time_offset
+        if told != "auto":
+            return TimeOffset(None, None, told, told=True)
+        # Start, record and flags of one log ask for it one after the other.
+        if self._last_offset is None or self._last_offset[0] is not given:
+            self._last_offset = given, find_time_offset(self.base.kinematics, given)
+        return self._last_offset[1]
 
     def record(self, given: Readings) -> Record:
         """The record of readings; for hypotheses with all forces and motions of feet."""
@@ -288,6 +322,15 @@ class BaseEstimator:
         own = np.eye(15)  # from turn about axes of the world, and position and velocity there
         own[:9, :9] = np.kron(np.eye(3), matrix(x[:4]).T)
         p = (own * np.square(spread)) @ own.T
+        if standstill:
+            noise = self.settings.noise.accelerometer
+            found = rest_bias(force, float(np.linalg.norm(self.base.gravity)), standstill, noise, s)
+            x[13:16] = found.bias
+            p[12:15, 12:15] = found.covariance
+            if orientation is None:  # the tilt is that of a force with this bias
+                p[:3, :3] += found.by_bias @ found.covariance @ found.by_bias.T
+                p[:3, 12:15] = found.by_bias @ found.covariance
+                p[12:15, :3] = p[:3, 12:15].T
         estimate = Estimate(key, float(times[0]), x, nearest_semidefinite(p))
         if standing is None:
             known = readings.standing(self.contact, self.opening)
@@ -339,8 +382,10 @@ class BaseEstimator:
         settings, other = self.settings, copy(self)
         if settings.evidence is not None:
             raise InputError("live, contacts are those of thresholds: leave out evidence")
-        # A straight line through all stamps needs all of them.
-        other.settings = replace(settings, uniform_clock=False)
+        # A straight line through all stamps needs all of them, as an offset does that is not told;
+        # one that is told is taken off sample by sample.
+        other.settings = replace(settings, uniform_clock=False, time_offset=0.0)
+        late = 0.0 if settings.time_offset == "auto" else settings.time_offset
         first = other.start
         return LiveBaseFilter(
             other,
@@ -348,6 +393,7 @@ class BaseEstimator:
             weight=settings.weight,
             ground=settings.ground,
             settle=settings.settle,
+            late=late,
         )
 
     def contact_changes(self, result: FilterResult) -> dict[str, tuple[int, int]]:
@@ -375,7 +421,14 @@ class BaseEstimator:
         """Return what readings show to be wired wrongly, see `wiring`; it needs no filter."""
         s = self.settings
         weight, gravity = s.weight or self.weight, float(np.linalg.norm(s.gravity))
-        return find_wiring_faults(self.base.kinematics, given, weight=weight, gravity=gravity)
+        late = self.time_offset(given).compensated
+        return find_wiring_faults(
+            self.base.kinematics,
+            given,
+            weight=weight,
+            gravity=gravity,
+            aligned=align_inertial(given.uniform(), late) if late else None,
+        )
 
     def flags(
         self,
@@ -459,6 +512,47 @@ class BaseEstimator:
             x[7:10] + own @ np.cross(omega, arm),
             by @ estimate.covariance @ by.T,
         )
+
+
+class RestBias(NamedTuple):
+    """What rest says of the bias of the accelerometer, in the axes of the sensor.
+
+    Attributes:
+        bias: Bias (3,), m/s^2.
+        covariance: Its covariance (3, 3).
+        by_bias: Turn (3, 3) of the attitude's error by that of the bias, where the attitude is that
+            in which the mean force points up.
+    """
+
+    bias: Array
+    covariance: Array
+    by_bias: Array
+
+
+def rest_bias(
+    force: Array, gravity: float, duration: float, noise: float, start: StartDeviations
+) -> RestBias:
+    r"""Return what the mean force at rest says of the bias of the accelerometer.
+
+    The mean force is :math:`f = (g + b_u) u + b_\perp` with u up. Its size says how large the bias
+    is along u; what it is across u turns the force by as much as a tilt would,
+    :math:`\theta = u \times b / g`.
+
+    Args:
+        force: Mean specific force (3,) at rest, m/s^2.
+        gravity: Size of gravity, m/s^2.
+        duration: Time over which it is a mean, s.
+        noise: Density of the accelerometer's noise, m/s^2/sqrt(Hz).
+        start: Deviations of what is not known.
+    """
+    size = float(np.linalg.norm(force))
+    up, excess = force / size, size - gravity
+    wide = max(start.accelerometer, start.across * abs(excess))
+    known = start.force**2 + noise**2 / duration
+    trust = wide**2 / (wide**2 + known) if wide else 0.0
+    along = np.outer(up, up)
+    covariance = wide**2 * (np.eye(3) - along) + trust * known * along
+    return RestBias(trust * excess * up, covariance, skew(up) / gravity)
 
 
 def _upright(inertial: Array, force: Array, heading: float) -> Array:
