@@ -303,7 +303,7 @@ class InertialAlignment:
 
 def offsets_tried() -> Array:
     """Return the offsets (m,) that are tried, s."""
-    return STEP * np.arange(-round(LARGEST / STEP), round(LARGEST / STEP) + 1)
+    return np.asarray(STEP * np.arange(-round(LARGEST / STEP), round(LARGEST / STEP) + 1.0))
 
 
 class _Cost(NamedTuple):
@@ -448,7 +448,8 @@ class _Stance:
 
     def _sum_blocks(self, blocks: NDArray[np.intp], values: Array) -> Array:
         """Return the sums of values over blocks."""
-        return np.bincount(blocks, values, int(self._blocks[-1]) + 1)
+        sums: Array = np.bincount(blocks, values, int(self._blocks[-1]) + 1).astype(float)
+        return sums
 
     @staticmethod
     def _is_enough(blocks: NDArray[np.intp]) -> bool:
@@ -547,4 +548,4 @@ def _second_differences(values: Array, window: int) -> Array:
 
 def _skew(vectors: Array) -> Array:
     """Return the cross-product matrices (n, 3, 3) of vectors (n, 3)."""
-    return np.cross(vectors[:, None, :], np.eye(3)).transpose(0, 2, 1)
+    return np.asarray(np.cross(vectors[:, None, :], np.eye(3)).transpose(0, 2, 1))

@@ -14,6 +14,7 @@ from estimation.legged.test_wiring import (
     recorded_trot,
     simulated_log,
 )
+from oracles import walking_robots as walking
 from scipy.stats import chi2
 
 from hybridctl.errors import InputError
@@ -190,7 +191,7 @@ def test_a_log_with_late_joints_is_compensated():
     assert str(found).endswith("ms late; compensated")
     assert found.record()["compensated"] == found.compensated
     told = replace(estimator.settings, time_offset=found.compensated)
-    same = told.build(estimator.base.kinematics._robot).record(late)
+    same = told.build(walking.robot("a1")).record(late)
     np.testing.assert_array_equal(estimator.record(late).inputs.values, same.inputs.values)
 
 
@@ -219,7 +220,7 @@ def test_a_robot_that_stands_shows_no_offset():
 
 def test_an_offset_that_is_told_is_not_looked_for():
     estimator, readings = kinematic_log()
-    told = replace(estimator.settings, time_offset=0.004).build(estimator.base.kinematics._robot)
+    told = replace(estimator.settings, time_offset=0.004).build(walking.robot("a1"))
     found = told.time_offset(readings)
     assert found == TimeOffset(None, None, 0.004, told=True)
     assert str(found) == "inertial sensor is 4.0 ms late, as told by `time_offset`"
