@@ -104,6 +104,10 @@ def test_a_humanoid_from_a_bag(tmp_path):
     )
     summary = json.loads((tmp_path / "out/summary.json").read_text())
     assert summary["touchdowns"] == {"l_sole": 3, "r_sole": 3}
+    offset = summary["time_offset"]
+    assert offset["compensated"] == 0.0
+    assert abs(offset["offset"]) < 3.0 * offset["deviation"]
+    assert "; no delay of the inertial sensor seen (" in summary["verdict"]
     assert "results in" in text
     with (
         np.load(tmp_path / "out/estimates.npz") as found,
@@ -162,6 +166,10 @@ def test_a_reference_and_baselines_beside_the_filter(machine):
     assert re.search(r"Side by side, against still.tum", text)
     summary = json.loads((machine / "out/summary.json").read_text())
     assert summary["reference"]["name"] == "still.tum"
+    assert summary["time_offset"]["offset"] is None
+    unknown = "; delay between inertial sensor and joints unknown"
+    assert summary["verdict"].endswith(unknown)
+    assert unknown in (machine / "out/index.html").read_text()
     assert summary["reference"]["ate"] < 1e-9
     assert summary["reference"]["end_nees"] < 1e-9
     assert list(summary["compared"]) == ["salted", "invariant", "odometry"]

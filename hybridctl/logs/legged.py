@@ -15,6 +15,7 @@ from hybridctl.errors import ImplausibleLogError, InputError
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.legged.time_offset import TimeOffset
 from hybridctl.estimation.legged.verdict import WalkVerdict, judge_walk
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.estimation.result import FilterResult
@@ -75,6 +76,7 @@ class BaseRun:
     contacts (n, k): how probable it is of each foot that it stands, at the same rows. flags: what
     speaks against trusting the poses, one sentence each. faults: those of them, the first ones,
     that say what is wired wrongly. walk: what innovations and footholds say of the filter.
+    time_offset: how late the inertial sensor is against the joints, and what is compensated.
     """
 
     estimator: BaseEstimator
@@ -85,6 +87,7 @@ class BaseRun:
     flags: tuple[str, ...]
     faults: tuple[str, ...]
     walk: WalkVerdict
+    time_offset: TimeOffset
 
     @property
     def track(self) -> PoseTrack:
@@ -176,6 +179,7 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
         estimator.flags(readings, result, faults=faults),
         tuple(map(str, faults)),
         judge_walk(estimator.base, result),
+        estimator.time_offset(readings),
     )
 
 

@@ -23,12 +23,14 @@ G = 9.80665  # m/s^2, of sensors in g
 class Mistake:
     """A mistake: what plants it, and words of which each must stand in the first fault named.
 
-    words: alternatives in a tuple; one of them must be there.
+    words: alternatives in a tuple; one of them must be there. late: s by which it makes the
+    inertial sensor late against the joints; such a delay may be compensated instead.
     """
 
     name: str
     plant: Plant
     words: tuple[str | tuple[str, ...], ...]
+    late: float = 0.0
 
     def is_named(self, faults: Sequence[object]) -> bool:
         """Whether one fault has all the words, and two faults are named at most."""
@@ -209,10 +211,16 @@ MISTAKES = (
     ),
     Mistake("all forces stuck", _forces(lambda t, f: 0.0 * f), ("forces", "never change")),
     Mistake("a force drifting", _forces(_drifting, first_only=True), ("force of", "drifts")),
-    Mistake("imu 10 ms late", _late("inertial", 0.01), ("inertial sensor", "late", "take off")),
-    Mistake("imu 20 ms late", _late("inertial", 0.02), ("inertial sensor", "late", "take off")),
-    Mistake("imu 40 ms late", _late("inertial", 0.04), ("inertial sensor", "late", "take off")),
-    Mistake("joints 20 ms late", _late("angles", 0.02), ("inertial sensor", "early", "add")),
+    Mistake(
+        "imu 10 ms late", _late("inertial", 0.01), ("inertial sensor", "late", "take off"), 0.01
+    ),
+    Mistake(
+        "imu 20 ms late", _late("inertial", 0.02), ("inertial sensor", "late", "take off"), 0.02
+    ),
+    Mistake(
+        "imu 40 ms late", _late("inertial", 0.04), ("inertial sensor", "late", "take off"), 0.04
+    ),
+    Mistake("joints 20 ms late", _late("angles", 0.02), ("inertial sensor", "early", "add"), -0.02),
     Mistake("forces 60 ms late", _late("forces", 0.06), ("forces", "late", "take off")),
     Mistake(
         "imu without stamps", _stamps(np.zeros_like, all_channels=False), ("stamps of inertial",)

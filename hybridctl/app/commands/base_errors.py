@@ -47,7 +47,7 @@ class PoseReference:
     within: float | None = None
 
     def errors(self, found: BaseTrack) -> TrajectoryErrors:
-        """Return the errors of a track."""
+        """Return the errors of a track against the reference."""
         return trajectory_errors(
             found.track,
             self.track,
@@ -67,25 +67,32 @@ class PoseReference:
 
 
 def reference_table(reference: PoseReference, errors: TrajectoryErrors) -> Table:
-    """Return the table of the errors of one track."""
+    """Return the table of the errors of one track.
+
+    Args:
+        reference: What the track is compared with.
+        errors: Its errors, of `PoseReference.errors`.
+    """
     end = _NONE
     if errors.end_error is not None:
-        end = (
-            f"{errors.end_error:.3f} m, {_percent(errors.end_share)} of {errors.path_length:.2f} m"
-        )
+        share = _format_percent(errors.end_share)
+        end = f"{errors.end_error:.3f} m, {share} of {errors.path_length:.2f} m"
     rows = [
         ("position at the end", end),
-        ("height at the end", _cell(errors.end_height, "m", sign=True)),
-        ("yaw at the end", _cell(_degrees(errors.end_yaw), "deg", 2, sign=True)),
-        (f"ATE, alignment {errors.alignment!r}", _cell(errors.ate, "m")),
-        ("height, rms", _cell(errors.height_rms, "m")),
-        ("rotation, rms", _cell(_degrees(errors.rotation_rms), "deg", 2)),
-        ("yaw, rms", _cell(_degrees(errors.yaw_rms), "deg", 2)),
-        (f"RPE over {SPAN:g} s", _relative(errors.rpe)),
-        (f"RPE over {SPAN:g} m", _relative(errors.rpe_metre)),
-        ("path, of the reference's", _percent(errors.path_length_ratio)),
-        ("NEES of position at the end (3)", _cell(errors.end_nees, "", 1)),
-        ("NEES of position, mean (3)", _cell(errors.mean_nees, "", 1)),
+        ("height at the end", _format_number(errors.end_height, "m", sign=True)),
+        (
+            "yaw at the end",
+            _format_number(_convert_to_degrees(errors.end_yaw), "deg", 2, sign=True),
+        ),
+        (f"ATE, alignment {errors.alignment!r}", _format_number(errors.ate, "m")),
+        ("height, rms", _format_number(errors.height_rms, "m")),
+        ("rotation, rms", _format_number(_convert_to_degrees(errors.rotation_rms), "deg", 2)),
+        ("yaw, rms", _format_number(_convert_to_degrees(errors.yaw_rms), "deg", 2)),
+        (f"RPE over {SPAN:g} s", _format_relative(errors.rpe)),
+        (f"RPE over {SPAN:g} m", _format_relative(errors.rpe_metre)),
+        ("path, of the reference's", _format_percent(errors.path_length_ratio)),
+        ("NEES of position at the end (3)", _format_number(errors.end_nees, "", 1)),
+        ("NEES of position, mean (3)", _format_number(errors.mean_nees, "", 1)),
     ]
     title = f"Against {reference.name}: {errors.count} poses over {errors.duration:.1f} s"
     return table(title, ["error", "value"], rows)
@@ -94,11 +101,14 @@ def reference_table(reference: PoseReference, errors: TrajectoryErrors) -> Table
 def comparison_table(tracks: Mapping[str, BaseTrack], reference: PoseReference | None) -> Table:
     """Return the table of several tracks, a row for each.
 
-    With a reference it has errors, without one the path, where it ended, and what was claimed.
+    Args:
+        tracks: Tracks by name.
+        reference: With one, the table has errors; without one, the path, where it ended, and what
+            was claimed.
     """
     if reference is None:
         columns = ["", "path [m]", "end x, y, z [m]", "claimed ± [m]", "ms per sample"]
-        return table("Side by side", columns, [_own_row(k, v) for k, v in tracks.items()])
+        return table("Side by side", columns, [_make_own_row(k, v) for k, v in tracks.items()])
     columns = ["", "end [%]", "ATE [m]", f"RPE {SPAN:g} s [m]", f"RPE {SPAN:g} m [m]"]
     columns += ["yaw [deg]", "height [m]", "NEES of end (3)", "ms per sample"]
     rows = []
@@ -108,19 +118,19 @@ def comparison_table(tracks: Mapping[str, BaseTrack], reference: PoseReference |
         rows.append(
             (
                 name,
-                _percent(e.end_share).removesuffix(" %"),
-                _cell(e.ate),
-                *(_cell(value) for value in spans),
-                _cell(_degrees(e.end_yaw), "", 2, sign=True),
-                _cell(e.end_height, sign=True),
-                _cell(e.end_nees, "", 1),
+                _format_percent(e.end_share).removesuffix(" %"),
+                _format_number(e.ate),
+                *(_format_number(value) for value in spans),
+                _format_number(_convert_to_degrees(e.end_yaw), "", 2, sign=True),
+                _format_number(e.end_height, sign=True),
+                _format_number(e.end_nees, "", 1),
                 f"{1e3 * found.seconds:.2f}",
             )
         )
     return table(f"Side by side, against {reference.name}", columns, rows)
 
 
-def _own_row(name: str, found: BaseTrack) -> tuple[str, ...]:
+def _make_own_row(name: str, found: BaseTrack) -> tuple[str, ...]:
     """Return the row of a track without a reference."""
     claims = _NONE
     if found.covariances is not None:
@@ -133,7 +143,12 @@ def _own_row(name: str, found: BaseTrack) -> tuple[str, ...]:
 def comparison_record(
     tracks: Mapping[str, BaseTrack], reference: PoseReference | None
 ) -> dict[str, dict[str, Any]]:
-    """Return what summary.json holds of several tracks, by name."""
+    """Return what summary.json holds of several tracks, by name.
+
+    Args:
+        tracks: Tracks by name.
+        reference: What they are compared with; None where there is nothing.
+    """
     return {
         name: {
             "path_length": float(path_distances(found.track.positions)[-1]),
@@ -172,24 +187,33 @@ def draw_paths(
     )
 
 
-def _cell(value: float | None, unit: str = "", digits: int = 3, *, sign: bool = False) -> str:
-    """Return a number with its unit, or a dash."""
+def _format_number(
+    value: float | None, unit: str = "", digits: int = 3, *, sign: bool = False
+) -> str:
+    """Return a number with its unit, or a dash.
+
+    Args:
+        value: The number; None, or one that is not finite, for none.
+        unit: Unit behind it.
+        digits: Digits behind the point.
+        sign: Whether a plus is written.
+    """
     if value is None or not np.isfinite(value):
         return _NONE
     return f"{value:{'+' if sign else ''}.{digits}f} {unit}".rstrip()
 
 
-def _degrees(angle: float | None) -> float | None:
+def _convert_to_degrees(angle: float | None) -> float | None:
     """Return an angle in rad in degrees."""
     return None if angle is None else float(np.degrees(angle))
 
 
-def _percent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     """Return a share in percent."""
-    return _cell(None if share is None else 100.0 * share, "%", 1)
+    return _format_number(None if share is None else 100.0 * share, "%", 1)
 
 
-def _relative(errors: RelativeErrors | None) -> str:
+def _format_relative(errors: RelativeErrors | None) -> str:
     """Return a relative error: translation and rotation."""
     if errors is None:
         return _NONE

@@ -102,6 +102,9 @@ def summarize(
         warnings: What is odd about the log, and what of it was not read.
     """
     changes, last = found.estimator.contact_changes(found.result), found.roots[-1]
+    verdict = judgement.verdict
+    if not found.faults:  # with other mistakes in a log its delay means nothing
+        verdict += f"; {found.time_offset}"
     return {
         "model": name,
         "log": log,
@@ -110,7 +113,8 @@ def summarize(
         "seconds_per_sample": found.result.seconds / len(found.roots),
         "touchdowns": {foot: downs for foot, (downs, _) in changes.items()},
         "lift_offs": {foot: ups for foot, (_, ups) in changes.items()},
-        "verdict": judgement.verdict,
+        "verdict": verdict,
+        "time_offset": found.time_offset.record(),
         "flags": list(found.flags),
         "walk": found.walk.record(),
         "final": {
@@ -125,7 +129,7 @@ def summarize(
 
 def print_tables(console: Console, summary: Mapping[str, Any], judgement: Judgement) -> None:
     """Print the verdict and what speaks against the poses, then trust, phases and contacts."""
-    say(console, judgement.verdict)
+    say(console, summary["verdict"])
     for flag in summary["flags"]:
         say(console, f"flag: {flag}")
     console.print(trust_table([judgement]))

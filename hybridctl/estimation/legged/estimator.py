@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -53,6 +54,7 @@ from hybridctl.estimation.legged.system import (
     lifts,
     touches,
 )
+from hybridctl.estimation.legged.time_offset import TimeOffset, align_inertial, find_time_offset
 from hybridctl.estimation.legged.verdict import judge_walk
 from hybridctl.estimation.legged.wiring import find_wiring_faults
 from hybridctl.estimation.legged.wiring_signals import WiringFault
@@ -69,7 +71,13 @@ class StartDeviations(Settings):
     """How surely the state is known at the start, as standard deviations.
 
     tilt, heading: rad; position: m; velocity: m/s; gyroscope: rad/s and accelerometer: m/s^2, of
-    the biases.
+    the biases. How far the force at rest is off gravity shows the accelerometer's bias along it
+    (see `rest_bias`). force: m/s^2, by how much that may be off besides the sensor's noise, because
+    the robot sways and scales are not exact; local gravity, which differs by up to 0.03, acts as a
+    bias, too. across: deviation of the bias across gravity, which rest does not show, relative to
+    what is found along it; `accelerometer` is the least. A bias of 0.3 m/s^2 along z comes with
+    such ones along x and y, which look like a tilt of 30 mrad. With half of it, simulated trots
+    with biases of 0.3 m/s^2 have a NEES of position near 3.
     """
 
     tilt: NotNegative = 0.01
@@ -78,6 +86,8 @@ class StartDeviations(Settings):
     velocity: NotNegative = 1e-2
     gyroscope: NotNegative = 1e-3
     accelerometer: NotNegative = 3e-2
+    force: NotNegative = 1e-2
+    across: NotNegative = 0.5
 
 
 WALKING = StartDeviations(tilt=0.1, velocity=1.0, gyroscope=5e-3)
@@ -99,13 +109,17 @@ class BaseSettings(Settings):
     thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
     of level ground in m, None where it is not known.
     settle: s that a foot which has come down is pressed into the ground, before its contact counts.
-    uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
-    robot stands still, over which biases of the gyroscope and tilt are averaged; 0 for one that
-    walks already, whose tilt is the mean of half a second, and whose biases are zero; None for
-    what its joints say (see `stood`). opening: s from the start from which that, the noise of the
-    angles, the usual period and the first contacts are found; a filter that runs live collects it
-    before it begins. start: None for `StartDeviations()`, and `WALKING` without standing. gate: the
-    probability with which right angles pass, None takes all.
+    uniform_clock: replace stamps by those of an even clock. time_offset: s by which the inertial
+    sensor is stamped too late against the joints, negative where the joints are late; inertial
+    samples are taken so much later. "auto" finds it in a log (see `time_offset`), and compensates
+    what is significant; live it is 0, because it takes a whole log to find it. standing: s from
+    the start that the robot stands still, over which biases of the gyroscope and tilt are averaged,
+    and the force is compared with gravity; 0 for one that walks already, whose tilt is the mean of
+    half a second, and whose biases are zero; None for what its joints say (see `stood`). opening: s
+    from the start from which that, the noise of the angles, the usual period and the first contacts
+    are found; a filter that runs live collects it before it begins. start: None for
+    `StartDeviations()`, and `WALKING` without standing. gate: the probability with which right
+    angles pass, None takes all.
     """
 
     inertial: str
@@ -117,6 +131,7 @@ class BaseSettings(Settings):
     ground: float | None = None
     settle: NotNegative = 0.03
     uniform_clock: bool = True
+    time_offset: float | Literal["auto"] = "auto"
     standing: NotNegative | None = None
     opening: Positive = OPENING
     gate: float | None = None
@@ -134,7 +149,11 @@ class BaseSettings(Settings):
             raise InputError(f"gravity must point down along z, got {self.gravity}")
 
     def contact(self, weight: float) -> Hysteresis:
-        """The force thresholds of contact, for the weight in N of the settings or else this one."""
+        """Return the force thresholds of contact.
+
+        Args:
+            weight: Weight in N that counts where the settings have none.
+        """
         part = (self.weight or weight) / max(len(self.feet), 1)
         on, off = self.touch_force, self.lift_force
         ratio = _SHARES[0] / _SHARES[1]
@@ -143,7 +162,11 @@ class BaseSettings(Settings):
         return Hysteresis(on, on / ratio if off is None else off)
 
     def build(self, robot: Robot) -> BaseEstimator:
-        """The estimator of a robot with its root fixed. Raises `UnknownNameError` for a frame."""
+        """Return the estimator of a robot with its root fixed.
+
+        Raises:
+            UnknownNameError: The robot does not have a frame.
+        """
         return BaseEstimator(self, robot)
 
 
@@ -156,6 +179,7 @@ class BaseEstimator:
         gravity = vector("gravity", settings.gravity, 3)
         self.base = LeggedBase(kinematics, gravity, settings.noise)
         self.weight = robot.mass * float(np.linalg.norm(gravity))
+        self._last_offset: tuple[Readings, TimeOffset] | None = None  # of the last log asked for
         self.contact = settings.contact(self.weight)
         self.system = base_system(self.base)
         measurements = [angles_measurement(self.base, settings.gate), rest_measurement(self.base)]
@@ -188,13 +212,41 @@ class BaseEstimator:
         return np.zeros((self.base.space(event.mode_after).ndx,) * 2)
 
     def readings(self, given: Readings) -> Readings:
-        """The readings with the clock of the settings, and contacts that begin as these say."""
-        settings, even = self.settings, given.uniform() if self.settings.uniform_clock else given
-        whole = even.filled(settings.weight)
+        """Return readings with the clock of the settings, aligned, and with contacts that count.
+
+        Args:
+            given: Readings as recorded.
+        """
+        settings = self.settings
+        even = given.uniform() if settings.uniform_clock else given
+        late = self.time_offset(given).compensated
+        whole = align_inertial(even, late).filled(settings.weight)
         return whole.settled(self.contact, settings.settle) if settings.settle else whole
 
+    def time_offset(self, given: Readings) -> TimeOffset:
+        """Return how late the inertial sensor of readings is against the joints.
+
+        Args:
+            given: Readings as recorded.
+        """
+        told = self.settings.time_offset
+        if told != "auto":
+            return TimeOffset(None, None, told, told=True)
+        # Start, record and flags of one log ask for it one after the other.
+        if self._last_offset is None or self._last_offset[0] is not given:
+            self._last_offset = given, find_time_offset(self.base.kinematics, given)
+        return self._last_offset[1]
+
     def record(self, given: Readings) -> Record:
-        """The record of readings; for hypotheses with all forces and motions of feet."""
+        """Return the record of readings; for hypotheses with all forces and motions of feet.
+
+        Args:
+            given: Readings as recorded.
+
+        Raises:
+            UnknownNameError: The robot does not have a foot.
+            InputError: There are angles of another number of joints.
+        """
         s, readings = self.settings, self.readings(given)
         record = readings.record(
             self.base,
@@ -207,19 +259,24 @@ class BaseEstimator:
             return record
         angles = record.channels[ANGLES].sorted()
         forces = readings.loads if s.evidence.forces else {}
-        evidence = self._timed(s.evidence, forces.values())
+        evidence = self._set_step_time(s.evidence, forces.values())
         channels = foot_motion(self.base.kinematics, angles, evidence.window)
         channels |= {signal_name(foot): load for foot, load in forces.items()}
         still = {REST: record.channels[REST]} if REST in record.channels else {}
         return replace(record, channels={**channels, ANGLES: angles, **still})
 
-    def _timed(self, evidence: ContactEvidence, loads: Iterable[Series]) -> ContactEvidence:
-        """Evidence with the time of a step, by forces if it has none, 1 s where these say none."""
+    def _set_step_time(self, evidence: ContactEvidence, loads: Iterable[Series]) -> ContactEvidence:
+        """Return evidence with the time of a step.
+
+        Args:
+            evidence: Evidence; its own time counts.
+            loads: Forces (n, 1) of feet that say it otherwise; 1 s where they say none.
+        """
         step = evidence.step or step_time(self.contact, loads) or STEP
         return replace(evidence, step=step)
 
     def stood(self, record: Record) -> float:
-        """How long the robot stands still at the start of a record, s; 0 for one that walks."""
+        """Return how long the robot stands still at the start of a record, s; 0 if it walks."""
         assert record.inputs is not None
         return self.standing_time(record.channels[ANGLES], record.inputs.times[0])
 
@@ -245,7 +302,7 @@ class BaseEstimator:
         return FootMotion.of(self.base, opening_rows(record.channels[ANGLES], end))
 
     def deviations(self, record: Record) -> StartDeviations:
-        """The standard deviations at the start of a record."""
+        """Return the standard deviations at the start of a record."""
         return self.settings.start or (StartDeviations() if self.stood(record) else WALKING)
 
     def start(
@@ -257,13 +314,21 @@ class BaseEstimator:
         orientation: ArrayLike | None = None,
         standing: Sequence[str] | None = None,
     ) -> Estimate:
-        """The estimate at the first sample of a robot that stands still, or walks already.
+        """Return the estimate at the first sample of a robot that stands still, or walks already.
 
-        Tilt and bias of the gyroscope are means over the time `standing` of the settings; of one
-        that walks, see `BaseSettings`. heading:
-        the yaw of the root in rad; position: of the root in m. orientation: of the root as
-        quaternion x, y, z, w, instead of tilt and heading. standing: feet in contact, by default
-        those whose forces say so.
+        Tilt and bias of the gyroscope are means over the time that it stands, and the size of the
+        mean force says the accelerometer's bias along gravity (see `rest_bias`); of one that walks,
+        see `BaseSettings`.
+
+        Args:
+            given: Readings as recorded.
+            heading: Yaw of the root, rad.
+            position: Position (3,) of the root, m.
+            orientation: Quaternion (x, y, z, w) of the root, instead of tilt and heading.
+            standing: Feet in contact, by default those whose forces say so.
+
+        Raises:
+            UnknownNameError: The robot does not have a foot.
         """
         readings = self.readings(given)
         record = self.record(given)
@@ -274,9 +339,9 @@ class BaseEstimator:
         rate, force = u[still, :3].mean(axis=0), u[still, 3:6].mean(axis=0)
         s = self.deviations(record)
         x = np.zeros(16)
-        inertial, (_, arm) = self.base.kinematics.base[0], self._root()
+        inertial, (_, arm) = self.base.kinematics.base[0], self._locate_root()
         if orientation is None:
-            x[:4] = _upright(inertial, force, number("heading", heading))
+            x[:4] = _find_upright(inertial, force, number("heading", heading))
         else:
             given_turn = vector("orientation", orientation, 4)
             x[:4] = product(given_turn / np.linalg.norm(given_turn), quaternion(inertial))
@@ -288,6 +353,15 @@ class BaseEstimator:
         own = np.eye(15)  # from turn about axes of the world, and position and velocity there
         own[:9, :9] = np.kron(np.eye(3), matrix(x[:4]).T)
         p = (own * np.square(spread)) @ own.T
+        if standstill:
+            noise = self.settings.noise.accelerometer
+            found = rest_bias(force, float(np.linalg.norm(self.base.gravity)), standstill, noise, s)
+            x[13:16] = found.bias
+            p[12:15, 12:15] = found.covariance
+            if orientation is None:  # the tilt is that of a force with this bias
+                p[:3, :3] += found.by_bias @ found.covariance @ found.by_bias.T
+                p[:3, 12:15] = found.by_bias @ found.covariance
+                p[12:15, :3] = p[:3, 12:15].T
         estimate = Estimate(key, float(times[0]), x, nearest_semidefinite(p))
         if standing is None:
             known = readings.standing(self.contact, self.opening)
@@ -297,18 +371,37 @@ class BaseEstimator:
         return estimate
 
     def touched(self, estimate: Estimate, foot: str, u: Array) -> Estimate:
-        """The estimate with a foot in contact from now on, where the angles in u put it."""
+        """Return the estimate with a foot in contact from now on.
+
+        Args:
+            estimate: Estimate before.
+            foot: Frame of the foot.
+            u: Input (nu,), whose angles say where the foot is.
+
+        Raises:
+            UnknownNameError: The robot does not have the foot.
+        """
         member("foot", foot, self.base.feet)
         found = self.filter.update(estimate, signal_name(foot), self.contact.on, u)
         return found.estimate
 
     def run(self, given: Readings, initial: Estimate | None = None) -> FilterResult:
-        """Filter readings, by default from `start` with heading and position zero."""
+        """Filter readings and return the result.
+
+        Args:
+            given: Readings as recorded.
+            initial: Estimate at the first sample; None for `start` with heading and position zero.
+        """
         first = self.start(given) if initial is None else initial
         return self.run_record(self.record(given), first)
 
     def run_record(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record of `record`, by thresholds or by hypotheses as the settings say."""
+        """Filter a record, by thresholds or by hypotheses as the settings say.
+
+        Args:
+            record: Record that `record` has made.
+            initial: Estimate at its first sample.
+        """
         evidence = self.settings.evidence
         if evidence is None:
             kept = CreepFilter(self.base, self.filter, self.foot_motion(record))
@@ -320,7 +413,7 @@ class BaseEstimator:
                 initial = self.touched(initial, foot, u)
         names = [signal_name(foot) for foot in self.base.feet]
         loads = [record.channels[name] for name in names if name in record.channels]
-        known = self._timed(evidence, loads)
+        known = self._set_step_time(evidence, loads)
         hypotheses = ContactHypotheses(self.base, self.filter, self.contact, known)
         return hypotheses.run(record, initial, sure=bool(self.stood(record)))
 
@@ -339,8 +432,10 @@ class BaseEstimator:
         settings, other = self.settings, copy(self)
         if settings.evidence is not None:
             raise InputError("live, contacts are those of thresholds: leave out evidence")
-        # A straight line through all stamps needs all of them.
-        other.settings = replace(settings, uniform_clock=False)
+        # A straight line through all stamps needs all of them, as an offset does that is not told;
+        # one that is told is taken off sample by sample.
+        other.settings = replace(settings, uniform_clock=False, time_offset=0.0)
+        late = 0.0 if settings.time_offset == "auto" else settings.time_offset
         first = other.start
         return LiveBaseFilter(
             other,
@@ -348,10 +443,11 @@ class BaseEstimator:
             weight=settings.weight,
             ground=settings.ground,
             settle=settings.settle,
+            late=late,
         )
 
     def contact_changes(self, result: FilterResult) -> dict[str, tuple[int, int]]:
-        """How often each foot touched down, and lifted off."""
+        """Return how often each foot touched down, and lifted off, by its frame."""
         standing = [self.base.standing(mode) for mode in result.modes]
         states = [[float(foot in feet) for foot in self.base.feet] for feet in standing]
         changes = np.diff(np.array(states), axis=0)
@@ -362,7 +458,7 @@ class BaseEstimator:
         }
 
     def contacts(self, belief: Mixture) -> Array:
-        """How probable it is that each foot stands, (k,)."""
+        """Return how probable it is that each foot stands, (k,)."""
         modes = belief.probabilities.items()
         return np.array(
             [
@@ -372,10 +468,20 @@ class BaseEstimator:
         )
 
     def find_wiring_faults(self, given: Readings) -> tuple[WiringFault, ...]:
-        """Return what readings show to be wired wrongly, see `wiring`; it needs no filter."""
+        """Return what readings show to be wired wrongly, see `wiring`; it needs no filter.
+
+        A delay that is compensated is no fault, see `time_offset`.
+        """
         s = self.settings
         weight, gravity = s.weight or self.weight, float(np.linalg.norm(s.gravity))
-        return find_wiring_faults(self.base.kinematics, given, weight=weight, gravity=gravity)
+        late = self.time_offset(given).compensated
+        return find_wiring_faults(
+            self.base.kinematics,
+            given,
+            weight=weight,
+            gravity=gravity,
+            aligned=align_inertial(given.uniform(), late) if late else None,
+        )
 
     def flags(
         self,
@@ -407,13 +513,18 @@ class BaseEstimator:
         if result.rejected:
             found.append(f"{len(result.rejected)} rows of angles rejected")
         loads = self.readings(given).loads.values()
-        step = self._timed(self.settings.evidence or ContactEvidence(), loads).step
+        step = self._set_step_time(self.settings.evidence or ContactEvidence(), loads).step
         assert step is not None
-        found += self._suspicious(result, _SHORT * step)
+        found += self._find_suspicious_contacts(result, _SHORT * step)
         return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
 
-    def _suspicious(self, result: FilterResult, least: float) -> list[str]:
-        """Feet whose contacts are shorter than `least` s, and those that never change."""
+    def _find_suspicious_contacts(self, result: FilterResult, least: float) -> list[str]:
+        """Return what speaks against contacts: short ones, and feet that never change.
+
+        Args:
+            result: What the filter made of a log.
+            least: Time in s below which a contact is short.
+        """
         times, found = result.times, []
         changes = self.contact_changes(result)
         walks = any(downs for downs, _ in changes.values())
@@ -436,14 +547,20 @@ class BaseEstimator:
                 )
         return found
 
-    def _root(self) -> tuple[Array, Array]:
-        """Axes (3, 3) and origin (3,) of the root in the inertial frame."""
+    def _locate_root(self) -> tuple[Array, Array]:
+        """Return axes (3, 3) and origin (3,) of the root in the inertial frame."""
         turn, place = self.base.kinematics.base
         return turn.T, -turn.T @ place
 
     def root(self, estimate: Estimate, rate: ArrayLike | None = None) -> RootPose:
-        """The root by an estimate. rate: measured (3,) in rad/s, which its velocity depends on."""
-        x, (turn, arm) = estimate.mean, self._root()
+        """Return the root by an estimate.
+
+        Args:
+            estimate: Estimate of the inertial frame.
+            rate: Measured angular velocity (3,), rad/s, on which the root's velocity depends; None
+                for zero.
+        """
+        x, (turn, arm) = estimate.mean, self._locate_root()
         own = matrix(x[:4])
         omega = np.zeros(3) if rate is None else array("rate", rate, (3,)) - x[10:13]
         space = self.base.space(estimate.mode)
@@ -461,10 +578,54 @@ class BaseEstimator:
         )
 
 
-def _upright(inertial: Array, force: Array, heading: float) -> Array:
-    """The quaternion (4,) of the inertial frame at rest that bears this specific force (3,).
+class RestBias(NamedTuple):
+    """What rest says of the bias of the accelerometer, in the axes of the sensor.
 
-    inertial (3, 3): its axes in the root, whose yaw is the heading: Rz(yaw) Ry(pitch) Rx(roll).
+    Attributes:
+        bias: Bias (3,), m/s^2.
+        covariance: Its covariance (3, 3).
+        by_bias: Turn (3, 3) of the attitude's error by that of the bias, where the attitude is that
+            in which the mean force points up.
+    """
+
+    bias: Array
+    covariance: Array
+    by_bias: Array
+
+
+def rest_bias(
+    force: Array, gravity: float, duration: float, noise: float, start: StartDeviations
+) -> RestBias:
+    r"""Return what the mean force at rest says of the bias of the accelerometer.
+
+    The mean force is :math:`f = (g + b_u) u + b_\perp` with u up. Its size says how large the bias
+    is along u; what it is across u turns the force by as much as a tilt would,
+    :math:`\theta = u \times b / g`.
+
+    Args:
+        force: Mean specific force (3,) at rest, m/s^2.
+        gravity: Size of gravity, m/s^2.
+        duration: Time over which it is a mean, s.
+        noise: Density of the accelerometer's noise, m/s^2/sqrt(Hz).
+        start: Deviations of what is not known.
+    """
+    size = float(np.linalg.norm(force))
+    up, excess = force / size, size - gravity
+    wide = max(start.accelerometer, start.across * abs(excess))
+    known = start.force**2 + noise**2 / duration
+    trust = wide**2 / (wide**2 + known) if wide else 0.0
+    along = np.outer(up, up)
+    covariance = wide**2 * (np.eye(3) - along) + trust * known * along
+    return RestBias(trust * excess * up, covariance, skew(up) / gravity)
+
+
+def _find_upright(inertial: Array, force: Array, heading: float) -> Array:
+    """Return the quaternion (4,) of the inertial frame at rest.
+
+    Args:
+        inertial: Axes (3, 3) of the inertial frame in the root.
+        force: Mean specific force (3,), which points up.
+        heading: Yaw of the root, rad: Rz(yaw) Ry(pitch) Rx(roll).
     """
     up = inertial @ force
     roll, pitch = np.arctan2(up[1], up[2]), np.arctan2(-up[0], np.hypot(up[1], up[2]))

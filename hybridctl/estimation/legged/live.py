@@ -35,6 +35,7 @@ from hybridctl.estimation.legged.readings import (
 from hybridctl.estimation.legged.rest import REST, measure_rest, rest_span
 from hybridctl.estimation.legged.space import RootPose
 from hybridctl.estimation.legged.system import LeggedBase
+from hybridctl.estimation.legged.time_offset import InertialAlignment
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.state import FilterState
 from hybridctl.series import Series
@@ -122,6 +123,7 @@ class LiveBaseFilter:
         weight: float | None,
         ground: float | None,
         settle: float,
+        late: float = 0.0,
     ) -> None:
         """Begin without samples; see `BaseEstimator.live`.
 
@@ -131,8 +133,12 @@ class LiveBaseFilter:
             weight: Weight in N by which one missing force is completed; None to leave it out.
             ground: Height of level ground in m; None where unknown.
             settle: Time in s from a touch after which the contact counts.
+            late: Time in s by which the inertial sensor is stamped too late. If positive, the root
+                is that of the latest sample for which inertial samples have come.
         """
         self._estimator, self._start = estimator, start
+        self._alignment = InertialAlignment(late) if late else None
+        self._unaligned: deque[LiveSample] = deque()  # wait for later inertial samples
         self._weight, self._ground, self._settle = weight, ground, settle
         self._time: float | None = None  # of the last sample; None before the first
         self._collected: list[LiveSample] = []  # the opening; empty once the filter has begun
@@ -160,19 +166,34 @@ class LiveBaseFilter:
             UnknownNameError: The robot does not have a foot.
         """
         sample = self._check_sample(sample)
-        if self._run is None:
-            self._collect(sample)
-        else:
-            self._pending.append(sample)
-        self._time = sample.time
+        time, ready = sample.time, [sample] if self._alignment is None else self._align(sample)
+        for sample in ready:
+            if self._run is None:
+                self._collect(sample)
+            else:
+                self._pending.append(sample)
+        self._time = time
         run = self._run
-        if run is None:
+        if run is None or not ready:
             return None
         for _ in range(min(_CATCH_UP, len(self._pending))):
             run.take(self._pending.popleft())
         if self._pending:
             return None
         return self._estimator.root(run.state.estimate, sample.gyroscope)
+
+    def _align(self, sample: LiveSample) -> list[LiveSample]:
+        """Return the samples whose inertial values at their stamps are known now, in order."""
+        assert self._alignment is not None
+        self._unaligned.append(sample)
+        found = list[LiveSample]()
+        inertial = np.concatenate([sample.gyroscope, sample.accelerometer])
+        for time, values in self._alignment.add(sample.time, inertial):
+            while self._unaligned[0].time < time:  # no inertial sample is so early
+                self._unaligned.popleft()
+            own = self._unaligned.popleft()
+            found.append(own._replace(gyroscope=values[:3], accelerometer=values[3:]))
+        return found
 
     def _check_sample(self, sample: LiveSample) -> LiveSample:
         """Return the sample with arrays that are its own; see `step` for what is raised."""

@@ -29,10 +29,20 @@ from hybridctl.mechanics.multibody.robot import Robot
 
 
 def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSettings:
-    r"""Settings with the noise of the inertial sensor while the robot stands still.
+    r"""Return settings with the noise of the inertial sensor while the robot stands still.
 
     The density of white noise sampled every h s is :math:`\sigma \sqrt h`, with :math:`\sigma` the
     standard deviation of the samples, as the root mean square of the three axes.
+
+    Args:
+        settings: Settings; their `standing` says how long the robot stands, None what joints say.
+        readings: Readings of a log that begins with standing.
+
+    Returns:
+        The settings with `noise.gyroscope` and `noise.accelerometer` of this log.
+
+    Raises:
+        InputError: The robot does not stand at the start.
     """
     series, told = readings.uniform().inertial, settings.standing
     standing = number("standing", stood(readings.angles) if told is None else told, above=0.0)
@@ -45,10 +55,20 @@ def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSetting
 
 
 def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> BaseSettings:
-    """Settings with the noise of feet by how pairs of them creep while the robot walks.
+    """Return settings with the noise of feet by how pairs of them creep while the robot walks.
 
-    Contacts that begin while it stands at the start are left out. Raises `InputError` where no
-    other pair of feet is in contact for a time.
+    Contacts that begin while it stands at the start are left out.
+
+    Args:
+        settings: Settings of the base.
+        robot: The robot with its root fixed.
+        readings: Readings of a walk, with forces of two feet at least.
+
+    Returns:
+        The settings with `noise.foot` and `noise.foot_turn` of this log.
+
+    Raises:
+        InputError: No other pair of feet is in contact for a time.
     """
     estimator, timed = settings.build(robot), readings.uniform()
     kinematics, angles = estimator.base.kinematics, timed.angles
@@ -61,7 +81,7 @@ def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> 
         for first, last in stretches(both):
             if last > first and angles.times[first] > begun:
                 (p0, r0), (p1, r1) = (
-                    _between(kinematics, angles.values[k], pair) for k in (first, last)
+                    _locate_foot(kinematics, angles.values[k], pair) for k in (first, last)
                 )
                 moved += float((p1 - p0) @ (p1 - p0))
                 turn = vector(quaternion(r1 @ r0.T))
@@ -69,13 +89,13 @@ def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> 
                 spent += 6.0 * float(angles.times[last] - angles.times[first])
     if not spent:
         raise InputError("readings must have two feet in contact for a time while the robot walks")
-    return _of_feet(settings, np.sqrt([moved / spent, turned / spent]))
+    return _set_foot_noise(settings, np.sqrt([moved / spent, turned / spent]))
 
 
-def _between(
+def _locate_foot(
     kinematics: LegKinematics, angles: Array, pair: tuple[str, str]
 ) -> tuple[Array, Array]:
-    """Position and rotation of the first foot in the axes of the second."""
+    """Return position (3,) in m and rotation (3, 3) of the first foot in the axes of the second."""
     one, other = kinematics(angles, pair)
     back = other.rotation.T
     return back @ (one.position - other.position), back @ one.rotation
@@ -88,27 +108,34 @@ def noise_of_innovations(
     *,
     max_evaluations: int = 200,
 ) -> tuple[BaseSettings, NoiseFit]:
-    """Settings with the noise of feet that makes readings most likely, see `fit_noise`.
+    """Return settings with the noise of feet that makes readings most likely, see `fit_noise`.
 
-    readings: of one or more walks, each from standing still.
+    Args:
+        settings: Settings of the base, whose noise of feet is where the search begins.
+        robot: The robot with its root fixed.
+        readings: Readings of one or more walks, each from standing still.
+        max_evaluations: Number of likelihoods that are computed at most.
+
+    Returns:
+        The settings with `noise.foot` and `noise.foot_turn`, and the fit.
     """
     estimator = settings.build(robot)
     fit = fit_noise(
-        partial(_with_feet, settings, robot),
+        partial(_build_filter, settings, robot),
         [estimator.record(one) for one in readings],
         [estimator.start(one) for one in readings],
         [settings.noise.foot, settings.noise.foot_turn],
         max_evaluations=max_evaluations,
     )
-    return _of_feet(settings, fit.levels), fit
+    return _set_foot_noise(settings, fit.levels), fit
 
 
-def _of_feet(settings: BaseSettings, levels: Array) -> BaseSettings:
-    """Settings with the noise of feet in contact, and of their turning."""
+def _set_foot_noise(settings: BaseSettings, levels: Array) -> BaseSettings:
+    """Return settings with the densities (2,) of feet that creep, and that turn, in contact."""
     foot, foot_turn = map(float, levels)
     return replace(settings, noise=replace(settings.noise, foot=foot, foot_turn=foot_turn))
 
 
-def _with_feet(settings: BaseSettings, robot: Robot, levels: Array) -> SaltedKalmanFilter:
-    """The filter with this noise of feet."""
-    return _of_feet(settings, levels).build(robot).filter
+def _build_filter(settings: BaseSettings, robot: Robot, levels: Array) -> SaltedKalmanFilter:
+    """Return the filter with these densities (2,) of the noise of feet."""
+    return _set_foot_noise(settings, levels).build(robot).filter

@@ -192,7 +192,12 @@ _CAUSES = {
 
 
 def judge_walk(base: LeggedBase, result: FilterResult) -> WalkVerdict:
-    """Return the verdict on the result of a filter of a legged base."""
+    """Return the verdict on the result of a filter of a legged base.
+
+    Args:
+        base: Base and feet.
+        result: What the filter made of a log; rejected innovations are left out.
+    """
     taken = [i for i in result.innovations if i.accepted]
     contacts = _collect_footholds(base, result)
     return WalkVerdict(
@@ -204,7 +209,16 @@ def judge_walk(base: LeggedBase, result: FilterResult) -> WalkVerdict:
 
 
 class _Contact(NamedTuple):
-    """A contact of a foot: when it begins and ends, where the foot is then, and its covariance."""
+    """A contact of a foot.
+
+    Attributes:
+        foot: Frame of the foot.
+        begin: Time at which it begins, s.
+        end: Time at which it ends, s.
+        first: Position (3,) of the foot at its begin, m, in the world.
+        last: Position (3,) of the foot at its end, m.
+        variance: Variance of the height at its end, m^2.
+    """
 
     foot: str
     begin: float
@@ -242,7 +256,13 @@ def _collect_footholds(base: LeggedBase, result: FilterResult) -> list[_Contact]
 def _judge_phases(
     base: LeggedBase, taken: Sequence[Innovation], contacts: Sequence[_Contact]
 ) -> tuple[PhaseConsistency, ...]:
-    """Return the mean NIS by channel and phase, of those phases that occur."""
+    """Return the mean NIS by channel and phase, of those phases that occur.
+
+    Args:
+        base: Base and feet.
+        taken: Innovations that were accepted, in order.
+        contacts: Contacts; those that begin with the log are no touchdowns.
+    """
     begins = np.sort([contact.begin for contact in contacts])
     groups = dict[tuple[str, str], list[Innovation]]()
     first = taken[0].time if taken else 0.0
@@ -263,7 +283,14 @@ def _judge_phases(
 
 
 def judge_whiteness(innovations: Sequence[Innovation]) -> Whiteness | None:
-    """Return the correlations of innovations, None with too few of one mode in a row."""
+    """Return the correlations of innovations.
+
+    Args:
+        innovations: Innovations, in order.
+
+    Returns:
+        The correlations; None with too few innovations of one mode in a row.
+    """
     runs, before = list[list[Innovation]](), None
     for i in innovations:
         key = i.channel, i.mode, i.dimension
@@ -299,7 +326,16 @@ def _correlate(runs: Iterable[Array]) -> Whiteness | None:
 def _judge_height(
     base: LeggedBase, result: FilterResult, contacts: Sequence[_Contact]
 ) -> HeightDrift | None:
-    """Return the drift of footholds, None on ground that is not level or with few footholds."""
+    """Return the drift of the height of footholds.
+
+    Args:
+        base: Base and feet.
+        result: What the filter made of a log.
+        contacts: Its contacts.
+
+    Returns:
+        The drift; None on ground that is not level, or with few footholds.
+    """
     if len(contacts) < 3 * len(base.feet):
         return None
     across, heights = [], []

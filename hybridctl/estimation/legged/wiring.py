@@ -75,7 +75,12 @@ _SINGLE = 0.1
 
 
 def find_wiring_faults(
-    kinematics: LegKinematics, readings: Readings, *, weight: float, gravity: float
+    kinematics: LegKinematics,
+    readings: Readings,
+    *,
+    weight: float,
+    gravity: float,
+    aligned: Readings | None = None,
 ) -> tuple[WiringFault, ...]:
     """Return what is wired wrongly, the first cause first; empty for a sound log.
 
@@ -84,18 +89,20 @@ def find_wiring_faults(
         readings: Readings as recorded.
         weight: Weight of the robot, N.
         gravity: Size of gravity, m/s^2.
+        aligned: The same without the delay that is compensated, with stamps of an even clock. If
+            None, no delay is.
     """
     stamps = check_stamps(readings)
     if stamps or len(readings.angles.complete) < 2:  # on a wrong clock nothing else means anything
         return stamps
-    timed = readings.uniform()
+    timed = readings.uniform() if aligned is None else aligned
     inertial, angles = timed.inertial.complete, timed.angles.complete
     faults, angles, loads = _check_signals(kinematics, angles, timed.loads, weight)
     still = stood(angles)
     times = choose_times(angles, float(angles.times[0]) + still, inertial)
     walking = interpolate(angles, times)
     paths = compute_paths(kinematics, times, walking)
-    standing = _find_standing(kinematics, loads, times)
+    standing = find_standing(kinematics, loads, times)
     now, trials = StanceTrial(paths, standing, np.eye(3)), StanceTrials(inertial)
     joints = JointTrials(kinematics, times, walking)
     stuck, now = _check_stuck_joints(trials, joints, now, walking)
@@ -182,7 +189,7 @@ def _average_force(forces: Array, gravity: float) -> Array:
     return min(averages, key=lambda force: abs(float(np.linalg.norm(force)) - gravity))
 
 
-def _find_standing(
+def find_standing(
     kinematics: LegKinematics, loads: Mapping[str, Series], times: Array
 ) -> NDArray[np.bool_]:
     """Return whether each foot stands (n, k) at the times (n,) of the grid.

@@ -370,7 +370,7 @@ class JointTrials:
             yield from self._list_legs(now)
         yield from self._list_signs(now)
 
-    def _paths(self, name: str, angles: Array) -> FootPaths:
+    def _compute_paths(self, name: str, angles: Array) -> FootPaths:
         """Return the paths of changed angles (n, m), and keep them by the name of the change."""
         if name not in self._kept:
             self._kept[name] = compute_paths(self._kinematics, self._times, angles)
@@ -392,7 +392,7 @@ class JointTrials:
             angles[:, order] = self._angles
             yield replace(
                 now,
-                paths=self._paths(name, angles),
+                paths=self._compute_paths(name, angles),
                 channel=ANGLES,
                 cause=f"look like columns in {name}",
                 remedy=f"name the columns {_shorten([names[j] for j in order])}",
@@ -406,7 +406,7 @@ class JointTrials:
             angles = np.empty_like(self._angles)
             for i, leg in enumerate(self.legs):
                 angles[:, leg] = self._angles[:, self.legs[(i + shift) % count]]
-            turned.append(self._paths(f"legs {shift} further", angles))
+            turned.append(self._compute_paths(f"legs {shift} further", angles))
         for order in permutations(range(count)):
             if order == tuple(range(count)):
                 continue
@@ -428,7 +428,7 @@ class JointTrials:
         names = self._kinematics.joints
         yield replace(
             now,
-            paths=self._paths("all negated", -self._angles),
+            paths=self._compute_paths("all negated", -self._angles),
             channel=ANGLES,
             cause="have the wrong sign",
             remedy="negate them",
@@ -438,7 +438,7 @@ class JointTrials:
             angles = self._angles.copy()
             turned = sorted({leg[place] for leg in self.legs if place < len(leg)})
             angles[:, turned] *= -1.0
-            paths = self._paths(f"joints {place} negated", angles)
+            paths = self._compute_paths(f"joints {place} negated", angles)
             for i, leg in enumerate(self.legs):
                 if place < len(leg):
                     mask = np.arange(len(self.legs)) == i

@@ -58,6 +58,47 @@ def test_a_machine_at_rest_stays_where_it_is():
     assert estimator.flags(standing(), result) == ()
 
 
+def test_rest_says_the_bias_along_gravity_and_couples_the_rest_with_the_tilt():
+    """To first order in bias over gravity, 0.04: products of two such are 2e-3.
+
+    The size of the force is trusted as far as its deviation says, 0.03 m/s^2 of half a second's
+    noise, beside half of what is found.
+    """
+    estimator, readings = SETTINGS.build(ROBOT), standing()
+    bias = np.array([0.2, -0.1, 0.3])
+    values = readings.inertial.values + np.r_[np.zeros(3), bias]
+    biased = replace(readings, inertial=replace(readings.inertial, values=values))
+    first = estimator.start(biased, heading=HEADING)
+    root = Rotation.from_euler("ZYX", [HEADING, TILT[1], TILT[0]])
+    axes = root * Rotation.from_matrix(estimator.base.kinematics.base[0])
+    up = axes.inv().apply([0.0, 0.0, 1.0])
+    excess = np.linalg.norm(9.81 * up + bias) - 9.81
+    known = 1e-2**2 + BaseNoise.accelerometer**2 / 0.5
+    trust = 1.0 / (1.0 + known / (0.5 * excess) ** 2)
+    np.testing.assert_allclose(first.mean[13:16] @ up, trust * excess, atol=2e-3)
+    turned = (Rotation.from_quat(first.mean[:4]).inv() * axes).as_rotvec()
+    left = bias - first.mean[13:16]
+    across = np.cross(up, left) / 9.81
+    np.testing.assert_allclose(turned - (turned @ up) * up, across, atol=2e-3)
+    p = first.covariance
+    assert up @ p[12:15, 12:15] @ up == pytest.approx(trust * known, rel=2e-2)
+    other = np.cross(up, [1.0, 0.0, 0.0])
+    other /= np.linalg.norm(other)
+    assert other @ p[12:15, 12:15] @ other == pytest.approx((0.5 * excess) ** 2, rel=2e-2)
+    tilt = np.cross(up, other)  # of a bias along `other`
+    assert tilt @ p[:3, 12:15] @ other == pytest.approx((0.5 * excess) ** 2 / 9.81, rel=2e-2)
+    assert tilt @ p[:3, :3] @ tilt == pytest.approx(0.01**2 + (0.5 * excess / 9.81) ** 2, rel=2e-2)
+
+
+def test_a_sensor_without_bias_is_as_sure_as_the_settings_say():
+    estimator, readings = SETTINGS.build(ROBOT), standing()
+    first = estimator.start(readings, heading=HEADING)
+    np.testing.assert_allclose(first.mean[13:16], 0.0, atol=1e-12)
+    assert np.linalg.eigvalsh(first.covariance[12:15, 12:15])[-1] == pytest.approx(0.03**2)
+    told = estimator.start(readings, orientation=(0.0, 0.0, 0.0, 1.0))
+    np.testing.assert_array_equal(told.covariance[:3, 12:15], 0.0)
+
+
 def test_the_covariance_of_the_root_is_that_of_its_derivative():
     estimator = SETTINGS.build(ROBOT)
     key, rng = ("stick", "open"), np.random.default_rng(1)
@@ -140,7 +181,7 @@ def test_contacts_that_chatter_or_never_change_are_flagged():
     for left, said in ((loads, "are shorter than 0.06 s"), (0.0 * times, "is never in contact")):
         given = replace(readings, loads={"left sole": Series(times, left)} | right)
         result = estimator.run(given)
-        flags = [f for f in estimator._suspicious(result, 0.06) if "left sole" in f]
+        flags = [f for f in estimator._find_suspicious_contacts(result, 0.06) if "left sole" in f]
         assert said in flags[0]
 
 

@@ -61,8 +61,11 @@ def log_of(samples):
     return Readings(Series(times, inertial), Series(times[there], angles), loads)
 
 
-def compare(estimator, samples):
-    """Step samples, compare each estimate with that of the log, and count the comparisons."""
+def compare(estimator, samples, behind=0):
+    """Step samples, compare each estimate with that of the log, and count the comparisons.
+
+    behind: samples by which the filter is behind the last one, because its inertial sensor is late.
+    """
     readings = log_of(samples)
     how = {"heading": 0.3, "position": (1.0, 2.0, 3.0)}
     result = estimator.run(readings, estimator.start(readings, **how))
@@ -92,6 +95,32 @@ def test_each_step_has_the_numbers_of_the_log():
     """
     estimator, readings = changed()
     assert compare(estimator, list(samples_of(readings))) == 201 - 71 - 23
+
+
+@pytest.mark.parametrize("late", [0.013, pytest.param(-0.02, marks=pytest.mark.slow)])
+def test_an_offset_that_is_told_is_that_of_a_log(late):
+    """No multiple of the period of 10 ms, and one that is: of joints that are late."""
+    estimator, readings = changed(time_offset=late)
+    samples = list(samples_of(readings))
+    given, how = log_of(samples), {"heading": 0.3, "position": (1.0, 2.0, 3.0)}
+    result = estimator.run(given, estimator.start(given, **how))
+    offline = {step.time: step.estimate for step in result.steps}
+    aligned = estimator.readings(given).inertial
+    rates = dict(zip(aligned.times.tolist(), aligned.values[:, :3], strict=True))
+    live, count = estimator.live(**how), 0
+    for sample in samples:
+        pose = live.step(sample)
+        if pose is None:
+            continue
+        count += 1
+        assert 0.0 <= sample.time - pose.time <= max(late, 0.0) + 0.01 + 1e-9
+        expected = offline[pose.time]
+        np.testing.assert_array_equal(live.estimate.mean, expected.mean)
+        np.testing.assert_array_equal(live.estimate.covariance, expected.covariance)
+        root = estimator.root(expected, rates[pose.time])
+        for one, other in zip(pose, root, strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert count > 100
 
 
 @pytest.mark.parametrize("first", [pytest.param(0, marks=pytest.mark.slow), 1])
