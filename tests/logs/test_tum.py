@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from logs.sample_logs import check_refused
 from scipy.spatial.transform import Rotation
 
 from hybridctl import Series
@@ -63,10 +64,7 @@ def test_comments_blanks_commas_and_rows_out_of_order(tmp_path):
     ],
 )
 def test_what_is_no_trajectory_is_refused(tmp_path, text, message):
-    path = tmp_path / "a.tum"
-    path.write_text(text)
-    with pytest.raises(FileFormatError, match=message):
-        read_tum(path)
+    check_refused(read_tum, tmp_path / "a.tum", text, message, FileFormatError)
 
 
 def test_references_by_file_and_by_channel(tmp_path):
