@@ -169,7 +169,9 @@ def test_a_puck_in_a_corner_does_what_the_verdict_says(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(k, marks=pytest.mark.long) for k in range(1, 4))]
+)
 def test_forty_random_orbits_do_what_the_verdict_says(part):
     """30 between two walls and 10 of the biped: at most four are undecided, one in a part here."""
     cases = [thrown_puck(seed) for seed in range(part, 30, 4)]
