@@ -139,6 +139,39 @@ def test_what_is_too_far_from_estimates_is_left_out():
     assert len(associate(whole, fast, "nearest").rows) == len(whole)  # each estimate once
 
 
+def test_estimates_three_periods_away_still_count():
+    """In a gap of five, between 2.99 and 3.04 s, one stamp is as near to both of its ends."""
+    whole = circle()
+    gap = whole.rows(np.flatnonzero((TIMES < 2.995) | (TIMES > 3.035)))
+    found = associate(gap, circle(TIMES[:-1] + 0.004)).reference.times
+    inside = found[(found > 2.99) & (found < 3.04)]
+    np.testing.assert_allclose(inside, [3.014], atol=1e-9)
+
+
+@pytest.mark.parametrize("length", [0.91, 1.09])
+def test_quaternions_are_normalized(length):
+    turns = circle().orientations
+    found = PoseTrack(TIMES, np.zeros((len(TIMES), 3)), length * turns)
+    np.testing.assert_allclose(found.orientations, turns, atol=1e-15)
+    with pytest.raises(InputError, match=r"row 0 has length 0\.89"):
+        PoseTrack(TIMES, np.zeros((len(TIMES), 3)), 0.89 * turns)
+
+
+@pytest.mark.parametrize(("share", "is_known"), [(5e-4, False), (2e-3, True)])
+def test_a_track_that_is_nearly_straight_has_a_rotation_from_a_thousandth_on(share, is_known):
+    """10 m along x; across, in y, singular values of a zigzag in proportion to `share`."""
+    along = TIMES - TIMES.mean()
+    across = share * np.linalg.norm(along) / np.sqrt(len(TIMES)) * (-1.0) ** np.arange(len(TIMES))
+    track = PoseTrack(TIMES, np.column_stack([along, across, 0.0 * along]))
+    pairs = associate(moved(track, Rotation.from_euler("x", 0.3), np.zeros(3)), track, "nearest")
+    if is_known:
+        expected = Rotation.from_euler("x", 0.3).as_matrix()
+        np.testing.assert_allclose(align(pairs, "se3").rotation, expected, atol=1e-8)
+    else:
+        with pytest.raises(InputError, match="lie on a line"):
+            align(pairs, "se3")
+
+
 def test_spans_over_gaps_and_short_tracks_have_no_relative_error():
     short = circle(TIMES[:50])
     found = trajectory_errors(short, short, alignment="start")
@@ -163,7 +196,8 @@ def test_positions_alone():
 
 def test_what_cannot_be_compared_is_said():
     whole = circle()
-    straight = PoseTrack(TIMES, np.outer(TIMES, [1.0, 0.0, 0.0]), whole.orientations)
+    line = np.column_stack([TIMES, 0.0 * TIMES + 5.0, 0.0 * TIMES + 2.0])  # beside the origin
+    straight = PoseTrack(TIMES, line, whole.orientations)
     still = PoseTrack(TIMES, np.zeros((len(TIMES), 3)), whole.orientations)
     later = PoseTrack(TIMES + 100.0, whole.positions, whole.orientations)
     bare = PoseTrack(TIMES, whole.positions)
