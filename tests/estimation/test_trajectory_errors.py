@@ -113,6 +113,28 @@ def test_noise_adds_nothing_to_a_path():
     assert path_distances(still)[-1] < 0.01  # the last place from the first
 
 
+def test_the_end_of_a_path_counts_though_it_is_less_than_a_step():
+    places = np.outer([0.0, 0.06, 0.07, 0.08], [0.6, 0.0, 0.8])
+    np.testing.assert_allclose(path_distances(places), [0.0, 0.06, 0.07, 0.08], atol=1e-15)
+
+
+def test_errors_by_metre_are_of_the_whole_path():
+    """Height that is 1 cm a metre too large in the second half of 10 m straight on.
+
+    Spans of 1 m err by 0 where they begin before 4 m, by 1 cm from 5 m on, and evenly more between.
+    """
+    times, way = 5.0 + TIMES, TIMES
+    turns = np.tile([0.0, 0.0, 0.0, 1.0], (len(TIMES), 1))
+    reference = PoseTrack(times, np.outer(way, [1.0, 0.0, 0.0]), turns)
+    rise = 0.01 * np.clip(way - 5.0, 0.0, None)
+    estimate = PoseTrack(times, reference.positions + np.outer(rise, [0.0, 0.0, 1.0]), turns)
+    found = trajectory_errors(estimate, reference, alignment="start")
+    expected = 0.01 * np.sqrt((4.0 + 1.0 / 3.0) / 9.0)
+    assert found.rpe_metre.translation == pytest.approx(expected, rel=0.01)  # 180 spans
+    assert found.rpe_metre.rotation == 0.0
+    assert found.duration == pytest.approx(10.0)
+
+
 def test_stamps_between_samples():
     """Interpolation of a circle is off by its sagitta, the nearest sample by its delay."""
     reference = circle(TIMES[10:-10] + 0.005)
