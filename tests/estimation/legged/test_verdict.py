@@ -135,6 +135,7 @@ def test_a_drift_of_footholds_on_level_ground_is_named():
     level = climb(0.0, 0.0)
     assert level.drift.height == pytest.approx(0.0, abs=1e-12)
     assert level.flags == ()
+    assert climb(0.005, 0.0).flags == ()
     rising = climb(0.03, 0.0)
     assert rising.drift.height == pytest.approx(0.03 * 3.8, rel=0.1)
     assert rising.drift.way == pytest.approx(3.8, rel=0.1)
