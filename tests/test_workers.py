@@ -41,7 +41,11 @@ def logs(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=list(COMMANDS))
+# A search, a study and an identification: the first, of many short runs, takes the longest.
+PARAMS = [pytest.param("tune", marks=pytest.mark.long), "filter-study", "identify"]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def command(request, logs, tmp_path_factory):
     """The name of a command, and what it finds alone."""
     return request.param, found(

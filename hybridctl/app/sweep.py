@@ -449,6 +449,13 @@ def _rows(units: Sequence[Unit], results: Sequence[Mapping[str, Any]]) -> list[R
 
     A result with the name of a setting is that setting if it has its value in all rows; otherwise
     it is called `result.NAME`. So is one with the name of another entry.
+
+    Args:
+        units: Units of the sweep, at least one.
+        results: What each unit left, in the same order: status, message and values by name.
+
+    Raises:
+        InputError: Two results have one name, as NAME and result.NAME.
     """
     own, apart = {*_ENTRIES_OF_ROWS, *units[0].varied}, set[str]()
     for unit, result in zip(units, results, strict=True):

@@ -20,7 +20,7 @@ from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run import BriefEvent
-from hybridctl.hybrid.simulate import new_run, simulate
+from hybridctl.hybrid.simulate import new_run, settings_among, simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.progress import Progress, report_each, report_share
 from hybridctl.sensitivity.linearize import linearize
@@ -98,20 +98,7 @@ def simulate_batch(
     flag("sensitivities", sensitivities)
     if executor is not None:
         instance("executor", executor, Executor)
-    settings: dict[str, Any] = {
-        "rtol": rtol,
-        "atol": atol,
-        "max_events": max_events,
-        "max_steps": max_steps,
-        "on_zeno": on_zeno,
-        "on_jam": on_jam,
-        "zeno_horizon": zeno_horizon,
-        "method": method,
-        "max_step": max_step,
-        "event_window": event_window,
-        "guard_tolerance": guard_tolerance,
-        "min_dwell": min_dwell,
-    }
+    settings = settings_among(locals())
     at_once = {**settings, "on_jam": "raise", "first_step": None, "progress": None}
     run = new_run(system, policy, end, **at_once)
     modes, states = _starts(system, mode, x0)

@@ -118,7 +118,16 @@ class InterimLaw(LimitedLaw):
         return cut(self.demand(t, x), self.limits)
 
     def demand(self, t: float, x: Array) -> Array:
-        """Return the input (nu,) before it is cut to the limits."""
+        """Return the input (nu,) before it is cut to the limits.
+
+        Fed back is the part of the velocity's change from the arc before the impact that no part
+        of the planned impulses explains. While the window closes, a share of the velocity error
+        that grows from 0 to 1 is that to the arc after the impact.
+
+        Args:
+            t: Time in s.
+            x: State (nx,).
+        """
         space = self.arc.space
         alpha, mu = self.arc.state_and_input(t)
         before, _ = self.ante.state_and_input(t)

@@ -229,7 +229,12 @@ def motor_limits(system: HybridSystem | None, nu: int) -> Array | None:
 
 
 def _warn_of_feedforward(reference: Reference, effort: Array) -> None:
-    """Warn of inputs of the nominal run that are beyond the motors' limits, effort (nu,)."""
+    """Warn of inputs of the nominal run that are beyond the motors' limits.
+
+    Args:
+        reference: Reference whose nominal inputs are sampled.
+        effort: Largest torques in N m or forces in N (nu,), inf without a limit.
+    """
     sampled = [
         arc.states_and_inputs(np.linspace(arc.start, arc.end, _SAMPLES))[1]
         for arc in reference.nominal.arcs

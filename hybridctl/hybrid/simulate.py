@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from inspect import Parameter, signature
 from typing import Any, Literal
 
 import numpy as np
@@ -145,21 +146,7 @@ def simulate(
         from hybridctl.hybrid.relaxation.zeno_rest import past_zeno  # what few runs load
 
         system, on_zeno = past_zeno(system), "rest"
-    settings: dict[str, Any] = {
-        "rtol": rtol,
-        "atol": atol,
-        "max_events": max_events,
-        "max_steps": max_steps,
-        "on_zeno": on_zeno,
-        "on_jam": on_jam,
-        "zeno_horizon": zeno_horizon,
-        "method": method,
-        "max_step": max_step,
-        "first_step": first_step,
-        "event_window": event_window,
-        "guard_tolerance": guard_tolerance,
-        "min_dwell": min_dwell,
-    }
+    settings = settings_among(locals())
     tick = report_time(progress, "simulate", start, end)
     if is_far_from_zero(start, end):
         clock = OwnClock(start)
@@ -275,6 +262,26 @@ def new_run(
         count("max_steps", max_steps, at_least=0),
         Memory(),
     )
+
+
+_SETTINGS = tuple(
+    name
+    for name, parameter in signature(new_run).parameters.items()
+    if parameter.kind is Parameter.KEYWORD_ONLY and name != "progress"
+)
+"""Names of the settings that `simulate` and `simulate_batch` pass on as they are."""
+
+
+def settings_among(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `new_run` among the arguments of a function, by name.
+
+    Args:
+        arguments: The values of the function's arguments, as `locals()` returns them.
+
+    Returns:
+        All settings but `progress`; those that the function does not have are missing.
+    """
+    return {name: arguments[name] for name in _SETTINGS if name in arguments}
 
 
 def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) -> HybridTrajectory:

@@ -149,6 +149,11 @@ class DrivenMode:
 
         Guards of modes that find them together are kept until another step is asked for.
 
+        Args:
+            step: Step of the integrator.
+            i: Number of the guard in its mode.
+            t: Time in s within the step.
+
         Raises:
             SystemDefinitionError: If the guards are no numbers, or not as many as their names.
         """

@@ -116,6 +116,9 @@ class _Collector:
     def make_log(self, kind: str) -> RawLog:
         """Return the tables of all topics.
 
+        Args:
+            kind: Format of the file, such as "rosbag2".
+
         Raises:
             FileFormatError: There is no message that can be read.
             InputError: A stamp is out of range.
@@ -196,6 +199,12 @@ def _find_bag_files(log: _Collector) -> tuple[list[Path], int | None]:
     """Return the files of a ROS 2 bag in their order, and how many messages they should have.
 
     Without a usable metadata.yaml: those in the folder, in the order of their numbers, and None.
+
+    Args:
+        log: Collector of the bag; notes of what is missing are added to it.
+
+    Raises:
+        FileFormatError: There is no metadata.yaml that can be used, and no file of messages.
     """
     count = None
     try:
@@ -348,7 +357,14 @@ def _collect_records(log: _Collector, records: Iterable[Any]) -> None:
 def _find_records(log: _Collector, content: mmap) -> Iterator[Any]:
     """Yield metadata, and messages with schema and channel, of chunks that the index names.
 
-    Raises whatever the mcap package raises on a file without an index, or with a damaged one.
+    Args:
+        log: Collector that has path, chosen topics and budget; topics are added to it.
+        content: The file, of which only the parts that the index names are read.
+
+    Raises:
+        FileFormatError: A chunk declares more bytes than may be read.
+        LookupError: The file has no index of chunks.
+        Exception: The mcap package raises errors of its own on a damaged index.
     """
     from mcap.reader import SeekingReader
 

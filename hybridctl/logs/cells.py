@@ -134,7 +134,14 @@ def _is_surely_decimal(cells: Sequence[str]) -> bool:
 
 
 def _parse_plain(cells: Sequence[str]) -> Field | None:
-    """Return numbers with decimal points, NaN where a cell is missing, or None if others occur."""
+    """Return numbers with decimal points, NaN where a cell is missing.
+
+    Args:
+        cells: Texts (n,) of a column.
+
+    Returns:
+        Numbers (n,), integers where all cells are; None if a cell is no such number.
+    """
     joined = "".join(cells)
     if "_" in joined or not joined.isascii():
         # Python reads 1_0 as ten, and digits of other scripts. No logger writes either.

@@ -120,7 +120,13 @@ def _has_affix(longer: str, name: str) -> bool:
 
 
 def _refuse_names(channel: str, wanted: Sequence[str], found: Sequence[str]) -> UnknownNameError:
-    """Return the error that says how to map the columns of a channel by their names."""
+    """Return the error that says how to map the columns of a channel by their names.
+
+    Args:
+        channel: Name of the channel.
+        wanted: Names that the model gives its columns.
+        found: Names of the columns in the log.
+    """
     labels: dict[str, str] = {}
     missing = [name for name in wanted if name not in found]
     for name in missing:

@@ -147,11 +147,19 @@ class BaseRun:
 
 
 def filter_base(log: Log, model: BaseModel) -> BaseRun:
-    """The base of a robot along a log.
+    """Filter the base of a robot along a log.
 
-    Raises `FileFormatError` for a file that is no URDF, `UnknownNameError` for frames, joints and
-    channels that are not there, `ImplausibleLogError` where the filter fails on a log that is wired
-    wrongly.
+    Args:
+        log: Log with the channels that the model names.
+        model: Robot file, settings, channels, and where the base begins.
+
+    Returns:
+        Estimates of the root at the samples of the joint angles, contacts, flags and verdict.
+
+    Raises:
+        FileFormatError: The robot's file is no URDF.
+        UnknownNameError: A frame, joint or channel is not there.
+        ImplausibleLogError: The filter fails on a log that is wired wrongly.
     """
     estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
     readings = base_readings(log, model.channels, estimator)

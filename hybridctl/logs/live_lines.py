@@ -64,6 +64,11 @@ class SampleReader:
     def read(self, line: bytes | str) -> LiveSample:
         """Return the sample of a line.
 
+        Args:
+            line: A JSON object with `time` in s and the channels by name. Joint angles are a list
+                in the order of the robot's joints, or an object by joint. Angles and forces that
+                are not there are missing in the sample, too.
+
         Raises:
             InputError: The line is no JSON object, or a channel is missing or has another size or
                 a value that is no finite number.
@@ -143,7 +148,11 @@ class LineOdometry:
         self._period: float | None = None  # s, usual one; None before the second sample
 
     def answer(self, line: bytes | str) -> bytes | None:
-        """Return the line of odometry or of the error; None for a blank line and at the start."""
+        """Return the line of odometry or of the error; None for a blank line and at the start.
+
+        Args:
+            line: A sample, see `SampleReader.read`.
+        """
         if not line.strip():
             return None
         try:

@@ -108,7 +108,13 @@ def _find_rate(table: RawTable, rate: float | str) -> float:
 def _from_obvious_steps(table: RawTable, rows: slice) -> Stamps:
     """Return the sums of a field such as `dt`.
 
-    Raises `InputError` unless all steps are equal: else it matters which row a step leads to.
+    Args:
+        table: Table without a field that is named like a time.
+        rows: Rows that are used.
+
+    Raises:
+        InputError: There is no such field, or its steps differ: then it matters which row a step
+            leads to.
     """
     found = table.obvious_steps()
     if found is None:
@@ -178,7 +184,17 @@ def _from_integers(name: str, values: NDArray[np.int64], nanoseconds: int) -> St
 
 
 def _from_floats(name: str, values: Array, unit: str, nanoseconds: int) -> Stamps:
-    """Return stamps of floats in a unit; what is not finite is NaN."""
+    """Return stamps of floats in a unit; what is not finite is NaN.
+
+    Args:
+        name: Name of the field.
+        values: Stamps (n,) in the unit.
+        unit: Name of the unit, for errors.
+        nanoseconds: Length of the unit in ns.
+
+    Raises:
+        InputError: A stamp is out of range, or stamps are of two clocks.
+    """
     seconds = values * (nanoseconds * 1e-9)
     seconds[~np.isfinite(seconds)] = np.nan
     is_unset = _find_unset(name, seconds)
@@ -222,6 +238,9 @@ def describe_fault(series: Series) -> str:
     Rows that come late are put in order, as are files that follow each other in the wrong order,
     and rows that repeat an earlier one do not count. Rows of two recordings with the same stamps
     cannot be told apart.
+
+    Args:
+        series: Rows of the channel in the order of the file.
     """
     times = series.times
     if len(times) > 2 and np.ptp(times) == 0.0:
@@ -284,6 +303,9 @@ def note_delay(table: RawTable) -> str:
     """Return a note if the recorder's stamps of a topic are late or uneven, else "".
 
     They are compared with `header.stamp`, the time at which the sender says that it measured.
+
+    Args:
+        table: Messages of the topic, with or without stamps of both kinds.
     """
     sent = table.fields.get(HEADER_STAMP)
     if table.stamps is None or sent is None or sent.dtype.kind not in "iu" or not len(sent):

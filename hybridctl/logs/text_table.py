@@ -71,6 +71,9 @@ def find_encoding(head: bytes) -> str | None:
 
     UTF-16 without a mark is known by the zero bytes of its first, plain characters. Text that is
     not UTF-8 is taken as Latin-1, in which every byte is a character.
+
+    Args:
+        head: First bytes of a file, which may end within a character.
     """
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return None
@@ -185,6 +188,9 @@ def _find_delimiter(texts: Sequence[str]) -> str:
     """Return the delimiter that splits the last lines into equally many cells of data.
 
     If none makes two cells of each line: the most frequent one of the first line.
+
+    Args:
+        texts: Lines of the file, at least one.
     """
     sample = _sample_end(texts)
     best, most = "", 0.0

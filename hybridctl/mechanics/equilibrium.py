@@ -265,6 +265,11 @@ def _search(
     followed by a second one to the nearest posture that solves them. If both fail, they are
     repeated from beside q0: at a stretched leg the first derivative of the leg's length is zero,
     and the linearised equations do not tell how to bend it.
+
+    Args:
+        problem: Equations, posture q0 and costs.
+        reach: Largest distance from q0, in the units of `StaticProblem.distance`.
+        count: Counter of the programmes that are solved; it is updated.
     """
     rng = np.random.default_rng(0)
     best, least = problem.start(np.zeros(problem.nv)), np.inf

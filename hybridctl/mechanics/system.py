@@ -403,7 +403,7 @@ def contact_system(
     joint_stops: JointStops = False,
     joint_friction: bool = True,
 ) -> ContactSystem:
-    """The hybrid system of a robot with unilateral contacts with friction.
+    """Return the hybrid system of a robot with unilateral contacts with friction.
 
     State x = (q, v), input u the actuated joint torques or forces. Mode keys and guards are
     those of this module, in the order of `contacts`. Outputs of a mode: "gap" (c,) m,
@@ -411,21 +411,27 @@ def contact_system(
     tangents of each surface, zero where open, "contact_position" (c, 3) and "joint_position"
     (joints, 3) m in the world, "energy" (2,) J, kinetic and potential, "momentum" (6,), linear in
     N s and angular about the centre of mass in N m s, along the axes of the world, without that of
-    rotors. `stabilization` is the rate in 1/s at which a closed contact's residual gap and a
-    sticking one's residual speed decay, `terms` says how the equations are evaluated, `on_several`
-    what becomes of an impact after which several velocities obey the law (see `ContactDynamics`).
-
-    Joints move past the limits of the robot unless `joint_stops` makes these contacts: True for
-    stops without restitution, a number in [0, 1] for the restitution of all, or a mapping from the
-    names of the joints that stop to the restitution of each. Joints with dry friction
-    (`Robot.friction`) stick and slip unless `joint_friction` is False; `simulate` then also takes
-    initial modes without theirs, and the mode has the output "joint_friction" (j,), the torque in
-    N m or force in N on each such joint.
+    rotors.
 
     Gives a `FixedRootWarning` for a robot with feet whose root link has mass, and was fixed to the
     world because `Robot.from_urdf` was given no `root`.
 
-    Raises `InputError` for contacts that do not fit the robot.
+    Args:
+        robot: Robot, whose joints move past their limits unless `joint_stops` makes these contacts.
+        contacts: Points of the robot and the surfaces that they meet.
+        stabilization: Rate in 1/s at which a closed contact's residual gap and a sticking one's
+            residual speed decay.
+        terms: How the equations are evaluated, see `ContactDynamics`.
+        on_several: What becomes of an impact after which several velocities obey the law, see
+            `ContactDynamics`.
+        joint_stops: True for stops without restitution, a number in [0, 1] for the restitution of
+            all, or a mapping from the names of the joints that stop to the restitution of each.
+        joint_friction: Whether joints with dry friction (`Robot.friction`) stick and slip.
+            `simulate` then also takes initial modes without theirs, and modes have the output
+            "joint_friction" (j,), the torque in N m or force in N on each such joint.
+
+    Raises:
+        InputError: Contacts or stops do not fit the robot.
     """
     instance("robot", robot, Robot)
     dynamics = ContactDynamics(

@@ -220,7 +220,14 @@ class _Beyond:
             return None
 
     def _moved(self, size: float) -> HybridTrajectory:
-        """The motion from a deviation of this size."""
+        """Return the motion from a perturbed start.
+
+        Args:
+            size: Size of the perturbation along the direction, in its unit.
+
+        Raises:
+            SimulationError: The run cannot go on, or events accumulate.
+        """
         lin, run = self.lin, self.lin.trajectory
         arc = run.arcs[0]
         start = arc.space.integrate(arc(run.start), size * self.direction)

@@ -10,7 +10,7 @@ from pathlib import Path
 COMMANDS = {
     "simulate": 'simulate filter-study --quick --workers 2 --set models=["ball"] --set runs=6',
     "filter": "filter --model ball",
-    "sweep": "sweep slope --quick --vary slope=0.2:0.3:6 --workers 2",
+    "sweep": "sweep slope --quick --vary slope=0.2:0.3:4 --workers 2",
     "tune": "tune rrr-door --quick --workers 2 --set members=4 --set training=2 --set validation=2",
 }
 RECORDS = {"simulate": "runs.jsonl", "sweep": "sweep.jsonl", "tune": "runs.jsonl"}

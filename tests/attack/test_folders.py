@@ -28,8 +28,8 @@ def test_a_kill_before_any_operation_on_files_loses_nothing():
 
 @pytest.mark.slow
 def test_commands_that_are_killed_at_random_times_lose_no_file_of_others():
-    """20 folders; 500 were run by hand."""
-    ran, killed, foreign = ended("attack", os.environ.get("ATTACKED_FOLDERS", 20), 1)
-    assert ran > 60
-    assert killed > 10
-    assert foreign > 20
+    """Ten folders; 500 were run by hand."""
+    ran, killed, foreign = ended("attack", os.environ.get("ATTACKED_FOLDERS", 10), 1)
+    assert ran > 30
+    assert killed > 5
+    assert foreign > 10

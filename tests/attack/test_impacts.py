@@ -6,7 +6,8 @@ import pytest
 
 from attack.impacts import WRONG, judged, outcomes, unsolved
 
-SIZES = [40, pytest.param(120, marks=pytest.mark.slow)]  # more by hand, see `attack.impacts`
+# The first 40 of 120 run by default; more by hand, see `attack.impacts`.
+SIZES = [40, pytest.param(120, marks=[pytest.mark.slow, pytest.mark.long])]
 
 
 @cache

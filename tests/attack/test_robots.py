@@ -50,8 +50,12 @@ def simulated(system, start, end, counter):
 
 
 def marked(*case):
-    """A name, level if no tilt follows it; among the slow cases if its run takes long."""
-    return pytest.param(*case, marks=[pytest.mark.slow] * ((*case, "level")[:2] in LONG))
+    """A name, level if no tilt follows it; among the slow cases if its run takes long.
+
+    Tilted ones roll too, so that landings that only roll are more of the same.
+    """
+    slow = [pytest.mark.slow] * ((*case, "level")[:2] in LONG)
+    return pytest.param(*case, marks=slow + [pytest.mark.long] * ("rolled" in case))
 
 
 def model_of(name):
@@ -119,10 +123,13 @@ MADE = {"limp": public.limp, "held": public.robot}
 
 
 def marks(i, fall):
-    """All but the quick ones are slow, and two of three of these many."""
+    """All but the quick ones are slow, and eight of nine of these long.
+
+    There are 16 falls of each robot, so that every ninth meets all robots, heights and kinds.
+    """
     if fall in QUICK:
         return []
-    return [pytest.mark.slow] + [pytest.mark.long] * (i % 3 != 0)
+    return [pytest.mark.slow] + [pytest.mark.long] * (i % 9 != 0)
 
 
 @pytest.mark.parametrize(

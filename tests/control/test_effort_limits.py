@@ -73,6 +73,18 @@ def test_policies_keep_to_the_motors_unless_told_otherwise():
         assert run.final_state[0] == pytest.approx(3.0, abs=1e-8)
 
 
+@WARNED
+@pytest.mark.parametrize("push", [6.0, -6.0, 4.001])
+def test_a_demand_is_named_with_its_size_before_the_cut(push):
+    """At either limit of the motor, and just beyond it."""
+    system, reference = _reference(4.0, push)
+    with pytest.warns(EffortLimitWarning, match="reference"):
+        policy = ReferenceSpreading(reference, [np.zeros((1, 2))])
+    with pytest.warns(EffortLimitWarning, match=rf"{abs(push):g} of 4 at t = .* \(cut\)$"):
+        run = hc.simulate(system, None, [0.0, 0.0], (0.0, 1.0), policy)
+    assert run.final_state[0] == pytest.approx(np.sign(push) * 2.0, abs=1e-8)
+
+
 @pytest.mark.filterwarnings("error::hybridctl.errors.EffortLimitWarning")
 def test_reference_within_the_motors_is_no_matter():
     system, reference = _reference(8.0, 6.0)

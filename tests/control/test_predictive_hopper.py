@@ -71,7 +71,7 @@ def test_without_a_push_it_hops_as_planned(hopping):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("push", [-0.8, -0.5, 0.3])
+@pytest.mark.parametrize("push", [-0.8, pytest.param(-0.5, marks=pytest.mark.long), 0.3])
 def test_it_recovers_from_pushes_that_the_fixed_lqr_falls_from(hopping, push):
     """It is back on its orbit after the hops; under the LQR, on the clock, it has tumbled by then.
 

@@ -29,6 +29,7 @@ ROOM = Margins(
     force=2.0, clearance=0.005, approach=0.05, friction=0.95, unload=2.0, lift=0.2, impulse=0.05
 )
 WEIGHTS = np.diag([100.0] * 5 + [5.0] * 5), 0.2 * np.eye(2)
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 5))]
 
 
 def task():
@@ -121,7 +122,7 @@ def cross(motion, policy, x, settled, longer=0.0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_planning_on_it_crosses_the_gap_and_stands(jump, seed):
     """Without a programme that fails, though from two of the starts it jumps 0.13 s early."""
     planned, motion, last, lqr = jump
@@ -134,7 +135,7 @@ def test_planning_on_it_crosses_the_gap_and_stands(jump, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_by_spreading_it_crosses_the_gap_to_rest(jump, seed):
     """From starts a quarter as far off: from two of the above it lets go too early for its arcs."""
     _, motion, _, lqr = jump

@@ -59,10 +59,13 @@ def test_a_release_that_no_input_can_lift_is_an_equation():
 RATES = [{"rate_limits": {"x": (-v, v), "tilt": (-v, v)}} for v in (4.0, 6.0, 10.0, 30.0)]
 PLACES = [{"joint_limits": {"x": (-x, x)}} for x in (0.6, 0.8, 1.0, 3.0, 10.0)]
 TORQUES = [{"torque": u} for u in (6.5, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0, 30.0, 100.0)]
+ALL_LIMITS = [*TORQUES, *RATES, *PLACES, {"joint_limits": {}}]
+FEW = [*TORQUES[::3], *RATES[::3], *PLACES[::4], {"joint_limits": {}}]
+LIMITS = [*FEW, *(pytest.param(x, marks=pytest.mark.long) for x in ALL_LIMITS if x not in FEW)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limits", [*TORQUES, *RATES, *PLACES, {"joint_limits": {}}], ids=str)
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
 def test_the_optimum_does_not_depend_on_limits_that_are_not_active(limits):
     """Before, of nine torque limits two ended without a plan, and two at another cost."""
     found = optimise(caught(**limits), guess, max_iterations=600, refinements=1)

@@ -7,10 +7,10 @@ from control.guesses import sought
 CASES = [
     ("monoped_jump", 0),
     ("quadruped_jump", 0),
-    ("quadruped_bound", 2),
+    pytest.param("quadruped_bound", 2, marks=pytest.mark.long),
     ("quadruped_bound", 1),
     ("sliding_block", 0),
-    ("sliding_block", 1),
+    pytest.param("sliding_block", 1, marks=pytest.mark.long),
     ("stairs", 0),
 ]
 

@@ -112,7 +112,9 @@ def test_a_height_near_a_bounce_has_a_density(ahead, first, hypotheses, strategy
 
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(("ahead", "first"), SPLITS[2::2])
+@pytest.mark.parametrize(
+    ("ahead", "first"), [SPLITS[2], pytest.param(*SPLITS[4], marks=pytest.mark.long)]
+)
 def test_a_height_and_a_speed_near_a_bounce_have_a_density(ahead, first, strategy):
     """The value may turn the speed of a part, and with it the side of the floor it comes from."""
     kf = ball_filter(4, strategy)
@@ -172,7 +174,15 @@ def test_in_a_corner_of_two_walls_a_value_has_a_density(first, strategy):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "hypotheses", "strategy"),
-    [*product([SaltedKalmanFilter], [2, 4], STRATEGIES), (UnscentedFilter, 4, "saltation")],
+    [
+        (SaltedKalmanFilter, 2, "saltation"),
+        (UnscentedFilter, 4, "saltation"),
+        *(
+            pytest.param(SaltedKalmanFilter, number, strategy, marks=pytest.mark.long)
+            for number, strategy in product([2, 4], STRATEGIES)
+            if (number, strategy) != (2, "saltation")
+        ),
+    ],
 )
 def test_so_it_has_before_and_after_the_corner_by_any_filter(kind, hypotheses, strategy):
     """Two are fewer than the orders that are likely: what is dropped leaves its weight to them."""
@@ -209,7 +219,7 @@ def block_near_touch(ahead, strategy):
     ("ahead", "strategy"),
     [
         (-0.5, "saltation"),
-        (1.5, "saltation"),
+        pytest.param(1.5, "saltation", marks=pytest.mark.long),
         pytest.param(-0.5, "reset_jacobian", marks=pytest.mark.long),
         pytest.param(1.5, "reset_jacobian", marks=pytest.mark.long),
     ],

@@ -113,6 +113,28 @@ def test_noise_adds_nothing_to_a_path():
     assert path_distances(still)[-1] < 0.01  # the last place from the first
 
 
+def test_the_end_of_a_path_counts_though_it_is_less_than_a_step():
+    places = np.outer([0.0, 0.06, 0.07, 0.08], [0.6, 0.0, 0.8])
+    np.testing.assert_allclose(path_distances(places), [0.0, 0.06, 0.07, 0.08], atol=1e-15)
+
+
+def test_errors_by_metre_are_of_the_whole_path():
+    """Height that is 1 cm a metre too large in the second half of 10 m straight on.
+
+    Spans of 1 m err by 0 where they begin before 4 m, by 1 cm from 5 m on, and evenly more between.
+    """
+    times, way = 5.0 + TIMES, TIMES
+    turns = np.tile([0.0, 0.0, 0.0, 1.0], (len(TIMES), 1))
+    reference = PoseTrack(times, np.outer(way, [1.0, 0.0, 0.0]), turns)
+    rise = 0.01 * np.clip(way - 5.0, 0.0, None)
+    estimate = PoseTrack(times, reference.positions + np.outer(rise, [0.0, 0.0, 1.0]), turns)
+    found = trajectory_errors(estimate, reference, alignment="start")
+    expected = 0.01 * np.sqrt((4.0 + 1.0 / 3.0) / 9.0)
+    assert found.rpe_metre.translation == pytest.approx(expected, rel=0.01)  # 180 spans
+    assert found.rpe_metre.rotation == 0.0
+    assert found.duration == pytest.approx(10.0)
+
+
 def test_stamps_between_samples():
     """Interpolation of a circle is off by its sagitta, the nearest sample by its delay."""
     reference = circle(TIMES[10:-10] + 0.005)
@@ -139,6 +161,39 @@ def test_what_is_too_far_from_estimates_is_left_out():
     assert len(associate(whole, fast, "nearest").rows) == len(whole)  # each estimate once
 
 
+def test_estimates_three_periods_away_still_count():
+    """In a gap of five, between 2.99 and 3.04 s, one stamp is as near to both of its ends."""
+    whole = circle()
+    gap = whole.rows(np.flatnonzero((TIMES < 2.995) | (TIMES > 3.035)))
+    found = associate(gap, circle(TIMES[:-1] + 0.004)).reference.times
+    inside = found[(found > 2.99) & (found < 3.04)]
+    np.testing.assert_allclose(inside, [3.014], atol=1e-9)
+
+
+@pytest.mark.parametrize("length", [0.91, 1.09])
+def test_quaternions_are_normalized(length):
+    turns = circle().orientations
+    found = PoseTrack(TIMES, np.zeros((len(TIMES), 3)), length * turns)
+    np.testing.assert_allclose(found.orientations, turns, atol=1e-15)
+    with pytest.raises(InputError, match=r"row 0 has length 0\.89"):
+        PoseTrack(TIMES, np.zeros((len(TIMES), 3)), 0.89 * turns)
+
+
+@pytest.mark.parametrize(("share", "is_known"), [(5e-4, False), (2e-3, True)])
+def test_a_track_that_is_nearly_straight_has_a_rotation_from_a_thousandth_on(share, is_known):
+    """10 m along x; across, in y, singular values of a zigzag in proportion to `share`."""
+    along = TIMES - TIMES.mean()
+    across = share * np.linalg.norm(along) / np.sqrt(len(TIMES)) * (-1.0) ** np.arange(len(TIMES))
+    track = PoseTrack(TIMES, np.column_stack([along, across, 0.0 * along]))
+    pairs = associate(moved(track, Rotation.from_euler("x", 0.3), np.zeros(3)), track, "nearest")
+    if is_known:
+        expected = Rotation.from_euler("x", 0.3).as_matrix()
+        np.testing.assert_allclose(align(pairs, "se3").rotation, expected, atol=1e-8)
+    else:
+        with pytest.raises(InputError, match="lie on a line"):
+            align(pairs, "se3")
+
+
 def test_spans_over_gaps_and_short_tracks_have_no_relative_error():
     short = circle(TIMES[:50])
     found = trajectory_errors(short, short, alignment="start")
@@ -163,7 +218,8 @@ def test_positions_alone():
 
 def test_what_cannot_be_compared_is_said():
     whole = circle()
-    straight = PoseTrack(TIMES, np.outer(TIMES, [1.0, 0.0, 0.0]), whole.orientations)
+    line = np.column_stack([TIMES, 0.0 * TIMES + 5.0, 0.0 * TIMES + 2.0])  # beside the origin
+    straight = PoseTrack(TIMES, line, whole.orientations)
     still = PoseTrack(TIMES, np.zeros((len(TIMES), 3)), whole.orientations)
     later = PoseTrack(TIMES + 100.0, whole.positions, whole.orientations)
     bare = PoseTrack(TIMES, whole.positions)

@@ -34,9 +34,19 @@ FIGURES = {
     "zeno-ball": {"scheme", "flow", "ball"},
 }
 pytestmark = pytest.mark.slow
+# Minutes each. Their claims hold on quick settings in tests of their own: `test_door_optimal`,
+# `test_cube_filter`, `test_filter_study` and `relaxation/test_experiments`.
+MINUTES = {"cube-filter", "door-optimal", "filter-study", "zeno-ball"}
 
 
-@pytest.mark.parametrize("name", sorted(set(plugins.names("experiments")) - RECORDED))
+def mark_experiment(name):
+    """The parameter of an experiment: long where its defaults take minutes."""
+    return pytest.param(name, marks=[pytest.mark.long] * (name in MINUTES))
+
+
+@pytest.mark.parametrize(
+    "name", [mark_experiment(n) for n in sorted(set(plugins.names("experiments")) - RECORDED)]
+)
 def test_an_experiment_holds_what_it_claims_at_its_defaults(name, tmp_path):
     done = CliRunner().invoke(
         cli, ["simulate", name, "--out", str(tmp_path / "run")], catch_exceptions=False

@@ -85,7 +85,9 @@ def test_the_optimum_presses_more_in_either_order_than_the_published_reference(k
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["release", "friction-release"])
+@pytest.mark.parametrize(
+    "variant", [pytest.param("release", marks=pytest.mark.long), "friction-release"]
+)
 def test_both_corners_let_go_at_once_and_spreading_follows_when_they_do_not(known, variant):
     """The door swings on by itself; from a start that is off, corners leave one by one."""
     wanted = Wanted()
@@ -139,6 +141,7 @@ def test_arcs_are_feasible_over_the_spread_that_the_perturbations_leave(known):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_four_of_five_random_guesses_reach_one_optimum(known):
     """States at the ends of both arcs moved by 0.1 rad and rad/s (standard deviation)."""
     random, costs = np.random.default_rng(1), []
@@ -159,6 +162,9 @@ def test_the_experiment_leaves_a_complete_folder(tmp_path):
     summary = door_optimal.run(config, folder, Console(quiet=True))
     stored = json.loads((folder / "summary.json").read_text())
     assert stored.keys() == summary.keys()
+    checks = json.loads((folder / "checks.json").read_text())["checks"]
+    assert checks
+    assert all(check["holds"] for check in checks)
     assert set(stored["controllers"]["optimal"]) == set(CONTROLLERS)
     assert stored["references"]["plain"]["margin"] > 3.0
     assert (folder / "figures/comparison.png").stat().st_size > 10000

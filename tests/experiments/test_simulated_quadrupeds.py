@@ -16,8 +16,15 @@ pytest.importorskip("mujoco")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("time_constant", [2e-3, 1e-2])
-@pytest.mark.parametrize("name", ["solo12", "go1"])
+@pytest.mark.parametrize(
+    ("name", "time_constant"),
+    [
+        ("solo12", 2e-3),
+        ("go1", 1e-2),
+        pytest.param("solo12", 1e-2, marks=pytest.mark.long),
+        pytest.param("go1", 2e-3, marks=pytest.mark.long),
+    ],
+)
 def test_a_quadruped_that_walks_is_known_to_some_centimetre(name, time_constant):
     """Over 7 s, of which it stands the first, and from mid-walk; settings name frames alone.
 

@@ -76,7 +76,10 @@ def test_the_whole_error_of_a_quadruped_counts():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["five_link", "solo12", "go1", "anymal"])
+@pytest.mark.parametrize(
+    "name",
+    ["five_link", "solo12", *(pytest.param(n, marks=pytest.mark.long) for n in ("go1", "anymal"))],
+)
 def test_they_know_how_wrong_they_are_over_forty_runs(name):
     consistency = band(*zip(*squares(name, range(40), 2.0), strict=True))
     assert consistency.inside, consistency

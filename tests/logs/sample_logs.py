@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hybridctl import Series
+from hybridctl.errors import InputError
 from hybridctl.logs import Log, write_log
 
 NEEDS = {
@@ -27,6 +28,15 @@ def require(format_):
     for package in NEEDS[format_]:
         if find_spec(package) is None:
             pytest.skip(f"{package} is not installed; it comes with hybridctl[{EXTRA[package]}]")
+
+
+def check_refused(read, path, text, reason, error=InputError):
+    """Check that a reader refuses a text in three lines at most, which name file and reason."""
+    path.write_text(text)
+    with pytest.raises(error, match=reason) as caught:
+        read(path)
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value).splitlines()) <= 3
 
 
 def sample_log(count=12):

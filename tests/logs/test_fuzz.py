@@ -99,7 +99,7 @@ def test_damage_to_hdf5_gives_one_line_or_a_log(tmp_path):
 
 @pytest.mark.slow
 def test_much_damage_to_hdf5_gives_one_line_or_a_log(tmp_path):
-    check_damage(write("h5", tmp_path), 60, seed=12)
+    check_damage(write("h5", tmp_path), 25, seed=12)
 
 
 def test_a_reader_that_does_not_come_back_is_stopped(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from logs.sample_logs import check_refused
 from scipy.spatial.transform import Rotation
 
 from hybridctl import Series
@@ -40,6 +41,15 @@ def test_stamps_from_zero_count_from_the_start_of_the_log(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("first", "begins"), [(100_000_000, 100_000_000), (99_999_999, 0)])
+def test_stamps_count_since_1970_from_1973_on(tmp_path, first, begins):
+    """1e8 s is the boundary: a stamp there is one of a clock, 1 s less one of a very long log."""
+    path = tmp_path / "a.tum"
+    path.write_text("".join(f"{first + k}.5 0 0 0 0 0 0 1\n" for k in range(2)))
+    found = read_tum(path, origin_ns=10**17)
+    np.testing.assert_array_equal(found.times, [first - begins + 0.5, first - begins + 1.5])
+
+
 def test_comments_blanks_commas_and_rows_out_of_order(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text(
@@ -63,10 +73,7 @@ def test_comments_blanks_commas_and_rows_out_of_order(tmp_path):
     ],
 )
 def test_what_is_no_trajectory_is_refused(tmp_path, text, message):
-    path = tmp_path / "a.tum"
-    path.write_text(text)
-    with pytest.raises(FileFormatError, match=message):
-        read_tum(path)
+    check_refused(read_tum, tmp_path / "a.tum", text, message, FileFormatError)
 
 
 def test_references_by_file_and_by_channel(tmp_path):

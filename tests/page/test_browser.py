@@ -27,7 +27,14 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(FOUND is None, reason=f"no browser is installed, looked for {BROWSERS}"),
 ]
-PLAYED = ("slope", "block", "cube-drop", "rrr-door", "biped", "double-pendulum-stop")
+# In the plane and in space, with few events and many; the others are more of the same.
+PLAYED = (
+    *("slope", "cube-drop", "biped"),
+    *(
+        pytest.param(name, marks=pytest.mark.long)
+        for name in ("block", "rrr-door", "double-pendulum-stop")
+    ),
+)
 
 
 @pytest.fixture(scope="module")

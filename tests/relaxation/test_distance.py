@@ -46,6 +46,7 @@ def test_it_does_not_depend_on_where_the_floor_is():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_it_is_a_metric_on_three_thousand_triples():
     assert 0.05 < check_metric(3000) < 0.2
 

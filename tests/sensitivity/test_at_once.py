@@ -72,7 +72,9 @@ def test_a_quadruped_goes_on_to_a_stop(friction, end):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("friction", [0.3, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize(
+    "friction", [0.3, 0.5, *(pytest.param(mu, marks=pytest.mark.long) for mu in (0.7, 0.9))]
+)
 def test_a_humanoid_lands_on_two_soles(friction):
     """Eight redundant corners: all slide at friction 0.3, some are at the border of stick else."""
     landed("talos", friction, 0.0456)

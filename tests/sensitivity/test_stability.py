@@ -68,9 +68,10 @@ def test_what_is_decided_is_how_a_map_grows(seed, n):
 
 
 @pytest.mark.slow
-def test_random_maps_are_decided():
+@pytest.mark.parametrize("count", [8, pytest.param(20, marks=pytest.mark.long)])
+def test_random_maps_are_decided(count):
     """Of these 20 all are; of 120 with 2, 3 and 4 coordinates 116 were."""
-    verdicts = [judge(random_map(seed, 2)).verdict for seed in range(20)]
+    verdicts = [judge(random_map(seed, 2)).verdict for seed in range(count)]
     assert "undecided" not in verdicts
     assert {"stable", "unstable"} <= set(verdicts)
 
@@ -169,7 +170,9 @@ def test_a_puck_in_a_corner_does_what_the_verdict_says(case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(k, marks=pytest.mark.long) for k in range(1, 4))]
+)
 def test_forty_random_orbits_do_what_the_verdict_says(part):
     """30 between two walls and 10 of the biped: at most four are undecided, one in a part here."""
     cases = [thrown_puck(seed) for seed in range(part, 30, 4)]

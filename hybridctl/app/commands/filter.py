@@ -95,7 +95,16 @@ def prepared(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console]
 
 
 def read_base_log(model: BaseModel, request: FilterRequest, path: Path) -> Log:
-    """Return the log of a legged base, by the mapping of the request or else of the model."""
+    """Return the log of a legged base, by the mapping of the request or else of the model.
+
+    Args:
+        model: Model of the base. Its mapping, if any, is used where the request has none.
+        request: What the command line asks for: mapping and recording of a file with several.
+        path: File or folder of the log.
+
+    Raises:
+        InputError: The log or the mapping cannot be read, or they do not fit each other.
+    """
     if request.mapping is not None or model.mapping is None:
         return read_log(path, request.mapping, segment=request.segment)
     own = LogMapping.parse(model.mapping)
@@ -103,7 +112,15 @@ def read_base_log(model: BaseModel, request: FilterRequest, path: Path) -> Log:
 
 
 def read_base_reference(request: FilterRequest, log: Log) -> PoseReference | None:
-    """Return the reference that the command line names, None without one."""
+    """Return the reference that the command line names, None without one.
+
+    Args:
+        request: What the command line asks for: a TUM file or channels, and how poses are compared.
+        log: Log whose channels the reference may name, and from whose start its stamps count.
+
+    Raises:
+        InputError: The reference is neither a file nor channels of the log, or has no poses.
+    """
     if request.reference is None:
         return None
     track = read_reference(request.reference, log)
@@ -118,7 +135,15 @@ def run(
     folder: RunFolder,
     console: Console,
 ) -> None:
-    """Filter a log into a folder; without one, it is recorded first."""
+    """Filter a log into a folder; without one, a log is recorded first.
+
+    Args:
+        source: Where the model comes from; it makes the log that is recorded.
+        request: What the command line asks for.
+        case: Log, model and settings; None to record a log of simulated motion.
+        folder: Folder for estimates, tables, figures and the log that is recorded.
+        console: Where tables and warnings are printed.
+    """
     if case is None:
         case = recorded(source, request, folder, console)
     folder.write_configuration(case.settings, seed=case.settings.seed)

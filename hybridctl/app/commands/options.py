@@ -17,7 +17,11 @@ LISTEN = click.option(
 
 
 def reference_options(command: C) -> C:
-    """Return a command with the options of a reference for the base of a legged robot."""
+    """Return a command with the options of a reference for the base of a legged robot.
+
+    Args:
+        command: Command of click, with the parameters reference, alignment, association and within.
+    """
     options = [
         click.option(
             "--reference",

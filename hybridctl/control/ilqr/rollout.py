@@ -35,7 +35,18 @@ class ShootingProblem:
     atol: float
 
     def piece(self, k: int, mode: ModeKey, x: Array, u: Array, v: Array) -> HybridTrajectory:
-        """Interval k from state x, with the input from u at its start to v at its end."""
+        """Simulate interval k of the grid under an input that is linear in time.
+
+        Args:
+            k: Number of the interval, from 0.
+            mode: Key of the mode at its start.
+            x: State at its start.
+            u: Input (nu,) at its start.
+            v: Input (nu,) at its end.
+
+        Raises:
+            SimulationError: The run cannot go on, or events accumulate.
+        """
         start, end = float(self.times[k]), float(self.times[k + 1])
         slope = (v - u) / (end - start)
         with computed_starts():

@@ -74,6 +74,9 @@ def check_expressions(task: Task) -> None:
 def check_start(task: Task) -> None:
     """Raise an error where the start of a task is not in the mode of its first phase.
 
+    Args:
+        task: Task with or without a start; without one nothing is checked.
+
     Raises:
         ConstraintViolatedError: A closed contact has a gap or a velocity that its mode forbids.
         GuardViolatedError: An open contact is below its ground.

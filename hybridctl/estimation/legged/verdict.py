@@ -310,7 +310,7 @@ def _correlate(runs: Iterable[Array]) -> Whiteness | None:
     """Return the whiteness of runs (n, m) of normalised innovations."""
     products, squares, counts = np.zeros(_LAGS), np.zeros(_LAGS), np.zeros(_LAGS)
     for run in runs:
-        for lag in range(1, min(_LAGS, len(run) - 1) + 1):
+        for lag in range(1, _LAGS + 1):  # shorter runs have no products
             one, other = run[:-lag], run[lag:]
             products[lag - 1] += (one * other).sum()
             squares[lag - 1] += 0.5 * ((one**2).sum() + (other**2).sum())

@@ -173,7 +173,17 @@ def _stops(robot: Robot, joint_stops: JointStops) -> Iterator[JointStop]:
 
 
 def _restitutions(robot: Robot, joint_stops: JointStops) -> dict[str, float]:
-    """Return the restitution of the stops of each joint that has any, by name."""
+    """Return the restitution of the stops of each joint that has any, by name.
+
+    Args:
+        robot: Robot with its joint limits.
+        joint_stops: As `contact_system` takes it: for all joints, or by the joint's name.
+
+    Raises:
+        InputError: It is of another kind, a restitution is outside [0, 1], or a joint has no
+            limits.
+        UnknownNameError: The robot has no joint of a name.
+    """
     if isinstance(joint_stops, Mapping):
         found = {}
         for name, value in mapping("joint_stops", joint_stops, "names of joints").items():

@@ -151,7 +151,11 @@ class ContactMode(ModeModel):
         return self.contact_guards.row(i, point.q, point.derivatives)
 
     def outputs_at(self, point: ContactPoint) -> Mapping[str, Array]:
-        """What `contact_system` says, in arrays that last."""
+        """Return the outputs that `contact_system` lists, by name, in arrays that last.
+
+        Args:
+            point: State, input and contact forces.
+        """
         dynamics, now = self.dynamics, point.contact
         joints = range(1, len(dynamics.robot.joint_names) + 1)
         touching = len(now.forces) - len(dynamics.pressed)

@@ -282,6 +282,9 @@ def _joint_equalities(m: Any) -> dict[int, tuple[str, Mimic]]:
     MuJoCo has q1 - q1(qpos0) = a0 + a1 (q2 - q2(qpos0)) + ..., as a soft constraint. Constraints
     are left out, and so refused, if they are of a higher degree or of one joint, if the joint that
     would follow has an actuator, or if a joint would follow two others, or itself.
+
+    Args:
+        m: The `mujoco.MjModel` of the file.
     """
     found: dict[int, tuple[str, Mimic]] = {}
     if _is_disabled(m, "EQUALITY"):

@@ -621,6 +621,15 @@ class Robot:
         return self._regressor(weightless, data, q, still, dv)
 
     def _regressor(self, model: Any, data: Any, q: Array, v: Array, a: Array) -> Array:
+        """Return the regressor (nv, 10 n) of the coordinates that are independent.
+
+        Args:
+            model: Pinocchio's model of all joints.
+            data: Its data, which are overwritten.
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            a: Acceleration (nv,).
+        """
         motion = self._expand_q(q), self.all_velocities(v), self.all_velocities(a)
         regressor = np.array(pin.computeJointTorqueRegressor(model, data, *motion))
         return np.asarray(self.reduce_columns(regressor.T).T)

@@ -325,7 +325,15 @@ def _check_inertial(document: UrdfDocument, inertial: Element, link: Element) ->
 
 
 def _check_joint(document: UrdfDocument, joint: Element) -> None:
-    """Raise `FileFormatError` for a joint that urdfdom or Pinocchio reads differently or not."""
+    """Raise an error for a joint that urdfdom or Pinocchio reads differently or not.
+
+    Args:
+        document: The URDF, which locates elements by file and line.
+        joint: Element <joint>.
+
+    Raises:
+        FileFormatError: Type, parts, axis, orientation or dynamics of the joint are not usable.
+    """
     name, kind = joint.get("name"), joint.get("type")
     if kind not in _JOINT_TYPES:
         known = ", ".join(_JOINT_TYPES)
@@ -349,7 +357,15 @@ def _check_joint(document: UrdfDocument, joint: Element) -> None:
 
 
 def _check_dynamics(document: UrdfDocument, joint: Element) -> None:
-    """Raise `FileFormatError` for negative damping or friction, and where it would be lost."""
+    """Raise an error for negative damping or friction, and where it would be lost.
+
+    Args:
+        document: The URDF, which locates elements by file and line.
+        joint: Element <joint>, with or without <dynamics>.
+
+    Raises:
+        FileFormatError: A value is negative, or belongs to a joint of several velocities.
+    """
     dynamics = joint.find("dynamics")
     for name in _NUMBERS["dynamics"]:
         value = float(numbers_of(dynamics, name, (0.0,))[0])
@@ -380,6 +396,9 @@ def _check_orientation(document: UrdfDocument, origin: Element | None, owner: El
 
 def parent_joints(document: UrdfDocument) -> dict[str, Element]:
     """Return the joint that carries each link, by the name of the link.
+
+    Args:
+        document: The URDF; its root link has no entry.
 
     Raises:
         FileFormatError: A joint names a link that does not exist, or a link has two parents.
@@ -412,7 +431,14 @@ def link_of(joint: Element, tag: str) -> str:
 
 
 def _check_tree(document: UrdfDocument) -> None:
-    """Raise `FileFormatError` unless the links are one tree."""
+    """Raise an error unless the links are one tree.
+
+    Args:
+        document: The URDF.
+
+    Raises:
+        FileFormatError: Links form a loop, or several links have no parent.
+    """
     carried = parent_joints(document)
     connected = set[str]()  # links from which the way up ends at a root
     for link in document.links:
@@ -442,6 +468,9 @@ def describe_impossible_inertias(document: UrdfDocument) -> str:
 
     The principal moments of a rigid body are sums of two of three integrals that are not negative:
     none exceeds the sum of the other two.
+
+    Args:
+        document: The URDF, with moments in kg m^2.
     """
     found = []
     for link in document.links:

@@ -64,6 +64,16 @@ class JointTerms(OtherTerms):
     def impulse_gradient(
         self, q: Array, velocities: Array, forces: Array, moved: Array, along: Array
     ) -> Array:
-        """The gradient of a sum, all else fixed."""
+        """Return the gradient (nv,) by q of a sum over k terms; see `Terms.impulse_gradient`.
+
+        Rows of joints are constant, so that their forces and rates have no part in it.
+
+        Args:
+            q: Configuration (nq,).
+            velocities: z (k, nv).
+            forces: f (k, r) of all rows.
+            moved: y (k, nv), which multiplies the momentum M z - J' f.
+            along: w (k, r), which multiplies the rates J z.
+        """
         of_space = self._rows.of_space
         return self.own.impulse_gradient(q, velocities, of_space(forces), moved, of_space(along))

@@ -1,9 +1,11 @@
 """A small machine for tests: two legs of three turning joints, feet flat or points."""
 
 import numpy as np
+from differences import assert_derivative
 
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.system import BaseNoise, LeggedBase, base_system
+from hybridctl.hybrid.model import StepAhead
 from hybridctl.mechanics.multibody.robot import Robot
 
 GRAVITY = np.array([0.0, 0.0, -9.81])
@@ -57,3 +59,30 @@ def state(base, key, rng):
     u[6] = 0.0
     u[base.creep_columns] = np.abs(u[base.creep_columns])
     return x, u
+
+
+def check_transition_derivative(made, key, h, seed):
+    """Check the transition matrix of a step of `h` s against differences of its end.
+
+    made: a base and its system, as `machine` returns them.
+    """
+    base, system = made
+    mode = system.mode(key)
+    x, u = state(base, key, np.random.default_rng(seed))
+    end = mode.transition(StepAhead(0.0, x, h, 1e-9, 1e-9), u)
+
+    def step(e):
+        after = mode.transition(StepAhead(0.0, mode.space.integrate(x, e), h, 1e-9, 1e-9), u)
+        return mode.space.difference(end.state, after.state)
+
+    assert_derivative(step, end.matrix)
+
+
+def check_field_jacobian(made, key, seed):
+    """Check the derivatives of a mode's field by state and input against its differences."""
+    base, system = made
+    mode = system.mode(key)
+    x, u = state(base, key, np.random.default_rng(seed))
+    found = mode.jacobian(0.0, x, u)
+    assert_derivative(lambda e: mode.field(0.0, mode.space.integrate(x, e), u), found.state)
+    assert_derivative(lambda e: mode.field(0.0, x, u + e), found.input)

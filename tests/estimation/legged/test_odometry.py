@@ -14,6 +14,7 @@ from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.odometry import (
     HARTLEY,
     TILT_RATE,
+    _move_by_feet,
     integrate_attitude,
     leg_odometry,
     literature_settings,
@@ -159,6 +160,15 @@ def test_in_flight_the_last_velocity_goes_on():
     steps = np.diff(sensor[np.flatnonzero(flying)], axis=0)
     assert np.linalg.norm(steps[0]) > 1e-4
     np.testing.assert_allclose(steps, np.tile(steps[0], (len(steps), 1)), atol=1e-12)
+
+
+def test_a_step_is_by_the_feet_that_bear_load_at_both_of_its_ends():
+    """The base goes 0.1 m ahead in each row; a foot that swings, or that lands, says otherwise."""
+    ahead = np.array([[0.0, 3.0], [-0.1, 9.0], [-0.2, 8.9], [7.0, 8.8]])
+    reach = ahead[:, :, None] * [1.0, 0.0, 0.0]
+    loaded = np.array([[True, False], [True, True], [True, True], [False, True]])
+    expected = np.tile([0.1, 0.0, 0.0], (3, 1))
+    np.testing.assert_allclose(_move_by_feet(reach, loaded), expected, atol=1e-15)
 
 
 def test_settings_of_the_literature():

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 from differences import assert_derivative
-from estimation.legged.machine import GRAVITY, URDF, state
+from estimation.legged.machine import (
+    GRAVITY,
+    URDF,
+    check_field_jacobian,
+    check_transition_derivative,
+    state,
+)
 
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
@@ -76,25 +82,11 @@ def test_noise_of_a_step_is_that_of_the_integrator_to_first_order_of_the_step():
 
 @pytest.mark.parametrize("h", [1e-3, 0.05, 0.7])
 def test_the_transition_is_the_derivative_of_the_step(h):
-    base, system = rolling_machine()
-    x, u = state(base, KEY, np.random.default_rng(3))
-    mode = system.mode(KEY)
-    end = mode.transition(StepAhead(0.0, x, h, 1e-9, 1e-9), u)
-
-    def step(e):
-        after = mode.transition(StepAhead(0.0, mode.space.integrate(x, e), h, 1e-9, 1e-9), u)
-        return mode.space.difference(end.state, after.state)
-
-    assert_derivative(step, end.matrix)
+    check_transition_derivative(rolling_machine(), KEY, h, seed=3)
 
 
 def test_the_field_has_exact_derivatives():
-    base, system = rolling_machine()
-    x, u = state(base, KEY, np.random.default_rng(4))
-    mode = system.mode(KEY)
-    found = mode.jacobian(0.0, x, u)
-    assert_derivative(lambda e: mode.field(0.0, mode.space.integrate(x, e), u), found.state)
-    assert_derivative(lambda e: mode.field(0.0, x, u + e), found.input)
+    check_field_jacobian(rolling_machine(), KEY, seed=4)
 
 
 def test_a_sphere_that_turns_about_y_rolls_along_x():

@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
-from differences import assert_derivative
-from estimation.legged.machine import machine, state
+from estimation.legged.machine import (
+    check_field_jacobian,
+    check_transition_derivative,
+    machine,
+    state,
+)
 
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.model import Model
@@ -42,27 +46,11 @@ def test_it_is_what_the_integrator_finds(key):
 
 @pytest.mark.parametrize("h", [1e-3, 0.05, 0.7])
 def test_its_transition_is_its_derivative(h):
-    base, system = machine()
-    key = ("stick", "stick")
-    x, u = state(base, key, np.random.default_rng(1))
-    mode = system.mode(key)
-    end = mode.transition(StepAhead(0.0, x, h, 1e-9, 1e-9), u)
-
-    def moved(e):
-        after = mode.transition(StepAhead(0.0, mode.space.integrate(x, e), h, 1e-9, 1e-9), u).state
-        return mode.space.difference(end.state, after)
-
-    assert_derivative(moved, end.matrix)
+    check_transition_derivative(machine(), ("stick", "stick"), h, seed=1)
 
 
 def test_the_field_has_exact_derivatives():
-    base, system = machine()
-    key = ("stick", "open")
-    x, u = state(base, key, np.random.default_rng(2))
-    mode = system.mode(key)
-    found = mode.jacobian(0.0, x, u)
-    assert_derivative(lambda e: mode.field(0.0, mode.space.integrate(x, e), u), found.state)
-    assert_derivative(lambda e: mode.field(0.0, x, u + e), found.input)
+    check_field_jacobian(machine(), ("stick", "open"), seed=2)
 
 
 def test_noise_of_half_a_step_and_the_other_half_is_that_of_the_whole():

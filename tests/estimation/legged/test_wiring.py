@@ -160,7 +160,7 @@ def test_impacts_that_samples_meet_are_no_gravity():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("robot", ROBOTS)
+@pytest.mark.parametrize("robot", ["solo12", pytest.param("go1", marks=pytest.mark.long), "icub"])
 def test_twenty_mistakes_are_named(robot):
     estimator, readings = ROBOTS[robot]()
     missed = {}
