@@ -80,6 +80,7 @@ def test_an_optimum_that_knows_nothing_of_the_spread_fails_over_it_by_any_rule(p
     assert any("to before it: guard 'left opens' falls to -" in text for text in failures)
 
 
+@pytest.mark.slow
 def test_a_spread_that_is_enough_is_kept():
     """The first optimum is the answer."""
     found = optimise_over_spread(task(spread=0.05), guess, fed_back, 0.01 * COVARIANCE)

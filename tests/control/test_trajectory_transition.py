@@ -121,6 +121,7 @@ def hop(k, s):
     return np.array([0.45 + 0.05 * abs(speed), -0.45 - 0.05 * abs(speed), speed, -speed])
 
 
+@pytest.mark.slow
 def test_a_hop_is_made_stable_and_simulated_as_planned():
     """A release and a landing: Phi in the cost is that of the linearized simulation."""
     moduli = []

@@ -129,7 +129,9 @@ def test_other_processes_give_the_same_numbers(processes):
     assert same.log_likelihood == fit.log_likelihood
 
 
-@pytest.mark.parametrize(("n", "start"), [(24, 1.0), (96, 0.31)])
+@pytest.mark.parametrize(
+    ("n", "start"), [(24, 1.0), pytest.param(96, 0.31, marks=[pytest.mark.slow, pytest.mark.long])]
+)
 def test_the_error_of_plain_noise_is_that_of_a_mean_square(n, start):
     """n squares: 1 / sqrt(2 n) of the logarithm, whatever the level is."""
     records, path = still_records(n // 8), []

@@ -193,6 +193,7 @@ def test_a_ball_that_was_pushed_away_is_found(kind):
     assert len(blind.rejected) > 90
 
 
+@pytest.mark.slow
 def test_particles_are_drawn_anew_for_a_ball_that_was_pushed_away():
     model, chosen, truth, record = pushed_ball()
     settings_ = replace(chosen, particles=300)

@@ -212,6 +212,7 @@ def test_a_push_that_makes_the_next_landing_slip_is_walked_where_the_cone_is_kno
     assert "right slip+" in found["value"].reason
 
 
+@pytest.mark.slow
 def test_a_gait_with_room_in_its_cone_takes_a_push_that_makes_the_other_slip(gait, tracks, designs):
     """The same push, and more than twice that of the gait that uses 70 % of friction.
 

@@ -53,6 +53,7 @@ def test_the_walk_is_estimated_as_well_as_it_says(outcome):
 
 
 @recorded
+@pytest.mark.slow
 def test_contacts_by_hypotheses_need_no_threshold(recording, config):
     """By motion alone, and with thresholds so low that hysteresis alone is off by 90 mm."""
     low = replace(config.settings, touch_force=30.0, lift_force=10.0, evidence=ContactEvidence())
@@ -103,7 +104,9 @@ def test_motion_capture_that_loses_the_robot_is_left_out(recording):
 
 
 @recorded
-@pytest.mark.parametrize("evidence", [None, ContactEvidence()])
+@pytest.mark.parametrize(
+    "evidence", [None, pytest.param(ContactEvidence(), marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("name", ["one foot without force", "200 ms lost, three times"])
 def test_damaged_readings_are_within_what_is_stated_and_flagged(recording, config, name, evidence):
     settings = replace(config.settings, weight=330.0, evidence=evidence)

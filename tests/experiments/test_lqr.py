@@ -13,7 +13,11 @@ def cheap():
     return lqr.quick(lqr.Config())
 
 
-@pytest.fixture(scope="module", params=["paddle", "block"])
+# The paddle takes half a minute; `test_defaults` has its claims at more starts.
+PADDLE = pytest.param("paddle", marks=[pytest.mark.slow, pytest.mark.long])
+
+
+@pytest.fixture(scope="module", params=[PADDLE, "block"])
 def result(request, cheap):
     case = lqr.CASES[request.param](cheap.tolerance)
     return lqr.study(cheap, case, lambda x: None)

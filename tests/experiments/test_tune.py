@@ -82,6 +82,7 @@ def test_gains_of_another_size_are_refused(tmp_path):
         rrr_door.schedule(config, rrr_door.scene(config)[2])
 
 
+@pytest.mark.slow
 def test_a_variant_with_friction_and_release_is_prepared():
     config = tune.quick(tune.Config(friction=True, release=True))
     study = tune.prepare(config)
@@ -121,6 +122,7 @@ def test_members_are_drawn_one_by_one_and_within_their_bounds():
     assert 0.0 <= min(d.delay for d in draws) < max(d.delay for d in draws) <= p.delay
 
 
+@pytest.mark.slow
 def test_the_order_of_random_gains_is_predicted():
     """Up to four times more or less than by hand; the prediction is without the input's weight."""
     config = tune.Config(workers=1)

@@ -235,7 +235,7 @@ def many_feet(n):
     return hc.HybridSystem(mode, outgoing), names, resets
 
 
-@pytest.mark.parametrize("n", [5, 8, 12])
+@pytest.mark.parametrize("n", [5, 8, pytest.param(12, marks=pytest.mark.slow)])
 def test_all_orders_of_many_guards_are_compared_on_the_sets_that_have_fired(n):
     """One state for each of 2^n sets, one reset for each of n 2^(n - 1) steps between them."""
     system, names, resets = many_feet(n)

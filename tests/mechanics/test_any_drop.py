@@ -150,7 +150,7 @@ def test_a_ball_bounces_slides_and_rests(case):
     check_run(run, robot, contacts)
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(case=cubes())
 def test_a_cube_tumbles(case):
     """In space, where friction is too low for a corner to jam.

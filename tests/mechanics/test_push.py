@@ -127,6 +127,7 @@ class Damped:
         )
 
 
+@pytest.mark.slow
 def test_the_linearization_of_a_pushed_landing_is_that_of_the_flow():
     """Through impact, slip and the ends of the push, under feedback that sees its own inputs."""
     system, x0 = robot_in_space(0.3, actuated=["hip"])

@@ -129,7 +129,11 @@ def tipped(speed):
 
 
 @pytest.mark.parametrize(
-    ("speed", "force"), [(2.5, 432.2), pytest.param(3.5, 3787.0, marks=pytest.mark.slow)]
+    ("speed", "force"),
+    [
+        pytest.param(2.5, 432.2, marks=pytest.mark.slow),
+        pytest.param(3.5, 3787.0, marks=[pytest.mark.slow, pytest.mark.long]),
+    ],
 )
 def test_a_stop_in_a_surface_from_which_a_contact_slips_back_is_an_event(speed, force):
     """Its normal force grows to many times the weight of 9.81 N, and falls at once.

@@ -46,7 +46,14 @@ def door_case():
 CASES = {"block": block_case, "cube": cube_case, "door": door_case}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "block",
+        pytest.param("cube", marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param("door", marks=pytest.mark.slow),
+    ],
+)
 def test_both_simulators_agree_to_first_order_in_the_step(name):
     robot, contacts, x0, end, policy = CASES[name]()
     system = hc.mechanics.contact_system(robot, contacts)

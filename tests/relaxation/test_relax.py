@@ -97,6 +97,7 @@ def resting_error(c, epsilon):
     return largest
 
 
+@pytest.mark.slow
 def test_past_zeno_the_error_is_of_order_one_half():
     """The strip is conservative: it bounces for ever with speeds between c v and v.
 
@@ -109,7 +110,7 @@ def test_past_zeno_the_error_is_of_order_one_half():
     assert order(errors, sizes) == pytest.approx(0.5, abs=0.1)
 
 
-@pytest.mark.parametrize("c", [0.0, 0.5])
+@pytest.mark.parametrize("c", [0.0, pytest.param(0.5, marks=pytest.mark.slow)])
 def test_a_ball_at_rest_is_lifted_off_by_an_input(c):
     """After 2 s of rest: behind u = 1.5 g the height is that of the closed form."""
     lift = np.ceil(accumulation(c)) + 2.0

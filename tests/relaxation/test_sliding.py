@@ -88,6 +88,7 @@ def test_derivatives_of_sliding_motions():
     np.testing.assert_allclose(matrix, central(flow, 3, 1e-5), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_relaxed_derivatives_tend_to_those_of_the_sliding_mode():
     system, x0, sizes = around(1.0), [1.2, 0.3, 0.4], [1e-2, 5e-3]
     exact = hc.hybrid.filippov(system)

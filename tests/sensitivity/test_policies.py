@@ -137,6 +137,7 @@ def spread_door(phantom="pushing", **settings):
     return plant, reference, ReferenceSpreading(reference, gains, **settings), config
 
 
+@pytest.mark.slow
 def test_the_split_impact_of_the_door():
     plant, reference, policy, config = spread_door()
     start, span = reference.nominal(0.0) + np.array(config.perturbation), (0.0, FINAL_TIME)

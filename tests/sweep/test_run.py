@@ -31,6 +31,7 @@ def test_rows_are_the_same_for_any_number_of_workers(tmp_path):
     assert sweep(tmp_path / "three", planned, 3, square) == alone
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_costs_its_unit_only(tmp_path):
     """Unit 3 is begun again; no other unit runs twice."""
     (tmp_path / "marks").mkdir()

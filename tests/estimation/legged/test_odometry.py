@@ -14,6 +14,7 @@ from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.odometry import (
     HARTLEY,
     TILT_RATE,
+    _find_loaded,
     _move_by_feet,
     integrate_attitude,
     leg_odometry,
@@ -146,6 +147,15 @@ def test_without_forces_the_lower_half_of_the_feet_counts():
     np.testing.assert_allclose(found.positions[still], truth[still], atol=1e-5)
 
 
+def test_the_lower_half_is_by_height_alone():
+    """The first foot is ahead and lower, then the second one is."""
+    given, *_ = readings()
+    bare = Readings(given.inertial, given.angles, {})
+    reach = np.array([[[0.3, 0.0, -0.5], [0.0, 0.0, -0.4]], [[0.3, 0.0, -0.4], [0.0, 0.0, -0.5]]])
+    loaded = _find_loaded(ESTIMATOR, bare, np.array([0.0, 1.0]), reach)
+    np.testing.assert_array_equal(loaded, [[True, False], [False, True]])
+
+
 def test_in_flight_the_last_velocity_goes_on():
     given, times, turns, places = readings()
     _, truth = root_of(turns, places)
@@ -178,5 +188,10 @@ def test_settings_of_the_literature():
     assert [foot.flat for foot in found.feet] == [False, False]
     assert (found.inertial, found.touch_force) == (given.inertial, given.touch_force)
     assert {name: getattr(found.noise, name) for name in HARTLEY} == HARTLEY
-    assert found.noise.foot == 0.05
+    # Table 1 of the paper; encoders of 0.5 deg.
+    noise = found.noise
+    assert (noise.gyroscope, noise.accelerometer, noise.foot) == (0.002, 0.04, 0.05)
+    assert (noise.gyroscope_walk, noise.accelerometer_walk) == (0.001, 0.001)
+    assert noise.encoder == pytest.approx(np.pi / 360.0)
+    assert noise.measured < 0.02 * noise.encoder
     assert [foot.radius for foot in found.feet] == [0.0, 0.0]
