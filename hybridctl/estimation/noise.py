@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -73,9 +74,9 @@ class Noise:
         if known is not None or (callable(self.value) and not self.of_input):
             return known
         w, ndx, nu = self._at(mode, t, x, u), mode.space.ndx, mode.nu
-        found = Diffusion(np.zeros((ndx, ndx)), w)
+        found = Diffusion(_no_density(ndx), w)
         if not self.through_input:
-            found = Diffusion(w, np.zeros((nu, nu)))
+            found = Diffusion(w, _no_density(nu))
         elif self.yields(mode):
             found = found._replace(compliance=self.compliance)
         if not callable(self.value):
@@ -118,6 +119,14 @@ class Noise:
                 raise UnknownNameError(f"{self.name} has no entry for mode {mode!r}, only {known}")
             return self._fixed[mode]
         return self._fixed[None]
+
+
+@lru_cache
+def _no_density(n: int) -> Array:
+    """The density zero (n, n), read-only."""
+    density = np.zeros((n, n))
+    density.setflags(write=False)
+    return density
 
 
 @dataclass(frozen=True, eq=False)

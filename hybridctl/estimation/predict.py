@@ -106,7 +106,7 @@ def _in_one_step(
             return None
         assert moved.noise is not None
         assert moved.bounds is not None
-        if not moved.bounds.min(initial=np.inf) > 0.0:
+        if moved.bounds.size and not moved.bounds.min() > 0.0:
             return None
         p = moved.matrix.dot(e.covariance).dot(moved.matrix.T) + moved.noise
         after = Estimate(

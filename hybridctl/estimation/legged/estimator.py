@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -42,7 +43,7 @@ from hybridctl.estimation.legged.readings import (
 )
 from hybridctl.estimation.legged.rest import REST, rest_measurement
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
-from hybridctl.estimation.legged.space import POSITION, VELOCITY
+from hybridctl.estimation.legged.space import BASE_TANGENT, GYROSCOPE, POSITION, VELOCITY
 from hybridctl.estimation.legged.space import RootPose as RootPose
 from hybridctl.estimation.legged.system import (
     OPEN,
@@ -436,6 +437,12 @@ class BaseEstimator:
                 )
         return found
 
+    @cached_property
+    def _root_pose(self) -> tuple[Array, Array, Array]:
+        """Origin (3,) of the root in the inertial frame, its skew, its axes as a quaternion."""
+        turn, arm = self._root()
+        return arm, skew(arm), quaternion(turn)
+
     def _root(self) -> tuple[Array, Array]:
         """Axes (3, 3) and origin (3,) of the root in the inertial frame."""
         turn, place = self.base.kinematics.base
@@ -443,21 +450,21 @@ class BaseEstimator:
 
     def root(self, estimate: Estimate, rate: ArrayLike | None = None) -> RootPose:
         """The root by an estimate. rate: measured (3,) in rad/s, which its velocity depends on."""
-        x, (turn, arm) = estimate.mean, self._root()
+        x, (arm, across, turn) = estimate.mean, self._root_pose
         own = matrix(x[:4])
         omega = np.zeros(3) if rate is None else array("rate", rate, (3,)) - x[10:13]
-        space = self.base.space(estimate.mode)
-        by = np.zeros((9, space.ndx))
-        by[:3, :3] = own
-        by[3:6, :3], by[3:6, POSITION] = -own @ skew(arm), own
-        by[6:9, :3], by[6:9, VELOCITY] = -own @ skew(np.cross(omega, arm)), own
-        by[6:9, 9:12] = own @ skew(arm)
+        swing = -across.dot(omega)
+        by = np.zeros((9, BASE_TANGENT))
+        by[:3, :3] = by[3:6, POSITION] = by[6:9, VELOCITY] = own
+        by[6:9, GYROSCOPE] = own.dot(across)
+        by[3:6, :3], by[6:9, :3] = -by[6:9, GYROSCOPE], -own.dot(skew(swing))
+        p = estimate.covariance[:BASE_TANGENT, :BASE_TANGENT]
         return RootPose(
             estimate.time,
-            x[4:7] + own @ arm,
-            product(x[:4], quaternion(turn)),
-            x[7:10] + own @ np.cross(omega, arm),
-            by @ estimate.covariance @ by.T,
+            x[4:7] + own.dot(arm),
+            product(x[:4], turn),
+            x[7:10] + own.dot(swing),
+            by.dot(p).dot(by.T),
         )
 
 

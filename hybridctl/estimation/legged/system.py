@@ -14,16 +14,15 @@ noise of `BaseNoise`, in m^2/s in each direction (see `creep`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, instance
+from hybridctl.checks import Array, Indices, instance
 from hybridctl.errors import UnknownNameError
-from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
+from hybridctl.estimation.legged.kinematics import LegKinematics
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import (
     ANGLE,
@@ -108,11 +107,32 @@ class FootPlace(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A mode, its feet in contact, and variances (ndx,) per s of deviations."""
+    """A mode with k feet in contact, and what stays the same in it.
+
+    Attributes:
+        mode: The mode.
+        places: Its feet in contact.
+        variances: Density (ndx,) of the noise, in the square of the unit per s.
+        numbers: Numbers (k,) of the feet in contact among all feet.
+        points: Those places (p,) that are points, which may creep.
+        state: Entries (k, 3) of the state that are positions of feet.
+        poses: Rows (m,) of poses that joint angles give, among six for each of all feet: position,
+            and turn of flat feet. Places follow one another.
+        seen: Those rows (3 k,) of these m that are positions.
+        angles_jacobian: Derivative (m, ndx) of these poses, but for what depends on the state.
+        angles_noise: Variances (m,) of these poses besides those of the angles.
+    """
 
     mode: Strapdown
     places: tuple[FootPlace, ...]
     variances: Array
+    numbers: Indices
+    points: Indices
+    state: Indices
+    poses: Indices
+    seen: Indices
+    angles_jacobian: Array
+    angles_noise: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,32 +230,62 @@ class LeggedBase:
             if radii[place.foot]
         ]
         mode = Strapdown(key, space, self.gravity, self.nu, rolling)
-        return Layout(mode, places, variances)
+        return self._complete_layout(mode, places, variances)
+
+    def _complete_layout(
+        self, mode: Strapdown, places: tuple[FootPlace, ...], variances: Array
+    ) -> Layout:
+        """Return the layout of a mode with these feet in contact; see `Layout`."""
+        rows = [6 * p.number + i for p in places for i in range(3 if p.turn_x is None else 6)]
+        poses = np.array(rows, dtype=np.intp)
+        seen = np.flatnonzero(poses % 6 < 3)
+        jacobian = np.zeros((len(poses), mode.space.ndx))
+        for k, place in enumerate(places):
+            own = seen[3 * k : 3 * k + 3]
+            jacobian[own, POSITION] = -np.eye(3)
+            jacobian[own, place.dx] = np.eye(3)
+            if place.turn_dx is not None:
+                jacobian[own + 3, ANGLE] = -np.eye(3)
+        points = [k for k, place in enumerate(places) if place.turn_x is None]
+        return Layout(
+            mode,
+            places,
+            variances,
+            np.array([place.number for place in places], dtype=np.intp),
+            np.array(points, dtype=np.intp),
+            np.array([[*range(p.x.start, p.x.stop)] for p in places], np.intp).reshape(-1, 3),
+            poses,
+            seen,
+            jacobian,
+            self.pose_variances[poses % 6],
+        )
 
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
         layout, gap = self.layout(key), float(u[GAP])
-        variances: Array = layout.variances.copy()
+        ndx = len(layout.variances)
+        density = np.zeros((ndx, ndx))
+        variances = density.reshape(-1)[:: ndx + 1]
+        variances[:] = layout.variances
         if gap:
             variances[:BASE_TANGENT] = self.noise.core(gap)
         creeps = u[self.creep_columns]
         for place in layout.places:
             variances[place.dx] += creeps[place.number]
-        return np.diag(variances)
+        return density
 
-    def pose_noise(self, seen: Sequence[FootKinematics], sizes: Sequence[int]) -> Array:
-        """Covariance of the poses of feet by their angles and of themselves.
+    def pose_noise(self, twists: Array, variances: Array) -> Array:
+        """Return the covariance of poses of feet by the noise of angles, and their own.
 
-        In the axes of the inertial frame; a foot has size 6, or 3 where it does not turn.
+        Args:
+            twists: Derivatives (m, n) of the poses by the angles, in the axes of the inertial
+                frame.
+            variances: Variances (m,) of the poses besides.
         """
-        rows = [
-            (foot.twist[:n], self.pose_variances[:n]) for foot, n in zip(seen, sizes, strict=True)
-        ]
-        twists, variances = map(np.concatenate, zip(*rows, strict=True))
         by = self.noise.encoder * twists
-        noise = by @ by.T
+        noise: Array = by.dot(by.T)
         noise.reshape(-1)[:: len(noise) + 1] += variances
-        return np.asarray(noise)
+        return noise
 
     @cached_property
     def pose_variances(self) -> Array:
@@ -343,7 +393,8 @@ class Touch(ResetModel):
         after = base.space(self.after)
         delta, phi = self._place().dx, self._place().turn_dx
         rows = np.arange(after.ndx)[delta]
-        noise = base.pose_noise([seen], [3 if phi is None else 6])
+        size = 3 if phi is None else 6
+        noise = base.pose_noise(seen.twist[:size], base.pose_variances[:size])
         if phi is not None:
             rows = np.append(rows, np.arange(after.ndx)[phi])
             noise[3:] = seen.rotation.T @ noise[3:]
