@@ -131,9 +131,9 @@ def _no_density(n: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class EventNoise:
-    """A covariance (ndx+, ndx+) after the jump, as a function of the event."""
+    """A covariance (ndx+, ndx+) after the jump, as a function of the event; None for none."""
 
-    function: Callable[[Event], ArrayLike]
+    function: Callable[[Event], ArrayLike | None]
 
     def __post_init__(self) -> None:
         function("function", self.function)
@@ -158,7 +158,8 @@ def reset_covariance(
         return None
     mode = system.mode(event.mode_after)
     if isinstance(noise, EventNoise):
-        return semidefinite("reset_noise", noise.function(event), mode.space.ndx)
+        found = noise.function(event)
+        return None if found is None else semidefinite("reset_noise", found, mode.space.ndx)
     t, x, u = event.time, event.state_after, event.input_after
     point = mode.calc(t, x, u)
     through = point.field_jacobian.input if noise.through_input else np.zeros((0, 0))

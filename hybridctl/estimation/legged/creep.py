@@ -41,6 +41,7 @@ from hybridctl.estimation.legged.system import BaseNoise, LeggedBase
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Input
+from hybridctl.hybrid.laws import HeldInput
 from hybridctl.series import Series
 
 _EYE = np.eye(3)
@@ -212,13 +213,15 @@ class CreepFilter:
         if input is None or time == state.time:
             return state
         u = with_creep(self.base, state.estimate, np.asarray(input), self.motion)
-        return self.filter.predict(state, time, u)
+        # A record and a live filter have checked it: as a held law it is not checked once more.
+        return self.filter.predict(state, time, HeldInput(u))
 
     def update(
         self, state: FilterState, channel: str, value: Array, input: Input = None
     ) -> FilterState:
         """Return the state after a value of a channel; see `SaltedKalmanFilter.update`."""
-        return self.filter.update(state, channel, value, input)
+        held = input if input is None else HeldInput(np.asarray(input))
+        return self.filter.update(state, channel, value, held)
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
         """Filter a record from an estimate on; see `SaltedKalmanFilter.run`."""

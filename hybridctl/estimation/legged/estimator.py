@@ -51,6 +51,7 @@ from hybridctl.estimation.legged.system import (
     LeggedBase,
     Touch,
     base_system,
+    find_edge,
     lifts,
     touches,
 )
@@ -181,12 +182,10 @@ class BaseEstimator:
         """The joints whose angles it takes, in order."""
         return self.base.kinematics.joints
 
-    def _touchdown_noise(self, event: Event) -> ArrayLike:
-        for foot in self.base.feet:
-            if event.guards == (touches(foot),):
-                touch = Touch(self.base, event.mode_before, event.mode_after, foot)
-                return touch.noise(event.input_before)
-        return np.zeros((self.base.space(event.mode_after).ndx,) * 2)
+    def _touchdown_noise(self, event: Event) -> ArrayLike | None:
+        edge = find_edge(self.base, event.mode_before, event.guards)
+        touch = None if edge is None else edge.reset
+        return touch.noise(event.input_before) if isinstance(touch, Touch) else None
 
     def readings(self, given: Readings) -> Readings:
         """The readings with the clock of the settings, and contacts that begin as these say."""

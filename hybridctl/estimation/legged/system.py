@@ -143,6 +143,9 @@ class LeggedBase:
     gravity: Array
     noise: BaseNoise
     _layouts: dict[ModeKey, Layout] = field(default_factory=dict, init=False, repr=False)
+    _edges: dict[tuple[ModeKey, tuple[str, ...]], Edge | None] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @property
     def feet(self) -> tuple[str, ...]:
@@ -312,10 +315,21 @@ def lifts(foot: str) -> str:
 
 def _outgoing(base: LeggedBase, key: ModeKey) -> Outgoing:
     """The ways out of a mode, one for each foot."""
-    return Outgoing(base.mode(key).guard_set, partial(_edge, base, key))
+    return Outgoing(base.mode(key).guard_set, partial(find_edge, base, key))
 
 
-def _edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
+def find_edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
+    """Return the edge of a mode behind a guard; None where the guard leads nowhere.
+
+    Edges are kept: what their resets know of the two modes is found once.
+    """
+    try:
+        return base._edges[key, fired]
+    except KeyError:
+        return base._edges.setdefault((key, fired), _make_edge(base, key, fired))
+
+
+def _make_edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
     assert isinstance(key, tuple)
     standing = base.standing(key)
     for index, foot in enumerate(base.feet):
@@ -338,13 +352,19 @@ class Lift(ResetModel):
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """The state without the foot."""
-        coordinates, _ = kept(self.base, self.before, self.after)
-        return Jump(x[coordinates])
+        return Jump(x[self._kept[0]])
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """The rows of the identity that are left."""
-        _, deviations = kept(self.base, self.before, self.after)
-        state = np.eye(self.base.space(self.before).ndx)[deviations]
+        return self._jacobian
+
+    @cached_property
+    def _kept(self) -> tuple[list[int], list[int]]:
+        return kept(self.base, self.before, self.after)
+
+    @cached_property
+    def _jacobian(self) -> ResetJacobian:
+        state = np.eye(self.base.space(self.before).ndx)[self._kept[1]]
         return _timeless(state, np.zeros((len(state), self.base.nu)))
 
 
@@ -361,9 +381,8 @@ class Touch(ResetModel):
         """The state with the foot where the angles put it."""
         (seen,) = self.base.kinematics(self.base.angles(u), [self.foot])
         result = np.empty(self.base.space(self.after).nx)
-        own, _ = kept(self.base, self.after, self.before)
-        result[own] = x
-        place = self._place()
+        result[self._kept[0]] = x
+        place = self._place
         result[place.x] = x[4:7] + matrix(x[:4]) @ seen.position
         if place.turn_x is not None:
             result[place.turn_x] = product(x[:4], quaternion(seen.rotation))
@@ -374,10 +393,9 @@ class Touch(ResetModel):
         base = self.base
         (seen,) = base.kinematics(base.angles(at.u), [self.foot])
         before, after = base.space(self.before), base.space(self.after)
-        _, own = kept(base, self.after, self.before)
         state, by_input = np.zeros((after.ndx, before.ndx)), np.zeros((after.ndx, base.nu))
-        state[own] = np.eye(before.ndx)
-        delta, phi = self._place().dx, self._place().turn_dx
+        state[self._kept[1]] = np.eye(before.ndx)
+        delta, phi = self._place.dx, self._place.turn_dx
         angles = base.angle_columns
         state[delta, ANGLE], state[delta, POSITION] = -skew(seen.position), np.eye(3)
         by_input[delta, angles] = seen.moving
@@ -391,7 +409,7 @@ class Touch(ResetModel):
         base = self.base
         (seen,) = base.kinematics(base.angles(u), [self.foot])
         after = base.space(self.after)
-        delta, phi = self._place().dx, self._place().turn_dx
+        delta, phi = self._place.dx, self._place.turn_dx
         rows = np.arange(after.ndx)[delta]
         size = 3 if phi is None else 6
         noise = base.pose_noise(seen.twist[:size], base.pose_variances[:size])
@@ -403,6 +421,11 @@ class Touch(ResetModel):
         found[np.ix_(rows, rows)] = noise
         return found
 
+    @cached_property
+    def _kept(self) -> tuple[list[int], list[int]]:
+        return kept(self.base, self.after, self.before)
+
+    @cached_property
     def _place(self) -> FootPlace:
         return next(p for p in self.base.places(self.after) if p.foot == self.foot)
 
