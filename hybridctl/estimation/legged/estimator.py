@@ -266,7 +266,7 @@ class BaseEstimator:
         those whose forces say so.
         """
         readings = self.readings(given)
-        record = self.record(given)
+        record = readings.start_record(self.base)
         assert record.inputs is not None
         times, u = record.inputs.times, record.inputs.values
         standstill = self.stood(record)

@@ -6,6 +6,7 @@ A log and a live stream use the same arithmetic, so that both give the same numb
 from __future__ import annotations
 
 from bisect import bisect_left
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +53,12 @@ class InputRows:
         self._times, self._places = list[float](), list[Array]()  # of angles in the last window
         self._last: _AnglesRow | None = None  # None before the first row of angles
         self._open: tuple[float, Array, _AnglesRow] | None = None  # the last inertial sample
+
+    def copy(self) -> InputRows:
+        """Return rows that go on from the same samples."""
+        other = copy(self)
+        other._times, other._places = self._times.copy(), self._places.copy()
+        return other
 
     def add_angles(self, time: float, angles: Array) -> None:
         """Take a row of joint angles (n,) in rad, measured at a time in s."""
