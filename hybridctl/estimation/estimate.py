@@ -83,7 +83,7 @@ def retracted(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array
     if isinstance(space, VectorSpace):
         return x + dx, p
     after, turn = space.normalize(space.integrate(x, dx)), right_jacobian(space, dx)
-    return after, turn @ p @ turn.T
+    return after, turn.dot(p).dot(turn.T)
 
 
 def right_jacobian(space: Space, dx: Array) -> Array:

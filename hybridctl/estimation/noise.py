@@ -30,7 +30,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, function, number, semidefinite
+from hybridctl.checks import Array, all_finite, array, function, number, semidefinite
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import Diffusion, ModeKey, ModeModel, Point
 from hybridctl.hybrid.system import HybridSystem
@@ -100,7 +100,7 @@ class Noise:
 
     def _at(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
         if callable(self.value):
-            w = array(f"{self.name} in mode {mode.key!r}", self.value(mode.key, t, x, u))
+            w = _check_found(self.name, mode, self.value(mode.key, t, x, u))
         else:
             w = self._of(mode.key)
         size = mode.nu if self.through_input else mode.space.ndx
@@ -119,6 +119,17 @@ class Noise:
                 raise UnknownNameError(f"{self.name} has no entry for mode {mode!r}, only {known}")
             return self._fixed[mode]
         return self._fixed[None]
+
+
+def _check_found(name: str, mode: ModeModel, found: ArrayLike) -> Array:
+    """Return what a function of noise has found as a finite float array; its own where it is one.
+
+    Raises:
+        InputError: It is no such array.
+    """
+    if type(found) is np.ndarray and found.dtype == np.float64 and all_finite(found):
+        return found
+    return array(f"{name} in mode {mode.key!r}", found)
 
 
 @lru_cache

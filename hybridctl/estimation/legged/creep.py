@@ -175,7 +175,7 @@ def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> A
         return u
     result: Array = u.copy()
     feet = base.kinematics.find_feet(base.angles(u))
-    moving = u[base.moving_columns(0).start : base.creep_columns.start].reshape(-1, 3)
+    moving = u[base.all_moving_columns].reshape(-1, 3)
     w, h = apparent_velocities(feet.positions[numbers], moving[numbers], e, u[RATE])
     levers = feet.twists[numbers, :3].reshape(len(numbers), -1)
     by_angles = 2.0 * (motion.angle_noise / motion.window) ** 2 * _sum_squares(levers)

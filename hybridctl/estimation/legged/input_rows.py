@@ -6,7 +6,6 @@ A log and a live stream use the same arithmetic, so that both give the same numb
 from __future__ import annotations
 
 from bisect import bisect_left
-from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -56,8 +55,9 @@ class InputRows:
 
     def copy(self) -> InputRows:
         """Return rows that go on from the same samples."""
-        other = copy(self)
+        other = InputRows(self._base, self._window, self._longest_step)
         other._times, other._places = self._times.copy(), self._places.copy()
+        other._last, other._open = self._last, self._open
         return other
 
     def add_angles(self, time: float, angles: Array) -> None:

@@ -165,7 +165,9 @@ class LegKinematics:
     def _compute_feet(self, angles: Array) -> FeetKinematics:
         step = self._still.copy()
         step[self._columns] = angles
-        q = self._robot.integrate(self._neutral, step)
+        # Where each coordinate has its velocity, all joints turn or slide along it.
+        plain = len(self._neutral) == len(step)
+        q = self._neutral + step if plain else self._robot.integrate(self._neutral, step)
         columns = self._sweeps.axes(self._robot.all_coordinates(q) if self._robot.mimics else q)
         joints = np.empty((len(self._frames), 3, 4))
         joints[:, :, :3], joints[:, :, 3] = self._sweeps.places()

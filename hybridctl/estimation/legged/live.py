@@ -182,7 +182,7 @@ class LiveBaseFilter:
         if self._time is not None and not time > self._time:
             raise InputError(f"time must be after the last sample, {self._time} s, got {time}")
         if joints is not None:
-            joints = array("joints", joints, (len(self._estimator.joints),)).copy()
+            joints = array("joints", joints, (len(self._estimator.joints),))
         loads = {}
         for foot in self._estimator.base.feet:
             if foot in sample.loads:
@@ -194,8 +194,8 @@ class LiveBaseFilter:
                     f"load of {foot!r} was missing in the first {self._estimator.opening:g} s, so "
                     "that the foot counts as one without a sensor: begin anew, or leave it out"
                 )
-        gyroscope = array("gyroscope", sample.gyroscope, (3,)).copy()
-        force = array("accelerometer", sample.accelerometer, (3,)).copy()
+        gyroscope = array("gyroscope", sample.gyroscope, (3,))
+        force = array("accelerometer", sample.accelerometer, (3,))
         return LiveSample(time, gyroscope, force, joints, loads)
 
     def _collect(self, sample: LiveSample) -> None:
@@ -209,7 +209,7 @@ class LiveBaseFilter:
         if all(known.joints is None for known in collected[1:]):
             raise InputError(f"joints were missing in the first {opening:g} s: begin anew")
         samples = [*collected, sample]
-        given = readings_of(samples, self._estimator.base.feet)
+        given = make_readings(samples, self._estimator.base.feet)
         first = self._start(given)
         self._run = _Run(self._estimator, given, first, self._weight, self._ground, self._settle)
         self._pending.extend(samples)
@@ -373,12 +373,12 @@ def _open_spans(after: float, number: int) -> tuple[RestSpan, RestSpan]:
     return RestSpan(rest_span(after, number)[0]), RestSpan(rest_span(after, number + 1)[0])
 
 
-def _series(rows: list[tuple[float, Array]]) -> Series:
+def _make_series(rows: list[tuple[float, Array]]) -> Series:
     times, values = zip(*rows, strict=True)
     return Series(np.array(times), np.array(values))
 
 
-def readings_of(samples: list[LiveSample], feet: tuple[str, ...]) -> Readings:
+def make_readings(samples: list[LiveSample], feet: tuple[str, ...]) -> Readings:
     """Return samples as readings of a log.
 
     Args:
@@ -395,4 +395,4 @@ def readings_of(samples: list[LiveSample], feet: tuple[str, ...]) -> Readings:
         for foot in feet
         if any(foot in s.loads for s in told)
     }
-    return Readings(_series(inertial), _series(angles), loads)
+    return Readings(_make_series(inertial), _make_series(angles), loads)

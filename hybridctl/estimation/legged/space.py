@@ -284,6 +284,7 @@ class Strapdown(ModeModel):
     ) -> None:
         self.key, self.space, self.gravity, self.nu = key, space, gravity, nu
         self.rolling = tuple(rolling)
+        self._eye = np.eye(space.ndx)
 
     def field_at(self, point: Point) -> Array:
         """The velocity (ndx,) of the state."""
@@ -325,7 +326,7 @@ class Strapdown(ModeModel):
     def _generator(self, x: Array, u: Array) -> Array:
         """The generator A (ndx, ndx)."""
         result = np.zeros((self.space.ndx, self.space.ndx))
-        result[_CORE, _CORE] = _core(u[RATE] - x[10:13], u[FORCE] - x[13:16])
+        result[_CORE, _CORE] = _make_core_generator(u[RATE] - x[10:13], u[FORCE] - x[13:16])
         for k in range(self.space.points):
             _, delta = self.space.foot(k)
             result[delta, delta] = -skew(u[RATE] - x[10:13])
@@ -356,7 +357,7 @@ class Strapdown(ModeModel):
         after[:4] = product(x[:4], turned_by(omega * h))
         after[4:7] += h * x[7:10] + turn.dot(moved.dot(force)) + 0.5 * h**2 * self.gravity
         after[7:10] += turn.dot(turned.dot(force)) + h * self.gravity
-        phi = np.eye(space.ndx)
+        phi = self._eye.copy()
         phi[_CORE, _CORE] = core
         for first in range(BASE_TANGENT, BASE_TANGENT + 3 * space.points, 3):
             phi[first : first + 3, first : first + 3] = back
@@ -414,7 +415,7 @@ class Strapdown(ModeModel):
         phi[dx, GYROSCOPE] = np.matmul(upwards, by_rate).reshape(-1, 3)
 
 
-def _core(omega: Array, force: Array) -> Array:
+def _make_core_generator(omega: Array, force: Array) -> Array:
     """The generator A (15, 15) of base and biases."""
     spin = -skew(omega)
     result: Array = _STILL.copy()
@@ -423,7 +424,7 @@ def _core(omega: Array, force: Array) -> Array:
     return result
 
 
-def _still() -> Array:
+def _make_still_generator() -> Array:
     """The generator A (15, 15) without rate and force."""
     result = np.zeros((BASE_TANGENT, BASE_TANGENT))
     result[ANGLE, GYROSCOPE] = result[VELOCITY, ACCELEROMETER] = -np.eye(3)
@@ -431,7 +432,7 @@ def _still() -> Array:
     return result
 
 
-_STILL, _CORE_EYE = _still(), np.eye(BASE_TANGENT)
+_STILL, _CORE_EYE = _make_still_generator(), np.eye(BASE_TANGENT)
 
 
 _NO_BOUNDS = np.zeros(0)
@@ -472,7 +473,7 @@ def propagate_core(
     if _LARGEST_TURN < angle < math.inf:
         halvings = math.ceil(math.log2(angle / _LARGEST_TURN))
     part = math.ldexp(h, -halvings)
-    powers = _power_stack(part * _core(omega, force))
+    powers = _power_stack(part * _make_core_generator(omega, force))
     phi = _BY_POWER.dot(powers.reshape(len(powers), -1)).reshape(BASE_TANGENT, BASE_TANGENT)
     gathered = None
     if density is not None:

@@ -147,17 +147,17 @@ class LeggedBase:
         default_factory=dict, init=False, repr=False
     )
 
-    @property
+    @cached_property
     def feet(self) -> tuple[str, ...]:
         """The frames of the feet."""
         return tuple(self.kinematics.feet)
 
-    @property
+    @cached_property
     def nu(self) -> int:
         """The number of inputs."""
         return OTHERS + len(self.kinematics.joints) + _OF_FOOT * len(self.feet)
 
-    @property
+    @cached_property
     def angle_columns(self) -> slice:
         """The entries of an input that are joint angles."""
         return slice(OTHERS, OTHERS + len(self.kinematics.joints))
@@ -176,7 +176,12 @@ class LeggedBase:
         first = self.angle_columns.stop + 3 * (len(self.feet) + foot)
         return slice(first, first + 3)
 
-    @property
+    @cached_property
+    def all_moving_columns(self) -> slice:
+        """The entries of an input that are the velocities of all feet, three for each."""
+        return slice(self.moving_columns(0).start, self.creep_columns.start)
+
+    @cached_property
     def creep_columns(self) -> slice:
         """The entries of an input that say how much feet creep."""
         return slice(self.nu - len(self.feet), self.nu)
@@ -272,9 +277,10 @@ class LeggedBase:
         variances[:] = layout.variances
         if gap:
             variances[:BASE_TANGENT] = self.noise.core(gap)
-        creeps = u[self.creep_columns]
+        creeps = u[self.creep_columns].tolist()
         for place in layout.places:
-            variances[place.dx] += creeps[place.number]
+            if creeps[place.number]:
+                variances[place.dx] += creeps[place.number]
         return density
 
     def pose_noise(self, twists: Array, variances: Array) -> Array:
