@@ -18,7 +18,7 @@ from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual
 from hybridctl.estimation.model import Model, guard_rates
-from hybridctl.estimation.predict import StatePrediction, fired
+from hybridctl.estimation.predict import StatePrediction, fired, identity
 from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
@@ -96,7 +96,7 @@ def _followed(
 
     Its transition is that of the event, where e is the estimate before.
     """
-    start = StatePrediction(e, transition=np.eye(len(e.covariance)) if e is before else None)
+    start = StatePrediction(e, transition=identity(len(e.covariance)) if e is before else None)
     try:
         return fired(model.timed, start, (guard,), e.mean, law)
     except SimulationError as error:

@@ -36,7 +36,7 @@ def skew(w: Array) -> Array:
 
 def skews(vectors: Array) -> Array:
     """The matrices (n, 3, 3) of the cross products with vectors (n, 3)."""
-    return vectors.dot(_CROSS).reshape(-1, 3, 3)
+    return np.asarray(vectors.dot(_CROSS).reshape(-1, 3, 3))
 
 
 def gammas(w: Array) -> tuple[Array, Array, Array]:
@@ -66,7 +66,7 @@ def left_jacobian_slope(w: Array, c: Array) -> Array:
     Returns:
         The derivative (3, 3) of Gamma_1(w) c by w.
     """
-    return left_jacobian_slopes(w, c[None])[0]
+    return np.asarray(left_jacobian_slopes(w, c[None])[0])
 
 
 def left_jacobian_slopes(w: Array, vectors: Array) -> Array:

@@ -502,4 +502,4 @@ def _power_stack(a: Array) -> Array:
 
 def _lay_beside(stack: Array) -> Array:
     """Return matrices (k, n, n) side by side, (n, k n)."""
-    return stack.transpose(1, 0, 2).reshape(stack.shape[1], -1)
+    return np.asarray(stack.transpose(1, 0, 2).reshape(stack.shape[1], -1))

@@ -371,6 +371,7 @@ class Lift(ResetModel):
     @cached_property
     def _jacobian(self) -> ResetJacobian:
         state = np.eye(self.base.space(self.before).ndx)[self._kept[1]]
+        state.flags.writeable = False  # all events of this edge have it
         return _timeless(state, np.zeros((len(state), self.base.nu)))
 
 
