@@ -12,6 +12,7 @@ from benchmarks import (
     door,
     estimation,
     friction,
+    legged,
     loop,
     predictive,
     quadruped,
@@ -32,6 +33,7 @@ def main() -> None:
     console.print(door.simulation_table(effort))
     console.print(loop.steps_table(quick))
     console.print(loop.filter_table(quick))
+    console.print(legged.samples_table(quick))
     console.print(predictive.samples_table(quick))
     console.print(friction.calls_table(effort))
     console.print(friction.simulators_table(effort))

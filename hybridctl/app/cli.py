@@ -414,10 +414,11 @@ def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> No
 def live_base(
     model: str, config: Path | None, settings: tuple[str, ...], show: bool, listen: str | None
 ) -> None:
-    """Estimate the base of a legged robot live: samples in as JSON lines, odometry out.
+    """Estimate the base of a legged robot live: samples in as JSON lines or MCAP, odometry out.
 
-    A line in has `time` and the channels of the robot's file; a line out has position, orientation
-    and velocity of the root with their covariance, contacts and flags.
+    A line in, or a message of MCAP encoded as JSON, has `time` and the channels of the robot's
+    file; a line out has position, orientation and velocity of the root with their covariance,
+    contacts and flags.
     """
     from hybridctl.app.commands.live import answer_live, find_base_model
 

@@ -8,7 +8,7 @@ matrix, which is for events whose time depends on the state. An uncertain guard 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,11 +16,9 @@ from hybridctl.checks import Array, number
 from hybridctl.errors import InputError, SimulationError
 from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual
 from hybridctl.estimation.model import Model, guard_rates
-from hybridctl.estimation.noise import EXACT_GUARDS
-from hybridctl.estimation.predict import StatePrediction, fired
+from hybridctl.estimation.predict import StatePrediction, fired, identity
 from hybridctl.estimation.reconcile import condition
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
@@ -98,10 +96,8 @@ def _followed(
 
     Its transition is that of the event, where e is the estimate before.
     """
-    strategy: Strategy = "no_jump" if model.strategy == "no_jump" else "reset_jacobian"
-    timed = replace(model, guard_noise=EXACT_GUARDS, strategy=strategy)
-    start = StatePrediction(e, transition=np.eye(len(e.covariance)) if e is before else None)
+    start = StatePrediction(e, transition=identity(len(e.covariance)) if e is before else None)
     try:
-        return fired(timed, start, (guard,), e.mean, law)
+        return fired(model.timed, start, (guard,), e.mean, law)
     except SimulationError as error:
         return StatePrediction(before, notes=(f"the contact signal was not followed: {error}",))

@@ -83,15 +83,18 @@ def retracted(space: Space, x: Array, p: Array, dx: Array) -> tuple[Array, Array
     if isinstance(space, VectorSpace):
         return x + dx, p
     after, turn = space.normalize(space.integrate(x, dx)), right_jacobian(space, dx)
-    return after, turn @ p @ turn.T
+    return after, turn.dot(p).dot(turn.T)
 
 
 def right_jacobian(space: Space, dx: Array) -> Array:
     r"""The matrix J: difference(integrate(x, dx), integrate(x, dx + e)) = J e, to first order.
 
     With T = transport(dx) it is :math:`\varphi_1(T) = \sum_k T^k / (k+1)!`; in a vector space the
-    identity.
+    identity. By the space's own method of this name, if it has one.
     """
+    own = getattr(space, "right_jacobian", None)
+    if own is not None:
+        return np.asarray(own(dx))
     step = space.transport(dx)
     total = 0.5 * step
     size = float(np.sqrt(np.vdot(step, step)))

@@ -9,7 +9,18 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, instance, member, number, quoted, semidefinite, sequence
+from hybridctl.checks import (
+    Array,
+    all_finite,
+    count,
+    floats,
+    instance,
+    member,
+    number,
+    quoted,
+    semidefinite,
+    sequence,
+)
 from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import compared
@@ -31,7 +42,7 @@ from hybridctl.estimation.model import Model
 from hybridctl.estimation.monitor import monitored
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, as_noise
 from hybridctl.estimation.predict import predict
-from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import Beginning, FilterState, Input, InputPiece
 from hybridctl.hybrid.mode import ModeKey
@@ -154,8 +165,7 @@ class SaltedKalmanFilter:
         """
         member("channel", channel, [*self.measurements, *self.signals])
         state = self._state(state)
-        (measured,) = Series(np.array([state.time]), np.atleast_1d(value)[None]).values
-        return self._updated(state, channel, measured, input)
+        return self._updated(state, channel, _check_value(channel, value), input)
 
     def run(
         self,
@@ -210,7 +220,9 @@ class SaltedKalmanFilter:
         before = state.hypotheses if state.channel is None else begun(state.hypotheses)
         law = self.model.law(before[0].estimate.mode, given)
         after = predicted(self.rules, before, end, law)
-        inputs = (*state.inputs, InputPiece(end, given))
+        # Without patience no restart asks for inputs of the past again.
+        remembers = self.rules.patience is not None
+        inputs = (*state.inputs, InputPiece(end, given)) if remembers else ()
         return FilterState(
             end, after, state.beginning, None, False, state.rejections, state.rows, inputs
         )
@@ -233,6 +245,26 @@ class SaltedKalmanFilter:
         law = self.model.law(state.estimate.mode, given)
         each = tuple(with_sides(self.model, h, law) for h in state.hypotheses)
         return state._replace(hypotheses=each, several=mixed_sides(self.model.system, each))
+
+
+def _check_value(channel: str, value: ArrayLike) -> Array:
+    """Return a value as a read-only vector (m,), NaN where a component is missing.
+
+    Raises:
+        InputError: It is no vector of numbers, or infinite.
+    """
+    try:
+        values = np.atleast_1d(floats(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"a value of {channel!r} must be an array of numbers, got {quoted(value)}"
+        ) from error
+    if values.ndim != 1:
+        raise InputError(f"a value of {channel!r} must have shape (any,), got {values.shape}")
+    if not all_finite(values) and np.isinf(values).any():
+        raise InputError(f"a value of {channel!r} must not be infinite, got {quoted(values)}")
+    values.flags.writeable = False
+    return values
 
 
 def by_name(

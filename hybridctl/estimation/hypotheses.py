@@ -25,7 +25,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -50,7 +49,7 @@ from hybridctl.estimation.correct import Compared, Innovation, correct_by_residu
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import AnyMeasurement, LinearizedResidual
 from hybridctl.estimation.model import Model
-from hybridctl.estimation.predict import StatePrediction, extend
+from hybridctl.estimation.predict import StatePrediction, extend, identity
 from hybridctl.estimation.pruning import by_weight, kept_of, normalize_weights
 from hybridctl.estimation.reconcile import ahead, reconcile
 from hybridctl.estimation.state import Beginning, FilterState, Hypothesis, Reconciliation
@@ -148,16 +147,11 @@ def begun(hypotheses: Sequence[Hypothesis]) -> tuple[Hypothesis, ...]:
             h.pending,
             k,
             None,
-            _unit(len(h.estimate.covariance)),
+            identity(len(h.estimate.covariance)),
             fired=h.fired,
         )
         for k, h in enumerate(hypotheses)
     )
-
-
-@lru_cache
-def _unit(n: int) -> Array:
-    return np.eye(n)
 
 
 def predicted(
@@ -167,7 +161,7 @@ def predicted(
     found = list[Hypothesis]()
     for h in hypotheses:
         if h.pending:
-            start = StatePrediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
+            start = StatePrediction(h.estimate, transition=identity(len(h.estimate.covariance)))
             passed = extend(rules.model, start, end, law)
             if not passed.kept:
                 found += _waited(rules.model, h, passed, law)
@@ -325,7 +319,7 @@ def _gone(h: Hypothesis, way: StatePrediction) -> Hypothesis:
     whole = way.transition
     if h.transition is None:
         whole = None
-    elif whole is not None and h.transition is not _unit(len(h.transition)):
+    elif whole is not None and h.transition is not identity(len(h.transition)):
         whole = whole @ h.transition
     events, notes = h.events + way.events, h.notes + way.notes
     return Hypothesis(
@@ -436,7 +430,7 @@ def _early(
         if best.weight < LEAST:
             break
         h = found[best.parent]
-        start = StatePrediction(h.estimate, transition=_unit(len(h.estimate.covariance)))
+        start = StatePrediction(h.estimate, transition=identity(len(h.estimate.covariance)))
         way = ahead(model, start, best.name, law)
         if way is not None:
             passed[best.parent].append(best.name)

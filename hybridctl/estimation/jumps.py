@@ -123,11 +123,12 @@ def reset_jacobian(system: HybridSystem, event: Event) -> Array:
 def _reset_jacobian(
     system: HybridSystem, key: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
 ) -> Array:
-    total: Array = np.eye(system.mode(key).space.ndx)
+    total: Array | None = None
     for reset, point in next(ends(system, key, guards, t, x, u)).resets:
         if reset.differentiable:
-            total = np.asarray(reset.calc_diff(point).state @ total)
-    return total
+            own = reset.calc_diff(point).state
+            total = own if total is None else np.asarray(own @ total)
+    return np.eye(system.mode(key).space.ndx) if total is None else total
 
 
 def _linear(matrix: Array, p: Array, note: str | None = None) -> Jumped:

@@ -84,17 +84,17 @@ def monitored(
     state: with the hypotheses after the value, and the rejections before it. given: the input.
     """
     innovation, patience = state.innovation, rules.patience
-    if innovation is None:
+    if innovation is None or patience is None:
         return state
-    kept = max(patience or 0, 2)
+    kept = max(patience, 2)
     row = Row(state.estimate, channel, value, given)
     rows = (*state.rows.get(channel, ()), row)[-kept:]
     rejections = state.rejections
-    if patience is not None and innovation.accepted:
+    if innovation.accepted:
         rejections = rejections.accepting(channel, patience)
     everything = {**state.rows, channel: rows}
     state = state._replace(rows=everything, rejections=rejections, inputs=_asked(state, everything))
-    if patience is None or innovation.accepted:
+    if innovation.accepted:
         return state
     count = state.rejections.rejected.get(channel, 0) + 1
     found = None

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, function, number, semidefinite
+from hybridctl.checks import Array, all_finite, array, function, number, semidefinite
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import Diffusion, ModeKey, ModeModel, Point
 from hybridctl.hybrid.system import HybridSystem
@@ -73,9 +74,9 @@ class Noise:
         if known is not None or (callable(self.value) and not self.of_input):
             return known
         w, ndx, nu = self._at(mode, t, x, u), mode.space.ndx, mode.nu
-        found = Diffusion(np.zeros((ndx, ndx)), w)
+        found = Diffusion(_no_density(ndx), w)
         if not self.through_input:
-            found = Diffusion(w, np.zeros((nu, nu)))
+            found = Diffusion(w, _no_density(nu))
         elif self.yields(mode):
             found = found._replace(compliance=self.compliance)
         if not callable(self.value):
@@ -99,7 +100,7 @@ class Noise:
 
     def _at(self, mode: ModeModel, t: float, x: Array, u: Array) -> Array:
         if callable(self.value):
-            w = array(f"{self.name} in mode {mode.key!r}", self.value(mode.key, t, x, u))
+            w = _check_found(self.name, mode, self.value(mode.key, t, x, u))
         else:
             w = self._of(mode.key)
         size = mode.nu if self.through_input else mode.space.ndx
@@ -120,11 +121,30 @@ class Noise:
         return self._fixed[None]
 
 
+def _check_found(name: str, mode: ModeModel, found: ArrayLike) -> Array:
+    """Return what a function of noise has found as a finite float array; its own where it is one.
+
+    Raises:
+        InputError: It is no such array.
+    """
+    if type(found) is np.ndarray and found.dtype == np.float64 and all_finite(found):
+        return found
+    return array(f"{name} in mode {mode.key!r}", found)
+
+
+@lru_cache
+def _no_density(n: int) -> Array:
+    """The density zero (n, n), read-only."""
+    density = np.zeros((n, n))
+    density.setflags(write=False)
+    return density
+
+
 @dataclass(frozen=True, eq=False)
 class EventNoise:
-    """A covariance (ndx+, ndx+) after the jump, as a function of the event."""
+    """A covariance (ndx+, ndx+) after the jump, as a function of the event; None for none."""
 
-    function: Callable[[Event], ArrayLike]
+    function: Callable[[Event], ArrayLike | None]
 
     def __post_init__(self) -> None:
         function("function", self.function)
@@ -149,7 +169,8 @@ def reset_covariance(
         return None
     mode = system.mode(event.mode_after)
     if isinstance(noise, EventNoise):
-        return semidefinite("reset_noise", noise.function(event), mode.space.ndx)
+        found = noise.function(event)
+        return None if found is None else semidefinite("reset_noise", found, mode.space.ndx)
     t, x, u = event.time, event.state_after, event.input_after
     point = mode.calc(t, x, u)
     through = point.field_jacobian.input if noise.through_input else np.zeros((0, 0))

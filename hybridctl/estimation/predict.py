@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -37,6 +38,14 @@ _AT = 2.0  # tolerances of a guard that has just fired: events are found where i
 _BEYOND = 1.1  # of the time in which a guard is expected to be positive again
 
 
+@lru_cache
+def identity(n: int) -> Array:
+    """Return the identity (n, n), read-only and always the same: the map of no time."""
+    matrix = np.eye(n)
+    matrix.setflags(write=False)
+    return matrix
+
+
 class StatePrediction(NamedTuple):
     """An estimate at a later time, and what happened on the way.
 
@@ -57,7 +66,8 @@ class StatePrediction(NamedTuple):
         """The prediction with another estimate at its end, where this first-order map has led."""
         whole = None
         if matrix is not None and self.transition is not None:
-            whole = matrix @ self.transition
+            start = self.transition is identity(len(self.transition))
+            whole = matrix if start else matrix @ self.transition
         return self._replace(estimate=estimate, transition=whole)
 
     def then(self, later: StatePrediction) -> StatePrediction:
@@ -106,7 +116,7 @@ def _in_one_step(
             return None
         assert moved.noise is not None
         assert moved.bounds is not None
-        if not moved.bounds.min(initial=np.inf) > 0.0:
+        if moved.bounds.size and not moved.bounds.min() > 0.0:
             return None
         p = moved.matrix.dot(e.covariance).dot(moved.matrix.T) + moved.noise
         after = Estimate(

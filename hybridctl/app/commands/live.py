@@ -14,17 +14,21 @@ import click
 
 from hybridctl.app.models import find_source
 from hybridctl.checks import quoted
-from hybridctl.errors import InputError
+from hybridctl.errors import FileFormatError, InputError
 from hybridctl.logs.legged import BaseModel
-from hybridctl.logs.live_lines import LineOdometry, SampleReader
+from hybridctl.logs.live_lines import LineOdometry, SampleReader, read_messages
 from hybridctl.mechanics.multibody.robot import Robot
-
-LONGEST_LINE = 2**20
-"""Bytes of a line: hundreds of joints. A sender without ends of lines must not fill the memory."""
 
 
 def start_odometry(model: BaseModel) -> Callable[[], LineOdometry]:
     """Return a function that begins odometry of a robot anew, for each stream of lines.
+
+    Args:
+        model: The robot, its channels and settings.
+
+    Returns:
+        A function without arguments. What all streams share, the robot and its settings, is made
+        once.
 
     Raises:
         FileFormatError: The URDF cannot be read.
@@ -43,10 +47,16 @@ def start_odometry(model: BaseModel) -> Callable[[], LineOdometry]:
 def find_base_model(
     text: str, config: Path | None = None, assignments: Sequence[str] = ()
 ) -> BaseModel:
-    """Return the legged base that a text names, with settings of a file and `key=value`.
+    """Return the legged base that a text names, with its settings changed.
+
+    Args:
+        text: Name of a robot of `robots`, or path of its file.
+        config: File of settings; None without.
+        assignments: Settings as `key=value`, which count more than those of the file.
 
     Raises:
-        InputError: The model is no legged base.
+        InputError: The model is no legged base, or a setting is wrong.
+        UnknownNameError: There is no such model or setting.
     """
     source = find_source(text)
     if source.kind is not BaseModel:
@@ -56,7 +66,16 @@ def find_base_model(
 
 
 def answer_live(model: BaseModel, listen: str | None) -> None:
-    """Answer lines of clients at an address, or those of standard input where it is None."""
+    """Answer samples of clients at an address, or those of standard input.
+
+    Args:
+        model: The robot, its channels and settings.
+        listen: Address as `listen_at` takes it; None for standard input.
+
+    Raises:
+        FileFormatError: The URDF cannot be read, or standard input is damaged MCAP.
+        InputError: The address cannot be used.
+    """
     start = start_odometry(model)
     if listen is None:
         answer_stream(start(), sys.stdin.buffer, sys.stdout.buffer)
@@ -66,11 +85,22 @@ def answer_live(model: BaseModel, listen: str | None) -> None:
         answer_clients(start, listening)
 
 
-def answer_stream(odometry: LineOdometry, lines: BinaryIO, answers: BinaryIO) -> None:
-    """Answer lines until their end, each at once."""
-    gc.freeze()  # what imports have left would be gone through by every full collection
-    while line := lines.readline(LONGEST_LINE):
-        answer = odometry.answer(line)
+def answer_stream(odometry: LineOdometry, samples: BinaryIO, answers: BinaryIO) -> None:
+    """Answer samples until their end, each at once.
+
+    Args:
+        odometry: Odometry at its beginning.
+        samples: JSON lines or MCAP.
+        answers: Gets a line for each answer.
+
+    Raises:
+        FileFormatError: `samples` is damaged MCAP.
+    """
+    # What imports have left would be gone through by every full collection: some 50 ms each.
+    gc.collect()
+    gc.freeze()
+    for message in read_messages(samples):
+        answer = odometry.answer(message.text, message.time)
         if answer is not None:
             answers.write(answer)
             answers.flush()
@@ -110,12 +140,16 @@ def answer_clients(
         client, _ = listening.accept()
         if client.family != getattr(socket, "AF_UNIX", None):
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # each line at once
-        # A client that goes away before its answers have gone is no error of this side.
+        # A client that goes away before its answers have gone, or sends damaged MCAP, ends its own
+        # stream, not the server.
         with (
             suppress(ConnectionError),
             closing(client),
-            client.makefile("rb") as lines,
+            client.makefile("rb") as samples,
             client.makefile("wb") as answers,
         ):
-            answer_stream(start(), lines, answers)
+            try:
+                answer_stream(start(), samples, answers)
+            except FileFormatError as error:
+                click.echo(f"client passed over: {error}", err=True)
         clients = None if clients is None else clients - 1

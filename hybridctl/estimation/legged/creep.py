@@ -35,12 +35,13 @@ from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
-from hybridctl.estimation.legged.rotation import matrix, skew
+from hybridctl.estimation.legged.rotation import matrix, skew, skews
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, RATE, VELOCITY
 from hybridctl.estimation.legged.system import BaseNoise, LeggedBase
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Input
+from hybridctl.hybrid.laws import HeldInput
 from hybridctl.series import Series
 
 _EYE = np.eye(3)
@@ -129,11 +130,29 @@ def apparent_velocity(
         The velocity (3,) in the axes of the inertial frame in m/s, and its derivative (3, 12) by
         the deviation of turn, position, velocity and bias of the gyroscope.
     """
-    velocity = matrix(e.mean[:4]).T @ e.mean[7:10]
-    arm = skew(seen.position)
-    w = velocity - arm.dot(rate - e.mean[10:13]) + moving
-    h = np.zeros((3, GYROSCOPE.stop))
-    h[:, ANGLE], h[:, VELOCITY], h[:, GYROSCOPE] = skew(velocity), _EYE, arm
+    w, h = apparent_velocities(seen.position[None], moving[None], e, rate)
+    return w[0], h[0]
+
+
+def apparent_velocities(
+    positions: Array, moving: Array, e: Estimate, rate: Array
+) -> tuple[Array, Array]:
+    """Compute how fast k feet move in the world; see `apparent_velocity`.
+
+    Args:
+        positions: Positions (k, 3) of the feet in the inertial frame by the angles, m.
+        moving: Their velocities (k, 3) against the inertial frame by the angles, m/s.
+        e: Estimate of base and feet.
+        rate: Measured angular velocity (3,) of the inertial frame, rad/s.
+
+    Returns:
+        The velocities (k, 3) and their derivatives (k, 3, 12), each as of one foot.
+    """
+    velocity = e.mean[7:10].dot(matrix(e.mean[:4]))
+    arms = skews(positions)
+    w = velocity - arms.dot(rate - e.mean[10:13]) + moving
+    h = np.zeros((len(w), 3, GYROSCOPE.stop))
+    h[:, :, ANGLE], h[:, :, VELOCITY], h[:, :, GYROSCOPE] = skew(velocity), _EYE, arms
     return w, h
 
 
@@ -149,24 +168,30 @@ def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> A
     Returns:
         The input (nu,).
     """
-    noise, places = base.noise, base.places(e.mode)
-    if not noise.slip_time or not places:
+    noise, layout = base.noise, base.layout(e.mode)
+    # A sole that is the only one says nothing of its own motion, see this module.
+    numbers = layout.numbers[layout.points]
+    if not noise.slip_time or not len(numbers):
         return u
     result: Array = u.copy()
-    creeps = result[base.creep_columns]
-    p = e.covariance[: GYROSCOPE.stop, : GYROSCOPE.stop]
-    every = base.kinematics(base.angles(u), base.feet)
-    for place in places:
-        if place.turn_dx is not None:
-            continue  # a sole that is the only one says nothing of its own motion, see this module
-        seen = every[place.number]
-        w, h = apparent_velocity(seen, u[base.moving_columns(place.number)], e, u[RATE])
-        by_angles = 2.0 * (motion.angle_noise / motion.window) ** 2 * float((seen.moving**2).sum())
-        unknown = float((h.dot(p) * h).sum()) + by_angles
-        excess = max(float(w @ w) - noise.slip_margin * unknown, 0.0) / 3.0
-        excess = min(excess, noise.slip_speed**2)
-        creeps[place.number] = noise.slip_time * excess * (1.0 + excess / noise.slip_fast**2)
+    feet = base.kinematics.find_feet(base.angles(u))
+    moving = u[base.all_moving_columns].reshape(-1, 3)
+    w, h = apparent_velocities(feet.positions[numbers], moving[numbers], e, u[RATE])
+    levers = feet.twists[numbers, :3].reshape(len(numbers), -1)
+    by_angles = 2.0 * (motion.angle_noise / motion.window) ** 2 * _sum_squares(levers)
+    rows = h.reshape(-1, GYROSCOPE.stop)
+    spread = rows.dot(e.covariance[: GYROSCOPE.stop, : GYROSCOPE.stop]) * rows
+    unknown = spread.reshape(len(numbers), -1).sum(axis=1) + by_angles
+    excess = (_sum_squares(w) - noise.slip_margin * unknown) / 3.0
+    excess = np.minimum(np.maximum(excess, 0.0), noise.slip_speed**2)
+    creep = noise.slip_time * excess * (1.0 + excess / noise.slip_fast**2)
+    result[base.creep_columns][numbers] = creep
     return result
+
+
+def _sum_squares(rows: Array) -> Array:
+    """Return the sum of squares (n,) of each row (n, m)."""
+    return np.asarray((rows * rows).sum(axis=1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,13 +213,15 @@ class CreepFilter:
         if input is None or time == state.time:
             return state
         u = with_creep(self.base, state.estimate, np.asarray(input), self.motion)
-        return self.filter.predict(state, time, u)
+        # A record and a live filter have checked it: as a held law it is not checked once more.
+        return self.filter.predict(state, time, HeldInput(u))
 
     def update(
         self, state: FilterState, channel: str, value: Array, input: Input = None
     ) -> FilterState:
         """Return the state after a value of a channel; see `SaltedKalmanFilter.update`."""
-        return self.filter.update(state, channel, value, input)
+        held = input if input is None else HeldInput(np.asarray(input))
+        return self.filter.update(state, channel, value, held)
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
         """Filter a record from an estimate on; see `SaltedKalmanFilter.run`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -43,7 +44,7 @@ from hybridctl.estimation.legged.readings import (
 )
 from hybridctl.estimation.legged.rest import REST, rest_measurement
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
-from hybridctl.estimation.legged.space import POSITION, VELOCITY
+from hybridctl.estimation.legged.space import BASE_TANGENT, GYROSCOPE, POSITION, VELOCITY
 from hybridctl.estimation.legged.space import RootPose as RootPose
 from hybridctl.estimation.legged.system import (
     OPEN,
@@ -51,6 +52,7 @@ from hybridctl.estimation.legged.system import (
     LeggedBase,
     Touch,
     base_system,
+    find_edge,
     lifts,
     touches,
 )
@@ -204,12 +206,10 @@ class BaseEstimator:
         """The joints whose angles it takes, in order."""
         return self.base.kinematics.joints
 
-    def _touchdown_noise(self, event: Event) -> ArrayLike:
-        for foot in self.base.feet:
-            if event.guards == (touches(foot),):
-                touch = Touch(self.base, event.mode_before, event.mode_after, foot)
-                return touch.noise(event.input_before)
-        return np.zeros((self.base.space(event.mode_after).ndx,) * 2)
+    def _touchdown_noise(self, event: Event) -> ArrayLike | None:
+        edge = find_edge(self.base, event.mode_before, event.guards)
+        touch = None if edge is None else edge.reset
+        return touch.noise(event.input_before) if isinstance(touch, Touch) else None
 
     def readings(self, given: Readings) -> Readings:
         """Return readings with the clock of the settings, aligned, and with contacts that count.
@@ -331,7 +331,7 @@ class BaseEstimator:
             UnknownNameError: The robot does not have a foot.
         """
         readings = self.readings(given)
-        record = self.record(given)
+        record = readings.start_record(self.base)
         assert record.inputs is not None
         times, u = record.inputs.times, record.inputs.values
         standstill = self.stood(record)
@@ -547,6 +547,12 @@ class BaseEstimator:
                 )
         return found
 
+    @cached_property
+    def _root_pose(self) -> tuple[Array, Array, Array]:
+        """Origin (3,) of the root in the inertial frame, its skew, its axes as a quaternion."""
+        turn, arm = self._locate_root()
+        return arm, skew(arm), quaternion(turn)
+
     def _locate_root(self) -> tuple[Array, Array]:
         """Return axes (3, 3) and origin (3,) of the root in the inertial frame."""
         turn, place = self.base.kinematics.base
@@ -560,21 +566,21 @@ class BaseEstimator:
             rate: Measured angular velocity (3,), rad/s, on which the root's velocity depends; None
                 for zero.
         """
-        x, (turn, arm) = estimate.mean, self._locate_root()
+        x, (arm, across, turn) = estimate.mean, self._root_pose
         own = matrix(x[:4])
         omega = np.zeros(3) if rate is None else array("rate", rate, (3,)) - x[10:13]
-        space = self.base.space(estimate.mode)
-        by = np.zeros((9, space.ndx))
-        by[:3, :3] = own
-        by[3:6, :3], by[3:6, POSITION] = -own @ skew(arm), own
-        by[6:9, :3], by[6:9, VELOCITY] = -own @ skew(np.cross(omega, arm)), own
-        by[6:9, 9:12] = own @ skew(arm)
+        swing = -across.dot(omega)
+        by = np.zeros((9, BASE_TANGENT))
+        by[:3, :3] = by[3:6, POSITION] = by[6:9, VELOCITY] = own
+        by[6:9, GYROSCOPE] = own.dot(across)
+        by[3:6, :3], by[6:9, :3] = -by[6:9, GYROSCOPE], -own.dot(skew(swing))
+        p = estimate.covariance[:BASE_TANGENT, :BASE_TANGENT]
         return RootPose(
             estimate.time,
-            x[4:7] + own @ arm,
-            product(x[:4], quaternion(turn)),
-            x[7:10] + own @ np.cross(omega, arm),
-            by @ estimate.covariance @ by.T,
+            x[4:7] + own.dot(arm),
+            product(x[:4], turn),
+            x[7:10] + own.dot(swing),
+            by.dot(p).dot(by.T),
         )
 
 

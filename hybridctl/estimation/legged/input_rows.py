@@ -53,10 +53,17 @@ class InputRows:
         self._last: _AnglesRow | None = None  # None before the first row of angles
         self._open: tuple[float, Array, _AnglesRow] | None = None  # the last inertial sample
 
+    def copy(self) -> InputRows:
+        """Return rows that go on from the same samples."""
+        other = InputRows(self._base, self._window, self._longest_step)
+        other._times, other._places = self._times.copy(), self._places.copy()
+        other._last, other._open = self._last, self._open
+        return other
+
     def add_angles(self, time: float, angles: Array) -> None:
         """Take a row of joint angles (n,) in rad, measured at a time in s."""
-        seen = self._base.kinematics(angles, self._base.feet)
-        places = np.array([foot.position for foot in seen])
+        feet = self._base.kinematics.find_feet(angles)
+        places = feet.positions
         self._times.append(time)
         self._places.append(places)
         # The row before is kept even if it is older than the window: a mean needs two rows.
@@ -64,8 +71,7 @@ class InputRows:
         first = min(first, max(len(self._times) - 2, 0))
         del self._times[:first], self._places[:first]
         moving = (places - self._places[0]) / max(time - self._times[0], ROUNDING)
-        turning = np.array([foot.turning for foot in seen])
-        self._last = _AnglesRow(angles, turning, moving.ravel())
+        self._last = _AnglesRow(angles, feet.twists[:, 3:], moving.ravel())
 
     def add_inertial(self, time: float, inertial: Array) -> Array | None:
         """Take rate and specific force (6,), and return the row (nu,) held until this time.

@@ -10,6 +10,7 @@ Jacobians (v, w) of both at the origin and their difference,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +19,7 @@ import numpy as np
 
 from hybridctl.checks import Array, flag, instance, number, quoted, sequence
 from hybridctl.errors import InputError
-from hybridctl.estimation.legged.rotation import skew
+from hybridctl.estimation.legged.rotation import skews
 from hybridctl.mechanics.contacts.found_contacts import find_spheres
 from hybridctl.mechanics.multibody.bodies import Frame
 from hybridctl.mechanics.multibody.robot import Robot
@@ -55,6 +56,11 @@ class Foot:
                 )
 
 
+_REMEMBERED = 4
+"""Angles whose feet are remembered: a sample asks for its own, and for those of the one before.
+
+With two, one that was asked for late would push out the one that is asked for next, ever again.
+"""
 _CENTRED = 0.1  # of its radius, by which a sphere may be off the frame's origin: it is the foot
 
 
@@ -77,6 +83,21 @@ class FootKinematics(NamedTuple):
     def turning(self) -> Array:
         """The angular velocity (3, n) of the foot by the rates of the joint angles."""
         return self.twist[3:]
+
+
+class FeetKinematics(NamedTuple):
+    """All feet of a robot in the inertial frame, in their order, with derivatives by the angles.
+
+    Attributes:
+        positions: Positions (k, 3), m.
+        rotations: Rotations (k, 3, 3).
+        twists: Velocities of the positions, then angular velocities (k, 6, n), both in the axes of
+            that frame, by the rates of the angles.
+    """
+
+    positions: Array
+    rotations: Array
+    twists: Array
 
 
 class LegKinematics:
@@ -109,7 +130,9 @@ class LegKinematics:
         self.joints = _single(robot, self._columns.tolist())
         self.radii = {foot.frame: _find_radius(robot, foot) for foot in given}
         self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
-        self._last: tuple[bytes, dict[str, FootKinematics]] = (b"", {})
+        self._numbers = {name: k for k, name in enumerate(self.feet)}
+        self._sweeps, _ = robot.sweeps([frame.joint for frame in self._frames])
+        self._known = deque[tuple[bytes, FeetKinematics]](maxlen=_REMEMBERED)
 
     @property
     def base(self) -> tuple[Array, Array]:
@@ -123,30 +146,41 @@ class LegKinematics:
         return frame.rotation, frame.position
 
     def __call__(self, angles: Array, names: Iterable[str]) -> list[FootKinematics]:
-        """The feet of these names."""
-        # An input and a value of the same time ask for the same angles, one after the other.
-        key = angles.tobytes()
-        if self._last[0] != key:
-            self._last = key, self._compute_feet(angles)
-        return [self._last[1][name] for name in names]
+        """The feet of these names, as arrays of the caller's own."""
+        feet, numbers = self.find_feet(angles), [self._numbers[name] for name in names]
+        return [FootKinematics(*(values[k].copy() for values in feet)) for k in numbers]
 
-    def _compute_feet(self, angles: Array) -> dict[str, FootKinematics]:
+    def find_feet(self, angles: Array) -> FeetKinematics:
+        """Return all feet by joint angles (n,) in rad, as read-only arrays."""
+        key = angles.tobytes()
+        for known, feet in self._known:
+            if known == key:
+                return feet
+        feet = self._compute_feet(angles)
+        for values in feet:
+            values.flags.writeable = False
+        self._known.appendleft((key, feet))
+        return feet
+
+    def _compute_feet(self, angles: Array) -> FeetKinematics:
         step = self._still.copy()
         step[self._columns] = angles
-        q = self._robot.integrate(self._neutral, step)
-        motion = self._robot.motion(q, self._still, [frame.joint for frame in self._frames])
-        poses = motion.poses @ self._fixed
-        back = poses[0, :3, :3].T
-        seen = back @ poses[:, :3]
-        spatial = (back @ motion.jacobian[:, self._moved].reshape(2, 3, -1)).reshape(6, -1)
-        found = {}
-        for name, pose, mask in zip(self.feet, seen[1:], self._masks[1:], strict=True):
-            twist, place = spatial * mask, pose[:, 3]
-            if self._rates is not None:
-                twist = twist @ self._rates
-            twist[:3] -= skew(place) @ twist[3:]
-            found[name] = FootKinematics(place - seen[0, :, 3], pose[:, :3], twist)
-        return found
+        # Where each coordinate has its velocity, all joints turn or slide along it.
+        plain = len(self._neutral) == len(step)
+        q = self._neutral + step if plain else self._robot.integrate(self._neutral, step)
+        columns = self._sweeps.axes(self._robot.all_coordinates(q) if self._robot.mimics else q)
+        joints = np.empty((len(self._frames), 3, 4))
+        joints[:, :, :3], joints[:, :, 3] = self._sweeps.places()
+        poses = np.matmul(joints, self._fixed)
+        back = poses[0, :, :3].T
+        seen = np.matmul(back, poses)
+        places, n = seen[1:, :, 3], len(self._moved)
+        spatial = np.matmul(back, columns[:, self._moved].reshape(2, 3, n)).reshape(6, n)
+        twists = spatial * self._masks[1:, None]
+        if self._rates is not None:
+            twists = np.matmul(twists, self._rates)
+        twists[:, :3] -= np.matmul(skews(places), twists[:, 3:])
+        return FeetKinematics(places - seen[0, :, 3], seen[1:, :, :3], twists)
 
 
 def _find_radius(robot: Robot, foot: Foot) -> float:

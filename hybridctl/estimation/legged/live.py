@@ -30,13 +30,13 @@ from hybridctl.estimation.legged.readings import (
     Readings,
     completed,
     longest_step,
+    opening_rows,
     signal_name,
 )
-from hybridctl.estimation.legged.rest import REST, measure_rest, rest_span
+from hybridctl.estimation.legged.rest import REST, RestSpan, rest_span
 from hybridctl.estimation.legged.space import RootPose
 from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.legged.time_offset import InertialAlignment
-from hybridctl.estimation.record import Record
 from hybridctl.estimation.state import FilterState
 from hybridctl.series import Series
 
@@ -86,16 +86,8 @@ class LegEstimator(Protocol):
         """Return readings with forces completed."""
         ...
 
-    def record(self, given: Readings) -> Record:
-        """Return the record of readings."""
-        ...
-
     def standing_time(self, angles: Series, start: float) -> float:
         """Return how long the robot stands at the start, s."""
-        ...
-
-    def foot_motion(self, record: Record) -> FootMotion:
-        """Return how velocities of feet are found."""
         ...
 
     def contacts(self, belief: Mixture) -> Array:
@@ -112,7 +104,8 @@ class LiveBaseFilter:
 
     Life cycle: `step` takes samples in order of their stamps. It returns None while it collects
     the opening, and while it catches up with that, four samples a step. From then on each step
-    returns the root at its sample. A sample that is refused changes nothing.
+    returns the root at its sample. A sample that is refused changes nothing; one of the opening
+    that cannot be filtered is passed over, and the sample that comes with it is still taken.
     """
 
     def __init__(
@@ -164,23 +157,31 @@ class LiveBaseFilter:
             InputError: The stamp is not after the last, a value has another size or is not finite,
                 or the opening has no joint angles.
             UnknownNameError: The robot does not have a foot.
+            SimulationError: The estimate would not be finite after the sample, or after one of the
+                opening that is filtered now.
         """
         sample = self._check_sample(sample)
-        time, ready = sample.time, [sample] if self._alignment is None else self._align(sample)
-        for sample in ready:
+        before, ready = self._time, [sample] if self._alignment is None else self._align(sample)
+        for one in ready:
             if self._run is None:
-                self._collect(sample)
+                self._collect(one)
             else:
-                self._pending.append(sample)
-        self._time = time
+                self._pending.append(one)
+        self._time = sample.time
         run = self._run
         if run is None or not ready:
             return None
         for _ in range(min(_CATCH_UP, len(self._pending))):
-            run.take(self._pending.popleft())
+            first = self._pending.popleft()
+            try:
+                run.take(first)
+            except BaseException:
+                if first is sample:
+                    self._time = before
+                raise
         if self._pending:
             return None
-        return self._estimator.root(run.state.estimate, sample.gyroscope)
+        return self._estimator.root(run.state.estimate, ready[-1].gyroscope)
 
     def _align(self, sample: LiveSample) -> list[LiveSample]:
         """Return the samples whose inertial values at their stamps are known now, in order."""
@@ -201,7 +202,7 @@ class LiveBaseFilter:
         if self._time is not None and not time > self._time:
             raise InputError(f"time must be after the last sample, {self._time} s, got {time}")
         if joints is not None:
-            joints = array("joints", joints, (len(self._estimator.joints),)).copy()
+            joints = array("joints", joints, (len(self._estimator.joints),))
         loads = {}
         for foot in self._estimator.base.feet:
             if foot in sample.loads:
@@ -213,8 +214,8 @@ class LiveBaseFilter:
                     f"load of {foot!r} was missing in the first {self._estimator.opening:g} s, so "
                     "that the foot counts as one without a sensor: begin anew, or leave it out"
                 )
-        gyroscope = array("gyroscope", sample.gyroscope, (3,)).copy()
-        force = array("accelerometer", sample.accelerometer, (3,)).copy()
+        gyroscope = array("gyroscope", sample.gyroscope, (3,))
+        force = array("accelerometer", sample.accelerometer, (3,))
         return LiveSample(time, gyroscope, force, joints, loads)
 
     def _collect(self, sample: LiveSample) -> None:
@@ -228,7 +229,7 @@ class LiveBaseFilter:
         if all(known.joints is None for known in collected[1:]):
             raise InputError(f"joints were missing in the first {opening:g} s: begin anew")
         samples = [*collected, sample]
-        given = readings_of(samples, self._estimator.base.feet)
+        given = make_readings(samples, self._estimator.base.feet)
         first = self._start(given)
         self._run = _Run(self._estimator, given, first, self._weight, self._ground, self._settle)
         self._pending.extend(samples)
@@ -252,14 +253,14 @@ class _Run:
         settle: float,
     ) -> None:
         """Begin with the readings of the opening, and the estimate at its first sample."""
-        record = estimator.record(given)
-        self._contact, self._weight, self._ground = estimator.contact, weight, ground
-        motion = estimator.foot_motion(record)
-        self._filter = CreepFilter(estimator.base, estimator.filter, motion)
         times = given.inertial.times
+        self._contact, self._weight, self._ground = estimator.contact, weight, ground
+        later = given.angles.rows(given.angles.times > times[0])
+        motion = FootMotion.of(estimator.base, opening_rows(later, times[0] + estimator.opening))
+        self._filter = CreepFilter(estimator.base, estimator.filter, motion)
         longest = longest_step(times, estimator.opening)
         self._rows = InputRows(estimator.base, motion.window, longest)
-        self._rest = _RestWatch(times[0] + estimator.standing_time(given.angles, times[0]))
+        self._rest = _RestWatch.begin(times[0] + estimator.standing_time(given.angles, times[0]))
         self.loaded = tuple(given.loads)
         whole = estimator.readings(given)
         self._stands = whole.standing(estimator.contact, estimator.opening)
@@ -274,7 +275,18 @@ class _Run:
         self.state: FilterState = estimator.filter.start(initial)
 
     def take(self, sample: LiveSample) -> None:
-        """Filter a sample: predict to its time, then compare angles, rest, forces and ground."""
+        """Filter a sample. If that raises, everything is as it was before."""
+        state, rows, rest = self.state, self._rows.copy(), self._rest
+        contacts = self._stands.copy(), self._touched.copy(), self._since.copy()
+        try:
+            self._filter_sample(sample)
+        except BaseException:
+            self.state, self._rows, self._rest = state, rows, rest
+            self._stands, self._touched, self._since = contacts
+            raise
+
+    def _filter_sample(self, sample: LiveSample) -> None:
+        """Predict to the time of a sample, then compare angles, rest, forces and ground."""
         time, joints = sample.time, sample.joints
         inertial = np.concatenate([sample.gyroscope, sample.accelerometer])
         if joints is not None and time > self._first_angles:
@@ -287,7 +299,8 @@ class _Run:
         # From the angles of the first sample the feet were started, see `readings`.
         if joints is not None and time > self._start:
             state = self._filter.update(state, ANGLES, joints, u)
-        for row in self._rest.add(time, inertial, joints):
+        self._rest, still = self._rest.add(time, inertial, joints)
+        for row in still:
             state = self._filter.update(state, REST, row, u)
         touched = False
         for foot, force in self._changes(time, sample.loads):
@@ -295,8 +308,7 @@ class _Run:
             state = self._filter.update(state, signal_name(foot), force, u)
         if touched and self._ground is not None:
             state = self._filter.update(state, GROUND, np.array([self._ground]), u)
-        # Without patience (see `SaltedKalmanFilter`) no input of the past is asked for again.
-        self.state = state._replace(inputs=())
+        self.state = state
 
     def _changes(self, time: float, loads: Mapping[str, float]) -> list[tuple[str, Array]]:
         """Update which feet stand, and return those that changed with their forces (1,)."""
@@ -329,41 +341,64 @@ class _Run:
         return force
 
 
-class _RestWatch:
+class _RestWatch(NamedTuple):
     """Finds rest as `find_rest` does, from samples as they come.
 
-    Life cycle: `add` is called with each sample; it keeps those of the time that is not over.
+    Attributes:
+        after: Time in s before which nothing is looked for.
+        number: Number of the time that is not over.
+        open: Sums over that time, and over the one after it: by rounding their edge may be a stamp
+            of both, or of none.
+        known: Rows (4,) of times that are over, with their ends in s, until angles are later.
     """
 
-    def __init__(self, after: float) -> None:
-        self._after, self._number = after, 0
-        self._inertial: list[tuple[float, Array]] = []
-        self._angles: list[tuple[float, Array]] = []
+    after: float
+    number: int
+    open: tuple[RestSpan, RestSpan]
+    known: tuple[tuple[float, Array], ...] = ()
 
-    def add(self, time: float, inertial: Array, joints: Array | None) -> list[Array]:
-        """Take a sample, and return rows (4,) of the channel "rest" that are known now."""
-        self._inertial.append((time, inertial))
-        if joints is not None:
-            self._angles.append((time, joints))
+    @staticmethod
+    def begin(after: float) -> _RestWatch:
+        """Return a watch without samples."""
+        return _RestWatch(after, 0, _open_spans(after, 0))
+
+    def add(
+        self, time: float, inertial: Array, joints: Array | None
+    ) -> tuple[_RestWatch, list[Array]]:
+        """Return the watch after a sample, and rows (4,) of the channel "rest" known by it."""
+        number, (span, following), known = self.number, self.open, self.known
+        while time >= span.end:
+            row = span.measure()
+            if row is not None:
+                known = (*known, (span.end, row))
+            number += 1
+            span, following = following, _open_spans(self.after, number)[1]
+            # Times without samples, in a gap, are not gone through one by one.
+            late = int((time - self.after) / (span.end - span.begin)) - 1
+            if late > number:
+                number, (span, following) = late, _open_spans(self.after, late)
+        if time >= span.begin:
+            span = span.add(time, inertial[:3], joints)
+        if time >= following.begin:
+            following = following.add(time, inertial[:3], joints)
         found = list[Array]()
-        while self._angles:
-            begin, end = rest_span(self._after, self._number)
-            if end >= min(time, self._angles[-1][0]):
-                break
-            row = measure_rest(_series(self._inertial), _series(self._angles), begin)
-            found += [] if row is None else [row]
-            self._number += 1
-            self._inertial = [r for r in self._inertial if r[0] >= end]
-            self._angles = [r for r in self._angles if r[0] >= end]
-        return found
+        if joints is not None and known:
+            found = [row for end, row in known if end < time]
+            known = tuple(each for each in known if each[0] >= time)
+        return _RestWatch(self.after, number, (span, following), known), found
 
 
-def _series(rows: list[tuple[float, Array]]) -> Series:
+def _open_spans(after: float, number: int) -> tuple[RestSpan, RestSpan]:
+    """Return empty sums over a time and the one after it, by the number of the first."""
+    return RestSpan(rest_span(after, number)[0]), RestSpan(rest_span(after, number + 1)[0])
+
+
+def _make_series(rows: list[tuple[float, Array]]) -> Series:
     times, values = zip(*rows, strict=True)
     return Series(np.array(times), np.array(values))
 
 
-def readings_of(samples: list[LiveSample], feet: tuple[str, ...]) -> Readings:
+def make_readings(samples: list[LiveSample], feet: tuple[str, ...]) -> Readings:
     """Return samples as readings of a log.
 
     Args:
@@ -380,4 +415,4 @@ def readings_of(samples: list[LiveSample], feet: tuple[str, ...]) -> Readings:
         for foot in feet
         if any(foot in s.loads for s in told)
     }
-    return Readings(_series(inertial), _series(angles), loads)
+    return Readings(_make_series(inertial), _make_series(angles), loads)

@@ -19,16 +19,15 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.checks import Array, all_finite
 from hybridctl.errors import InputError
-from hybridctl.estimation.legged.rotation import matrix, quaternion, skew, vector
-from hybridctl.estimation.legged.space import ANGLE, POSITION
+from hybridctl.estimation.legged.rotation import matrix, quaternion, skews, vector
+from hybridctl.estimation.legged.space import ANGLE
 from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual
 from hybridctl.hybrid.mode import ModeModel
 
 ANGLES, GROUND = "angles", "ground"  # names of the channels
-_EYE = np.eye(3)
 
 
 def angles_measurement(base: LeggedBase, gate: float | None = None) -> ImplicitMeasurement:
@@ -50,24 +49,22 @@ def _by_angles(
             f"a row of {ANGLES!r} must have the angles of {base.kinematics.joints}, got shape "
             f"{z.shape}"
         )
-    places = base.places(mode.key)
-    if not places or not np.isfinite(z).all():
+    layout = base.layout(mode.key)
+    if not layout.places or not all_finite(z):
         return None
-    sizes = [3 if place.turn_x is None else 6 for place in places]
-    r, h = np.empty(sum(sizes)), np.zeros((sum(sizes), mode.space.ndx))
-    feet, back, row = base.kinematics(z, base.standing(mode.key)), matrix(x[:4]).T, 0
-    for place, seen, size in zip(places, feet, sizes, strict=True):
-        s = back @ (x[place.x] - x[4:7])
-        at = slice(row, row + 3)
-        r[at] = seen.position - s
-        h[at, ANGLE], h[at, POSITION], h[at, place.dx] = skew(s), -_EYE, _EYE
+    feet, turn = base.kinematics.find_feet(z), matrix(x[:4])
+    s = (x[layout.state] - x[4:7]).dot(turn)
+    h: Array = layout.angles_jacobian.copy()
+    h[layout.seen, ANGLE] = skews(s).reshape(-1, 3)
+    r = np.empty(len(h))
+    r[layout.seen] = (feet.positions[layout.numbers] - s).ravel()
+    for place, first in zip(layout.places, layout.seen[::3].tolist(), strict=True):
         if place.turn_x is not None:
-            turn = back @ matrix(x[place.turn_x])
-            at = slice(row + 3, row + 6)
-            r[at] = vector(quaternion(seen.rotation @ turn.T))
-            h[at, ANGLE], h[at, place.turn_dx] = -_EYE, turn
-        row += size
-    return LinearizedResidual(r, h, base.pose_noise(feet, sizes))
+            own, at = turn.T @ matrix(x[place.turn_x]), slice(first + 3, first + 6)
+            r[at] = vector(quaternion(feet.rotations[place.number] @ own.T))
+            h[at, place.turn_dx] = own
+    twists = feet.twists.reshape(-1, len(z))[layout.poses]
+    return LinearizedResidual(r, h, base.pose_noise(twists, layout.angles_noise))
 
 
 def _by_ground(

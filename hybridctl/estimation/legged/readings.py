@@ -174,14 +174,7 @@ class Readings:
             UnknownNameError: The robot does not have a foot.
             InputError: There are angles of another number of joints.
         """
-        for name in self.loads:
-            member("load of", name, base.feet)
-        joints = base.kinematics.joints
-        if self.angles.values.shape[1] != len(joints):
-            raise InputError(
-                f"angles must have {len(joints)} columns, those of the joints {joints}, got "
-                f"{self.angles.values.shape[1]}"
-            )
+        self._check_fit(base)
         start = self.inertial.complete.times[0]
         later = self.angles.times > start
         channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
@@ -201,6 +194,39 @@ class Readings:
             times = np.unique(np.concatenate(touching))
             channels[GROUND] = Series(times, np.full((len(times), 1), number("ground", ground)))
         return Record(channels, inputs)
+
+    def start_record(self, base: LeggedBase) -> Record:
+        """Return what a start needs of `record`: angles, and inputs without the motion of feet.
+
+        The inputs have the same rates, forces and angles to the last bit. A live filter starts
+        while samples come, and the motion of feet takes most of the time of `record`.
+
+        Args:
+            base: Base and feet.
+
+        Raises:
+            UnknownNameError: The robot does not have a foot.
+            InputError: There are angles of another number of joints.
+        """
+        self._check_fit(base)
+        inertial, angles = self.inertial.complete, self.angles.complete
+        rows = np.zeros((len(inertial), base.nu))
+        rows[-1, :6] = inertial.values[-1]
+        rows[:-1, :6] = 0.5 * (inertial.values[:-1] + inertial.values[1:])
+        rows[:, base.angle_columns] = angles.held(inertial.times)
+        later = self.angles.rows(self.angles.times > inertial.times[0])
+        return Record({ANGLES: later}, Series(inertial.times, rows))
+
+    def _check_fit(self, base: LeggedBase) -> None:
+        """Raise for a foot that the robot does not have, and for another number of joints."""
+        for name in self.loads:
+            member("load of", name, base.feet)
+        joints = base.kinematics.joints
+        if self.angles.values.shape[1] != len(joints):
+            raise InputError(
+                f"angles must have {len(joints)} columns, those of the joints {joints}, got "
+                f"{self.angles.values.shape[1]}"
+            )
 
     def standing(self, contact: Hysteresis, opening: float = OPENING) -> dict[str, bool]:
         """Whether each foot that has a force is in contact at the first row, see `record`."""

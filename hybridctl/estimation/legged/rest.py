@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import count, pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,12 +73,75 @@ def measure_rest(inertial: Series, angles: Series, begin: float) -> Array | None
     rows = inertial.times.searchsorted([begin, end])
     if min(np.diff(edges)) < _ROWS // 2 or rows[1] - rows[0] < _ROWS:
         return None
-    halves = [angles.values[a:b].mean(axis=0) for a, b in pairwise(edges)]
-    drift = float(np.abs(halves[1] - halves[0]).max()) / (0.5 * _SPAN)
-    if drift >= _SLOW:
-        return None
-    rate: Array = np.append(inertial.values[rows[0] : rows[1], :3].mean(axis=0), drift)
-    return rate
+    first, last = (_average_rows(angles.values[a:b]) for a, b in pairwise(edges))
+    return _judge_rest(first, last, _average_rows(inertial.values[rows[0] : rows[1], :3]))
+
+
+def _average_rows(rows: Array) -> Array:
+    """Return the mean (m,) of rows (n, m), summed one after the other as `RestSpan` does."""
+    return np.asarray(np.add.accumulate(rows, axis=0)[-1] / len(rows))
+
+
+def _judge_rest(first: Array, last: Array, rate: Array) -> Array | None:
+    """Return mean rate and drift (4,) in rad/s over a time; None if the robot moves.
+
+    Args:
+        first: Mean angles (k,) over the first half of the time, rad.
+        last: Mean angles (k,) over the other half, rad.
+        rate: Mean rate (3,) over the time, rad/s.
+    """
+    drift = float(np.abs(last - first).max()) / (0.5 * _SPAN)
+    return None if drift >= _SLOW else np.append(rate, drift)
+
+
+class RestSpan(NamedTuple):
+    """Sums over a time in which rest is looked for, as far as samples have come.
+
+    Each sample adds the same work, whereas means over all samples of the time would make every
+    sample after such a time cost more than others.
+
+    Attributes:
+        begin: Begin of the time, s.
+        rates: Sum (3,) of the rates, rad/s, and their number.
+        halves: Sums (k,) of the angles in each half, rad, and their number.
+    """
+
+    begin: float
+    rates: tuple[Array | float, int] = (0.0, 0)
+    halves: tuple[tuple[Array | float, int], tuple[Array | float, int]] = ((0.0, 0), (0.0, 0))
+
+    @property
+    def end(self) -> float:
+        """End of the time, s."""
+        return self.begin + _SPAN
+
+    def add(self, time: float, rate: Array, joints: Array | None) -> RestSpan:
+        """Return the sums with a sample of the time.
+
+        Args:
+            time: Stamp, s.
+            rate: Rate (3,), rad/s.
+            joints: Joint angles (k,), rad; None where they are missing.
+        """
+        halves = self.halves
+        if joints is not None:
+            (first, n), (last, m) = halves
+            early = time < self.begin + 0.5 * _SPAN
+            halves = (
+                ((first + joints, n + 1), (last, m))
+                if early
+                else ((first, n), (last + joints, m + 1))
+            )
+        total, count = self.rates
+        return RestSpan(self.begin, (total + rate, count + 1), halves)
+
+    def measure(self) -> Array | None:
+        """Return what `measure_rest` does, of a time that is over."""
+        (first, n), (last, m) = self.halves
+        total, rows = self.rates
+        if min(n, m) < _ROWS // 2 or rows < _ROWS:
+            return None
+        return _judge_rest(np.asarray(first / n), np.asarray(last / m), np.asarray(total / rows))
 
 
 def rest_measurement(base: LeggedBase) -> ImplicitMeasurement:

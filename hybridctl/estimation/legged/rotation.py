@@ -26,11 +26,17 @@ _SLOPES = {
 # the largest square for which the terms after number k are below rounding
 _REACH = [(1e-17 * math.factorial(2 * k + 3)) ** (1.0 / (k + 1)) for k in range(_TERMS)] + [_SMALL]
 _EYE = np.eye(3)
+_CROSS = np.array([pin.skew(axis) for axis in _EYE]).reshape(3, 9)  # a vector times it is a skew
 
 
 def skew(w: Array) -> Array:
     """The matrix (3, 3) of the cross product with w (3,)."""
     return np.asarray(pin.skew(w))
+
+
+def skews(vectors: Array) -> Array:
+    """The matrices (n, 3, 3) of the cross products with vectors (n, 3)."""
+    return np.asarray(vectors.dot(_CROSS).reshape(-1, 3, 3))
 
 
 def gammas(w: Array) -> tuple[Array, Array, Array]:
@@ -60,20 +66,41 @@ def left_jacobian_slope(w: Array, c: Array) -> Array:
     Returns:
         The derivative (3, 3) of Gamma_1(w) c by w.
     """
+    return np.asarray(left_jacobian_slopes(w, c[None])[0])
+
+
+def left_jacobian_slopes(w: Array, vectors: Array) -> Array:
+    r"""Differentiate the products of the left Jacobian with vectors by the rotation vector.
+
+    With :math:`\Gamma_1 c = c + a_2\, w \times c + a_3\, w \times (w \times c)`, where the
+    coefficients have the slopes :math:`s_2 w, s_3 w`, the derivative is
+
+    .. math:: (s_2\, w \times c + s_3\, w \times (w \times c)) w^T - a_2 [c]_\times
+              - a_3 (2 c w^T - w c^T - (w \cdot c) I) .
+
+    Args:
+        w: Rotation vector (3,) in rad.
+        vectors: The vectors (n, 3) that are multiplied.
+
+    Returns:
+        The derivatives (n, 3, 3) of Gamma_1(w) c by w.
+    """
     square = float(w.dot(w))
     a1, a2, a3, _ = _coefficients(square)
-    # With Gamma_1 = 1 + a2 [w] + a3 [w]^2, the slopes of a2 and a3 by w are those below, times w.
     if square < _SMALL:
         slope2 = -_summed(_SLOPES[2], square, _TERMS)
         slope3 = -_summed(_SLOPES[3], square, _TERMS)
     else:
         slope2 = (a1 - 2.0 * a2) / square
         slope3 = (a2 - 3.0 * a3) / square
-    cross = skew(w)
-    once = cross.dot(c)
-    result = -a2 * skew(c) - a3 * (skew(once) + cross.dot(skew(c)))
-    result += np.outer(slope2 * once + slope3 * cross.dot(once), w)
-    return np.asarray(result)
+    back = skew(w).T
+    once = vectors.dot(back)
+    along = slope2 * once + slope3 * once.dot(back) - 2.0 * a3 * vectors
+    result = skews(-a2 * vectors)
+    result += along[:, :, None] * w
+    result += (a3 * w)[:, None] * vectors[:, None]
+    result.reshape(-1, 9)[:, ::4] += a3 * vectors.dot(w)[:, None]
+    return result
 
 
 def _coefficients(square: float) -> tuple[float, float, float, float]:

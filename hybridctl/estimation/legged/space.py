@@ -41,9 +41,9 @@ alone, so are constant on a step:
 
 with r zero for feet that do not roll, and :math:`n = R^T e_z`.
 
-The map and the noise of a step are those of one exponential of a matrix; of feet that roll they
-are closed integrals, but for the noise of base and biases, which reaches these feet with the next
-step only (of a gyroscope at 250 Hz and r = 20 mm some 1e-9 m).
+The map and the noise of a step are power series of the generator, to rounding; of feet that roll
+they are closed integrals, but for the noise of base and biases, which reaches these feet with the
+next step only (of a gyroscope at 250 Hz and r = 20 mm some 1e-9 m).
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import expm
+from numpy.typing import NDArray
 
 from hybridctl.checks import Array, count
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import (
-    gammas,
     inverse,
     left_jacobian,
-    left_jacobian_slope,
+    left_jacobian_slopes,
     matrix,
     product,
     skew,
+    skews,
     turned_by,
     vector,
 )
@@ -194,6 +194,33 @@ class BaseSpace:
             result[phi, phi] = -skew(dx[phi])
         return result
 
+    def right_jacobian(self, dx: Array) -> Array:
+        r"""Differentiate the end of a step along dx, in the tangent space there.
+
+        The vectors are moved by :math:`R\,\Gamma_1(\theta) \rho`, so that, with
+        :math:`R(\theta) = \Gamma_0(\theta)`, it is :math:`\Gamma_1(-\theta)` for rotation and
+        vectors, and :math:`R^T \partial (\Gamma_1(\theta) \rho) / \partial \theta` from rotation to
+        vectors.
+
+        Args:
+            dx: The step (ndx,).
+
+        Returns:
+            The matrix (ndx, ndx); see `estimate.right_jacobian`.
+        """
+        theta, (_, moved) = dx[ANGLE], self.vectors
+        own = left_jacobian(theta).T
+        result = np.eye(self.ndx)
+        result[ANGLE, ANGLE] = own
+        for first in moved[::3]:
+            result[first : first + 3, first : first + 3] = own
+        slopes = left_jacobian_slopes(theta, dx[moved].reshape(-1, 3))
+        back = matrix(turned_by(theta)).T
+        result[moved, ANGLE] = np.matmul(back, slopes).reshape(-1, 3)
+        for _, phi in self.turns:
+            result[phi, phi] = left_jacobian(dx[phi]).T
+        return result
+
     def normalize(self, x: Array) -> Array:
         """The state with unit quaternions."""
         result: Array = x.copy()
@@ -257,6 +284,7 @@ class Strapdown(ModeModel):
     ) -> None:
         self.key, self.space, self.gravity, self.nu = key, space, gravity, nu
         self.rolling = tuple(rolling)
+        self._eye = np.eye(space.ndx)
 
     def field_at(self, point: Point) -> Array:
         """The velocity (ndx,) of the state."""
@@ -298,7 +326,7 @@ class Strapdown(ModeModel):
     def _generator(self, x: Array, u: Array) -> Array:
         """The generator A (ndx, ndx)."""
         result = np.zeros((self.space.ndx, self.space.ndx))
-        result[_CORE, _CORE] = _core(u[RATE] - x[10:13], u[FORCE] - x[13:16])
+        result[_CORE, _CORE] = _make_core_generator(u[RATE] - x[10:13], u[FORCE] - x[13:16])
         for k in range(self.space.points):
             _, delta = self.space.foot(k)
             result[delta, delta] = -skew(u[RATE] - x[10:13])
@@ -319,60 +347,75 @@ class Strapdown(ModeModel):
         """
         space, x, h = self.space, ahead.x, ahead.h
         omega, force = u[RATE] - x[10:13], u[FORCE] - x[13:16]
-        spun = gammas(omega * h)
+        density = None if noise is None else noise.density[_CORE, _CORE]
+        core, gathered = propagate_core(omega, force, density, h)
+        back = core[ANGLE, ANGLE]  # Gamma_0^T
+        turned = -core[ANGLE, GYROSCOPE].T  # h Gamma_1
+        moved = -back.T.dot(core[POSITION, ACCELEROMETER])  # h^2 Gamma_2
         turn = matrix(x[:4])
         after = x.copy()
         after[:4] = product(x[:4], turned_by(omega * h))
-        after[4:7] += h * x[7:10] + h**2 * (turn @ (spun[2] @ force) + 0.5 * self.gravity)
-        after[7:10] += h * (turn @ (spun[1] @ force) + self.gravity)
-        phi = np.eye(space.ndx)
-        core = None if noise is None else noise.density[_CORE, _CORE]
-        phi[_CORE, _CORE], gathered = _step(_core(omega, force), core, h)
-        for k in range(space.points):
-            _, delta = space.foot(k)
-            phi[delta, delta] = spun[0].T
-        for foot in self.rolling:
-            self._roll(foot, u, turn, spun, omega, h, after, phi)
+        after[4:7] += h * x[7:10] + turn.dot(moved.dot(force)) + 0.5 * h**2 * self.gravity
+        after[7:10] += turn.dot(turned.dot(force)) + h * self.gravity
+        phi = self._eye.copy()
+        phi[_CORE, _CORE] = core
+        for first in range(BASE_TANGENT, BASE_TANGENT + 3 * space.points, 3):
+            phi[first : first + 3, first : first + 3] = back
+        if self.rolling:
+            self._roll(u, turn, back, turned, omega, h, after, phi)
         if noise is None:
             return StepTransition(0.0, after, phi)
         spread = h * noise.density
         spread[_CORE, _CORE] = gathered
-        return StepTransition(0.0, after, phi, spread, np.zeros(0))
+        return StepTransition(0.0, after, phi, spread, _NO_BOUNDS)
+
+    @cached_property
+    def _rolls(self) -> tuple[NDArray[np.intp], Array, NDArray[np.intp], NDArray[np.intp]]:
+        """Of the k feet that roll: inputs (k, 3), radii (k,), rows (k,) of x, rows (3 k,) of dx."""
+        places = [self.space.foot(foot.number) for foot in self.rolling]
+        return (
+            np.array([range(f.turning.start, f.turning.stop) for f in self.rolling]),
+            np.array([foot.radius for foot in self.rolling]),
+            np.array([x.start for x, _ in places]),
+            np.concatenate([range(dx.start, dx.stop) for _, dx in places]),
+        )
 
     def _roll(
         self,
-        foot: RollingFoot,
         u: Array,
         turn: Array,
-        spun: tuple[Array, Array, Array],
+        back: Array,
+        turned: Array,
         omega: Array,
         h: float,
         after: Array,
         phi: Array,
     ) -> None:
-        """Move a foot that rolls over a step, in `after` and `phi`.
+        """Move the feet that roll over a step, in `after` and `phi`.
 
         Args:
-            foot: The foot.
             u: Input (nu,), held over the step.
             turn: Rotation (3, 3) of the inertial frame in the world, before the step.
-            spun: The series of `gammas` of the turn over the step.
+            back: Transpose of the turn (3, 3) over the step.
+            turned: The integral (3, 3) of the turn over the step, s.
             omega: Angular velocity (3,) of the inertial frame in its axes, rad/s.
             h: Length of the step, s.
-            after: State (nx,) after the step, of which the foot's position is changed.
-            phi: Derivative (ndx, ndx) of the step, of which the foot's rows are changed.
+            after: State (nx,) after the step, of which the feet's positions are changed.
+            phi: Derivative (ndx, ndx) of the step, of which the feet's rows are changed.
         """
-        x, delta = self.space.foot(foot.number)
-        turning, upwards = omega + u[foot.turning], skew(turn[2])
-        turned = h * spun[1].dot(turning)  # of the link, in the axes before the step
-        after[x] += foot.radius * skew(turn.dot(turned))[:, 2]  # times e_z
-        by_rate = h * (spun[1] + h * left_jacobian_slope(omega * h, turning))
-        back = foot.radius * spun[0].T.dot(upwards)
-        phi[delta, ANGLE] = back.dot(skew(turned))
-        phi[delta, GYROSCOPE] = back.dot(by_rate)
+        inputs, radii, x, dx = self._rolls
+        turning = omega + u[inputs]
+        links = turning.dot(turned.T)  # of the links over the step, in the axes before it, rad
+        world = radii[:, None] * links.dot(turn.T)
+        after[x] += world[:, 1]  # the cross product with e_z
+        after[x + 1] -= world[:, 0]
+        by_rate = turned + h**2 * left_jacobian_slopes(omega * h, turning)
+        upwards = radii[:, None, None] * back.dot(skew(turn[2]))
+        phi[dx, ANGLE] = np.matmul(upwards, skews(links)).reshape(-1, 3)
+        phi[dx, GYROSCOPE] = np.matmul(upwards, by_rate).reshape(-1, 3)
 
 
-def _core(omega: Array, force: Array) -> Array:
+def _make_core_generator(omega: Array, force: Array) -> Array:
     """The generator A (15, 15) of base and biases."""
     spin = -skew(omega)
     result: Array = _STILL.copy()
@@ -381,7 +424,7 @@ def _core(omega: Array, force: Array) -> Array:
     return result
 
 
-def _still() -> Array:
+def _make_still_generator() -> Array:
     """The generator A (15, 15) without rate and force."""
     result = np.zeros((BASE_TANGENT, BASE_TANGENT))
     result[ANGLE, GYROSCOPE] = result[VELOCITY, ACCELEROMETER] = -np.eye(3)
@@ -389,17 +432,74 @@ def _still() -> Array:
     return result
 
 
-_STILL = _still()
+_STILL, _CORE_EYE = _make_still_generator(), np.eye(BASE_TANGENT)
 
 
-def _step(a: Array, q: Array | None, h: float) -> tuple[Array, Array | None]:
-    r"""The exponential of a h and :math:`\int_0^h e^{a s} q\, e^{a^T s} ds`, both (n, n).
+_NO_BOUNDS = np.zeros(0)
+_ORDER = 12
+"""Powers of the generator. The turn enters up to the power 9 beside the other three factors that
+a block can have; the term after that is below 1e-16 of the block for turns of `_LARGEST_TURN`."""
+_LARGEST_TURN = 0.125  # rad, of a step that is summed; a longer one is halved until it is shorter
+_BY_POWER: Array = np.array([1.0 / math.factorial(k) for k in range(_ORDER + 1)])
+_BY_POWERS: Array = np.outer(_BY_POWER, _BY_POWER) / np.add.outer(
+    range(_ORDER + 1), range(1, _ORDER + 2)
+)
 
-    By one exponential (Van Loan, "Computing integrals involving the matrix exponential", 1978).
+
+def propagate_core(
+    omega: Array, force: Array, density: Array | None, h: float
+) -> tuple[Array, Array | None]:
+    r"""Propagate deviations and noise of base and biases over a step.
+
+    Both are power series of the generator A, which end for all but its turn:
+
+    .. math:: e^{A h} = \sum_k \frac{(A h)^k}{k!}, \qquad
+              \int_0^h e^{A s} Q e^{A^T s} ds
+              = h \sum_{i, j} \frac{(A h)^i Q (A^T h)^j}{i!\, j!\, (i + j + 1)} .
+
+    Steps with a large turn are made of halves: :math:`\Phi(2 h) = \Phi^2`,
+    :math:`Q(2 h) = Q + \Phi Q \Phi^T`.
+
+    Args:
+        omega: Angular velocity (3,) of the inertial frame in its axes, rad/s.
+        force: Specific force (3,) in its axes, m/s^2.
+        density: Density Q (15, 15) of the noise, in the square of the unit per s; None without.
+        h: Length of the step, s.
+
+    Returns:
+        The transition (15, 15), and the covariance (15, 15) of the noise; None without density.
     """
-    if q is None:
-        return expm(h * a), None
+    halvings, angle = 0, abs(h) * math.sqrt(omega.dot(omega))
+    if _LARGEST_TURN < angle < math.inf:
+        halvings = math.ceil(math.log2(angle / _LARGEST_TURN))
+    part = math.ldexp(h, -halvings)
+    powers = _power_stack(part * _make_core_generator(omega, force))
+    phi = _BY_POWER.dot(powers.reshape(len(powers), -1)).reshape(BASE_TANGENT, BASE_TANGENT)
+    gathered = None
+    if density is not None:
+        inner = _BY_POWERS.dot(powers.reshape(len(powers), -1)).reshape(powers.shape)
+        outer = powers.reshape(-1, BASE_TANGENT).dot(part * density).reshape(powers.shape)
+        gathered = _lay_beside(outer).dot(_lay_beside(inner).T)
+    for _ in range(halvings):
+        if gathered is not None:
+            gathered = gathered + phi.dot(gathered).dot(phi.T)
+        phi = phi.dot(phi)
+    return phi, gathered
+
+
+def _power_stack(a: Array) -> Array:
+    """Return the powers 0 to 12 (13, n, n) of a matrix (n, n), by few and large products."""
     n = len(a)
-    both = expm(h * np.block([[-a, q], [np.zeros((n, n)), a.T]]))
-    phi = both[n:, n:].T
-    return phi, phi @ both[:n, n:]
+    powers = np.empty((_ORDER + 1, n, n))
+    rows = powers.reshape(-1, n)
+    powers[0], powers[1] = _CORE_EYE, a
+    np.dot(a, a, out=powers[2])
+    np.dot(rows[n : 3 * n], powers[2], out=rows[3 * n : 5 * n])
+    np.dot(rows[n : 5 * n], powers[4], out=rows[5 * n : 9 * n])
+    np.dot(rows[n : 5 * n], powers[8], out=rows[9 * n :])
+    return powers
+
+
+def _lay_beside(stack: Array) -> Array:
+    """Return matrices (k, n, n) side by side, (n, k n)."""
+    return np.asarray(stack.transpose(1, 0, 2).reshape(stack.shape[1], -1))

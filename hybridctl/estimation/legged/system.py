@@ -14,16 +14,15 @@ noise of `BaseNoise`, in m^2/s in each direction (see `creep`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, instance
+from hybridctl.checks import Array, Indices, instance
 from hybridctl.errors import UnknownNameError
-from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
+from hybridctl.estimation.legged.kinematics import LegKinematics
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import (
     ANGLE,
@@ -108,11 +107,32 @@ class FootPlace(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A mode, its feet in contact, and variances (ndx,) per s of deviations."""
+    """A mode with k feet in contact, and what stays the same in it.
+
+    Attributes:
+        mode: The mode.
+        places: Its feet in contact.
+        variances: Density (ndx,) of the noise, in the square of the unit per s.
+        numbers: Numbers (k,) of the feet in contact among all feet.
+        points: Those places (p,) that are points, which may creep.
+        state: Entries (k, 3) of the state that are positions of feet.
+        poses: Rows (m,) of poses that joint angles give, among six for each of all feet: position,
+            and turn of flat feet. Places follow one another.
+        seen: Those rows (3 k,) of these m that are positions.
+        angles_jacobian: Derivative (m, ndx) of these poses, but for what depends on the state.
+        angles_noise: Variances (m,) of these poses besides those of the angles.
+    """
 
     mode: Strapdown
     places: tuple[FootPlace, ...]
     variances: Array
+    numbers: Indices
+    points: Indices
+    state: Indices
+    poses: Indices
+    seen: Indices
+    angles_jacobian: Array
+    angles_noise: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,18 +143,21 @@ class LeggedBase:
     gravity: Array
     noise: BaseNoise
     _layouts: dict[ModeKey, Layout] = field(default_factory=dict, init=False, repr=False)
+    _edges: dict[tuple[ModeKey, tuple[str, ...]], Edge | None] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
-    @property
+    @cached_property
     def feet(self) -> tuple[str, ...]:
         """The frames of the feet."""
         return tuple(self.kinematics.feet)
 
-    @property
+    @cached_property
     def nu(self) -> int:
         """The number of inputs."""
         return OTHERS + len(self.kinematics.joints) + _OF_FOOT * len(self.feet)
 
-    @property
+    @cached_property
     def angle_columns(self) -> slice:
         """The entries of an input that are joint angles."""
         return slice(OTHERS, OTHERS + len(self.kinematics.joints))
@@ -153,7 +176,12 @@ class LeggedBase:
         first = self.angle_columns.stop + 3 * (len(self.feet) + foot)
         return slice(first, first + 3)
 
-    @property
+    @cached_property
+    def all_moving_columns(self) -> slice:
+        """The entries of an input that are the velocities of all feet, three for each."""
+        return slice(self.moving_columns(0).start, self.creep_columns.start)
+
+    @cached_property
     def creep_columns(self) -> slice:
         """The entries of an input that say how much feet creep."""
         return slice(self.nu - len(self.feet), self.nu)
@@ -210,32 +238,63 @@ class LeggedBase:
             if radii[place.foot]
         ]
         mode = Strapdown(key, space, self.gravity, self.nu, rolling)
-        return Layout(mode, places, variances)
+        return self._complete_layout(mode, places, variances)
+
+    def _complete_layout(
+        self, mode: Strapdown, places: tuple[FootPlace, ...], variances: Array
+    ) -> Layout:
+        """Return the layout of a mode with these feet in contact; see `Layout`."""
+        rows = [6 * p.number + i for p in places for i in range(3 if p.turn_x is None else 6)]
+        poses = np.array(rows, dtype=np.intp)
+        seen = np.flatnonzero(poses % 6 < 3)
+        jacobian = np.zeros((len(poses), mode.space.ndx))
+        for k, place in enumerate(places):
+            own = seen[3 * k : 3 * k + 3]
+            jacobian[own, POSITION] = -np.eye(3)
+            jacobian[own, place.dx] = np.eye(3)
+            if place.turn_dx is not None:
+                jacobian[own + 3, ANGLE] = -np.eye(3)
+        points = [k for k, place in enumerate(places) if place.turn_x is None]
+        return Layout(
+            mode,
+            places,
+            variances,
+            np.array([place.number for place in places], dtype=np.intp),
+            np.array(points, dtype=np.intp),
+            np.array([[*range(p.x.start, p.x.stop)] for p in places], np.intp).reshape(-1, 3),
+            poses,
+            seen,
+            jacobian,
+            self.pose_variances[poses % 6],
+        )
 
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
         layout, gap = self.layout(key), float(u[GAP])
-        variances: Array = layout.variances.copy()
+        ndx = len(layout.variances)
+        density = np.zeros((ndx, ndx))
+        variances = density.reshape(-1)[:: ndx + 1]
+        variances[:] = layout.variances
         if gap:
             variances[:BASE_TANGENT] = self.noise.core(gap)
-        creeps = u[self.creep_columns]
+        creeps = u[self.creep_columns].tolist()
         for place in layout.places:
-            variances[place.dx] += creeps[place.number]
-        return np.diag(variances)
+            if creeps[place.number]:
+                variances[place.dx] += creeps[place.number]
+        return density
 
-    def pose_noise(self, seen: Sequence[FootKinematics], sizes: Sequence[int]) -> Array:
-        """Covariance of the poses of feet by their angles and of themselves.
+    def pose_noise(self, twists: Array, variances: Array) -> Array:
+        """Return the covariance of poses of feet by the noise of angles, and their own.
 
-        In the axes of the inertial frame; a foot has size 6, or 3 where it does not turn.
+        Args:
+            twists: Derivatives (m, n) of the poses by the angles, in the axes of the inertial
+                frame.
+            variances: Variances (m,) of the poses besides.
         """
-        rows = [
-            (foot.twist[:n], self.pose_variances[:n]) for foot, n in zip(seen, sizes, strict=True)
-        ]
-        twists, variances = map(np.concatenate, zip(*rows, strict=True))
         by = self.noise.encoder * twists
-        noise = by @ by.T
+        noise: Array = by.dot(by.T)
         noise.reshape(-1)[:: len(noise) + 1] += variances
-        return np.asarray(noise)
+        return noise
 
     @cached_property
     def pose_variances(self) -> Array:
@@ -262,10 +321,21 @@ def lifts(foot: str) -> str:
 
 def _outgoing(base: LeggedBase, key: ModeKey) -> Outgoing:
     """The ways out of a mode, one for each foot."""
-    return Outgoing(base.mode(key).guard_set, partial(_edge, base, key))
+    return Outgoing(base.mode(key).guard_set, partial(find_edge, base, key))
 
 
-def _edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
+def find_edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
+    """Return the edge of a mode behind a guard; None where the guard leads nowhere.
+
+    Edges are kept: what their resets know of the two modes is found once.
+    """
+    try:
+        return base._edges[key, fired]
+    except KeyError:
+        return base._edges.setdefault((key, fired), _make_edge(base, key, fired))
+
+
+def _make_edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
     assert isinstance(key, tuple)
     standing = base.standing(key)
     for index, foot in enumerate(base.feet):
@@ -288,13 +358,20 @@ class Lift(ResetModel):
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """The state without the foot."""
-        coordinates, _ = kept(self.base, self.before, self.after)
-        return Jump(x[coordinates])
+        return Jump(x[self._kept[0]])
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """The rows of the identity that are left."""
-        _, deviations = kept(self.base, self.before, self.after)
-        state = np.eye(self.base.space(self.before).ndx)[deviations]
+        return self._jacobian
+
+    @cached_property
+    def _kept(self) -> tuple[list[int], list[int]]:
+        return kept(self.base, self.before, self.after)
+
+    @cached_property
+    def _jacobian(self) -> ResetJacobian:
+        state = np.eye(self.base.space(self.before).ndx)[self._kept[1]]
+        state.flags.writeable = False  # all events of this edge have it
         return _timeless(state, np.zeros((len(state), self.base.nu)))
 
 
@@ -311,9 +388,8 @@ class Touch(ResetModel):
         """The state with the foot where the angles put it."""
         (seen,) = self.base.kinematics(self.base.angles(u), [self.foot])
         result = np.empty(self.base.space(self.after).nx)
-        own, _ = kept(self.base, self.after, self.before)
-        result[own] = x
-        place = self._place()
+        result[self._kept[0]] = x
+        place = self._place
         result[place.x] = x[4:7] + matrix(x[:4]) @ seen.position
         if place.turn_x is not None:
             result[place.turn_x] = product(x[:4], quaternion(seen.rotation))
@@ -324,10 +400,9 @@ class Touch(ResetModel):
         base = self.base
         (seen,) = base.kinematics(base.angles(at.u), [self.foot])
         before, after = base.space(self.before), base.space(self.after)
-        _, own = kept(base, self.after, self.before)
         state, by_input = np.zeros((after.ndx, before.ndx)), np.zeros((after.ndx, base.nu))
-        state[own] = np.eye(before.ndx)
-        delta, phi = self._place().dx, self._place().turn_dx
+        state[self._kept[1]] = np.eye(before.ndx)
+        delta, phi = self._place.dx, self._place.turn_dx
         angles = base.angle_columns
         state[delta, ANGLE], state[delta, POSITION] = -skew(seen.position), np.eye(3)
         by_input[delta, angles] = seen.moving
@@ -341,9 +416,10 @@ class Touch(ResetModel):
         base = self.base
         (seen,) = base.kinematics(base.angles(u), [self.foot])
         after = base.space(self.after)
-        delta, phi = self._place().dx, self._place().turn_dx
+        delta, phi = self._place.dx, self._place.turn_dx
         rows = np.arange(after.ndx)[delta]
-        noise = base.pose_noise([seen], [3 if phi is None else 6])
+        size = 3 if phi is None else 6
+        noise = base.pose_noise(seen.twist[:size], base.pose_variances[:size])
         if phi is not None:
             rows = np.append(rows, np.arange(after.ndx)[phi])
             noise[3:] = seen.rotation.T @ noise[3:]
@@ -352,6 +428,11 @@ class Touch(ResetModel):
         found[np.ix_(rows, rows)] = noise
         return found
 
+    @cached_property
+    def _kept(self) -> tuple[list[int], list[int]]:
+        return kept(self.base, self.after, self.before)
+
+    @cached_property
     def _place(self) -> FootPlace:
         return next(p for p in self.base.places(self.after) if p.foot == self.foot)
 

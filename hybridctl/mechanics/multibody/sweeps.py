@@ -52,6 +52,7 @@ class Sweeps(threading.local):
     """Sweeps over a Pinocchio model, for the bodies of some joints; its memory is the thread's."""
 
     def __init__(self, model: Any, joints: Sequence[int]) -> None:
+        self._made = model, tuple(joints)
         self._model, self._data = model, model.createData()
         data = self._data
         self._still = np.zeros(model.nv)
@@ -61,6 +62,9 @@ class Sweeps(threading.local):
         self._in_world = [m for j in joints for m in (data.ov[j].vector, data.oa[j].vector)]
         self._equations = data.M, data.nle, data.J
         self._changes = data.dtau_dq, data.dtau_dv, data.J, data.dJ, data.dAdq, data.dAdv
+
+    def __reduce__(self) -> tuple[type[Sweeps], tuple[Any, ...]]:
+        return Sweeps, self._made
 
     def fall(self, q: Array, v: Array) -> Fall:
         """What acts on the robot, and where its axes are."""

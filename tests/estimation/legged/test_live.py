@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from oracles.walking_robots import WALKER, Gait, estimator_of, log, robot
 
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.errors import InputError, SimulationError, UnknownNameError
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
 from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.legged.rest import RestSpan, measure_rest
 from hybridctl.estimation.record import Series
 
 RATE = 100.0  # Hz
@@ -153,17 +154,24 @@ def test_channels_that_are_missing_now_and_then(settings):
     assert compare(estimator, [s for s, kept in zip(samples, there, strict=True) if kept]) > 30
 
 
-def test_rest_is_seen_at_the_same_sample():
-    """A robot that stands throughout: its rows of rest come at each quarter of a second."""
+@pytest.mark.parametrize(("gap", "count"), [((0.0, 0.0), 5), ((0.85, 1.5), 2)])
+def test_rest_is_seen_at_the_same_sample(gap, count):
+    """A robot that stands throughout: its rows of rest come at each quarter of a second.
+
+    Of five, a gap takes the one that it begins in, and two without samples.
+    """
     estimator, readings = changed()
     rng, n = np.random.default_rng(2), len(readings.inertial)
     angles = readings.angles.values[0] + 1e-5 * rng.normal(size=readings.angles.values.shape)
     rates = np.tile([0.01, -0.02, 0.03, 0.0, 0.0, 9.81], (n, 1)) + 1e-3 * rng.normal(size=(n, 6))
     times = readings.inertial.times
     loads = {foot: Series(times, np.full(n, 100.0)) for foot in readings.loads}
-    given = Readings(Series(times, rates), Series(times, angles), loads)
+    there = (times < gap[0]) | (times > gap[1])
+    whole = Readings(Series(times, rates), Series(times, angles), loads)
+    given = whole.each(lambda series: series.rows(there))
     record = estimator.record(given)
-    assert len(record.channels["rest"]) == 5  # from 0.5 s on; the last would end with the log
+    # From 0.5 s on; the last would end with the log.
+    assert len(record.channels["rest"]) == count
     offline = estimator.run(given)
     live = estimator.live()
     for sample in samples_of(given):
@@ -171,6 +179,57 @@ def test_rest_is_seen_at_the_same_sample():
     np.testing.assert_array_equal(live.estimate.mean, offline.steps[-1].estimate.mean)
     np.testing.assert_array_equal(live.estimate.covariance, offline.steps[-1].estimate.covariance)
     np.testing.assert_array_equal(live.contacts, np.ones(2))
+
+
+def test_sums_of_rest_are_its_means_to_the_last_bit():
+    """Random angles of one to three joints, with a third of the rows on the edges of a half."""
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        begin = float(rng.uniform(0.0, 10.0))
+        times = np.sort(begin + 0.25 * np.append(rng.random(28), [0.0, 0.5]))
+        inertial = Series(times, rng.normal(size=(30, 6)))
+        angles = Series(times, 1e-4 * rng.normal(size=(30, rng.integers(1, 4))))
+        span = RestSpan(begin)
+        for time, values, joints in zip(times, inertial.values, angles.values, strict=True):
+            span = span.add(float(time), values[:3], joints)
+        expected = measure_rest(inertial, angles, begin)
+        assert expected is not None
+        np.testing.assert_array_equal(span.measure(), expected)
+
+
+@pytest.mark.parametrize("after", [75, 150], ids=["queued", "at once"])
+def test_a_sample_that_cannot_be_filtered_leaves_no_trace(after):
+    """Samples of 1e160 rad/s and m/s^2, whose estimates overflow, with feet that change contact.
+
+    Just after the opening such a sample waits until those before it are done, and is told then.
+    """
+    estimator, readings = changed()
+    samples, ends = list(samples_of(readings))[: after + 30], []
+    for fails in (False, True):
+        live, errors = estimator.live(), 0
+        for k, sample in enumerate(samples):
+            if fails and k in (after, after + 20):
+                huge = np.full(3, 1e160)
+                loads = {foot: 300.0 - force for foot, force in sample.loads.items()}
+                bad = LiveSample(sample.time - 1e-3, huge, huge, sample.joints, loads)
+                errors += raises(live, bad)
+            errors += raises(live, sample)
+        assert errors == 2 * fails
+        ends.append((live.estimate, live.contacts))
+    (one, contacts), (other, same) = ends
+    np.testing.assert_array_equal(one.mean, other.mean)
+    np.testing.assert_array_equal(one.covariance, other.covariance)
+    np.testing.assert_array_equal(contacts, same)
+
+
+def raises(live, sample):
+    """Whether a step ends in a `SimulationError`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        try:
+            live.step(sample)
+        except SimulationError:
+            return True
+    return False
 
 
 @pytest.mark.slow
