@@ -130,10 +130,14 @@ class LegKinematics:
             self._last = key, self._compute_feet(angles)
         return [self._last[1][name] for name in names]
 
-    def _compute_feet(self, angles: Array) -> dict[str, FootKinematics]:
+    def posture(self, angles: Array) -> Array:
+        """Return the configuration (nq,) of the robot by angles (n,); other joints are neutral."""
         step = self._still.copy()
         step[self._columns] = angles
-        q = self._robot.integrate(self._neutral, step)
+        return self._robot.integrate(self._neutral, step)
+
+    def _compute_feet(self, angles: Array) -> dict[str, FootKinematics]:
+        q = self.posture(angles)
         motion = self._robot.motion(q, self._still, [frame.joint for frame in self._frames])
         poses = motion.poses @ self._fixed
         back = poses[0, :3, :3].T
