@@ -267,7 +267,7 @@ def test_settings_of_the_file_are_changed_from_the_command_line(machine):
     np.testing.assert_allclose(summary["final"]["position"], [1.0, 2.0, 3.0], atol=1e-9)
     with np.load(machine / "out/estimates.npz") as found:
         np.testing.assert_array_equal(found["contact"], np.ones((49, 2)))
-    assert "100 % of the forces of 'right sole' missing" in text
+    assert "no forces of 'right sole': contacts by motion" in text
     invoke(*call[:3], "--config", "out/config.json", "--out", "again")
     again = json.loads((machine / "again/config.json").read_text())
     assert again["configuration"] == configuration

@@ -94,8 +94,8 @@ class BaseSettings(Settings):
     `hypotheses`), None for thresholds. weight: in N, for a force that is missing, and for the
     thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
     of level ground in m, None where it is not known.
-    observer_gain: in 1/s, of the momentum observer by which joint torques say the forces of feet (see
-    `leg_forces`): a contact is seen 1/gain s late, and noise of the forces grows as the gain.
+    observer_gain: in 1/s, of the momentum observer by which joint torques say the forces of feet
+    (see `leg_forces`): what changes within 1/gain s is smoothed, and noise grows as the gain.
     settle: s that a foot which has come down is pressed into the ground, before its contact counts.
     uniform_clock: replace stamps by those of an even clock. standing: s from the start that the
     robot stands still, over which biases of the gyroscope and tilt are averaged; 0 for one that
@@ -113,7 +113,7 @@ class BaseSettings(Settings):
     evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
-    observer_gain: Positive = 100.0
+    observer_gain: Positive = 150.0
     settle: NotNegative = 0.02
     uniform_clock: bool = True
     standing: NotNegative | None = None
@@ -188,9 +188,13 @@ class BaseEstimator:
         return np.zeros((self.base.space(event.mode_after).ndx,) * 2)
 
     def readings(self, given: Readings) -> Readings:
-        """The readings with the clock of the settings, and contacts that begin as these say."""
+        """The readings with the clock of the settings, and contacts that begin as these say.
+
+        A foot whose forces are all missing has none.
+        """
         settings, even = self.settings, given.uniform() if self.settings.uniform_clock else given
-        whole = even.filled(settings.weight)
+        known = {foot: load for foot, load in even.loads.items() if np.isfinite(load.values).any()}
+        whole = replace(even, loads=known).filled(settings.weight)
         return whole.settled(self.contact, settings.settle) if settings.settle else whole
 
     def add_leg_forces(self, given: Readings, torques: Series) -> Readings:
@@ -392,17 +396,26 @@ class BaseEstimator:
             position: Position (3,) of the root at the start, m.
 
         Raises:
-            InputError: The settings have `evidence`, which needs a whole log.
+            InputError: The settings have `evidence`, which needs a whole log. Steps raise it where
+                no foot has a force in the opening.
         """
         settings, other = self.settings, copy(self)
         if settings.evidence is not None:
             raise InputError("live, contacts are those of thresholds: leave out evidence")
         # A straight line through all stamps needs all of them.
         other.settings = replace(settings, uniform_clock=False)
-        first = other.start
+
+        def start(opening: Readings) -> Estimate:
+            if not opening.loads:
+                raise InputError(
+                    "live, contacts need a measured force of a foot, but there was none in the "
+                    f"first {self.opening:g} s: contacts by motion or joint torques are for logs"
+                )
+            return other.start(opening, heading=heading, position=position)
+
         return LiveBaseFilter(
             other,
-            lambda given: first(given, heading=heading, position=position),
+            start,
             weight=settings.weight,
             ground=settings.ground,
             settle=settings.settle,

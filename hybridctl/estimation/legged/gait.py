@@ -28,8 +28,8 @@ _LEAST_SPEED = 0.1
 """Rate in rad/s that some joint has to reach: steps reach ten times as much, a robot that stands
 and sways, or one whose encoders are noisy, a third of it."""
 _LEAST_LIKENESS = 0.3
-"""Autocorrelation of a period at least. White and random-walk noise of 7 s stays below 0.1; recorded
-walks reach 0.78 (iCub, with its standing) to 0.96 (Go1)."""
+"""Autocorrelation of a period at least. Noise of 7 s, white or a random walk, stays below 0.1;
+recorded walks reach 0.78 (iCub, with its standing) to 0.96 (Go1)."""
 _AS_LIKE = 0.8
 """Share of the highest peak that the peak of the period has: multiples of the period have peaks as
 high as it, but half of it, which the knees have, is not as high."""

@@ -156,7 +156,9 @@ class LegDynamics:
         return moved
 
 
-def observe_torques(times: Array, motion: list[JointMomentum], torques: Array, gain: float) -> Array:
+def observe_torques(
+    times: Array, motion: list[JointMomentum], torques: Array, gain: float
+) -> Array:
     """Return the joint torques (n, m) of the feet's forces at each time, by the observer.
 
     The first two rows are zero: the momentum has to change once. Over longer times than three
@@ -175,7 +177,7 @@ def observe_torques(times: Array, motion: list[JointMomentum], torques: Array, g
         before, after = motion[k - 1], motion[k]
         h = 0.5 * float(times[k + 1] - times[k - 1])
         value = found[k]
-        if 0.0 < h and max(steps[k - 1], steps[k]) <= longest:
+        if h > 0.0 and max(steps[k - 1], steps[k]) <= longest:
             given = torques[k] + 0.5 * (before.torque + after.torque)
             unexplained = (after.momentum - before.momentum) / h - given
             value = value - np.expm1(-gain * h) * (unexplained - value)
@@ -215,15 +217,15 @@ def estimate_leg_forces(
         for place, speed, row in zip(places, rates, felt, strict=True)
     ]
     observed = observe_torques(times, motion, _interpolate(motors, times), gain)
-    ups = _track_vertical(sensor, times)
-    forces = np.array(
-        [
-            dynamics.vertical_forces(*row)
-            for row in zip(known.values[2:], observed[2:], ups[2:], strict=True)
-        ]
+    # The observer answers 1 / gain late, and row k + 1 has the momentum around row k. A log knows
+    # what comes later, so both are taken back: a foot that lifts must not count as one that stands.
+    stamps = times[1:-1] - 1.0 / gain
+    rows = zip(
+        _interpolate(known, stamps), observed[2:], _track_vertical(sensor, stamps), strict=True
     )
+    forces = np.array([dynamics.vertical_forces(*row) for row in rows])
     feet = dynamics.kinematics.feet
-    return {foot: Series(times[2:], forces[:, k : k + 1]) for k, foot in enumerate(feet)}
+    return {foot: Series(stamps, forces[:, k : k + 1]) for k, foot in enumerate(feet)}
 
 
 def _track_vertical(sensor: Series, times: Array) -> Array:
