@@ -75,7 +75,8 @@ class Pattern(NamedTuple):
 class Walk:
     """A walk: times (n,) every ms, states (n, nx), forces (n, 4) of the feet.
 
-    coordinates: of the joints in the state, in the order of the kinematics.
+    coordinates: of the joints in the state, in the order of the kinematics. torques (n, 12): of
+    these joints in N m, over the ms before each time.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Walk:
     states: Array
     forces: Array
     coordinates: list[int]
+    torques: Array
 
 
 def walk(name: str, time_constant: float, duration: float) -> Walk:
@@ -106,7 +108,7 @@ def walk(name: str, time_constant: float, duration: float) -> Walk:
         for foot, seen in zip(kinematics.feet, kinematics(posture, kinematics.feet), strict=True)
     )
     weight, sample = robot.mass * 9.81, plant.reset(0.0, x)
-    found = [sample]
+    found, torques = [sample], [np.zeros(len(rows))]
     for t in (PERIOD * np.arange(round(duration / PERIOD))).tolist():
         full = float(np.clip((t - BEGIN) / RISE, 0.0, 1.0))
         phase = int((max(t - BEGIN, 0.0) / GAIT.period % 1.0) * PHASES)
@@ -118,9 +120,10 @@ def walk(name: str, time_constant: float, duration: float) -> Walk:
         torque = stiffness * error + damping * rates + bearing
         sample = plant.step(np.linalg.solve(robot.actuation[rows], torque))
         found.append(sample)
+        torques.append(torque)
     times, states, sensed = zip(*found, strict=True)
     forces = np.array([one["normal_force"] for one in sensed])
-    return Walk(name, np.array(times), np.array(states), forces, coordinates)
+    return Walk(name, np.array(times), np.array(states), forces, coordinates, np.array(torques))
 
 
 def round_contacts(name: str, kinematics: LegKinematics) -> list[Contact]:
@@ -156,6 +159,12 @@ def log(estimator: BaseEstimator, done: Walk, begin: float, span: float, seed: i
         Series(times, angles),
         {foot: Series(times, loads[:, k : k + 1]) for k, foot in enumerate(feet)},
     )
+
+
+def measured_torques(done: Walk, readings: Readings) -> Series:
+    """What motors say at the stamps of the joint angles: the law's torques, in N m."""
+    times = readings.angles.times
+    return Series(times, done.torques[np.rint(times / PERIOD).astype(int)])
 
 
 class Errors(NamedTuple):

@@ -482,11 +482,20 @@ class BaseEstimator:
         evidence, loads = self.settings.evidence or ContactEvidence(), self.readings(given).loads
         step = evidence.find_step(self.contact, loads.values(), given.angles).step
         assert step is not None
-        found += self._suspicious(result, _SHORT * step)
+        found += self._suspicious(result, _SHORT * step, loads)
         return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
 
-    def _suspicious(self, result: FilterResult, least: float) -> list[str]:
-        """Feet whose contacts are shorter than `least` s, and those that never change."""
+    def _suspicious(
+        self, result: FilterResult, least: float, loads: Mapping[str, Series]
+    ) -> list[str]:
+        """Return flags of feet whose contacts are too short, or never change.
+
+        Args:
+            result: What the filter made of readings.
+            least: Time in s that a contact takes at least.
+            loads: Forces by foot. By motion alone a foot that slips for a moment stands twice in
+                a step, and is not judged.
+        """
         times, found = result.times, []
         changes = self.contact_changes(result)
         walks = any(downs for downs, _ in changes.values())
@@ -494,7 +503,7 @@ class BaseEstimator:
             stands = np.array([foot in self.base.standing(mode) for mode in result.modes])
             lasted = np.array([times[b] - times[a] for a, b in stretches(stands)][1:-1])
             short = int((lasted < least).sum())
-            if short > max(1.0, _CHATTER * len(lasted)):
+            if foot in loads and short > max(1.0, _CHATTER * len(lasted)):
                 found.append(
                     f"{short} of {len(lasted)} contacts of {foot!r} are shorter than "
                     f"{least:.3g} s: forces or evidence chatter, or steps are shorter than "

@@ -150,16 +150,24 @@ class ContactHypotheses:
         return np.array(parts)
 
     @cached_property
-    def swings(self) -> Array:
-        """Density of the noise (m, ndx) that feet have besides by each hypothesis."""
-        noise, swing = self.base.noise, self.evidence.swing
+    def foot_noise(self) -> Array:
+        r"""Density (m, ndx) of the noise that feet have besides by each hypothesis.
+
+        A point foot that stands has a velocity :math:`N(0, \sigma_s^2)`, which is another one
+        after `span`: its position is a random walk of the density :math:`\sigma_s^2` times `span`.
+        Without that the filter would be surer of such a foot than the evidence that chose it. A
+        sole has the noise of `BaseNoise` alone, as in `creep`.
+        """
+        noise, evidence = self.base.noise, self.evidence
         found = np.zeros((len(self.standing), self.base.space(self.all_feet).ndx))
         for row, stands in zip(found, self.standing, strict=True):
             for place in self.base.places(self.all_feet):
                 if not stands[place.number]:
-                    row[place.dx] = swing**2 - noise.foot**2
+                    row[place.dx] = evidence.swing**2 - noise.foot**2
                     if place.turn_dx is not None:
-                        row[place.turn_dx] = swing**2 - noise.foot_turn**2
+                        row[place.turn_dx] = evidence.swing**2 - noise.foot_turn**2
+                elif place.turn_dx is None:
+                    row[place.dx] = evidence.still**2 * evidence.window
         return found
 
     @property
@@ -279,7 +287,7 @@ class ContactHypotheses:
         chosen = chosen[np.argsort(-weights[chosen], kind="stable")]
         found = []
         for k in chosen:
-            p = e.covariance + np.diag(h * self.swings[k])
+            p = e.covariance + np.diag(h * self.foot_noise[k])
             now = self.filter.rules.start(replace(e, covariance=p))
             found.append(self.filter.update(now, ANGLES, angles, u))
         first, shares = found[0], weights[chosen] / weights[chosen].sum()

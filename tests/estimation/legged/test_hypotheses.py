@@ -76,8 +76,11 @@ def test_feet_change_as_chains_that_do_not_know_of_each_other():
 def test_a_foot_that_swings_is_noisier_by_so_much():
     own = hypotheses(swing=2.0)
     left, right = own.base.places(KEY)
-    extra, noise = own.swings, own.base.noise
-    assert not extra[0].any()
+    extra, noise, evidence = own.foot_noise, own.base.noise, own.evidence
+    still = evidence.still**2 * evidence.window
+    np.testing.assert_allclose(extra[0, right.dx], still)
+    np.testing.assert_allclose(extra[2, right.dx], still)
+    assert np.count_nonzero(extra[0]) == 3  # the sole has the noise of the base alone
     np.testing.assert_allclose(extra[1, right.dx], 4.0 - noise.foot**2)
     np.testing.assert_allclose(extra[2, left.turn_dx], 4.0 - noise.foot_turn**2)
 
@@ -180,7 +183,7 @@ def test_hypotheses_that_turn_the_base_apart_are_merged_in_one_tangent_space():
             own.filter.rules.start(replace(before, covariance=before.covariance + np.diag(swings))),
             "angles", angles, u,
         ).estimate
-        for swings in own.swings
+        for swings in own.foot_noise
     ]  # fmt: skip
     turns = [space.difference(parts[0].mean, part.mean)[:3] for part in parts]
     assert max(np.linalg.norm(turn) for turn in turns) > 1.2
@@ -199,10 +202,13 @@ def test_hypotheses_that_turn_the_base_apart_are_merged_in_one_tangent_space():
 
 
 def test_one_hypothesis_is_the_filter_itself():
-    """A machine at rest whose feet hardly ever change: others weigh too little to correct."""
+    """A machine at rest whose feet hardly ever change: others weigh too little to correct.
+
+    Feet that stand have no noise besides.
+    """
     given = standing(noise=0.01)
     one = SETTINGS
-    other = replace(one, evidence=replace(EVIDENCE, switches=1e-3))
+    other = replace(one, evidence=replace(EVIDENCE, switches=1e-3, still=1e-12))
     ends = []
     for settings in (one, other):
         estimator = settings.build(ROBOT)
