@@ -42,13 +42,13 @@ def test_a_quadruped_that_walks_is_known_to_some_centimetre(name, time_constant)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["solo12", "go1"])
 def test_a_quadruped_without_forces_knows_where_it_is(name):
-    """By joint torques as well as by forces, by motion alone to two centimetres, over 4 s.
+    """By joint torques as well as by forces, by motion alone to two centimetres, over 3 s.
 
     Which contacts there are the torques say to 95 % of the time: they are smoothed over 7 ms.
     """
-    done = simulated.walk(name, 1e-2, 4.1)
+    done = simulated.walk(name, 1e-2, 3.1)
     estimator = simulated.settings(name).build(Robot.from_urdf(public.urdf(name)))
-    given = simulated.log(estimator, done, 0.0, 4.0, 0)
+    given = simulated.log(estimator, done, 0.0, 3.0, 0)
     bare = replace(given, loads={})
     told = estimator.add_leg_forces(bare, simulated.measured_torques(done, bare))
     for foot, load in given.loads.items():

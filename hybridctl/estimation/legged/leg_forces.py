@@ -37,8 +37,11 @@ from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.series import Series
 
 _SHORTEST_LEVER = 0.02
-"""Singular values of J^T that count, relative to the largest, a leg's length of 0.2 to 1 m: at
-levers of less than 4 to 20 mm friction in the joints, some 0.2 N m, is more than the weight."""
+"""Least singular value of J^T that counts, relative to the largest, a leg's length of 0.2 to 1 m.
+At levers of less than 4 to 20 mm a torque of 0.2 N m, the friction of a gear, is 10 to 50 N."""
+_SOLE = 0.1
+"""Lever in m by which moments of a sole count as forces: half of a foot. It decides what is taken
+to be zero where a leg has too few joints for force and moment."""
 _START_SPAN = 0.5
 """Time in s at the start whose mean specific force points up, as where a filter starts."""
 _LONGEST = 3.0
@@ -145,7 +148,7 @@ class LegDynamics:
             below = -self.kinematics.radii[foot.frame] * up
             moving = seen.moving - skew(below) @ seen.turning
             first.append(sum(map(len, columns)))
-            columns += [moving, seen.turning] if foot.flat else [moving]
+            columns += [moving, _SOLE * seen.turning] if foot.flat else [moving]
         found = np.linalg.lstsq(np.vstack(columns).T, torques, rcond=_SHORTEST_LEVER)[0]
         return np.array([up @ found[k : k + 3] for k in first])
 

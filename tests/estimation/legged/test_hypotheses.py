@@ -165,6 +165,41 @@ def test_a_step_is_found_by_how_the_foot_moves(loads):
     assert np.linalg.norm(root.position - [0.0, 0.0, 1.0]) < 0.01  # a sixth of 1 m/s in 60 ms
 
 
+@pytest.mark.parametrize("force", [None, np.nan])
+def test_without_forces_contacts_are_hypotheses_by_default(force):
+    """As if the settings said so: a foot whose forces are all missing has none.
+
+    From 1.1 to 1.3 s the foot is held still in the air, where it moves as one that stands.
+    """
+    given = lifted(None)
+    if force is not None:
+        times = given.angles.times
+        silent = Series(times, np.full((len(times), 1), force))
+        given = replace(given, loads={"left sole": silent})
+    ends = []
+    for evidence in (None, EVIDENCE):
+        estimator = replace(SETTINGS, evidence=evidence).build(ROBOT)
+        result = estimator.run(given, estimator.start(given))
+        ends.append(result.steps[-1].mixture)
+        assert estimator.contact_changes(result)["left sole"] == (2, 2)
+    np.testing.assert_array_equal(ends[0].mean, ends[1].mean)
+    np.testing.assert_array_equal(ends[0].covariance, ends[1].covariance)
+
+
+def test_a_step_is_as_long_as_the_settings_forces_or_the_gait_say():
+    """In this order; and 1 s where nothing repeats."""
+    times = np.arange(0.0, 8.0, 0.01)
+    angles = Series(times, 0.3 * np.sin(2.0 * np.pi * times / 0.8)[:, None] * np.ones(6))
+    still = Series(times, np.zeros((len(times), 6)))
+    load = Series(times, np.where(times % 1.2 < 0.6, 150.0, 0.0)[:, None])
+    contact = SETTINGS.build(ROBOT).contact
+    step = lambda evidence, loads, q: evidence.find_step(contact, loads, q).step  # noqa: E731
+    assert step(ContactEvidence(step=0.2), [load], angles) == 0.2
+    assert step(EVIDENCE, [load], angles) == pytest.approx(0.6, abs=0.011)
+    assert step(EVIDENCE, [], angles) == pytest.approx(0.4, rel=0.01)
+    assert step(EVIDENCE, [], still) == 1.0
+
+
 def test_hypotheses_that_turn_the_base_apart_are_merged_in_one_tangent_space():
     """Corrected one by one, their means are turned by up to 1.3 rad: y_h = x_h - x sums to zero.
 
@@ -262,6 +297,9 @@ def test_what_does_not_fit_is_refused():
         ContactEvidence(moving=0.04)
     with pytest.raises(InputError, match="ground is compared at touchdowns"):
         replace(SETTINGS, evidence=EVIDENCE, ground=0.0)
+    blind = replace(SETTINGS, ground=0.0).build(ROBOT)
+    with pytest.raises(InputError, match="but 'left sole' has no force: leave out ground"):
+        blind.record(lifted(None))
 
 
 def test_there_is_no_prediction_back_in_time():
