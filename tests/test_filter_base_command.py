@@ -274,8 +274,9 @@ def test_settings_of_the_file_are_changed_from_the_command_line(machine):
     assert configuration["start"]["tilt"] == 0.02
     np.testing.assert_allclose(summary["final"]["position"], [1.0, 2.0, 3.0], atol=1e-9)
     with np.load(machine / "out/estimates.npz") as found:
-        np.testing.assert_array_equal(found["contact"], np.ones((49, 2)))
-    assert "100 % of the forces of 'right sole' missing" in text
+        # A foot without force stands by its motion: surely, but not with probability one.
+        np.testing.assert_allclose(found["contact"], np.ones((49, 2)), atol=0.01)
+    assert "no forces of 'right sole': contacts by motion" in text
     invoke(*call[:3], "--config", "out/config.json", "--out", "again")
     again = json.loads((machine / "again/config.json").read_text())
     assert again["configuration"] == configuration

@@ -7,6 +7,8 @@ It is a robot that has an inertial sensor, `imu`::
     imu: {frame: root_link_imu_frame} # channels `gyroscope` and `accelerometer`, unless named here
     encoders:                         # one channel, its columns named like the joints
       joints: {deviation: 1e-3}
+    torques: torques                  # channel of motor torques along the joints in N m, columns
+                                      # named like these, for feet without forces; may be left out
     contacts:                         # feet; force: the channel of a vertical one
       left: {frame: l_sole, flat: true, force: left}
       right: {frame: r_sole, flat: true, force: right}
@@ -76,6 +78,7 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     imu: ImuEntry
     encoders: Annotated[dict[str, AnglesEntry], Meta(min_length=1, max_length=1)]
     contacts: Annotated[dict[str, FootEntry], Meta(min_length=1)]
+    torques: str | None = None
     start: BaseStartEntry = BaseStartEntry()
     noise: dict[str, Any] = {}
     settings: dict[str, Any] = {}
@@ -111,7 +114,7 @@ class BaseFile:
         loads = tuple(foot.force for foot in entry.contacts.values())
         return BaseModel(
             str(find_urdf(entry.urdf, self.path.parent)),
-            BaseChannels(imu.gyroscope, imu.accelerometer, joints, loads),
+            BaseChannels(imu.gyroscope, imu.accelerometer, joints, loads, entry.torques),
             settings,
             entry.start.heading,
             entry.start.position,

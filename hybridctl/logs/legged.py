@@ -30,16 +30,18 @@ from hybridctl.series import Series
 
 @dataclass(frozen=True)
 class BaseChannels:
-    """Names of channels of a log: inertial sensor, joint angles, and vertical forces of feet.
+    """Names of channels of a log: inertial sensor, joint angles, forces of feet, joint torques.
 
     loads: of the feet in their order, None for one that has none; the last column of a channel is
-    the vertical force.
+    the vertical force. torques: of the motors, in N m along the joints, from which the forces of
+    feet that have none are found; None where the log has none, or all feet have forces.
     """
 
     gyroscope: str
     accelerometer: str
     joints: str
     loads: tuple[str | None, ...]
+    torques: str | None = None
 
 
 @dataclass(frozen=True)
@@ -192,15 +194,17 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
 
 
 def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) -> Readings:
-    """The readings of a log for an estimator; columns of joint angles are found by their names.
+    """The readings of a log for an estimator; columns of joints are found by their names.
+
+    Feet without a force have that by joint torques, where the log has these (see `leg_forces`).
 
     Where gyroscope and accelerometer have stamps of their own, forces are interpolated at the
     stamps of the rates. Raises `UnknownNameError` for a channel or joint that the log does not
-    have, `InputError` for units other than rad, rad/s, m/s^2 and N where the log has some, and for
-    stamps that cannot be put in order or share no time.
+    have, `InputError` for units other than rad, rad/s, m/s^2, N and Nm where the log has some, and
+    for stamps that cannot be put in order or share no time.
     """
     names = [channels.gyroscope, channels.accelerometer, channels.joints]
-    names += [name for name in channels.loads if name is not None]
+    names += [name for name in (*channels.loads, channels.torques) if name is not None]
     log.check_stamps(names)
     rate = _in(log, channels.gyroscope, "rad/s", 3)
     force = _in(log, channels.accelerometer, "m/s^2", 3)
@@ -212,11 +216,16 @@ def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) ->
         if name is not None
     }
     _check_overlap({name: log[name] for name in names})
-    return Readings(
+    readings = Readings(
         Series(rate.times, np.hstack([rate.values, _at(force, rate.times)])),
         Series(angles.times, angles.values[:, columns]),
         {foot: Series(load.times, load.values[:, -1:]) for foot, load in loads.items()},
     )
+    if channels.torques is None:
+        return readings
+    torques = _in(log, channels.torques, "Nm")
+    columns = find_columns(channels.torques, estimator.joints, torques.columns)
+    return estimator.add_leg_forces(readings, Series(torques.times, torques.values[:, columns]))
 
 
 def _check_overlap(channels: Mapping[str, Series]) -> None:

@@ -11,6 +11,7 @@ from oracles import simulated_walks as simulated
 
 from hybridctl.estimation.legged.estimator import WALKING, BaseSettings, StartDeviations
 from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.series import Series
 
 pytest.importorskip("mujoco")
 
@@ -45,6 +46,37 @@ def test_a_quadruped_that_walks_is_known_to_some_centimetre(name, time_constant)
         assert np.mean([(e.position**2).sum(axis=1) for e in found]) ** 0.5 < 16e-3
         assert 0.2 < np.mean([e.of_position for e in found]) / 3.0 < 2.0
         assert 0.4 < np.mean([e.of_all for e in found]) / 9.0 < 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["solo12", "go1"])
+def test_a_quadruped_without_forces_knows_where_it_is(name):
+    """By joint torques as well as by forces, by motion alone to two centimetres, over 3 s.
+
+    Which contacts there are the torques say to 95 % of the time: they are smoothed over 7 ms.
+    """
+    done = simulated.walk(name, 1e-2, 3.1)
+    estimator = simulated.settings(name).build(Robot.from_urdf(public.urdf(name)))
+    given = simulated.log(estimator, done, 0.0, 3.0, 0)
+    bare = replace(given, loads={})
+    told = estimator.add_leg_forces(bare, simulated.measured_torques(done, bare))
+    for foot, load in given.loads.items():
+        force = told.loads[foot]
+        true = Series(load.times, estimator.contact.states(load.values[:, 0]).astype(float))
+        stands = estimator.contact.states(force.values[:, 0])
+        assert np.mean(stands == true.held(force.times)[:, 0]) > 0.95
+        early = force.times < 1.0  # it stands
+        assert force.values[early].mean() == pytest.approx(
+            load.values[load.times < 1.0].mean(), rel=0.03
+        )
+    by_torques, by_motion = (
+        simulated.errors(estimator, done, readings, 100) for readings in (told, bare)
+    )
+    assert not by_torques.flags
+    assert by_motion.flags[0].startswith("no forces of ")
+    for found, most in ((by_torques, 12e-3), (by_motion, 20e-3)):
+        assert (found.position**2).sum(axis=1).mean() ** 0.5 < most
+        assert found.of_position.mean() < 3.0 * 3.0
 
 
 GROUNDS = [

@@ -11,6 +11,7 @@ from hybridctl import Series
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.logs import Log
 from hybridctl.logs.legged import BaseModel, filter_base
+from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.settings import typed
 
 MODEL = """
@@ -59,7 +60,7 @@ def test_a_robot_that_stands_is_where_the_model_says(model):
     root = run.roots[-1]
     np.testing.assert_allclose(root.position, [1.0, 2.0, 3.0], atol=1e-9)
     np.testing.assert_allclose(root.orientation, [0.0, 0.0, np.sin(0.2), np.cos(0.2)], atol=1e-9)
-    assert run.flags == ("100 % of the forces of 'right sole' missing",)
+    assert run.flags == ("no forces of 'right sole': contacts by motion",)
     assert run.estimator.settings.noise.foot == 2e-3
 
 
@@ -67,6 +68,32 @@ def test_angles_are_found_by_the_names_of_their_columns(model):
     run = filter_base(log(), model)
     order = [NAMES.index(joint) for joint in run.estimator.joints]
     np.testing.assert_allclose(run.readings.angles.values[0], 0.1 * np.array(order))
+
+
+def torques_of_standing(force):
+    """Torques (6,) that hold the machine of `log`, in the order of its names, as M g - J^T f."""
+    robot = Robot.from_urdf(URDF, root="floating")
+    q = robot.posture(dict(zip(NAMES, 0.1 * np.arange(6), strict=True)))
+    held = robot.bias(q, np.zeros(robot.nv))
+    held = held - robot.point_jacobian(q, "right sole", np.zeros(3)).T @ [0.0, 0.0, force]
+    return np.array([held[robot.velocities(name)[0]] for name in NAMES])
+
+
+def test_a_foot_without_force_has_that_of_the_torques(model):
+    """Once the observer has answered, after ten times 7 ms; the other foot has its own force."""
+    rows = np.tile(torques_of_standing(120.0), (len(TIMES), 1))
+    given = log(torques=Series(TIMES, rows, NAMES, "Nm"))
+    told = replace(model, channels=replace(model.channels, torques="torques"))
+    run = filter_base(given, told)
+    late = run.readings.loads["right sole"]
+    np.testing.assert_allclose(late.values[late.times > 0.07], 120.0, rtol=1e-3)
+    assert (run.readings.loads["left sole"].values == 150.0).all()
+    assert not any("no forces" in flag for flag in run.flags)
+    np.testing.assert_allclose(run.roots[-1].position, [1.0, 2.0, 3.0], atol=1e-9)
+    with pytest.raises(InputError, match="channel 'torques' must be in Nm, got N"):
+        filter_base(log(torques=Series(TIMES, rows, NAMES, "N")), told)
+    with pytest.raises(UnknownNameError, match="channel 'torques' has no column"):
+        filter_base(log(torques=Series(TIMES, rows[:, :5], NAMES[:5], "Nm")), told)
 
 
 def test_what_was_found_is_written(model, tmp_path):

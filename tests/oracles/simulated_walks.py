@@ -80,7 +80,8 @@ class Pattern(NamedTuple):
 class Walk:
     """A walk: times (n,) every ms, states (n, nx), forces (n, 4) of the feet.
 
-    coordinates: of the joints in the state, in the order of the kinematics.
+    coordinates: of the joints in the state, in the order of the kinematics. torques (n, 12): of
+    these joints in N m, over the ms before each time.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Walk:
     states: Array
     forces: Array
     coordinates: list[int]
+    torques: Array
 
 
 def walk(
@@ -121,7 +123,7 @@ def walk(
         for foot, seen in zip(kinematics.feet, kinematics(posture, kinematics.feet), strict=True)
     )
     weight, sample = robot.mass * 9.81, plant.reset(0.0, x)
-    found = [sample]
+    found, torques = [sample], [np.zeros(len(rows))]
     for t in (PERIOD * np.arange(round(duration / PERIOD))).tolist():
         full = float(np.clip((t - BEGIN) / RISE, 0.0, 1.0))
         phase = int((max(t - BEGIN, 0.0) / GAIT.period % 1.0) * PHASES)
@@ -133,9 +135,10 @@ def walk(
         torque = stiffness * error + damping * rates + bearing
         sample = plant.step(np.linalg.solve(robot.actuation[rows], torque))
         found.append(sample)
+        torques.append(torque)
     times, states, sensed = zip(*found, strict=True)
     forces = np.array([one["normal_force"] for one in sensed])
-    return Walk(name, np.array(times), np.array(states), forces, coordinates)
+    return Walk(name, np.array(times), np.array(states), forces, coordinates, np.array(torques))
 
 
 def round_contacts(
@@ -195,7 +198,7 @@ def log(
     noise = np.repeat([RATE, FORCE], 3) / np.sqrt(h)
     inertial = np.hstack([rate @ axes, force @ axes]) + bias * BIAS * rng.normal(size=6)
     inertial += noise * rng.normal(size=inertial.shape)
-    angles = done.states[rows - late * EVERY][:, done.coordinates]
+    angles = done.states[np.maximum(rows - late * EVERY, 0)][:, done.coordinates]
     angles += ANGLE * rng.normal(size=angles.shape)
     loads = done.forces[rows] + LOAD * rng.normal(size=(len(rows), 4))
     times, feet = done.times[rows], estimator.base.feet
@@ -204,6 +207,12 @@ def log(
         Series(times, angles),
         {foot: Series(times, loads[:, k : k + 1]) for k, foot in enumerate(feet)},
     )
+
+
+def measured_torques(done: Walk, readings: Readings) -> Series:
+    """What motors say at the stamps of the joint angles: the law's torques, in N m."""
+    times = readings.angles.times
+    return Series(times, done.torques[np.rint(times / PERIOD).astype(int)])
 
 
 class Errors(NamedTuple):

@@ -82,12 +82,20 @@ class FootMotion(NamedTuple):
     window: float
 
     @staticmethod
-    def of(base: LeggedBase, angles: Series) -> FootMotion:
-        """Choose it for joint angles (n, m) in rad at the start of a log."""
+    def of(base: LeggedBase, angles: Series, window: float | None = None) -> FootMotion:
+        """Choose it for joint angles (n, m) in rad at the start of a log.
+
+        Args:
+            base: Base and feet.
+            angles: Joint angles (n, m), rad.
+            window: Time over which velocities are means, s. If None, it is chosen by the noise.
+        """
         known = angles.complete
         if len(known) < 2:
-            return FootMotion(base.noise.encoder, _LONGEST)
+            return FootMotion(base.noise.encoder, window or _LONGEST)
         noise = measure_angle_noise(known, base.noise.encoder)
+        if window is not None:
+            return FootMotion(noise, window)
         lever = measure_lever(base.kinematics, known.values[0])
         # Stamps that mostly repeat have no period.
         period = float(np.median(np.diff(known.times))) or _LONGEST

@@ -7,7 +7,7 @@ poses = [estimator.root(step.estimate) for step in result.steps]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -23,13 +23,9 @@ from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, Mixture, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.creep import CreepFilter, FootMotion
-from hybridctl.estimation.legged.hypotheses import (
-    STEP,
-    ContactEvidence,
-    ContactHypotheses,
-    foot_motion,
-)
+from hybridctl.estimation.legged.hypotheses import ContactEvidence, ContactHypotheses
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
+from hybridctl.estimation.legged.leg_forces import LegDynamics, estimate_leg_forces
 from hybridctl.estimation.legged.live import LiveBaseFilter
 from hybridctl.estimation.legged.measurements import ANGLES, angles_measurement, ground_measurement
 from hybridctl.estimation.legged.readings import (
@@ -38,9 +34,9 @@ from hybridctl.estimation.legged.readings import (
     Readings,
     opening_rows,
     signal_name,
-    step_time,
     stood,
     stretches,
+    uniform_stamps,
 )
 from hybridctl.estimation.legged.rest import REST, rest_measurement
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
@@ -110,6 +106,8 @@ class BaseSettings(Settings):
     `hypotheses`), None for thresholds. weight: in N, for a force that is missing, and for the
     thresholds; None keeps the contact as it was, and takes the weight of the URDF. ground: height
     of level ground in m, None where it is not known.
+    observer_gain: in 1/s, of the momentum observer by which joint torques say the forces of feet
+    (see `leg_forces`): what changes within 1/gain s is smoothed, and noise grows as the gain.
     settle: s that a foot which has come down is pressed into the ground, before its contact counts.
     uniform_clock: replace stamps by those of an even clock. time_offset: s by which the inertial
     sensor is stamped too late against the joints, negative where the joints are late; inertial
@@ -131,6 +129,7 @@ class BaseSettings(Settings):
     evidence: ContactEvidence | None = None
     weight: float | None = None
     ground: float | None = None
+    observer_gain: Positive = 150.0
     settle: NotNegative = 0.03
     uniform_clock: bool = True
     time_offset: float | Literal["auto"] = "auto"
@@ -180,6 +179,7 @@ class BaseEstimator:
         kinematics = LegKinematics(robot, settings.inertial, settings.feet)
         gravity = vector("gravity", settings.gravity, 3)
         self.base = LeggedBase(kinematics, gravity, settings.noise)
+        self._robot = robot
         self.weight = robot.mass * float(np.linalg.norm(gravity))
         self._last_offset: tuple[Readings, TimeOffset] | None = None  # of the last log asked for
         self.contact = settings.contact(self.weight)
@@ -214,13 +214,16 @@ class BaseEstimator:
     def readings(self, given: Readings) -> Readings:
         """Return readings with the clock of the settings, aligned, and with contacts that count.
 
+        A foot whose forces are all missing has none.
+
         Args:
             given: Readings as recorded.
         """
         settings = self.settings
         even = given.uniform() if settings.uniform_clock else given
+        known = {foot: load for foot, load in even.loads.items() if np.isfinite(load.values).any()}
         late = self.time_offset(given).compensated
-        whole = align_inertial(even, late).filled(settings.weight)
+        whole = align_inertial(replace(even, loads=known), late).filled(settings.weight)
         return whole.settled(self.contact, settings.settle) if settings.settle else whole
 
     def time_offset(self, given: Readings) -> TimeOffset:
@@ -237,8 +240,40 @@ class BaseEstimator:
             self._last_offset = given, find_time_offset(self.base.kinematics, given)
         return self._last_offset[1]
 
+    def add_leg_forces(self, given: Readings, torques: Series) -> Readings:
+        """Return readings with forces by joint torques for all feet that measure none.
+
+        They are then forces as all others.
+
+        Args:
+            given: Readings.
+            torques: Torques (n, m) in N m of the motors along the joints, in the order of `joints`.
+
+        Raises:
+            InputError: Torques have another number of columns, or were never measured along with
+                joint angles.
+        """
+        instance("torques", torques, Series)
+        if torques.values.shape[1] != len(self.joints):
+            raise InputError(
+                f"torques must have {len(self.joints)} columns, those of the joints "
+                f"{self.joints}, got {torques.values.shape[1]}"
+            )
+        missing = [foot for foot in self.base.feet if foot not in given.loads]
+        if not missing:
+            return given
+        dynamics = LegDynamics(self._robot, self.base.kinematics)
+        even = given.uniform() if self.settings.uniform_clock else given
+        stamps = uniform_stamps(torques.sorted().times)
+        motors = Series(stamps, torques.sorted().values) if self.settings.uniform_clock else torques
+        forces = estimate_leg_forces(
+            dynamics, even.inertial, even.angles, motors, self.settings.observer_gain
+        )
+        loads = {foot: given.loads.get(foot, forces[foot]) for foot in self.base.feet}
+        return replace(given, loads=loads)
+
     def record(self, given: Readings) -> Record:
-        """Return the record of readings; for hypotheses with all forces and motions of feet.
+        """Return the record of readings; for hypotheses with all forces of feet.
 
         Args:
             given: Readings as recorded.
@@ -248,32 +283,48 @@ class BaseEstimator:
             InputError: There are angles of another number of joints.
         """
         s, readings = self.settings, self.readings(given)
+        angles, start = readings.angles, float(readings.inertial.complete.times[0])
+        # The rows that the record has, so that `run_record` finds the same.
+        evidence = self.find_evidence(readings.loads, angles.rows(angles.times > start))
         record = readings.record(
             self.base,
             self.contact,
-            standing=self.standing_time(readings.angles, readings.inertial.complete.times[0]),
+            standing=self.standing_time(angles, start),
             ground=s.ground,
             opening=self.opening,
+            window=None if evidence is None else evidence.window,
         )
-        if s.evidence is None:
+        if evidence is None:
             return record
-        angles = record.channels[ANGLES].sorted()
-        forces = readings.loads if s.evidence.forces else {}
-        evidence = self._set_step_time(s.evidence, forces.values())
-        channels = foot_motion(self.base.kinematics, angles, evidence.window)
-        channels |= {signal_name(foot): load for foot, load in forces.items()}
+        forces = readings.loads if evidence.forces else {}
+        channels = {signal_name(foot): load for foot, load in forces.items()}
+        channels[ANGLES] = record.channels[ANGLES].sorted()
         still = {REST: record.channels[REST]} if REST in record.channels else {}
-        return replace(record, channels={**channels, ANGLES: angles, **still})
+        return replace(record, channels={**channels, **still})
 
-    def _set_step_time(self, evidence: ContactEvidence, loads: Iterable[Series]) -> ContactEvidence:
-        """Return evidence with the time of a step.
+    def find_evidence(self, loads: Mapping[str, Series], angles: Series) -> ContactEvidence | None:
+        """Return how contacts are hypotheses, with the time of a step; None for thresholds alone.
+
+        They are hypotheses where the settings say so, and where a foot has no force.
 
         Args:
-            evidence: Evidence; its own time counts.
-            loads: Forces (n, 1) of feet that say it otherwise; 1 s where they say none.
+            loads: Vertical forces (n, 1) in N by the frames of feet.
+            angles: Joint angles (n, m) in rad.
+
+        Raises:
+            InputError: A foot has no force, and the settings have `ground`.
         """
-        step = evidence.step or step_time(self.contact, loads) or STEP
-        return replace(evidence, step=step)
+        missing = [foot for foot in self.base.feet if foot not in loads]
+        evidence = self.settings.evidence
+        if evidence is None and not missing:
+            return None
+        if self.settings.ground is not None:
+            raise InputError(
+                f"ground is compared at touchdowns by forces, but {missing[0]!r} has no force: "
+                "leave out ground"
+            )
+        evidence = evidence or ContactEvidence()
+        return evidence.find_step(self.contact, loads.values() if evidence.forces else (), angles)
 
     def stood(self, record: Record) -> float:
         """Return how long the robot stands still at the start of a record, s; 0 if it walks."""
@@ -295,11 +346,16 @@ class BaseEstimator:
         told = self.settings.standing
         return stood(opening_rows(angles, start + self.opening)) if told is None else told
 
-    def foot_motion(self, record: Record) -> FootMotion:
-        """Return how velocities of feet are found in a record, by its opening."""
+    def foot_motion(self, record: Record, window: float | None = None) -> FootMotion:
+        """Return how velocities of feet are found in a record, by its opening.
+
+        Args:
+            record: A record of `record`.
+            window: Time over which velocities are means, s. If None, it is chosen by the noise.
+        """
         assert record.inputs is not None
         end = record.inputs.times[0] + self.opening
-        return FootMotion.of(self.base, opening_rows(record.channels[ANGLES], end))
+        return FootMotion.of(self.base, opening_rows(record.channels[ANGLES], end), window)
 
     def deviations(self, record: Record) -> StartDeviations:
         """Return the standard deviations at the start of a record."""
@@ -396,13 +452,15 @@ class BaseEstimator:
         return self.run_record(self.record(given), first)
 
     def run_record(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record, by thresholds or by hypotheses as the settings say.
+        """Filter a record, by thresholds or by hypotheses, see `find_evidence`.
 
         Args:
             record: Record that `record` has made.
             initial: Estimate at its first sample.
         """
-        evidence = self.settings.evidence
+        names = {foot: signal_name(foot) for foot in self.base.feet}
+        loads = {f: record.channels[n] for f, n in names.items() if n in record.channels}
+        evidence = self.find_evidence(loads, record.channels[ANGLES])
         if evidence is None:
             kept = CreepFilter(self.base, self.filter, self.foot_motion(record))
             return kept.run(record, initial)
@@ -411,10 +469,8 @@ class BaseEstimator:
         for foot in self.base.feet:
             if foot not in self.base.standing(initial.mode):
                 initial = self.touched(initial, foot, u)
-        names = [signal_name(foot) for foot in self.base.feet]
-        loads = [record.channels[name] for name in names if name in record.channels]
-        known = self._set_step_time(evidence, loads)
-        hypotheses = ContactHypotheses(self.base, self.filter, self.contact, known)
+        motion = self.foot_motion(record, evidence.window)
+        hypotheses = ContactHypotheses(self.base, self.filter, self.contact, evidence, motion)
         return hypotheses.run(record, initial, sure=bool(self.stood(record)))
 
     def live(
@@ -427,7 +483,8 @@ class BaseEstimator:
             position: Position (3,) of the root at the start, m.
 
         Raises:
-            InputError: The settings have `evidence`, which needs a whole log.
+            InputError: The settings have `evidence`, which needs a whole log. Steps raise it where
+                no foot has a force in the opening.
         """
         settings, other = self.settings, copy(self)
         if settings.evidence is not None:
@@ -436,10 +493,18 @@ class BaseEstimator:
         # one that is told is taken off sample by sample.
         other.settings = replace(settings, uniform_clock=False, time_offset=0.0)
         late = 0.0 if settings.time_offset == "auto" else settings.time_offset
-        first = other.start
+
+        def start(opening: Readings) -> Estimate:
+            if not opening.loads:
+                raise InputError(
+                    "live, contacts need a measured force of a foot, but there was none in the "
+                    f"first {self.opening:g} s: contacts by motion or joint torques are for logs"
+                )
+            return other.start(opening, heading=heading, position=position)
+
         return LiveBaseFilter(
             other,
-            lambda given: first(given, heading=heading, position=position),
+            start,
             weight=settings.weight,
             ground=settings.ground,
             settle=settings.settle,
@@ -505,25 +570,31 @@ class BaseEstimator:
         if len(gaps):
             longest = 1e3 * float(np.diff(gaps, axis=1).max())
             found.append(f"{len(gaps)} gaps of up to {longest:.0f} ms")
-        for foot in self.base.feet:
-            load = given.loads.get(foot)
-            missing = 1.0 if load is None else float(np.isnan(load.values).mean())
+        blind = [foot for foot in self.base.feet if foot not in given.loads]
+        if blind:
+            found.append(f"no forces of {', '.join(map(repr, blind))}: contacts by motion")
+        for foot, load in given.loads.items():
+            missing = float(np.isnan(load.values).mean())
             if missing:
                 found.append(f"{100.0 * missing:.0f} % of the forces of {foot!r} missing")
         if result.rejected:
             found.append(f"{len(result.rejected)} rows of angles rejected")
-        loads = self.readings(given).loads.values()
-        step = self._set_step_time(self.settings.evidence or ContactEvidence(), loads).step
+        evidence, loads = self.settings.evidence or ContactEvidence(), self.readings(given).loads
+        step = evidence.find_step(self.contact, loads.values(), given.angles).step
         assert step is not None
-        found += self._find_suspicious_contacts(result, _SHORT * step)
+        found += self._find_suspicious_contacts(result, _SHORT * step, loads)
         return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
 
-    def _find_suspicious_contacts(self, result: FilterResult, least: float) -> list[str]:
-        """Return what speaks against contacts: short ones, and feet that never change.
+    def _find_suspicious_contacts(
+        self, result: FilterResult, least: float, loads: Mapping[str, Series]
+    ) -> list[str]:
+        """Return flags of feet whose contacts are too short, or never change.
 
         Args:
-            result: What the filter made of a log.
-            least: Time in s below which a contact is short.
+            result: What the filter made of readings.
+            least: Time in s that a contact takes at least.
+            loads: Forces by foot. By motion alone a foot that slips for a moment stands twice in
+                a step, and is not judged.
         """
         times, found = result.times, []
         changes = self.contact_changes(result)
@@ -532,7 +603,7 @@ class BaseEstimator:
             stands = np.array([foot in self.base.standing(mode) for mode in result.modes])
             lasted = np.array([times[b] - times[a] for a, b in stretches(stands)][1:-1])
             short = int((lasted < least).sum())
-            if short > max(1.0, _CHATTER * len(lasted)):
+            if foot in loads and short > max(1.0, _CHATTER * len(lasted)):
                 found.append(
                     f"{short} of {len(lasted)} contacts of {foot!r} are shorter than "
                     f"{least:.3g} s: forces or evidence chatter, or steps are shorter than "

@@ -6,7 +6,7 @@ a foot takes the other part with probability :math:`1 - e^{-\lambda h}`. Then ev
 hypotheses, by the logarithm of a ratio for each foot that they take to stand:
 
 - *Motion.* Seen from the inertial frame a foot moves by :math:`\dot s`, the mean over `span` s of
-  what the joint angles say, so in the axes of that frame, but in the world, by
+  what the joint angles say (the input has it), so in the axes of that frame, but in the world, by
   :math:`w = R^T v + \omega \times s + \dot s`. It is :math:`N(0, S + \sigma_s^2)` for one that
   stands and :math:`N(0, S + \sigma_m^2)` for one that swings, S being what estimate and angles do
   not know of it.
@@ -16,13 +16,15 @@ Both are new once in `span` s, so that a sample has the share h / span of them, 
 angles say of a foot's pose is no evidence: their noise from sample to sample is as large as what a
 slow foot moves. Every hypothesis that is left corrects the estimate by them, and the results are
 merged by their moments (generalized pseudo-Bayes of first order: Bar-Shalom, Li and Kirubarajan,
-*Estimation with applications to tracking and navigation*, 2001, 11.6.4). Slip is not measured as in
-`creep`: how feet move tells here which of them stand.
+*Estimation with applications to tracking and navigation*, 2001, 11.6.4).
+
+A point foot slips, sinks and lifts as it does for contacts by thresholds: whichever part it takes,
+its noise is that of `creep`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -35,24 +37,27 @@ from hybridctl.checks import Array, number
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.legged.creep import apparent_velocity
-from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
+from hybridctl.estimation.legged.creep import FootMotion, apparent_velocity, with_creep
+from hybridctl.estimation.legged.gait import gait_step_time
+from hybridctl.estimation.legged.kinematics import FootKinematics
 from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.readings import Hysteresis, signal_name
+from hybridctl.estimation.legged.readings import Hysteresis, signal_name, step_time
 from hybridctl.estimation.legged.rest import REST
+from hybridctl.estimation.legged.rotation import matrix
+from hybridctl.estimation.legged.space import RATE
 from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
 from hybridctl.estimation.mixture import combined
-from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis, Input
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.series import Series
 from hybridctl.settings import Positive, Settings
 
-_ROUNDING = 1e-9  # s, of stamps
 _LEAST = 1e-3  # weight of a hypothesis that still corrects
 
 
-STEP = 1.0  # s, where nothing tells
+STEP = 1.0  # s, where neither forces nor joints repeat a step
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,8 @@ class ContactEvidence(Settings):
     """How feet move that stand and swing, and how often they change.
 
     still, moving: standard deviations of the velocity of feet that stand and swing, m/s. step: s
-    that a foot stands or swings, as a rule, None for what forces say, see `step_time`. span: s over
+    that a foot stands or swings, as a rule, None for what forces say, see `step_time`, and without
+    these the gait of the joints, see `gait_step_time`. span: s over
     which the velocity is a mean, None for a twentieth of a step. switches: of a foot, 1/s, None for
     one in a step. swing: noise of feet that swing, m/s/sqrt(Hz) and rad/s/sqrt(Hz). forces: whether
     those that are measured count.
@@ -78,6 +84,19 @@ class ContactEvidence(Settings):
         super().__post_init__()
         number("moving", self.moving, above=self.still)
 
+    def find_step(
+        self, contact: Hysteresis, loads: Iterable[Series], angles: Series
+    ) -> ContactEvidence:
+        """Return this evidence with the time of a step of a log, if it has none yet.
+
+        Args:
+            contact: Forces from which on, and down to which, a foot is in contact.
+            loads: Vertical forces (n, 1) of feet in N; by these if one of them changes its contact.
+            angles: Joint angles (n, m) in rad, by whose gait otherwise; 1 s if they have none.
+        """
+        step = self.step or step_time(contact, loads) or gait_step_time(angles) or STEP
+        return replace(self, step=step)
+
     @property
     def window(self) -> float:
         """The time over which the motion of a foot is averaged, s."""
@@ -94,7 +113,7 @@ class HypothesesState(NamedTuple):
 
     filter: what other filters keep, with the estimate of the likeliest hypothesis, without the feet
     that swing. estimate: with all feet. weights (m,): of the hypotheses. weighed: the time in s of
-    the last angles, which weighed them. evidence: the last values of motion and force of feet.
+    the last angles, which weighed them. evidence: the last forces of feet.
     """
 
     filter: FilterState
@@ -114,13 +133,15 @@ class ContactHypotheses:
     """The filter of a base whose contacts are not known; see this module.
 
     filter: that of `base`, which predicts and corrects in the mode of all feet. contact: of whose
-    forces the middle is as likely a foot that stands as one that swings.
+    forces the middle is as likely a foot that stands as one that swings. motion: how the velocities
+    of feet in the input were found, over the window of `evidence`.
     """
 
     base: LeggedBase
     filter: SaltedKalmanFilter
     contact: Hysteresis
     evidence: ContactEvidence
+    motion: FootMotion
 
     @cached_property
     def standing(self) -> NDArray[np.bool_]:
@@ -129,16 +150,24 @@ class ContactHypotheses:
         return np.array(parts)
 
     @cached_property
-    def swings(self) -> Array:
-        """Density of the noise (m, ndx) that feet have besides by each hypothesis."""
-        noise, swing = self.base.noise, self.evidence.swing
+    def foot_noise(self) -> Array:
+        r"""Density (m, ndx) of the noise that feet have besides by each hypothesis.
+
+        A point foot that stands has a velocity :math:`N(0, \sigma_s^2)`, which is another one
+        after `span`: its position is a random walk of the density :math:`\sigma_s^2` times `span`.
+        Without that the filter would be surer of such a foot than the evidence that chose it. A
+        sole has the noise of `BaseNoise` alone, as in `creep`.
+        """
+        noise, evidence = self.base.noise, self.evidence
         found = np.zeros((len(self.standing), self.base.space(self.all_feet).ndx))
         for row, stands in zip(found, self.standing, strict=True):
             for place in self.base.places(self.all_feet):
                 if not stands[place.number]:
-                    row[place.dx] = swing**2 - noise.foot**2
+                    row[place.dx] = evidence.swing**2 - noise.foot**2
                     if place.turn_dx is not None:
-                        row[place.turn_dx] = swing**2 - noise.foot_turn**2
+                        row[place.turn_dx] = evidence.swing**2 - noise.foot_turn**2
+                elif place.turn_dx is None:
+                    row[place.dx] = evidence.still**2 * evidence.window
         return found
 
     @property
@@ -169,6 +198,8 @@ class ContactHypotheses:
         if time == state.time:
             return state
         now = self.filter.rules.start(state.estimate)
+        if input is not None and time > state.time:
+            input = with_creep(self.base, state.estimate, np.asarray(input), self.motion)
         e = self.filter.predict(now, time, input).estimate
         return self._showing(state._replace(estimate=e))
 
@@ -177,7 +208,7 @@ class ContactHypotheses:
     ) -> HypothesesState:
         """The state after a value (m,) of a channel, measured at the time of the state.
 
-        Motion and force of feet are kept for the angles of the same time, which correct.
+        Forces of feet are kept for the angles of the same time, which correct.
         """
         if channel == REST:
             now = self.filter.rules.start(state.estimate)
@@ -190,8 +221,7 @@ class ContactHypotheses:
             assert input is not None
             weights = self._weighed(state, value, input)
             e, innovation = self._corrected(state, weights, value, input)
-            forces = {name: v for name, v in state.evidence.items() if name in self._forces}
-            after = state._replace(estimate=e, weights=weights, weighed=e.time, evidence=forces)
+            after = state._replace(estimate=e, weights=weights, weighed=e.time)
             return self._showing(after, channel, state.estimate, innovation)
         return self._showing(state, channel)
 
@@ -202,20 +232,36 @@ class ContactHypotheses:
         moved = one**changes * (1.0 - one) ** (self.standing.shape[1] - changes) @ weights
         return np.asarray(moved / moved.sum())
 
-    def motion_odds(self, seen: FootKinematics, e: Estimate, value: Array, u: Array) -> float:
-        """Logarithm of the ratio of the densities of a velocity (3,) of one foot."""
-        w, h = apparent_velocity(seen, value, e, u[:3])
-        p, noise = e.covariance[: h.shape[1], : h.shape[1]], self.base.noise
-        angles = 2.0 * (noise.encoder / self.evidence.window) ** 2 * seen.moving @ seen.moving.T
+    def motion_odds(self, number: int, seen: FootKinematics, e: Estimate, u: Array) -> float:
+        """Return the logarithm of the ratio of the densities of the velocity of one foot.
+
+        Args:
+            number: Number of the foot.
+            seen: The foot by its angles.
+            e: Estimate of base and feet.
+            u: Input (nu,), with the velocities of the feet.
+        """
+        w, h = apparent_velocity(seen, u[self.base.moving_columns(number)], e, u[RATE])
+        w = w + self._roll_velocity(number, e, u)
+        p = e.covariance[: h.shape[1], : h.shape[1]]
+        noise = 2.0 * (self.motion.angle_noise / self.motion.window) ** 2
+        angles = noise * seen.moving @ seen.moving.T
         values, axes = np.linalg.eigh(h @ p @ h.T + angles)
         along = (axes.T @ w) ** 2
         still, moving = values + self.evidence.still**2, values + self.evidence.moving**2
         return 0.5 * float((along / moving - along / still + np.log(moving / still)).sum())
 
-    @cached_property
-    def _forces(self) -> frozenset[str]:
-        """The channels of forces."""
-        return frozenset(map(signal_name, self.base.feet))
+    def _roll_velocity(self, number: int, e: Estimate, u: Array) -> Array:
+        """Return the velocity (3,) in m/s of the lowest point of a foot against its centre.
+
+        In the axes of the inertial frame. A round foot that rolls has no velocity there, but its
+        centre moves: by 0.1 m/s where a calf turns at 5 rad/s over 20 mm.
+        """
+        radius = self.base.kinematics.radii[self.base.feet[number]]
+        if not radius:
+            return np.zeros(3)
+        turning = u[RATE] - e.mean[10:13] + u[self.base.turning_columns(number)]
+        return np.cross(turning, -radius * matrix(e.mean[:4])[2])
 
     def _weighed(self, state: HypothesesState, angles: Array, u: Array) -> Array:
         """The weights by what is known of motion and force of each foot."""
@@ -223,9 +269,7 @@ class ContactHypotheses:
         h = e.time - state.weighed
         share, odds = min(h / self.evidence.window, 1.0), np.zeros(len(feet))
         for k, seen in enumerate(self.base.kinematics(angles, feet)):
-            motion = state.evidence.get(motion_name(feet[k]))
-            if motion is not None:
-                odds[k] = share * self.motion_odds(seen, e, motion, u)
+            odds[k] = share * self.motion_odds(k, seen, e, u)
             force = state.evidence.get(signal_name(feet[k]))
             if force is not None and np.isfinite(force[0]):
                 odds[k] += share * self.contact.log_odds(float(force[0]))
@@ -243,7 +287,7 @@ class ContactHypotheses:
         chosen = chosen[np.argsort(-weights[chosen], kind="stable")]
         found = []
         for k in chosen:
-            p = e.covariance + np.diag(h * self.swings[k])
+            p = e.covariance + np.diag(h * self.foot_noise[k])
             now = self.filter.rules.start(replace(e, covariance=p))
             found.append(self.filter.update(now, ANGLES, angles, u))
         first, shares = found[0], weights[chosen] / weights[chosen].sum()
@@ -273,27 +317,3 @@ class ContactHypotheses:
         made = Hypothesis(shown, predicted=predicted, innovation=innovation)
         told = FilterState(e.time, (made,), state.filter.beginning, channel, several=several)
         return state._replace(filter=told)
-
-
-def motion_name(foot: str) -> str:
-    """The name of the channel of the velocities of a foot."""
-    return f"motion {foot}"
-
-
-def foot_motion(kinematics: LegKinematics, angles: Series, span: float) -> dict[str, Series]:
-    """Mean velocities (n, 3) in m/s of feet seen from the inertial frame, each over `span` s.
-
-    Rows before that time, and those where angles are missing, are left out; after
-    a longer gap the velocity is that over the gap.
-    """
-    known = angles.complete
-    times, values = known.times, known.values
-    feet = list(kinematics.feet)
-    seen = [[foot.position for foot in kinematics(row, feet)] for row in values]
-    places = np.array(seen).reshape(-1, len(feet), 3)
-    before = np.maximum(np.arange(len(times)) - 1, 0)
-    first = np.minimum(times.searchsorted(times - span - _ROUNDING), before)
-    last = np.flatnonzero(times >= times[0] + span - _ROUNDING) if len(times) else first
-    first = first[last]
-    rates = (places[last] - places[first]) / (times[last] - times[first])[:, None, None]
-    return {motion_name(foot): Series(times[last], rates[:, k]) for k, foot in enumerate(feet)}

@@ -162,6 +162,12 @@ class LegKinematics:
         self._known.appendleft((key, feet))
         return feet
 
+    def posture(self, angles: Array) -> Array:
+        """Return the configuration (nq,) of the robot by angles (n,); other joints are neutral."""
+        step = self._still.copy()
+        step[self._columns] = angles
+        return self._robot.integrate(self._neutral, step)
+
     def _compute_feet(self, angles: Array) -> FeetKinematics:
         step = self._still.copy()
         step[self._columns] = angles

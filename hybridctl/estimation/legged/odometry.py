@@ -18,16 +18,12 @@ from scipy.spatial.transform import Rotation, Slerp
 
 from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.legged.attitude import integrate_attitude
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.readings import Readings
-from hybridctl.estimation.legged.rotation import matrix, product, turned_by
 from hybridctl.estimation.pose_track import PoseTrack
-from hybridctl.series import Series
 
-TILT_RATE = 0.5
-"""Rate in 1/s at which tilt is corrected by the accelerometer: the usual gain of Mahony's filter
-(IEEE TAC 2008), with which steps of 2 Hz and more average out within 2 s."""
 HARTLEY = {
     "gyroscope": 2e-3,
     "accelerometer": 4e-2,
@@ -71,9 +67,10 @@ def leg_odometry(estimator: BaseEstimator, given: Readings, first: Estimate) -> 
     timed = timed.filled(estimator.settings.weight)
     angles = timed.angles.complete
     angles = angles.rows(angles.times >= first.time)
-    attitudes = integrate_attitude(timed, first)
-    held = np.clip(angles.times, attitudes.times[0], attitudes.times[-1])
-    turns = Slerp(attitudes.times, Rotation.from_quat(attitudes.values))(held)
+    inertial = timed.inertial.complete
+    attitudes = integrate_attitude(inertial, first.mean[:4], first.mean[10:13])
+    held = np.clip(angles.times, inertial.times[0], inertial.times[-1])
+    turns = Slerp(inertial.times, Rotation.from_quat(attitudes))(held)
     kinematics = estimator.base.kinematics
     seen = [kinematics(row, estimator.base.feet) for row in angles.values]
     places = np.array([[foot.position for foot in feet] for feet in seen])
@@ -82,32 +79,11 @@ def leg_odometry(estimator: BaseEstimator, given: Readings, first: Estimate) -> 
     loaded = _find_loaded(estimator, timed, angles.times, reach)
     steps = _move_by_feet(reach, loaded)
     positions = first.mean[4:7] + np.cumsum(np.vstack([np.zeros(3), steps]), axis=0)
-    inertial, offset = kinematics.base
-    back = turns.as_matrix() @ inertial.T
+    axes, offset = kinematics.base
+    back = turns.as_matrix() @ axes.T
     root_turns = Rotation.from_matrix(back)
     times, rows = np.unique(angles.times, return_index=True)
     return PoseTrack(times, (positions - back @ offset)[rows], root_turns.as_quat()[rows])
-
-
-def integrate_attitude(timed: Readings, first: Estimate) -> Series:
-    """Return quaternions (n, 4) of the inertial frame at the stamps of the inertial sensor.
-
-    The angular velocity is the mean of two samples, less the bias in the estimate `first`, plus
-    `TILT_RATE` times the turn that would bring the measured specific force to the vertical.
-    """
-    inertial = timed.inertial.complete
-    times, rates, forces = inertial.times, inertial.values[:, :3], inertial.values[:, 3:]
-    q = first.mean[:4].copy()
-    found = [q]
-    for k, step in enumerate(np.diff(times).tolist()):
-        rate = 0.5 * (rates[k] + rates[k + 1]) - first.mean[10:13]
-        up, size = matrix(q)[2], float(np.linalg.norm(forces[k]))
-        if size > 0.0:
-            rate = rate + TILT_RATE * np.cross(forces[k] / size, up)
-        q = product(q, turned_by(rate * step))
-        q /= np.linalg.norm(q)
-        found.append(q)
-    return Series(times, np.array(found))
 
 
 def _find_loaded(

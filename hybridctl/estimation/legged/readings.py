@@ -156,6 +156,7 @@ class Readings:
         standing: float = 0.0,
         ground: float | None = None,
         opening: float = OPENING,
+        window: float | None = None,
     ) -> Record:
         """Make the record for the filter of a `BaseEstimator`.
 
@@ -166,6 +167,8 @@ class Readings:
             ground: Height of level ground in m, compared at each touchdown; None where unknown.
             opening: Time from the first inertial sample, s, in which the noise of the angles, the
                 usual period and the contacts at the start are found.
+            window: Time in s over which velocities of feet are means; None for one that suits the
+                noise of the angles, see `FootMotion`.
 
         Returns:
             The record.
@@ -178,7 +181,8 @@ class Readings:
         start = self.inertial.complete.times[0]
         later = self.angles.times > start
         channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
-        motion = FootMotion.of(base, opening_rows(channels[ANGLES], start + opening))
+        early = opening_rows(channels[ANGLES], start + opening)
+        motion = FootMotion.of(base, early, window)
         inputs = self._inputs(base, motion.window, opening)
         still = find_rest(self.inertial.complete, self.angles.complete, start + standing)
         if len(still):

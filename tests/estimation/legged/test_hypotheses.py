@@ -12,7 +12,8 @@ from scipy.stats import multivariate_normal
 
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.legged.hypotheses import ContactEvidence, ContactHypotheses, foot_motion
+from hybridctl.estimation.legged.creep import FootMotion
+from hybridctl.estimation.legged.hypotheses import ContactEvidence, ContactHypotheses
 from hybridctl.estimation.legged.readings import Readings, signal_name
 from hybridctl.estimation.legged.rotation import matrix
 from hybridctl.estimation.record import Series
@@ -22,14 +23,14 @@ from hybridctl.mechanics.multibody.robot import Robot
 KEY = ("stick", "stick")
 EVIDENCE = ContactEvidence()
 ROBOT = Robot.from_urdf(URDF)
+MOTION = FootMotion(angle_noise=1e-3, window=EVIDENCE.window)
 
 
 def hypotheses(**changed):
     settings = replace(SETTINGS, evidence=replace(EVIDENCE, **changed))
     estimator = settings.build(ROBOT)
-    return ContactHypotheses(
-        estimator.base, estimator.filter, estimator.contact, estimator.settings.evidence
-    )
+    evidence = estimator.settings.evidence
+    return ContactHypotheses(estimator.base, estimator.filter, estimator.contact, evidence, MOTION)
 
 
 def test_the_odds_are_those_of_two_normal_distributions():
@@ -38,7 +39,8 @@ def test_the_odds_are_those_of_two_normal_distributions():
     rng = np.random.default_rng(0)
     x, u = state(base, KEY, rng)
     x[7:10] *= 0.1
-    space, value = base.space(KEY), 0.1 * rng.normal(size=3)
+    u[base.moving_columns(1)] *= 0.1
+    space, value = base.space(KEY), u[base.moving_columns(1)]
     root = 0.05 * rng.normal(size=(space.ndx, space.ndx))
     p = root @ root.T
     (seen,) = base.kinematics(base.angles(u), ["right sole"])
@@ -48,13 +50,13 @@ def test_the_odds_are_those_of_two_normal_distributions():
         return matrix(y[:4]).T @ y[7:10] + np.cross(u[:3] - y[10:13], seen.position) + value
 
     h, at = central(velocity, space.ndx, 1e-6), np.zeros(space.ndx)
-    angles = 2.0 * (base.noise.encoder / EVIDENCE.window) ** 2 * seen.moving @ seen.moving.T
+    angles = 2.0 * (MOTION.angle_noise / MOTION.window) ** 2 * seen.moving @ seen.moving.T
     unknown = h @ p @ h.T + angles
     stands, swings = (
         multivariate_normal(np.zeros(3), unknown + s**2 * np.eye(3)).logpdf(velocity(at))
         for s in (EVIDENCE.still, EVIDENCE.moving)
     )
-    found = hypotheses().motion_odds(seen, Estimate(KEY, 0.0, x, p), value, u)
+    found = hypotheses().motion_odds(1, seen, Estimate(KEY, 0.0, x, p), u)
     assert found == pytest.approx(stands - swings, abs=1e-5)
 
 
@@ -74,30 +76,45 @@ def test_feet_change_as_chains_that_do_not_know_of_each_other():
 def test_a_foot_that_swings_is_noisier_by_so_much():
     own = hypotheses(swing=2.0)
     left, right = own.base.places(KEY)
-    extra, noise = own.swings, own.base.noise
-    assert not extra[0].any()
+    extra, noise, evidence = own.foot_noise, own.base.noise, own.evidence
+    still = evidence.still**2 * evidence.window
+    np.testing.assert_allclose(extra[0, right.dx], still)
+    np.testing.assert_allclose(extra[2, right.dx], still)
+    assert np.count_nonzero(extra[0]) == 3  # the sole has the noise of the base alone
     np.testing.assert_allclose(extra[1, right.dx], 4.0 - noise.foot**2)
     np.testing.assert_allclose(extra[2, left.turn_dx], 4.0 - noise.foot_turn**2)
 
 
-def test_the_motion_of_a_foot_is_its_mean_velocity():
-    base, _ = machine()
-    times = np.array([0.0, 0.02, 0.04, 0.06, 0.08])
-    rates = np.linspace(-0.5, 0.5, 6)
-    angles = Series(times, 0.1 + times[:, None] * rates)
-    found = foot_motion(base.kinematics, angles, 0.04)["motion left sole"]
-    np.testing.assert_allclose(found.times, times[2:])
-    places = [base.kinematics(a, ["left sole"])[0].position for a in angles.values]
-    np.testing.assert_allclose(found.values[1], (places[3] - places[1]) / 0.04, atol=1e-12)
+def test_a_round_foot_stands_while_it_rolls():
+    """Its centre goes along by w x r e_z, as far as the lowest point stands still."""
+    own, rng = hypotheses(), np.random.default_rng(1)
+    x, u = state(own.base, KEY, rng)
+    e = Estimate(KEY, 0.0, x, np.zeros((own.base.space(KEY).ndx,) * 2))
+    turn, radius = matrix(x[:4]), 0.05
+    own.base.kinematics.radii["right sole"] = radius
+    (seen,) = own.base.kinematics(own.base.angles(u), ["right sole"])
+    spin = turn @ (u[:3] - x[10:13] + u[own.base.turning_columns(1)])
+    rolls = np.cross(spin, [0.0, 0.0, radius])
+    against = turn.T @ (rolls - x[7:10]) - np.cross(u[:3] - x[10:13], seen.position)
+    u[own.base.moving_columns(1)] = against
+    noise = 2.0 * (MOTION.angle_noise / MOTION.window) ** 2 * seen.moving @ seen.moving.T
+    values = np.linalg.eigvalsh(noise)
+    most = 0.5 * np.log((values + EVIDENCE.moving**2) / (values + EVIDENCE.still**2)).sum()
+    assert own.motion_odds(1, seen, e, u) == pytest.approx(most, rel=1e-9)
 
 
-def test_the_motion_over_a_gap_is_that_from_the_sample_before():
-    base, _ = machine()
-    times = np.array([0.0, 0.02, 0.04, 0.3])
-    angles = Series(times, 0.1 + times[:, None] * np.linspace(-0.5, 0.5, 6))
-    found = foot_motion(base.kinematics, angles, 0.04)["motion left sole"]
-    places = [base.kinematics(a, ["left sole"])[0].position for a in angles.values]
-    np.testing.assert_allclose(found.values[1], (places[3] - places[2]) / 0.26, atol=1e-12)
+def test_the_motion_of_a_foot_is_a_mean_over_the_time_of_the_evidence():
+    """Also where samples are missing, over the gap."""
+    settings = replace(SETTINGS, uniform_clock=False, evidence=replace(EVIDENCE, span=0.04))
+    estimator = settings.build(ROBOT)
+    times = np.array([0.0, 0.02, 0.04, 0.06, 0.3])
+    angles = 0.1 + times[:, None] * np.linspace(-0.5, 0.5, 6)
+    given = Readings(Series(times, np.ones((5, 6))), Series(times, angles), {})
+    u = estimator.record(given).inputs.values
+    places = [estimator.base.kinematics(a, ["left sole"])[0].position for a in angles]
+    found = u[:, estimator.base.moving_columns(0)]
+    np.testing.assert_allclose(found[3], (places[3] - places[1]) / 0.04, atol=1e-12)
+    np.testing.assert_allclose(found[4], (places[4] - places[3]) / 0.24, atol=1e-12)
 
 
 def lifted(loads):
@@ -148,6 +165,41 @@ def test_a_step_is_found_by_how_the_foot_moves(loads):
     assert np.linalg.norm(root.position - [0.0, 0.0, 1.0]) < 0.01  # a sixth of 1 m/s in 60 ms
 
 
+@pytest.mark.parametrize("force", [None, np.nan])
+def test_without_forces_contacts_are_hypotheses_by_default(force):
+    """As if the settings said so: a foot whose forces are all missing has none.
+
+    From 1.1 to 1.3 s the foot is held still in the air, where it moves as one that stands.
+    """
+    given = lifted(None)
+    if force is not None:
+        times = given.angles.times
+        silent = Series(times, np.full((len(times), 1), force))
+        given = replace(given, loads={"left sole": silent})
+    ends = []
+    for evidence in (None, EVIDENCE):
+        estimator = replace(SETTINGS, evidence=evidence).build(ROBOT)
+        result = estimator.run(given, estimator.start(given))
+        ends.append(result.steps[-1].mixture)
+        assert estimator.contact_changes(result)["left sole"] == (2, 2)
+    np.testing.assert_array_equal(ends[0].mean, ends[1].mean)
+    np.testing.assert_array_equal(ends[0].covariance, ends[1].covariance)
+
+
+def test_a_step_is_as_long_as_the_settings_forces_or_the_gait_say():
+    """In this order; and 1 s where nothing repeats."""
+    times = np.arange(0.0, 8.0, 0.01)
+    angles = Series(times, 0.3 * np.sin(2.0 * np.pi * times / 0.8)[:, None] * np.ones(6))
+    still = Series(times, np.zeros((len(times), 6)))
+    load = Series(times, np.where(times % 1.2 < 0.6, 150.0, 0.0)[:, None])
+    contact = SETTINGS.build(ROBOT).contact
+    step = lambda evidence, loads, q: evidence.find_step(contact, loads, q).step  # noqa: E731
+    assert step(ContactEvidence(step=0.2), [load], angles) == 0.2
+    assert step(EVIDENCE, [load], angles) == pytest.approx(0.6, abs=0.011)
+    assert step(EVIDENCE, [], angles) == pytest.approx(0.4, rel=0.01)
+    assert step(EVIDENCE, [], still) == 1.0
+
+
 def test_hypotheses_that_turn_the_base_apart_are_merged_in_one_tangent_space():
     """Corrected one by one, their means are turned by up to 1.3 rad: y_h = x_h - x sums to zero.
 
@@ -166,7 +218,7 @@ def test_hypotheses_that_turn_the_base_apart_are_merged_in_one_tangent_space():
             own.filter.rules.start(replace(before, covariance=before.covariance + np.diag(swings))),
             "angles", angles, u,
         ).estimate
-        for swings in own.swings
+        for swings in own.foot_noise
     ]  # fmt: skip
     turns = [space.difference(parts[0].mean, part.mean)[:3] for part in parts]
     assert max(np.linalg.norm(turn) for turn in turns) > 1.2
@@ -187,11 +239,11 @@ def test_hypotheses_that_turn_the_base_apart_are_merged_in_one_tangent_space():
 def test_one_hypothesis_is_the_filter_itself():
     """A machine at rest whose feet hardly ever change: others weigh too little to correct.
 
-    Hypotheses do not measure the slip of feet, so the filter does not here.
+    Feet that stand have no noise besides.
     """
     given = standing(noise=0.01)
-    one = replace(SETTINGS, noise=replace(SETTINGS.noise, slip_time=0.0))
-    other = replace(one, evidence=replace(EVIDENCE, switches=1e-3))
+    one = SETTINGS
+    other = replace(one, evidence=replace(EVIDENCE, switches=1e-3, still=1e-12))
     ends = []
     for settings in (one, other):
         estimator = settings.build(ROBOT)
@@ -245,6 +297,9 @@ def test_what_does_not_fit_is_refused():
         ContactEvidence(moving=0.04)
     with pytest.raises(InputError, match="ground is compared at touchdowns"):
         replace(SETTINGS, evidence=EVIDENCE, ground=0.0)
+    blind = replace(SETTINGS, ground=0.0).build(ROBOT)
+    with pytest.raises(InputError, match="but 'left sole' has no force: leave out ground"):
+        blind.record(lifted(None))
 
 
 def test_there_is_no_prediction_back_in_time():

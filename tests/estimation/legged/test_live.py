@@ -251,6 +251,16 @@ def test_what_needs_a_whole_log_is_refused():
         estimator.live()
 
 
+def test_a_robot_without_forces_is_refused():
+    """Rather than to let every foot stand for ever."""
+    estimator, readings = changed()
+    live, samples = estimator.live(), [s._replace(loads={}) for s in samples_of(readings)]
+    for sample in samples[:71]:
+        live.step(sample)
+    with pytest.raises(InputError, match="contacts need a measured force of a foot"):
+        live.step(samples[71])
+
+
 def test_samples_that_are_refused_change_nothing():
     estimator, readings = changed()
     samples = list(samples_of(readings))

@@ -8,15 +8,14 @@ import pytest
 from estimation.legged.machine import URDF
 from scipy.spatial.transform import Rotation
 
+from hybridctl.estimation.legged.attitude import TILT_RATE, integrate_attitude
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.odometry import (
     HARTLEY,
-    TILT_RATE,
     _find_loaded,
     _move_by_feet,
-    integrate_attitude,
     leg_odometry,
     literature_settings,
 )
@@ -91,7 +90,7 @@ def test_odometry_follows_a_machine_that_does_not_slip(monkeypatch, rate):
 
     The rest is the error of differences and of the trapezoidal rule, h^2 of some 10 rad/s^3.
     """
-    monkeypatch.setattr("hybridctl.estimation.legged.odometry.TILT_RATE", rate)
+    monkeypatch.setattr("hybridctl.estimation.legged.attitude.TILT_RATE", rate)
     given, times, turns, places = readings()
     truth_turns, truth = root_of(turns, places)
     found = leg_odometry(ESTIMATOR, given, ESTIMATOR.start(given, position=truth[0]))
@@ -111,12 +110,8 @@ def test_the_attitude_is_that_of_the_gyroscope_where_gravity_agrees():
     yaw = 0.3 * np.sin(3.0 * times)
     rate = 0.9 * np.cos(3.0 * times)
     inertial = np.hstack([rate[:, None] * [0, 0, 1] + BIAS, np.tile([0, 0, 9.81], (500, 1))])
-    given = Readings(Series(times, inertial), Series(times, np.tile(START, (500, 1))), {})
-    first = ESTIMATOR.start(given)
-    mean = first.mean.copy()
-    mean[:4], mean[10:13] = [0.0, 0.0, 0.0, 1.0], BIAS
-    found = integrate_attitude(given, replace(first, mean=mean))
-    angles = Rotation.from_quat(found.values).as_euler("ZYX")
+    found = integrate_attitude(Series(times, inertial), np.array([0.0, 0.0, 0.0, 1.0]), BIAS)
+    angles = Rotation.from_quat(found).as_euler("ZYX")
     # The trapezoidal rule is off by h^2/12 of the change of the rate's derivative.
     np.testing.assert_allclose(angles[:, 0], yaw, atol=PERIOD**2 / 12.0 * 0.9 * 3.0 * 2.0)
     np.testing.assert_allclose(angles[:, 1:], 0.0, atol=1e-9)
@@ -126,13 +121,10 @@ def test_tilt_goes_back_at_its_rate():
     """At rest an error of tilt decays as exp(-t TILT_RATE), whose sine is the correction."""
     times = PERIOD * np.arange(1000)
     inertial = np.hstack([np.zeros((1000, 3)), np.tile([0, 0, 9.81], (1000, 1))])
-    given = Readings(Series(times, inertial), Series(times, np.tile(START, (1000, 1))), {})
-    first = ESTIMATOR.start(given)
-    mean = first.mean.copy()
     tilt = 1e-3
-    mean[:4], mean[10:13] = Rotation.from_euler("x", tilt).as_quat(), 0.0
-    found = integrate_attitude(given, replace(first, mean=mean))
-    left = Rotation.from_quat(found.values[-1]).magnitude()
+    start = Rotation.from_euler("x", tilt).as_quat()
+    found = integrate_attitude(Series(times, inertial), start, np.zeros(3))
+    left = Rotation.from_quat(found[-1]).magnitude()
     assert left == pytest.approx(tilt * np.exp(-TILT_RATE * times[-1]), rel=1e-3)
 
 
