@@ -33,7 +33,7 @@ from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import progress, record_table
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, StartDeviations
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.measurements import ANGLES
@@ -42,6 +42,7 @@ from hybridctl.estimation.legged.noise_levels import (
     noise_of_innovations,
     noise_of_standing,
 )
+from hybridctl.estimation.legged.start import StartDeviations
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.smoother import smooth
 from hybridctl.settings import Meta, Natural, Positive, Settings

@@ -9,7 +9,8 @@ import pytest
 from hybridctl.robots import public
 from oracles import simulated_walks as simulated
 
-from hybridctl.estimation.legged.estimator import WALKING, BaseSettings, StartDeviations
+from hybridctl.estimation.legged.estimator import BaseSettings
+from hybridctl.estimation.legged.start import WALKING, StartDeviations
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.series import Series
 

@@ -20,9 +20,10 @@ from scipy.spatial.transform import Rotation
 from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.judgement import nees
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, StartDeviations
+from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.readings import Readings
+from hybridctl.estimation.legged.start import StartDeviations
 from hybridctl.estimation.legged.system import OPEN, STICK, BaseNoise
 from hybridctl.estimation.record import Series
 from hybridctl.hybrid.mode import ModeKey
