@@ -133,6 +133,23 @@ def test_rows_in_any_order_are_the_same_record():
     np.testing.assert_array_equal(one.channels["angles"].values, two.channels["angles"].values)
 
 
+def test_a_start_needs_no_more_than_the_record_has():
+    """Angles at half the rate, from the second sample on; a row is missing in each."""
+    base, _ = machine()
+    times = 0.01 * np.arange(40)
+    angles = np.random.default_rng(2).normal(size=(19, 6))
+    angles[7], inertial = np.nan, np.random.default_rng(3).normal(size=(40, 6))
+    inertial[11, 2] = np.nan
+    given = readings(times, inertial=Series(times, inertial), angles=Series(times[1:39:2], angles))
+    whole, start = given.record(base, CONTACT), given.start_record(base)
+    columns = [*range(6), *range(base.angle_columns.start, base.angle_columns.stop)]
+    np.testing.assert_array_equal(start.inputs.times, whole.inputs.times)
+    np.testing.assert_array_equal(start.inputs.values[:, columns], whole.inputs.values[:, columns])
+    for name in ("times", "values"):
+        ours, theirs = (getattr(r.channels["angles"], name) for r in (start, whole))
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def test_the_last_value_is_held():
     series = Series(np.array([0.0, 1.0]), np.array([[5.0], [6.0]]))
     np.testing.assert_array_equal(series.held(np.array([-1.0, 0.5, 1.0]))[:, 0], [5.0, 5.0, 6.0])

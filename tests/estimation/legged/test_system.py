@@ -114,6 +114,23 @@ def test_a_sensor_on_a_leg_sees_the_feet_from_there():
         base.kinematics.base  # noqa: B018
 
 
+def test_feet_that_are_remembered_are_those_of_their_angles():
+    """Angles asked for in any order, and feet that their caller has changed meanwhile."""
+    base, _ = machine()
+    kinematics, rng = base.kinematics, np.random.default_rng(5)
+    many = rng.normal(size=(6, 6))
+    expected = [
+        LegKinematics(Robot.from_urdf(URDF), "imu", list(kinematics.feet.values())).find_feet(row)
+        for row in many
+    ]
+    for k in rng.integers(6, size=60).tolist():
+        for foot, seen in enumerate(kinematics(many[k], base.feet)):
+            np.testing.assert_array_equal(seen.position, expected[k].positions[foot])
+            np.testing.assert_array_equal(seen.rotation, expected[k].rotations[foot])
+            np.testing.assert_array_equal(seen.twist, expected[k].twists[foot])
+            seen.position[:] = seen.twist[:] = np.nan
+
+
 def test_the_root_is_where_the_frame_says():
     base, _ = machine()
     turn, place = base.kinematics.base
