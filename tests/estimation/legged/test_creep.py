@@ -11,13 +11,15 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.creep import (
     FootMotion,
     apparent_velocity,
+    choose_window,
     measure_angle_noise,
+    measure_lever,
     with_creep,
 )
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.readings import Readings
-from hybridctl.estimation.legged.rest import REST, find_rest
+from hybridctl.estimation.legged.rest import REST, find_rest, rest_measurement
 from hybridctl.estimation.legged.rotation import matrix
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.record import Series
@@ -95,6 +97,40 @@ def test_the_noise_of_encoders_is_measured_while_a_robot_gets_up():
     assert measure_angle_noise(angles.rows(slice(0, 10)), 1e-3) == 1e-3
 
 
+@pytest.mark.parametrize(("noise", "rows"), [(1e-6, 1), (3e-4, 4), (1e-2, 8)])
+def test_velocities_of_feet_are_means_over_whole_periods(noise, rows):
+    """The difference of two angles, over the window, has `slip_resolution`; of 20 ms at most."""
+    settings, lever, period = BaseNoise(slip_resolution=0.1), 2.5, 2.5e-3
+    wanted = np.sqrt(2.0) * noise * lever / 0.1
+    assert choose_window(settings, noise, lever) == pytest.approx(min(wanted, 0.02))
+    base, _ = machine(noise=settings)
+    rng, times = np.random.default_rng(0), np.arange(0.0, 1.0, period)
+    still = np.array([0.1, -0.2, 0.4, -0.1, -0.1, 0.3])
+    lever = measure_lever(base.kinematics, still)
+    # In proportion to its lever, the noise of encoders gives the window above.
+    angles = still + noise * 2.5 / lever * rng.normal(size=(len(times), 6))
+    found = FootMotion.of(base, Series(times, angles))
+    wanted = choose_window(settings, found.angle_noise, lever)
+    assert found.window == pytest.approx(max(round(wanted / period), 1) * period)
+    assert abs(found.window / period - rows) <= 2
+
+
+def test_the_lever_is_that_of_all_joints_and_axes():
+    """The mean square of a foot's displacement by angles of unit variance, in each direction."""
+    base, _ = machine()
+    angles, h = np.array([0.1, -0.2, 0.4, -0.1, -0.1, 0.3]), 1e-6
+    feet = base.kinematics.feet
+    moved = [
+        (ahead.position - behind.position) / (2.0 * h)
+        for e in h * np.eye(6)
+        for ahead, behind in zip(
+            base.kinematics(angles + e, feet), base.kinematics(angles - e, feet), strict=True
+        )
+    ]
+    expected = np.sqrt(np.square(moved).sum() / (3 * len(feet)))
+    assert measure_lever(base.kinematics, angles) == pytest.approx(expected, rel=1e-6)
+
+
 def getting_up(bias, stands):
     """Readings of a base that is held while its joints turn for half a second, and then stands."""
     rng, times = np.random.default_rng(1), np.arange(0.0, 0.5 + stands, 2.5e-3)
@@ -119,6 +155,37 @@ def test_rest_is_found_where_joints_stand():
     np.testing.assert_allclose(found.values[:, :3], np.tile(bias, (6, 1)), atol=8e-4)
     assert (found.values[:, 3] < 1e-3).all()
     assert len(find_rest(given.inertial, given.angles, 2.05)) == 0
+
+
+def drifting(speed, rates=(400.0, 400.0)):
+    """Inertial samples and joint angles for 1.1 s, at two rates in Hz; one joint drifts."""
+    inertial, angles = (np.arange(0.0, 1.1, 1.0 / rate) for rate in rates)
+    samples = np.tile([0.02, -0.01, 0.03, 0.0, 0.0, 9.81], (len(inertial), 1))
+    return Series(inertial, samples), Series(angles, np.outer(angles, [0.0, -speed, 0.0]))
+
+
+def test_a_joint_that_drifts_is_at_rest_to_its_speed():
+    """The drift is by how much more than noise the body may turn: 10 mrad/s at most."""
+    found = find_rest(*drifting(8e-3), 0.0)
+    np.testing.assert_allclose(found.values[:, 3], 8e-3, rtol=1e-9)
+    np.testing.assert_allclose(found.values[:, :3], np.tile([0.02, -0.01, 0.03], (4, 1)))
+    assert len(find_rest(*drifting(12e-3), 0.0)) == 0
+
+
+@pytest.mark.parametrize("rates", [(400.0, 20.0), (20.0, 400.0)])
+def test_few_samples_say_nothing_of_rest(rates):
+    assert len(find_rest(*drifting(0.0, rates), 0.0)) == 0
+
+
+def test_a_rest_is_known_to_its_drift_and_the_noise_of_the_gyroscope():
+    """White noise of density g has the variance g^2 / T in a mean over T = 0.25 s."""
+    base, system = machine(noise=BaseNoise(gyroscope=2e-3))
+    x, u = state(base, KEY, np.random.default_rng(0))
+    row = np.array([*x[10:13], 5e-3])
+    found = rest_measurement(base).compare(system.mode(KEY), 0.0, x, u, row)
+    np.testing.assert_allclose(found.residual, 0.0, atol=1e-15)
+    expected = (5e-3) ** 2 + (2e-3) ** 2 / 0.25
+    np.testing.assert_allclose(found.covariance, expected * np.eye(3), rtol=1e-12)
 
 
 def test_a_robot_that_gets_up_first_learns_the_bias_of_its_gyroscope():
