@@ -19,12 +19,12 @@ class StartDeviations(Settings):
 
     tilt, heading: rad; position: m; velocity: m/s; gyroscope: rad/s and accelerometer: m/s^2, of
     the biases. How far the force at rest is off gravity shows the accelerometer's bias along it
-    (see `rest_bias`). force: m/s^2, by how much that may be off besides the sensor's noise, because
-    the robot sways and scales are not exact; local gravity, which differs by up to 0.03, acts as a
-    bias, too. across: deviation of the bias across gravity, which rest does not show, relative to
-    what is found along it; `accelerometer` is the least. A bias of 0.3 m/s^2 along z comes with
-    such ones along x and y, which look like a tilt of 30 mrad. With half of it, simulated trots
-    with biases of 0.3 m/s^2 have a NEES of position near 3.
+    (see `rest_bias`). force: m/s^2, by how much that may be off besides the sensor's noise: a
+    recorded Go1 measures 9.74 at rest and 9.68 on average as it trots. Local gravity, which differs
+    by up to 0.03, acts as a bias, too. across: deviation of the bias across gravity, which rest
+    does not show, relative to what is found along it; `accelerometer` is the least. A bias of
+    0.3 m/s^2 along z comes with such ones along x and y, which look like a tilt of 30 mrad. With
+    half of it, simulated trots with biases of 0.3 m/s^2 have a NEES of position near 3.
     """
 
     tilt: NotNegative = 0.01
@@ -33,7 +33,7 @@ class StartDeviations(Settings):
     velocity: NotNegative = 1e-2
     gyroscope: NotNegative = 1e-3
     accelerometer: NotNegative = 3e-2
-    force: NotNegative = 1e-2
+    force: NotNegative = 3e-2
     across: NotNegative = 0.5
 
 

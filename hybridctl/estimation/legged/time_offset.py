@@ -65,6 +65,9 @@ offset show up to .5 ms in all their blocks alike, by what contacts give way."""
 EXPLAINED = 0.5
 """Residual, as a share of what standing feet predict, up to which a sensor counts. Rates of sound
 simulated trots have .02 to .6 and forces 1e-3; other axes, signs or units have more than 1."""
+CONTRADICTED = 1.0
+"""The same of the gyroscope from which on nothing is believed. It has 2 to 4 where the inertial
+sensor is 150 or 200 ms late, a step of the gait by which vertical forces look alike."""
 SIGNIFICANT = 3.0
 """Deviations from which on an offset is compensated."""
 LEAST_SHARE = 0.25
@@ -218,7 +221,11 @@ def compare_with_stance(
         inertial: Inertial samples, in order, without missing values.
     """
     stance = _Stance(paths, standing, radii, inertial)
-    gyroscope = _find_offset([stance.cost_of_rates(window) for window in WINDOWS])
+    rates = [stance.cost_of_rates(window) for window in WINDOWS]
+    if any(cost is not None and cost.share > CONTRADICTED for cost in rates):
+        # An offset by forces alone may be a step of the gait away from the true one.
+        return TimeOffset(None, None)
+    gyroscope = _find_offset(rates)
     # Axes of the forces are those of the gyroscope, at its own offset.
     late = 0.0 if gyroscope is None else gyroscope.value
     accelerometer = _find_offset([stance.cost_of_forces(window, late) for window in WINDOWS])
@@ -316,6 +323,11 @@ class _Cost(NamedTuple):
 
     blocks: Array
     without: float
+
+    @property
+    def share(self) -> float:
+        """The least sum relative to that without the sensor."""
+        return float(self.blocks.sum(axis=1).min() / max(self.without, 1e-300))
 
 
 class _Stance:
@@ -473,7 +485,7 @@ def _find_offset(costs: Sequence[_Cost | None]) -> SensorOffset | None:
     each, normalised = [], np.zeros_like(known[0].blocks)
     for cost in known:
         total = cost.blocks.sum(axis=1)
-        if not total.min() < EXPLAINED * cost.without:
+        if not cost.share < EXPLAINED:
             return None
         each.append(_find_minimum(total))
         normalised = normalised + cost.blocks / total.min()

@@ -10,7 +10,7 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.legged.estimator import BaseSettings
+from hybridctl.estimation.legged.estimator import BaseSettings, StartDeviations
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.noise_levels import noise_of_creep, noise_of_standing
 from hybridctl.estimation.legged.readings import Hysteresis, Readings
@@ -61,7 +61,7 @@ def test_a_machine_at_rest_stays_where_it_is():
 def test_rest_says_the_bias_along_gravity_and_couples_the_rest_with_the_tilt():
     """To first order in bias over gravity, 0.04: products of two such are 2e-3.
 
-    The size of the force is trusted as far as its deviation says, 0.03 m/s^2 of half a second's
+    The size of the force is trusted as far as its deviation says, 0.04 m/s^2 with half a second's
     noise, beside half of what is found.
     """
     estimator, readings = SETTINGS.build(ROBOT), standing()
@@ -73,7 +73,7 @@ def test_rest_says_the_bias_along_gravity_and_couples_the_rest_with_the_tilt():
     axes = root * Rotation.from_matrix(estimator.base.kinematics.base[0])
     up = axes.inv().apply([0.0, 0.0, 1.0])
     excess = np.linalg.norm(9.81 * up + bias) - 9.81
-    known = 1e-2**2 + BaseNoise.accelerometer**2 / 0.5
+    known = StartDeviations.force**2 + BaseNoise.accelerometer**2 / 0.5
     trust = 1.0 / (1.0 + known / (0.5 * excess) ** 2)
     np.testing.assert_allclose(first.mean[13:16] @ up, trust * excess, atol=2e-3)
     turned = (Rotation.from_quat(first.mean[:4]).inv() * axes).as_rotvec()
