@@ -159,7 +159,10 @@ def filtered(
         first = begin(estimator, first)
     record = estimator.record(given)
     if not signals:
-        record = Record({ANGLES: record.channels[ANGLES]}, record.inputs)
+        # Forces that never change a contact; without any, contacts would be found by motion.
+        forces = {n: s for n, s in record.channels.items() if n in estimator.filter.signals}
+        silent = {n: s.rows(np.zeros(len(s), dtype=bool)) for n, s in forces.items()}
+        record = Record({ANGLES: record.channels[ANGLES], **silent}, record.inputs)
     result = estimator.run_record(record, first)
     track = tracked(estimator, record, [s.estimate for s in result.steps if s.channel == ANGLES])
     changes = estimator.contact_changes(result)
