@@ -21,6 +21,10 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, Mixture, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.legged.contact_checks import (
+    count_contact_changes,
+    find_suspicious_contacts,
+)
 from hybridctl.estimation.legged.creep import CreepFilter, FootMotion
 from hybridctl.estimation.legged.hypotheses import ContactEvidence, ContactHypotheses
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
@@ -34,7 +38,6 @@ from hybridctl.estimation.legged.readings import (
     opening_rows,
     signal_name,
     stood,
-    stretches,
     uniform_stamps,
 )
 from hybridctl.estimation.legged.rest import REST, rest_measurement
@@ -65,8 +68,6 @@ from hybridctl.settings import NotNegative, Positive, Settings
 
 _SETTLED = 0.5  # s of walking, over which the mean force points up
 _SHARES = 2.0 / 3.0, 1.0 / 3.0  # of a foot's part of the weight: touch and lift
-_SHORT = 0.2  # of the time of a step: a contact that is shorter is chatter
-_CHATTER = 0.2  # share of contacts
 
 
 @dataclass(frozen=True)
@@ -487,14 +488,7 @@ class BaseEstimator:
 
     def contact_changes(self, result: FilterResult) -> dict[str, tuple[int, int]]:
         """Return how often each foot touched down, and lifted off, by its frame."""
-        standing = [self.base.standing(mode) for mode in result.modes]
-        states = [[float(foot in feet) for foot in self.base.feet] for feet in standing]
-        changes = np.diff(np.array(states), axis=0)
-        counts = zip((changes > 0).sum(axis=0), (changes < 0).sum(axis=0), strict=True)
-        return {
-            foot: (int(downs), int(ups))
-            for foot, (downs, ups) in zip(self.base.feet, counts, strict=True)
-        }
+        return count_contact_changes(self.base, result)
 
     def contacts(self, belief: Mixture) -> Array:
         """Return how probable it is that each foot stands, (k,)."""
@@ -556,41 +550,8 @@ class BaseEstimator:
         evidence, loads = self.settings.evidence or ContactEvidence(), self.readings(given).loads
         step = evidence.find_step(self.contact, loads.values(), given.angles).step
         assert step is not None
-        found += self._find_suspicious_contacts(result, _SHORT * step, loads)
+        found += find_suspicious_contacts(self.base, self.contact, result, step, loads)
         return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
-
-    def _find_suspicious_contacts(
-        self, result: FilterResult, least: float, loads: Mapping[str, Series]
-    ) -> list[str]:
-        """Return flags of feet whose contacts are too short, or never change.
-
-        Args:
-            result: What the filter made of readings.
-            least: Time in s that a contact takes at least.
-            loads: Forces by foot. By motion alone a foot that slips for a moment stands twice in
-                a step, and is not judged.
-        """
-        times, found = result.times, []
-        changes = self.contact_changes(result)
-        walks = any(downs for downs, _ in changes.values())
-        for foot in self.base.feet:
-            stands = np.array([foot in self.base.standing(mode) for mode in result.modes])
-            lasted = np.array([times[b] - times[a] for a, b in stretches(stands)][1:-1])
-            short = int((lasted < least).sum())
-            if foot in loads and short > max(1.0, _CHATTER * len(lasted)):
-                found.append(
-                    f"{short} of {len(lasted)} contacts of {foot!r} are shorter than "
-                    f"{least:.3g} s: forces or evidence chatter, or steps are shorter than "
-                    "`evidence.step` says"
-                )
-            if walks and (stands.all() or not stands.any()):
-                always = "always" if stands.all() else "never"
-                found.append(
-                    f"{foot!r} is {always} in contact while others step: its force may have "
-                    f"another unit, or thresholds of {self.contact.on:.0f} and "
-                    f"{self.contact.off:.0f} N do not suit it"
-                )
-        return found
 
     @cached_property
     def _root_pose(self) -> tuple[Array, Array, Array]:

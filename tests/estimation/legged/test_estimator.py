@@ -10,6 +10,7 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.legged.contact_checks import find_suspicious_contacts
 from hybridctl.estimation.legged.estimator import BaseSettings, StartDeviations
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.noise_levels import noise_of_creep, noise_of_standing
@@ -181,7 +182,9 @@ def test_contacts_that_chatter_or_never_change_are_flagged():
     for left, said in ((loads, "are shorter than 0.06 s"), (0.0 * times, "is never in contact")):
         given = replace(readings, loads={"left sole": Series(times, left)} | right)
         result = estimator.run(given)
-        found = estimator._find_suspicious_contacts(result, 0.06, given.loads)
+        found = find_suspicious_contacts(
+            estimator.base, estimator.contact, result, 0.3, given.loads
+        )
         flags = [flag for flag in found if "left sole" in flag]
         assert said in flags[0]
 
