@@ -237,14 +237,15 @@ def test_samples_that_come_at_1_khz_are_answered_in_time(tmp_path):
 
     A queue that one server works off, with the times that answers take without a pace, has the
     delays of Lindley's recursion, w' = max(0, w + s - T). Those of pipes and of a machine that does
-    other work meanwhile come on top: four times these delays and half a second are allowed.
+    other work meanwhile come on top: four times these delays are allowed, and two seconds, in
+    which another process may have the processor.
     """
     _, path, sent = walker_at_1_khz(tmp_path, 2.0)
     plain, lasted = serve(start_odometry(find_base_model(str(path), None, OF_WALKER))(), sent)
     waits = [0.0]
     for seconds in lasted:
         waits.append(max(0.0, waits[-1] + seconds - 1e-3))
-    allowed = 0.5 + 4.0 * (max(waits) + lasted.max())
+    allowed = 2.0 + 4.0 * (max(waits) + lasted.max())
     call = [sys.executable, "-m", "hybridctl", "live", "--model", str(path)]
     for change in OF_WALKER:
         call += ["--set", change]
