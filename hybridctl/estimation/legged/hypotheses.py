@@ -163,7 +163,8 @@ class ContactHypotheses:
         for row, stands in zip(found, self.standing, strict=True):
             for place in self.base.places(self.all_feet):
                 if not stands[place.number]:
-                    row[place.dx] = evidence.swing**2 - noise.foot**2
+                    creep = noise.creep(place.turn_dx is not None)
+                    row[place.dx] = evidence.swing**2 - creep**2
                     if place.turn_dx is not None:
                         row[place.turn_dx] = evidence.swing**2 - noise.foot_turn**2
                 elif place.turn_dx is None:

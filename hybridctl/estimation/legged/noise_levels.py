@@ -124,7 +124,7 @@ def noise_of_innovations(
         partial(_build_filter, settings, robot),
         [estimator.record(one) for one in readings],
         [estimator.start(one) for one in readings],
-        [settings.noise.foot, settings.noise.foot_turn],
+        [settings.noise.creep(any(foot.flat for foot in settings.feet)), settings.noise.foot_turn],
         max_evaluations=max_evaluations,
     )
     return _set_foot_noise(settings, fit.levels), fit

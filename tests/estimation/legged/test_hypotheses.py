@@ -81,7 +81,7 @@ def test_a_foot_that_swings_is_noisier_by_so_much():
     np.testing.assert_allclose(extra[0, right.dx], still)
     np.testing.assert_allclose(extra[2, right.dx], still)
     assert np.count_nonzero(extra[0]) == 3  # the sole has the noise of the base alone
-    np.testing.assert_allclose(extra[1, right.dx], 4.0 - noise.foot**2)
+    np.testing.assert_allclose(extra[1, right.dx], 4.0 - noise.creep(flat=False) ** 2)
     np.testing.assert_allclose(extra[2, left.turn_dx], 4.0 - noise.foot_turn**2)
 
 
