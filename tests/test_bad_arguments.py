@@ -108,12 +108,18 @@ CASES = {
     "filter: number": (lambda s: s.filtered([3]), r"measurement\[0\] must be a Measurement, got 3"),
     "filter: signal": (lambda s: s.filtered(s.height, signals=[3]), r"signals\[0\] must be a Cont"),
     "filter: estimate": (lambda s: s.filter.predict(None, 1.0), "estimate must be a Estimate"),
-    "filter: text": (lambda s: s.filter.update(s.estimate, "height", "a"), "values must be an arr"),
+    "filter: text": (
+        lambda s: s.filter.update(s.estimate, "height", "a"),
+        "value of 'height' must",
+    ),
     "filter: None": (
         lambda s: s.filter.update(s.estimate, "height", None),
-        "values must be an arr",
+        "value of 'height' must be an arr",
     ),
-    "filter: complex": (lambda s: s.filter.update(s.estimate, "height", 1j), "values must be an"),
+    "filter: complex": (
+        lambda s: s.filter.update(s.estimate, "height", 1j),
+        "value of 'height' must",
+    ),
     "filter: inf": (
         lambda s: s.filter.update(s.estimate, "height", np.inf),
         "must not be infinite",

@@ -257,12 +257,12 @@ def _check_value(channel: str, value: ArrayLike) -> Array:
         values = np.atleast_1d(floats(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"a value of {channel!r} must be an array of numbers, got {quoted(value)}"
+            f"value of {channel!r} must be an array of numbers, got {quoted(value)}"
         ) from error
     if values.ndim != 1:
-        raise InputError(f"a value of {channel!r} must have shape (any,), got {values.shape}")
+        raise InputError(f"value of {channel!r} must have shape (any,), got {values.shape}")
     if not all_finite(values) and np.isinf(values).any():
-        raise InputError(f"a value of {channel!r} must not be infinite, got {quoted(values)}")
+        raise InputError(f"value of {channel!r} must not be infinite, got {quoted(values)}")
     values.flags.writeable = False
     return values
 
