@@ -31,7 +31,7 @@ def test_a_quadruped_that_walks_is_known_to_some_centimetre(name, time_constant)
     """Over 7 s, of which it stands the first, and from mid-walk; settings name frames alone.
 
     What drifts is the same all along a log, so that its NEES is one number: three logs of each.
-    Feet on contacts of 10 ms are pressed in for longer than `settle`, which costs 13 mm; on those
+    Feet on contacts of 10 ms are pressed in for longer than `settle`, which costs 11 mm; on those
     of 2 ms the filter is more cautious than it need be. Recorded feet need both, see
     `test_go1_recording`.
     """
@@ -44,8 +44,8 @@ def test_a_quadruped_that_walks_is_known_to_some_centimetre(name, time_constant)
             assert estimator.deviations(estimator.record(readings)) == start
             found.append(simulated.errors(estimator, done, readings, 100 + seed))
         assert not any(e.flags for e in found)
-        assert np.mean([(e.position**2).sum(axis=1) for e in found]) ** 0.5 < 14e-3
-        assert 0.2 < np.mean([e.of_position for e in found]) / 3.0 < 2.0
+        assert np.mean([(e.position**2).sum(axis=1) for e in found]) ** 0.5 < 12e-3
+        assert 0.3 < np.mean([e.of_position for e in found]) / 3.0 < 2.0
         assert 0.4 < np.mean([e.of_all for e in found]) / 9.0 < 2.0
 
 
