@@ -347,9 +347,9 @@ class BaseEstimator:
     ) -> Estimate:
         """Return the estimate at the first sample of a robot that stands still, or walks already.
 
-        Tilt and bias of the gyroscope are means over the time that it stands, and the size of the
-        mean force says the accelerometer's bias along gravity (see `rest_bias`); of one that walks,
-        see `BaseSettings`.
+        The bias of the gyroscope is a mean over the time that it stands, tilt is by the median
+        force, whose size says the accelerometer's bias along gravity (see `rest_bias`); of one that
+        walks, see `BaseSettings`.
 
         Args:
             given: Readings as recorded.
@@ -367,7 +367,10 @@ class BaseEstimator:
         times, u = record.inputs.times, record.inputs.values
         standstill = self.stood(record)
         still = times <= times[0] + (standstill or _SETTLED)
-        rate, force = u[still, :3].mean(axis=0), u[still, 3:6].mean(axis=0)
+        rate = u[still, :3].mean(axis=0)
+        # A jump pushes the base at 100 m/s^2 before its joints have moved so far that they do not
+        # stand any more: a median does not see these rows. Walking, the mean alone points up.
+        force = (np.median if standstill else np.mean)(u[still, 3:6], axis=0)
         s = self.deviations(record)
         x = np.zeros(16)
         inertial, (_, arm) = self.base.kinematics.base[0], self._locate_root()

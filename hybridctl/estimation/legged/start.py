@@ -47,7 +47,7 @@ class RestBias(NamedTuple):
         bias: Bias (3,), m/s^2.
         covariance: Its covariance (3, 3).
         by_bias: Turn (3, 3) of the attitude's error by that of the bias, where the attitude is that
-            in which the mean force points up.
+            in which the median force points up.
     """
 
     bias: Array
@@ -58,23 +58,23 @@ class RestBias(NamedTuple):
 def rest_bias(
     force: Array, gravity: float, duration: float, noise: float, start: StartDeviations
 ) -> RestBias:
-    r"""Return what the mean force at rest says of the bias of the accelerometer.
+    r"""Return what the median force at rest says of the bias of the accelerometer.
 
-    The mean force is :math:`f = (g + b_u) u + b_\perp` with u up. Its size says how large the bias
+    The force is :math:`f = (g + b_u) u + b_\perp` with u up. Its size says how large the bias
     is along u; what it is across u turns the force by as much as a tilt would,
     :math:`\theta = u \times b / g`.
 
     Args:
-        force: Mean specific force (3,) at rest, m/s^2.
+        force: Median specific force (3,) at rest, m/s^2.
         gravity: Size of gravity, m/s^2.
-        duration: Time over which it is a mean, s.
+        duration: Time over which it is a median, s.
         noise: Density of the accelerometer's noise, m/s^2/sqrt(Hz).
         start: Deviations of what is not known.
     """
     size = float(np.linalg.norm(force))
     up, excess = force / size, size - gravity
     wide = max(start.accelerometer, start.across * abs(excess))
-    known = start.force**2 + noise**2 / duration
+    known = start.force**2 + 0.5 * np.pi * noise**2 / duration  # of a median of white noise
     trust = wide**2 / (wide**2 + known) if wide else 0.0
     along = np.outer(up, up)
     covariance = wide**2 * (np.eye(3) - along) + trust * known * along

@@ -49,6 +49,10 @@ LEVEL_SLOPE, LEVEL_HEIGHT = 0.02, 0.01
 DRIFT_SHARE, DRIFT_DEVIATIONS = 0.01, 3.0
 """Drift of the height, per metre of way, and in claimed deviations, from which on it is named."""
 
+FOOT_SPEED = 0.5
+"""Root mean square speed of feet in contact from which on it is named, m/s. A simulated hop has
+.03, a recorded trot .23, because its feet lift under forces; legs swing at 1 m/s and more."""
+
 
 class PhaseConsistency(NamedTuple):
     """The mean NIS of a channel in a phase, per degree of freedom, with its band.
@@ -156,6 +160,11 @@ class WalkVerdict:
                     f"{drift.way:.1f} m, +-{1e3 * drift.deviation:.0f} mm claimed: feet count too "
                     "early or too long, or the accelerometer is biased; see `settle`, `ground`"
                 )
+        if self.foot_speed > FOOT_SPEED:
+            found.append(
+                f"feet in contact move at {self.foot_speed:.2f} m/s: the velocity of the base is "
+                "wrong, by biases or axes of the inertial sensor, or contacts are, see `lift_force`"
+            )
         return tuple(found)
 
     def record(self) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.system import OPEN, STICK
 from hybridctl.estimation.legged.verdict import (
+    FOOT_SPEED,
     SUM_RATIO,
+    WalkVerdict,
     Whiteness,
     judge_walk,
     judge_whiteness,
@@ -206,3 +208,11 @@ def test_the_record_has_the_band_around_one():
 
 def test_innovations_that_never_change_have_a_finite_ratio():
     assert 1e8 < Whiteness(1.0, 0.0, 15.0, 1.0).sum_ratio < 1e10
+
+
+def test_feet_that_run_while_they_stand_are_named():
+    """Filters that take feet to slip swallow any error of the base's velocity."""
+    assert WalkVerdict((), None, None, 0.5 * FOOT_SPEED).flags == ()
+    assert WalkVerdict((), None, None, float("nan")).flags == ()
+    (flag,) = WalkVerdict((), None, None, 1.04).flags
+    assert flag.startswith("feet in contact move at 1.04 m/s")
