@@ -109,8 +109,8 @@ def fixed_settings(settings: BaseSettings) -> list[BaseSettings]:
 def test_defaults_are_as_good_as_the_best_fixed_settings_on_forty_logs():
     """Stiff, soft and slippery ground; large biases; joints late by 8 ms: position on average.
 
-    Of forty logs some thirty claim more than they err by: the default sensors are noisier than the
-    simulated ones. NEES is bounded from above alone, on 36.
+    Feet on hard ground hardly creep, and half of the logs claim more than twice what they err by.
+    So NEES is bounded from above alone, on 36.
     """
     found, squares = [], []
     for name, (time_constant, friction) in product(simulated.GAINS, GROUNDS):
