@@ -109,7 +109,7 @@ def fixed_settings(settings: BaseSettings) -> list[BaseSettings]:
 def test_defaults_are_as_good_as_the_best_fixed_settings_on_forty_logs():
     """Stiff, soft and slippery ground; large biases; joints late by 8 ms: position on average.
 
-    Feet on hard ground hardly creep, and half of the logs claim more than twice what they err by.
+    Feet on hard ground hardly creep, and half of the logs err by less than 0.7 of what they claim.
     So NEES is bounded from above alone, on 36.
     """
     found, squares = [], []
