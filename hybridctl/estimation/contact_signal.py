@@ -98,6 +98,6 @@ def _followed(
     """
     start = StatePrediction(e, transition=identity(len(e.covariance)) if e is before else None)
     try:
-        return fired(model.timed, start, (guard,), e.mean, law)
+        return fired(model.signal_model, start, (guard,), e.mean, law)
     except SimulationError as error:
         return StatePrediction(before, notes=(f"the contact signal was not followed: {error}",))

@@ -168,7 +168,7 @@ class Model:
         return replace(self, process_noise=None)
 
     @cached_property
-    def timed(self) -> Model:
+    def signal_model(self) -> Model:
         """The model for events of contact signals, whose times do not depend on the state."""
         strategy: Strategy = "no_jump" if self.strategy == "no_jump" else "reset_jacobian"
         return replace(self, guard_noise=EXACT_GUARDS, strategy=strategy)

@@ -49,6 +49,17 @@ def test_events_that_change_nothing_in_between_are_not_what_accumulates():
     assert end.time == pytest.approx(2.0)
 
 
+def test_a_last_event_that_comes_for_the_first_time_takes_part():
+    """Its jump is to come, so that none is known of it; the arc before it has its guard alone."""
+    events = [Fired(1e-12 * k, (f"contact {k}",), 1.0) for k in range(9)]
+    (end,) = endings([*events, Fired(1e-11, ("late",))], 1e-3, lambda: 1.0)
+    assert "late" in end.guards
+    turned = Fired(5e-13, ("turns",), 0.0)
+    known = [events[0], turned, *events[1:], Fired(1e-11, ("turns",))]
+    (end,) = endings(known, 1e-3, lambda: 1.0)
+    assert "turns" not in end.guards
+
+
 def test_growing_or_irregular_sequences_have_no_end():
     same = [Fired(t, ("a",)) for t in (0.0, 1.0, 2.0, 3.0)]
     growing = [Fired(t, ("a",)) for t in (0.0, 1.0, 3.0, 7.0)]

@@ -45,7 +45,7 @@ from hybridctl.estimation.legged.readings import Hysteresis, signal_name, step_t
 from hybridctl.estimation.legged.rest import REST
 from hybridctl.estimation.legged.rotation import matrix
 from hybridctl.estimation.legged.space import RATE
-from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, kept
+from hybridctl.estimation.legged.system import OPEN, STICK, LeggedBase, find_kept_places
 from hybridctl.estimation.mixture import combined
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
@@ -311,7 +311,7 @@ class ContactHypotheses:
             tuple(STICK if s else OPEN for s in self.standing[k]) for k in order
         ]
         probabilities = dict(zip(modes, state.weights[order].tolist(), strict=True))
-        e, (x, dx) = state.estimate, kept(self.base, self.all_feet, modes[0])
+        e, (x, dx) = state.estimate, find_kept_places(self.base, self.all_feet, modes[0])
         p = e.covariance[np.ix_(dx, dx)]
         shown = replace(e, mode=modes[0], mean=e.mean[x], covariance=p)
         several = Mixture(shown.mode, shown.time, shown.mean, p, probabilities)

@@ -261,7 +261,16 @@ class LeggedBase:
     def _complete_layout(
         self, mode: Strapdown, places: tuple[FootPlace, ...], variances: Array
     ) -> Layout:
-        """Return the layout of a mode with these feet in contact; see `Layout`."""
+        """Return the layout of a mode, with what its measurement needs of it.
+
+        Args:
+            mode: Flow of the base with its feet.
+            places: Feet in contact in state and deviation.
+            variances: Variances (ndx,) per s of the deviations without creep that is seen.
+
+        Returns:
+            The layout; rows of poses are numbered by six for each foot, in contact or not.
+        """
         rows = [6 * p.number + i for p in places for i in range(3 if p.turn_x is None else 6)]
         poses = np.array(rows, dtype=np.intp)
         seen = np.flatnonzero(poses % 6 < 3)
@@ -343,9 +352,17 @@ def _outgoing(base: LeggedBase, key: ModeKey) -> Outgoing:
 
 
 def find_edge(base: LeggedBase, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
-    """Return the edge of a mode behind a guard; None where the guard leads nowhere.
+    """Return the edge of a mode behind a guard.
 
     Edges are kept: what their resets know of the two modes is found once.
+
+    Args:
+        base: The feet.
+        key: Mode before the event.
+        fired: Names of the guards that fire.
+
+    Returns:
+        The edge; None where the guards lead nowhere, such as the touch of a foot that stands.
     """
     try:
         return base._edges[key, fired]
@@ -376,19 +393,19 @@ class Lift(ResetModel):
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         """The state without the foot."""
-        return Jump(x[self._kept[0]])
+        return Jump(x[self._kept_places[0]])
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """The rows of the identity that are left."""
         return self._jacobian
 
     @cached_property
-    def _kept(self) -> tuple[list[int], list[int]]:
-        return kept(self.base, self.before, self.after)
+    def _kept_places(self) -> tuple[list[int], list[int]]:
+        return find_kept_places(self.base, self.before, self.after)
 
     @cached_property
     def _jacobian(self) -> ResetJacobian:
-        state = np.eye(self.base.space(self.before).ndx)[self._kept[1]]
+        state = np.eye(self.base.space(self.before).ndx)[self._kept_places[1]]
         state.flags.writeable = False  # all events of this edge have it
         return _timeless(state, np.zeros((len(state), self.base.nu)))
 
@@ -406,7 +423,7 @@ class Touch(ResetModel):
         """The state with the foot where the angles put it."""
         (seen,) = self.base.kinematics(self.base.angles(u), [self.foot])
         result = np.empty(self.base.space(self.after).nx)
-        result[self._kept[0]] = x
+        result[self._kept_places[0]] = x
         place = self._place
         result[place.x] = x[4:7] + matrix(x[:4]) @ seen.position
         if place.turn_x is not None:
@@ -419,7 +436,7 @@ class Touch(ResetModel):
         (seen,) = base.kinematics(base.angles(at.u), [self.foot])
         before, after = base.space(self.before), base.space(self.after)
         state, by_input = np.zeros((after.ndx, before.ndx)), np.zeros((after.ndx, base.nu))
-        state[self._kept[1]] = np.eye(before.ndx)
+        state[self._kept_places[1]] = np.eye(before.ndx)
         delta, phi = self._place.dx, self._place.turn_dx
         angles = base.angle_columns
         state[delta, ANGLE], state[delta, POSITION] = -skew(seen.position), np.eye(3)
@@ -447,16 +464,27 @@ class Touch(ResetModel):
         return found
 
     @cached_property
-    def _kept(self) -> tuple[list[int], list[int]]:
-        return kept(self.base, self.after, self.before)
+    def _kept_places(self) -> tuple[list[int], list[int]]:
+        return find_kept_places(self.base, self.after, self.before)
 
     @cached_property
     def _place(self) -> FootPlace:
         return next(p for p in self.base.places(self.after) if p.foot == self.foot)
 
 
-def kept(base: LeggedBase, more: ModeKey, fewer: ModeKey) -> tuple[list[int], list[int]]:
-    """The places of state and deviation of a mode with fewer feet in those of one with more."""
+def find_kept_places(
+    base: LeggedBase, more: ModeKey, fewer: ModeKey
+) -> tuple[list[int], list[int]]:
+    """Return where state and deviation of a mode with fewer feet lie in those of one with more.
+
+    Args:
+        base: The feet.
+        more: Mode that has all feet of the other in contact.
+        fewer: The other mode.
+
+    Returns:
+        Indices (nx,) in the state and (ndx,) in the deviation of `more`, in order.
+    """
     left = base.standing(fewer)
     space = base.space(more)
     gone_x, gone_dx = set[int](), set[int]()

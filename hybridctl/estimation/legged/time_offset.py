@@ -375,7 +375,7 @@ class _Stance:
 
         costs = []
         for late in offsets_tried().tolist():
-            turned = self._turned(self._inside(self._paths.times + late))
+            turned = self._turned(self._clip_times(self._paths.times + late))
             costs.append(sum_squares((turned[window:] - turned[:-window]) / (window * GRID)))
         return _Cost(np.array(costs), float(sum_squares(None).sum()))
 
@@ -423,7 +423,7 @@ class _Stance:
         world = np.einsum("nij,nj->ni", self._axes, forces)
         moved = _interpolate_linearly(t, world).antiderivative(2)
         ups = self._find_up(t, world)
-        axes = Slerp(t, Rotation.from_matrix(self._axes))(self._inside(times + late))
+        axes = Slerp(t, Rotation.from_matrix(self._axes))(self._clip_times(times + late))
         feet = np.einsum("nij,nkj->nki", axes.as_matrix(), self._paths.positions)
         inner = _erode(self._standing, 2 * window)[: len(times) - 2 * window]
         count = inner.sum(axis=1)
@@ -442,7 +442,7 @@ class _Stance:
 
         costs = []
         for offset in offsets_tried().tolist():
-            seen = _second_differences(moved(self._inside(times + offset)), window)[k] / span**2
+            seen = _second_differences(moved(self._clip_times(times + offset)), window)[k] / span**2
             costs.append(sum_squares((seen * ups[blocks]).sum(axis=1) - predicted))
         return _Cost(np.array(costs), float(sum_squares(-predicted).sum()))
 
@@ -454,8 +454,8 @@ class _Stance:
         sizes = np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
         return np.asarray(sums / sizes)
 
-    def _inside(self, times: Array) -> Array:
-        """Return times within the samples of the sensor."""
+    def _clip_times(self, times: Array) -> Array:
+        """Return times (n,) in s, moved to the first or last sample where they lie outside."""
         return np.clip(times, self._sensor.times[0], self._sensor.times[-1])
 
     def _sum_blocks(self, blocks: NDArray[np.intp], values: Array) -> Array:

@@ -192,10 +192,18 @@ def _average_force(forces: Array, gravity: float) -> Array:
 def find_standing(
     kinematics: LegKinematics, loads: Mapping[str, Series], times: Array
 ) -> NDArray[np.bool_]:
-    """Return whether each foot stands (n, k) at the times (n,) of the grid.
+    """Return whether each foot stands, by its force.
 
     A foot without a force that tells never counts as standing, but where no foot ever lifts: then
     the robot stands.
+
+    Args:
+        kinematics: Its k feet.
+        loads: Vertical forces (m, 1) in N by foot, complete.
+        times: Times (n,) of the grid, s.
+
+    Returns:
+        Whether each foot stands at each time, (n, k).
     """
     found = {
         foot: contacts
