@@ -36,7 +36,7 @@ from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.series import Series
 
-_SHORTEST_LEVER = 0.02
+_LEAST_SINGULAR_RATIO = 0.02
 """Least singular value of J^T that counts, relative to the largest, a leg's length of 0.2 to 1 m.
 At levers of less than 4 to 20 mm a torque of 0.2 N m, the friction of a gear, is 10 to 50 N."""
 _SOLE = 0.1
@@ -45,7 +45,8 @@ to be zero where a leg has too few joints for force and moment."""
 _START_SPAN = 0.5
 """Time in s at the start whose mean specific force points up, as where a filter starts."""
 _LONGEST = 3.0
-"""Median periods above which angles are missing between two rows: the observer waits."""
+"""Gap between two rows of angles, in median periods, from which on rows are missing: the observer
+keeps its value."""
 
 
 class JointMomentum(NamedTuple):
@@ -149,7 +150,7 @@ class LegDynamics:
             moving = seen.moving - skew(below) @ seen.turning
             first.append(sum(map(len, columns)))
             columns += [moving, _SOLE * seen.turning] if foot.flat else [moving]
-        found = np.linalg.lstsq(np.vstack(columns).T, torques, rcond=_SHORTEST_LEVER)[0]
+        found = np.linalg.lstsq(np.vstack(columns).T, torques, rcond=_LEAST_SINGULAR_RATIO)[0]
         return np.array([up @ found[k : k + 3] for k in first])
 
     def _about_sensor(self, columns: Array) -> Array:
@@ -205,12 +206,17 @@ def estimate_leg_forces(
         InputError: The three share less than three rows of angles in time.
     """
     sensor, known, motors = (s.complete.sorted() for s in (inertial, angles, torques))
-    first = max(s.times[0] for s in (sensor, motors) if len(s)) if len(motors) else np.inf
-    last = min(s.times[-1] for s in (sensor, motors) if len(s)) if len(motors) else -np.inf
+    ends = [s.times[[0, -1]] for s in (sensor, motors) if len(s)]
+    first, last = (
+        (max(e[0] for e in ends), min(e[1] for e in ends)) if len(ends) == 2 else (np.inf, -np.inf)
+    )
     known = known.rows((known.times >= first) & (known.times <= last))
     known = known.rows(np.append(True, np.diff(known.times) > 0.0)[: len(known)])
     if len(known) < 3:
-        raise InputError("torques must have been measured along with joint angles, at three times")
+        raise InputError(
+            "torques must have been measured along with joint angles and rates and forces of the "
+            "inertial sensor, at three times"
+        )
     times, middle = known.times, 0.5 * (known.times[1:] + known.times[:-1])
     rates = np.diff(known.values, axis=0) / np.diff(times)[:, None]
     places = 0.5 * (known.values[1:] + known.values[:-1])

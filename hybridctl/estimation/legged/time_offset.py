@@ -64,7 +64,8 @@ FLOOR = 3e-4
 offset show up to .5 ms in all their blocks alike, by what contacts give way."""
 EXPLAINED = 0.5
 """Residual, as a share of what standing feet predict, up to which a sensor counts. Rates of sound
-simulated trots have .02 to .6 and forces 1e-3; other axes, signs or units have more than 1."""
+simulated trots have .02 to .6, so that a few say nothing, and forces 1e-3; other axes, signs or
+units have more than 1."""
 CONTRADICTED = 1.0
 """The same of the gyroscope from which on nothing is believed. It has 2 to 4 where the inertial
 sensor is 150 or 200 ms late, a step of the gait by which vertical forces look alike."""
@@ -291,7 +292,7 @@ class InertialAlignment:
             values: Rate and specific force (6,).
 
         Returns:
-            Stamps with values (6,); stamps for which samples are too late are left out.
+            Stamps with values (6,); a stamp that moves to before the first sample is left out.
         """
         self._known.append((time, values))
         self._waiting.append(time)
