@@ -34,6 +34,7 @@ import numpy as np
 from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
+from hybridctl.estimation.legged.foot_distances import FootDistances, begin_distances
 from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
 from hybridctl.estimation.legged.rotation import matrix, skew, skews
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, RATE, VELOCITY
@@ -202,9 +203,31 @@ def _sum_squares(rows: Array) -> Array:
     return np.asarray((rows * rows).sum(axis=1))
 
 
+class CreepState(NamedTuple):
+    """What a `CreepFilter` keeps.
+
+    Attributes:
+        filter: State of the filter of the base.
+        distances: What the distances of feet have said; None where the noise of feet is given.
+    """
+
+    filter: FilterState
+    distances: FootDistances | None
+
+    @property
+    def time(self) -> float:
+        """Time of the estimate, s."""
+        return self.filter.time
+
+    @property
+    def estimate(self) -> Estimate:
+        """The estimate of base and feet."""
+        return self.filter.estimate
+
+
 @dataclass(frozen=True, eq=False)
 class CreepFilter:
-    """A filter of a base that completes its inputs by how feet creep: `predict`, `update`, `run`.
+    """A filter of a base that completes its inputs by how feet creep.
 
     Attributes:
         base: Base, feet and noise.
@@ -216,24 +239,55 @@ class CreepFilter:
     filter: SaltedKalmanFilter
     motion: FootMotion
 
-    def predict(self, state: FilterState, time: float, input: Input = None) -> FilterState:
+    def start(self, initial: Estimate) -> CreepState:
+        """Return the state in which a run from an estimate begins."""
+        noise = self.base.noise
+        distances = begin_distances(noise) if noise.foot is None else None
+        return CreepState(self.filter.start(initial), distances)
+
+    def predict(self, state: CreepState, time: float, input: Input = None) -> CreepState:
         """Return the state at a later time; see `SaltedKalmanFilter.predict`."""
-        if input is None or time == state.time:
+        now, distances = state
+        if input is None or time == now.time:
             return state
-        u = with_creep(self.base, state.estimate, np.asarray(input), self.motion)
+        u = with_creep(self.base, now.estimate, np.asarray(input), self.motion)
+        if distances is not None:
+            seen = u[self.base.creep_columns].copy()
+            distances = distances.follow(self.base, now.estimate, u)
+            u = add_creep(self.base, now.estimate, u, distances.creep)
+            distances = distances.add_motion((time - now.time) * seen)
         # A record and a live filter have checked it: as a held law it is not checked once more.
-        return self.filter.predict(state, time, HeldInput(u))
+        return CreepState(self.filter.predict(now, time, HeldInput(u)), distances)
 
     def update(
-        self, state: FilterState, channel: str, value: Array, input: Input = None
-    ) -> FilterState:
+        self, state: CreepState, channel: str, value: Array, input: Input = None
+    ) -> CreepState:
         """Return the state after a value of a channel; see `SaltedKalmanFilter.update`."""
         held = input if input is None else HeldInput(np.asarray(input))
-        return self.filter.update(state, channel, value, held)
+        return state._replace(filter=self.filter.update(state.filter, channel, value, held))
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
         """Filter a record from an estimate on; see `SaltedKalmanFilter.run`."""
         channels = [*self.filter.measurements, *self.filter.signals]
-        start = self.filter.start(initial)
-        shown = lambda state: state  # noqa: E731
-        return over_record(record, start, channels, self.predict, self.update, shown, None)
+        shown = lambda state: state.filter  # noqa: E731
+        return over_record(
+            record, self.start(initial), channels, self.predict, self.update, shown, None
+        )
+
+
+def add_creep(base: LeggedBase, e: Estimate, u: Array, density: float) -> Array:
+    """Return an input in which point feet in contact creep by a density in all.
+
+    Args:
+        base: Base, feet and noise. What feet creep by in `noise` is part of the density.
+        e: Estimate, which says which feet stand.
+        u: Input (nu,), with what their velocities say.
+        density: Density of their creep besides, m^2/s.
+    """
+    layout = base.layout(e.mode)
+    numbers = layout.numbers[layout.points]
+    if not len(numbers):
+        return u
+    result: Array = u.copy()
+    result[base.creep_columns][numbers] += density - base.noise.creep(flat=False) ** 2
+    return result

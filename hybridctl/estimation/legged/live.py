@@ -22,7 +22,7 @@ from hybridctl.checks import Array, array, member, number
 from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.legged.creep import CreepFilter, FootMotion
+from hybridctl.estimation.legged.creep import CreepFilter, CreepState, FootMotion
 from hybridctl.estimation.legged.input_rows import ROUNDING, InputRows
 from hybridctl.estimation.legged.measurements import ANGLES, GROUND
 from hybridctl.estimation.legged.readings import (
@@ -37,7 +37,6 @@ from hybridctl.estimation.legged.rest import REST, RestSpan, rest_span
 from hybridctl.estimation.legged.space import RootPose
 from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.legged.time_offset import InertialAlignment
-from hybridctl.estimation.state import FilterState
 from hybridctl.series import Series
 
 _CATCH_UP = 4
@@ -148,7 +147,7 @@ class LiveBaseFilter:
         """How probable it is of each foot that it stands, (k,); NaN before the first estimate."""
         if self._run is None:
             return np.full(len(self._estimator.base.feet), np.nan)
-        return self._estimator.contacts(self._run.state.mixture)
+        return self._estimator.contacts(self._run.state.filter.mixture)
 
     def step(self, sample: LiveSample) -> RootPose | None:
         """Take a sample, and return the root; None at the start, see this class.
@@ -272,7 +271,7 @@ class _Run:
         # The first angles belong to the input of the first sample, even where they come later.
         self._first_angles = float(given.angles.times[0])
         self._rows.add_angles(self._first_angles, given.angles.values[0])
-        self.state: FilterState = estimator.filter.start(initial)
+        self.state: CreepState = self._filter.start(initial)
 
     def take(self, sample: LiveSample) -> None:
         """Filter a sample. If that raises, everything is as it was before."""

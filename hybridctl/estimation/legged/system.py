@@ -39,10 +39,9 @@ from hybridctl.settings import NotNegative, Positive, Settings
 
 SOLE_CREEP = 4e-3
 """Creep of soles in contact, m/s/sqrt(Hz): those of a recorded humanoid rock and slip so much."""
-POINT_CREEP = 2e-3
-"""Creep of point feet in contact beside what `creep` sees, m/s/sqrt(Hz). Of simulated trots on hard
-ground 1e-3 would be right, and a recorded one does not tell it from 4e-3; on soft ground feet rise
-by a millimetre in a step, too slowly to be seen."""
+POINT_CREEP = 1e-3
+"""Creep of point feet in contact until they have walked, m/s/sqrt(Hz): of simulated trots on hard
+ground. From then on `foot_distances` measures it."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,10 @@ class BaseNoise(Settings):
     gyroscope (rad/s/sqrt(Hz)) and accelerometer (m/s^2/sqrt(Hz)): of their white noise.
     gyroscope_walk (rad/s^2/sqrt(Hz)), accelerometer_walk (m/s^3/sqrt(Hz)): of their biases.
     foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep, as those
-    of a recorded humanoid do; foot is None for `SOLE_CREEP` of soles and `POINT_CREEP` of others.
+    of a recorded humanoid do. If foot is None, soles have `SOLE_CREEP`, and others what their
+    distances say (see the module `foot_distances`), by two more: foot_alike, by how many times feet
+    creep more than their distances change, for what they do alike; foot_memory, the number of
+    pairs of steps after which a pair counts 1 / e.
     What they move by beyond that is seen in the log, by the four that follow (see the module
     `creep`): slip_time (s): for how long a foot in contact keeps a velocity with which it slips,
     sinks or lifts; 0 to take all feet to creep alike. slip_speed (m/s): the fastest that is
@@ -71,12 +73,14 @@ class BaseNoise(Settings):
     gyroscope_walk: NotNegative = 1e-4
     accelerometer_walk: NotNegative = 1e-3
     foot: NotNegative | None = None
+    foot_alike: Positive = 1.5
+    foot_memory: Positive = 33.0
     foot_turn: NotNegative = 0.15
     slip_time: NotNegative = 0.02
     slip_speed: Positive = 1.0
     slip_fast: Positive = 0.1
     slip_resolution: Positive = 0.02
-    slip_margin: NotNegative = 2.0
+    slip_margin: NotNegative = 6.0
     encoder: Positive = 1e-3
     measured: Positive = 1e-3
     measured_turn: Positive = 5e-3

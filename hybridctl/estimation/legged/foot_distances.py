@@ -1,0 +1,225 @@
+r"""How much point feet creep, by how well they keep their distances.
+
+Two feet that stand keep the vector between them. Joint angles give it in the axes of the base, and
+the estimate turns it into the world: over a step the gyroscope knows that turn far better than
+anything knows the velocity of the base. Let both stand from :math:`t_0` to :math:`t_1`, a time T.
+The vector between the centres of feet i and j then changes by
+
+.. math:: \Delta = R_1 (s_i - s_j)_1 - R_0 (s_i - s_j)_0
+                   - (\theta_i r_i - \theta_j r_j) \times n ,
+
+where the last term is what feet with the radius r roll by as their links turn by :math:`\theta`.
+Each component has the variance :math:`2 c^2 T` by the creep c of the feet, besides that of the
+encoders at both ends, and of what `creep` has seen of the feet by their velocities in between.
+
+The density :math:`c^2` is found by Bayes' rule on a grid: each pair of feet multiplies the weights
+of the grid by its likelihood. Older pairs fade, since the ground may change. What two feet do alike
+does not change their distance, so that c is taken to be larger by `BaseNoise.foot_alike`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+from hybridctl.checks import Array
+from hybridctl.estimation.estimate import Estimate
+from hybridctl.estimation.legged.rotation import matrix
+from hybridctl.estimation.legged.system import BaseNoise, Layout, LeggedBase
+
+LEVELS = np.geomspace(2.5e-4, 5e-2, 60) ** 2
+"""Densities of creep that are compared, m^2/s: from hard floor to feet that hardly stand.
+
+Neighbours differ by 9 % in creep, a little more than what the pairs of `foot_memory` tell apart.
+"""
+SHORTEST, LONGEST = 0.04, 1.0
+"""Time in s for which two feet of a step stand together.
+
+Over less, encoders say more than feet. A robot that stands for longer does not walk, and feet that
+carry the same load all the time do not creep as those do which are loaded and unloaded.
+"""
+PRIOR = 0.3
+"""How many pairs of feet the creep at the start counts for: the first steps shall decide."""
+
+
+class FeetAtOnce(NamedTuple):
+    """All feet at one time, by joint angles and the estimate, in the world.
+
+    Attributes:
+        time: Time, s.
+        centres: Positions (k, 3) of the feet against the inertial frame, m.
+        rotations: Rotations (k, 3, 3) of their links.
+        variances: Variances (k, 3) of these positions by the encoders, m^2.
+        seen: Variance (k,) by which feet have moved since the start by their velocities, m^2.
+    """
+
+    time: float
+    centres: Array
+    rotations: Array
+    variances: Array
+    seen: Array
+
+
+class Moment(NamedTuple):
+    """What the filter knew at the start of its last step; see `FeetAtOnce`.
+
+    Attributes:
+        estimate: The estimate.
+        input: The input (nu,) that was held from then on.
+        seen: Variance (k,) by which feet have moved since the start by their velocities, m^2.
+    """
+
+    estimate: Estimate
+    input: Array
+    seen: Array
+
+
+class FootDistances(NamedTuple):
+    """What the distances of feet have said until now.
+
+    Attributes:
+        creep: Density of the creep of a point foot that stands, m^2/s.
+        log_weights: Logarithms (n,) of the weights of `LEVELS`, up to a constant.
+        last: The start of the last step of the filter; None before the first.
+        pairs: For two feet that stand, by their numbers, all feet when the later one touched.
+    """
+
+    creep: float
+    log_weights: Array
+    last: Moment | None = None
+    pairs: Mapping[tuple[int, int], FeetAtOnce] = {}
+
+    def follow(self, base: LeggedBase, estimate: Estimate, u: Array) -> FootDistances:
+        """Return what is known at the start of a step of the filter.
+
+        Only touchdowns and lift-offs of point feet change what is known of the creep.
+
+        Args:
+            base: Base, feet and noise.
+            estimate: Estimate at the start of the step.
+            u: Input (nu,) from then on.
+        """
+        last = self.last
+        if last is None:
+            return self._replace(last=Moment(estimate, u, np.zeros(len(base.feet))))
+        now = Moment(estimate, u, last.seen)
+        if estimate.mode == last.estimate.mode:
+            return self._replace(last=now)
+        before = find_points(base.layout(last.estimate.mode))
+        after = find_points(base.layout(estimate.mode))
+        return self._part(base, last, before - after)._join(base, now, after - before, after)
+
+    def add_motion(self, variances: Array) -> FootDistances:
+        """Return what is known after a step in which feet have moved.
+
+        Args:
+            variances: Variance (k,) of that motion in each direction by their velocities, m^2.
+        """
+        assert self.last is not None
+        return self._replace(last=self.last._replace(seen=self.last.seen + variances))
+
+    def _part(self, base: LeggedBase, last: Moment, lifted: set[int]) -> FootDistances:
+        """Return what the pairs of feet say that have lifted; `last` is when all still stood."""
+        if not lifted:
+            return self
+        creep, log_weights, end = self.creep, self.log_weights, None
+        pairs = dict[tuple[int, int], FeetAtOnce]()
+        for pair, start in self.pairs.items():
+            if not lifted.intersection(pair):
+                pairs[pair] = start
+                continue
+            end = end or place_feet(base, last)
+            span = end.time - start.time
+            if SHORTEST <= span <= LONGEST:
+                radii = [base.kinematics.radii[base.feet[number]] for number in pair]
+                log_weights = weigh_pair(base.noise, log_weights, pair, start, end, radii)
+                creep = expect_creep(base.noise, log_weights)
+        return self._replace(creep=creep, log_weights=log_weights, pairs=pairs)
+
+    def _join(
+        self, base: LeggedBase, now: Moment, touched: set[int], standing: set[int]
+    ) -> FootDistances:
+        """Return what is known with the pairs of feet that have touched and those that stand."""
+        pairs = self.pairs
+        if touched:
+            feet = place_feet(base, now)
+            new = {(min(i, j), max(i, j)): feet for i in touched for j in standing if i != j}
+            pairs = {**pairs, **new}
+        return self._replace(last=now, pairs=pairs)
+
+
+def begin_distances(noise: BaseNoise) -> FootDistances:
+    """Return what is known of the creep of point feet before they have walked.
+
+    Args:
+        noise: Its creep is that of the start, which counts as `PRIOR` pairs of feet.
+    """
+    start = (noise.creep(flat=False) / noise.foot_alike) ** 2
+    log_weights = -1.5 * PRIOR * (np.log(LEVELS) + start / LEVELS)
+    return FootDistances(noise.creep(flat=False) ** 2, log_weights)
+
+
+def find_points(layout: Layout) -> set[int]:
+    """Return the numbers of the point feet that stand in a mode, among all feet."""
+    return set(layout.numbers[layout.points].tolist())
+
+
+def place_feet(base: LeggedBase, moment: Moment) -> FeetAtOnce:
+    """Return where all feet are in the world, against the inertial frame."""
+    turn = matrix(moment.estimate.mean[:4])
+    feet = base.kinematics.find_feet(base.angles(moment.input))
+    levers = base.noise.encoder * (turn @ feet.twists[:, :3])
+    return FeetAtOnce(
+        moment.estimate.time,
+        feet.positions @ turn.T,
+        turn @ feet.rotations,
+        (levers**2).sum(axis=2),
+        moment.seen,
+    )
+
+
+def weigh_pair(
+    noise: BaseNoise,
+    log_weights: Array,
+    pair: tuple[int, int],
+    start: FeetAtOnce,
+    end: FeetAtOnce,
+    radii: list[float],
+) -> Array:
+    """Return the logarithms of the weights of `LEVELS` after two feet have parted.
+
+    Args:
+        noise: Its `foot_memory` says how fast older pairs fade.
+        log_weights: Logarithms (n,) before.
+        pair: The numbers of the feet.
+        start: All feet when both stood at first.
+        end: All feet when both stood at last.
+        radii: Radii of the two feet in m; 0 for those that do not roll.
+    """
+    i, j = pair
+    rolled = roll_foot(start, end, i, radii[0]) - roll_foot(start, end, j, radii[1])
+    moved = (end.centres[i] - end.centres[j]) - (start.centres[i] - start.centres[j]) - rolled
+    known = sum((at.variances[i] + at.variances[j] for at in (start, end)), np.zeros(3))
+    known += (end.seen[i] - start.seen[i]) + (end.seen[j] - start.seen[j])
+    variances = known + 2.0 * (end.time - start.time) * LEVELS[:, None]
+    likelihood = -0.5 * (np.log(variances) + moved**2 / variances).sum(axis=1)
+    faded: Array = math.exp(-1.0 / noise.foot_memory) * log_weights + likelihood
+    return faded
+
+
+def roll_foot(start: FeetAtOnce, end: FeetAtOnce, number: int, radius: float) -> Array:
+    """Return by how much (3,) the centre of a round foot has moved on level ground, m."""
+    if not radius:
+        return np.zeros(3)
+    turn = Rotation.from_matrix(end.rotations[number] @ start.rotations[number].T).as_rotvec()
+    return radius * np.array([turn[1], -turn[0], 0.0])  # turn x (0, 0, 1)
+
+
+def expect_creep(noise: BaseNoise, log_weights: Array) -> float:
+    """Return the mean density of creep in m^2/s by the logarithms (n,) of weights."""
+    weights = np.exp(log_weights - log_weights.max())
+    return float(noise.foot_alike**2 * (weights @ LEVELS) / weights.sum())
