@@ -80,6 +80,19 @@ def test_a_quadruped_without_forces_knows_where_it_is(name):
         assert found.of_position.mean() < 3.0 * 3.0
 
 
+@pytest.mark.slow
+def test_sensors_that_are_five_times_as_noisy_are_seen_while_it_stands():
+    """By defaults, whose noise is that of the other tests: the filter claims as it errs."""
+    done = simulated.walk("solo12", 2e-3, 9.1)
+    estimator = simulated.settings("solo12").build(Robot.from_urdf(public.urdf("solo12")))
+    found = []
+    for seed in range(3):
+        readings = simulated.log(estimator, done, 0.0, 7.0, seed, noise=5.0)
+        found.append(simulated.errors(estimator, done, readings, 100 + seed))
+    assert 0.3 < np.mean([e.of_position for e in found]) / 3.0 < 2.0
+    assert 0.4 < np.mean([e.of_all for e in found]) / 9.0 < 2.0
+
+
 GROUNDS = [
     (2e-3, 0.8),
     (5e-3, 0.8),

@@ -172,6 +172,7 @@ def log(
     *,
     bias: float = 1.0,
     late: int = 0,
+    noise: float = 1.0,
 ) -> Readings:
     """What sensors say every 4 ms: those of motion the means over that time, with their biases.
 
@@ -183,6 +184,8 @@ def log(
         seed: Of noise and biases.
         bias: By how many times biases exceed `BIAS`.
         late: By how many samples joint angles come late.
+        noise: By how many times the inertial sensor and encoders are noisier than `RATE`, `FORCE`
+            and `ANGLE`.
     """
     rng, turns = np.random.default_rng(seed), Rotation.from_quat(done.states[:, 3:7])
     axes, arm = estimator.base.kinematics.base
@@ -195,11 +198,11 @@ def log(
     )
     rate = (turns[a].inv() * turns[b]).as_rotvec() / h
     force = turns[rows].inv().apply((moving[b] - moving[a]) / h + [0.0, 0.0, 9.81])
-    noise = np.repeat([RATE, FORCE], 3) / np.sqrt(h)
+    spread = noise * np.repeat([RATE, FORCE], 3) / np.sqrt(h)
     inertial = np.hstack([rate @ axes, force @ axes]) + bias * BIAS * rng.normal(size=6)
-    inertial += noise * rng.normal(size=inertial.shape)
+    inertial += spread * rng.normal(size=inertial.shape)
     angles = done.states[np.maximum(rows - late * EVERY, 0)][:, done.coordinates]
-    angles += ANGLE * rng.normal(size=angles.shape)
+    angles += noise * ANGLE * rng.normal(size=angles.shape)
     loads = done.forces[rows] + LOAD * rng.normal(size=(len(rows), 4))
     times, feet = done.times[rows], estimator.base.feet
     return Readings(

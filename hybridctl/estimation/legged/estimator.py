@@ -42,6 +42,7 @@ from hybridctl.estimation.legged.readings import (
 )
 from hybridctl.estimation.legged.rest import REST, rest_measurement
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
+from hybridctl.estimation.legged.sensor_noise import raise_to_sensors
 from hybridctl.estimation.legged.space import BASE_TANGENT, GYROSCOPE, POSITION, VELOCITY
 from hybridctl.estimation.legged.space import RootPose as RootPose
 from hybridctl.estimation.legged.start import WALKING, StartDeviations, find_upright, rest_bias
@@ -332,6 +333,24 @@ class BaseEstimator:
         end = record.inputs.times[0] + self.opening
         return FootMotion.of(self.base, opening_rows(record.channels[ANGLES], end), window)
 
+    def raise_noise(self, record: Record, motion: FootMotion) -> BaseEstimator:
+        """Return an estimator whose sensors are as noisy as the opening of a record shows them.
+
+        Args:
+            record: A record of `record`, or its opening.
+            motion: How velocities of feet are found, with the noise of the angles.
+
+        Returns:
+            This estimator where its noise is as large already.
+        """
+        assert record.inputs is not None
+        opening = opening_rows(record.inputs, record.inputs.times[0] + self.opening)
+        noise = self.settings.noise
+        raised = raise_to_sensors(noise, opening, self.stood(record), motion.angle_noise)
+        if raised is noise:
+            return self
+        return BaseEstimator(replace(self.settings, noise=raised), self._robot)
+
     def deviations(self, record: Record) -> StartDeviations:
         """Return the standard deviations at the start of a record."""
         return self.settings.start or (StartDeviations() if self.stood(record) else WALKING)
@@ -439,16 +458,16 @@ class BaseEstimator:
         names = {foot: signal_name(foot) for foot in self.base.feet}
         loads = {f: record.channels[n] for f, n in names.items() if n in record.channels}
         evidence = self.find_evidence(loads, record.channels[ANGLES])
+        motion = self.foot_motion(record, None if evidence is None else evidence.window)
+        own = self.raise_noise(record, motion)
         if evidence is None:
-            kept = CreepFilter(self.base, self.filter, self.foot_motion(record))
-            return kept.run(record, initial)
+            return CreepFilter(own.base, own.filter, motion).run(record, initial)
         u = record.input(initial.time)
         assert u is not None
         for foot in self.base.feet:
             if foot not in self.base.standing(initial.mode):
-                initial = self.touched(initial, foot, u)
-        motion = self.foot_motion(record, evidence.window)
-        hypotheses = ContactHypotheses(self.base, self.filter, self.contact, evidence, motion)
+                initial = own.touched(initial, foot, u)
+        hypotheses = ContactHypotheses(own.base, own.filter, self.contact, evidence, motion)
         return hypotheses.run(record, initial, sure=bool(self.stood(record)))
 
     def live(

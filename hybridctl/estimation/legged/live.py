@@ -37,6 +37,7 @@ from hybridctl.estimation.legged.rest import REST, RestSpan, rest_span
 from hybridctl.estimation.legged.space import RootPose
 from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.legged.time_offset import InertialAlignment
+from hybridctl.estimation.record import Record
 from hybridctl.series import Series
 
 _CATCH_UP = 4
@@ -83,6 +84,10 @@ class LegEstimator(Protocol):
 
     def readings(self, given: Readings) -> Readings:
         """Return readings with forces completed."""
+        ...
+
+    def raise_noise(self, record: Record, motion: FootMotion) -> LegEstimator:
+        """Return an estimator whose sensors are as noisy as the opening shows them."""
         ...
 
     def standing_time(self, angles: Series, start: float) -> float:
@@ -256,7 +261,8 @@ class _Run:
         self._contact, self._weight, self._ground = estimator.contact, weight, ground
         later = given.angles.rows(given.angles.times > times[0])
         motion = FootMotion.of(estimator.base, opening_rows(later, times[0] + estimator.opening))
-        self._filter = CreepFilter(estimator.base, estimator.filter, motion)
+        own = estimator.raise_noise(given.start_record(estimator.base), motion)
+        self._filter = CreepFilter(own.base, own.filter, motion)
         longest = longest_step(times, estimator.opening)
         self._rows = InputRows(estimator.base, motion.window, longest)
         self._rest = _RestWatch.begin(times[0] + estimator.standing_time(given.angles, times[0]))

@@ -48,6 +48,9 @@ ground. From then on `foot_distances` measures it."""
 class BaseNoise(Settings):
     """Standard deviations; densities are per square root of Hz.
 
+    Those of gyroscope, accelerometer and encoder are raised to what a log shows at its start, see
+    the module `sensor_noise`.
+
     gyroscope (rad/s/sqrt(Hz)) and accelerometer (m/s^2/sqrt(Hz)): of their white noise.
     gyroscope_walk (rad/s^2/sqrt(Hz)), accelerometer_walk (m/s^3/sqrt(Hz)): of their biases.
     foot (m/s/sqrt(Hz)), foot_turn (rad/s/sqrt(Hz)): of feet in contact, which creep, as those

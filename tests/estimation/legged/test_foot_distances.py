@@ -127,7 +127,7 @@ def test_feet_that_hardly_stand_together_or_rest_say_nothing(span):
 
 
 def test_soles_and_given_noise_have_no_distances():
-    base, system = machine(flat=(True, False))
+    base, _ = machine(flat=(True, False))
     begun = begin_distances(base.noise)
     found = take_steps(base, begun, 1e-2, np.random.default_rng(0), 5)
     np.testing.assert_array_equal(found.log_weights, begun.log_weights)

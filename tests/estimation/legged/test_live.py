@@ -98,6 +98,24 @@ def test_each_step_has_the_numbers_of_the_log():
     assert compare(estimator, list(samples_of(readings))) == 201 - 71 - 23
 
 
+def test_noisy_sensors_are_seen_in_the_opening_alone():
+    """All sensors are noisier than the settings say, and noisier still after the opening."""
+    rng, (estimator, readings) = np.random.default_rng(0), changed()
+    shaken = [
+        s._replace(
+            gyroscope=s.gyroscope + (0.1 if s.time < 0.7 else 0.2) * rng.normal(size=3),
+            accelerometer=s.accelerometer + 1.0 * rng.normal(size=3),
+        )
+        for s in samples_of(readings)
+    ]
+    assert compare(estimator, shaken) > 100
+    record = estimator.record(log_of(shaken))
+    noise = estimator.raise_noise(record, estimator.foot_motion(record)).settings.noise
+    # 50 rows at 100 Hz: 11 % of each, by `test_sensor_noise`.
+    assert noise.gyroscope == pytest.approx(0.1 * 0.1, rel=0.4)
+    assert noise.accelerometer == pytest.approx(1.0 * 0.1, rel=0.4)
+
+
 @pytest.mark.parametrize("late", [0.013, pytest.param(-0.02, marks=pytest.mark.slow)])
 def test_an_offset_that_is_told_is_that_of_a_log(late):
     """No multiple of the period of 10 ms, and one that is: of joints that are late."""
