@@ -38,7 +38,7 @@ from hybridctl.estimation.legged.foot_distances import FootDistances, begin_dist
 from hybridctl.estimation.legged.kinematics import FootKinematics, LegKinematics
 from hybridctl.estimation.legged.rotation import matrix, skew, skews
 from hybridctl.estimation.legged.space import ANGLE, GYROSCOPE, RATE, VELOCITY
-from hybridctl.estimation.legged.system import BaseNoise, LeggedBase
+from hybridctl.estimation.legged.system import RISE, BaseNoise, LeggedBase
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Input
@@ -275,19 +275,21 @@ class CreepFilter:
         )
 
 
-def add_creep(base: LeggedBase, e: Estimate, u: Array, density: float) -> Array:
-    """Return an input in which point feet in contact creep by a density in all.
+def add_creep(base: LeggedBase, e: Estimate, u: Array, densities: Array) -> Array:
+    """Return an input in which point feet in contact creep as well as their distances say.
 
     Args:
-        base: Base, feet and noise. What feet creep by in `noise` is part of the density.
+        base: Base, feet and noise. What feet creep by in `noise` is part of the densities.
         e: Estimate, which says which feet stand.
         u: Input (nu,), with what their velocities say.
-        density: Density of their creep besides, m^2/s.
+        densities: Densities (2,) of creep along level ground and along the vertical, m^2/s.
     """
     layout = base.layout(e.mode)
     numbers = layout.numbers[layout.points]
     if not len(numbers):
         return u
+    level, vertical = densities.tolist()
     result: Array = u.copy()
-    result[base.creep_columns][numbers] += density - base.noise.creep(flat=False) ** 2
+    result[base.creep_columns][numbers] += level - base.noise.creep(flat=False) ** 2
+    result[RISE] = vertical - level
     return result

@@ -10,11 +10,14 @@ The vector between the centres of feet i and j then changes by
 
 where the last term is what feet with the radius r roll by as their links turn by :math:`\theta`.
 Each component has the variance :math:`2 c^2 T` by the creep c of the feet, besides that of the
-encoders at both ends, and of what `creep` has seen of the feet by their velocities in between.
+encoders at both ends, and of what `creep` has seen of the feet by their velocities in between. The
+estimate of the base turns as well where it is corrected: between two times, the error of a turn
+changes by the variance by which it falls, :math:`P_0 - P_1`, and by the gyroscope's noise. The
+vertical has a creep of its own: on soft ground feet sink and rise, on slippery ground they slip.
 
-The density :math:`c^2` is found by Bayes' rule on a grid: each pair of feet multiplies the weights
-of the grid by its likelihood. Older pairs fade, since the ground may change. What two feet do alike
-does not change their distance, so that c is taken to be larger by `BaseNoise.foot_alike`.
+The densities :math:`c^2` are found by Bayes' rule on a grid: each pair of feet multiplies the
+weights of the grid by its likelihood. Older pairs fade, since the ground may change. What two feet
+do alike does not change their distance, so that c is taken to be larger by `BaseNoise.foot_alike`.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.legged.rotation import matrix
+from hybridctl.estimation.legged.rotation import matrix, skew
+from hybridctl.estimation.legged.space import ANGLE
 from hybridctl.estimation.legged.system import BaseNoise, Layout, LeggedBase
 
 LEVELS = np.geomspace(2.5e-4, 5e-2, 60) ** 2
@@ -43,7 +47,7 @@ Over less, encoders say more than feet. A robot that stands for longer does not 
 carry the same load all the time do not creep as those do which are loaded and unloaded.
 """
 PRIOR = 0.3
-"""How many pairs of feet the creep at the start counts for: the first steps shall decide."""
+"""How many pairs of feet the creep at the start counts for: the first steps decide."""
 
 
 class FeetAtOnce(NamedTuple):
@@ -55,6 +59,7 @@ class FeetAtOnce(NamedTuple):
         rotations: Rotations (k, 3, 3) of their links.
         variances: Variances (k, 3) of these positions by the encoders, m^2.
         seen: Variance (k,) by which feet have moved since the start by their velocities, m^2.
+        turn: Covariance (3, 3) of the turn of the base, rad^2.
     """
 
     time: float
@@ -62,6 +67,7 @@ class FeetAtOnce(NamedTuple):
     rotations: Array
     variances: Array
     seen: Array
+    turn: Array
 
 
 class Moment(NamedTuple):
@@ -82,13 +88,14 @@ class FootDistances(NamedTuple):
     """What the distances of feet have said until now.
 
     Attributes:
-        creep: Density of the creep of a point foot that stands, m^2/s.
-        log_weights: Logarithms (n,) of the weights of `LEVELS`, up to a constant.
+        creep: Densities (2,) of the creep of a point foot that stands, m^2/s: in each direction
+            along level ground, and along the vertical.
+        log_weights: Logarithms (2, n) of the weights of `LEVELS` for both, up to a constant.
         last: The start of the last step of the filter; None before the first.
         pairs: For two feet that stand, by their numbers, all feet when the later one touched.
     """
 
-    creep: float
+    creep: Array
     log_weights: Array
     last: Moment | None = None
     pairs: Mapping[tuple[int, int], FeetAtOnce] = {}
@@ -137,7 +144,7 @@ class FootDistances(NamedTuple):
             if SHORTEST <= span <= LONGEST:
                 radii = [base.kinematics.radii[base.feet[number]] for number in pair]
                 log_weights = weigh_pair(base.noise, log_weights, pair, start, end, radii)
-                creep = expect_creep(base.noise, log_weights)
+                creep = choose_creep(base.noise, log_weights)
         return self._replace(creep=creep, log_weights=log_weights, pairs=pairs)
 
     def _join(
@@ -158,9 +165,9 @@ def begin_distances(noise: BaseNoise) -> FootDistances:
     Args:
         noise: Its creep is that of the start, which counts as `PRIOR` pairs of feet.
     """
-    start = (noise.creep(flat=False) / noise.foot_alike) ** 2
-    log_weights = -1.5 * PRIOR * (np.log(LEVELS) + start / LEVELS)
-    return FootDistances(noise.creep(flat=False) ** 2, log_weights)
+    creep = noise.creep(flat=False)
+    likelihood = -0.5 * (np.log(LEVELS) + (creep / noise.foot_alike) ** 2 / LEVELS)
+    return FootDistances(np.full(2, creep**2), PRIOR * np.outer([2.0, 1.0], likelihood))
 
 
 def find_points(layout: Layout) -> set[int]:
@@ -170,7 +177,7 @@ def find_points(layout: Layout) -> set[int]:
 
 def place_feet(base: LeggedBase, moment: Moment) -> FeetAtOnce:
     """Return where all feet are in the world, against the inertial frame."""
-    turn = matrix(moment.estimate.mean[:4])
+    turn, p = matrix(moment.estimate.mean[:4]), moment.estimate.covariance[ANGLE, ANGLE]
     feet = base.kinematics.find_feet(base.angles(moment.input))
     levers = base.noise.encoder * (turn @ feet.twists[:, :3])
     return FeetAtOnce(
@@ -179,6 +186,7 @@ def place_feet(base: LeggedBase, moment: Moment) -> FeetAtOnce:
         turn @ feet.rotations,
         (levers**2).sum(axis=2),
         moment.seen,
+        turn @ p @ turn.T,
     )
 
 
@@ -194,7 +202,7 @@ def weigh_pair(
 
     Args:
         noise: Its `foot_memory` says how fast older pairs fade.
-        log_weights: Logarithms (n,) before.
+        log_weights: Logarithms (2, n) before, as in `FootDistances`.
         pair: The numbers of the feet.
         start: All feet when both stood at first.
         end: All feet when both stood at last.
@@ -202,13 +210,18 @@ def weigh_pair(
     """
     i, j = pair
     rolled = roll_foot(start, end, i, radii[0]) - roll_foot(start, end, j, radii[1])
-    moved = (end.centres[i] - end.centres[j]) - (start.centres[i] - start.centres[j]) - rolled
+    apart, span = end.centres[i] - end.centres[j], end.time - start.time
+    moved = apart - (start.centres[i] - start.centres[j]) - rolled
     known = sum((at.variances[i] + at.variances[j] for at in (start, end)), np.zeros(3))
     known += (end.seen[i] - start.seen[i]) + (end.seen[j] - start.seen[j])
-    variances = known + 2.0 * (end.time - start.time) * LEVELS[:, None]
-    likelihood = -0.5 * (np.log(variances) + moved**2 / variances).sum(axis=1)
-    faded: Array = math.exp(-1.0 / noise.foot_memory) * log_weights + likelihood
-    return faded
+    swing = skew(apart)
+    # Rounding and noise that a correction has not taken back yet may leave a little less than zero.
+    known += np.maximum(np.diag(swing @ (start.turn - end.turn) @ swing.T), 0.0)
+    known += noise.gyroscope**2 * span * np.diag(swing @ swing.T)
+    variances = known[:, None] + 2.0 * span * LEVELS
+    x, y, z = -0.5 * (np.log(variances) + (moved**2)[:, None] / variances)
+    faded: Array = math.exp(-1.0 / noise.foot_memory) * log_weights
+    return faded + np.array([x + y, z])
 
 
 def roll_foot(start: FeetAtOnce, end: FeetAtOnce, number: int, radius: float) -> Array:
@@ -219,7 +232,11 @@ def roll_foot(start: FeetAtOnce, end: FeetAtOnce, number: int, radius: float) ->
     return radius * np.array([turn[1], -turn[0], 0.0])  # turn x (0, 0, 1)
 
 
-def expect_creep(noise: BaseNoise, log_weights: Array) -> float:
-    """Return the mean density of creep in m^2/s by the logarithms (n,) of weights."""
-    weights = np.exp(log_weights - log_weights.max())
-    return float(noise.foot_alike**2 * (weights @ LEVELS) / weights.sum())
+def choose_creep(noise: BaseNoise, log_weights: Array) -> Array:
+    """Return the likeliest densities (2,) of creep in m^2/s by logarithms (2, n) of weights.
+
+    The mean over the grid would rise where pairs say nothing: the weights at the start have a long
+    tail.
+    """
+    densities: Array = noise.foot_alike**2 * LEVELS[log_weights.argmax(axis=1)]
+    return densities

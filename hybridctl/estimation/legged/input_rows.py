@@ -101,4 +101,4 @@ class InputRows:
 
     def _join(self, inertial: Array, gap: float, feet: _AnglesRow, spins: Array) -> Array:
         creep = np.zeros(len(self._base.feet))
-        return np.concatenate([inertial, [gap], feet.angles, spins, feet.moving, creep])
+        return np.concatenate([inertial, [gap, 0.0], feet.angles, spins, feet.moving, creep])

@@ -5,8 +5,9 @@ the joint angles of that moment put it, :math:`d = p + R s, R_f = R C`, so that 
 that of the base there and the noise of the angles; lift-off drops it. Only the evidence of a
 contact fires these events (`ContactSignal`): no state reaches them, so modes have no guards.
 
-The input is (rate, specific force, gap, angles, turning, moving, creep): of the inertial sensor, in
-rad/s and m/s^2; s without a sample before its next change; the angles of `LegKinematics` in rad;
+The input is (rate, specific force, gap, rise, angles, turning, moving, creep): of the inertial
+sensor, in rad/s and m/s^2; s without a sample before its next change; by how much more point feet
+creep along the vertical, in m^2/s; the angles of `LegKinematics` in rad;
 and for each foot the angular velocity (3,) of its link and the velocity (3,) of its position, both
 against the inertial frame and in its axes, in rad/s and m/s, and how much it creeps beyond the
 noise of `BaseNoise`, in m^2/s in each direction (see `creep`).
@@ -76,7 +77,7 @@ class BaseNoise(Settings):
     gyroscope_walk: NotNegative = 1e-4
     accelerometer_walk: NotNegative = 1e-3
     foot: NotNegative | None = None
-    foot_alike: Positive = 1.5
+    foot_alike: Positive = 3.0
     foot_memory: Positive = 33.0
     foot_turn: NotNegative = 0.15
     slip_time: NotNegative = 0.02
@@ -116,7 +117,7 @@ class BaseNoise(Settings):
 
 
 OPEN, STICK = "open", "stick"
-GAP, OTHERS = 6, 7  # of the input: which, and how many there are before the angles
+GAP, RISE, OTHERS = 6, 7, 8  # of the input: which, and how many there are before the angles
 _OF_FOOT = 7  # entries of the input for each foot: turning, moving, creep
 
 
@@ -315,6 +316,11 @@ class LeggedBase:
         for place in layout.places:
             if creeps[place.number]:
                 variances[place.dx] += creeps[place.number]
+        if u[RISE]:
+            up = matrix(x[:4])[2]  # the vertical of the world, in axes of the inertial frame
+            for place in layout.places:
+                if place.turn_dx is None:
+                    density[place.dx, place.dx] += u[RISE] * np.outer(up, up)
         return density
 
     def pose_noise(self, twists: Array, variances: Array) -> Array:

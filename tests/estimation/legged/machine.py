@@ -4,7 +4,7 @@ import numpy as np
 from differences import assert_derivative
 
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
-from hybridctl.estimation.legged.system import BaseNoise, LeggedBase, base_system
+from hybridctl.estimation.legged.system import GAP, RISE, BaseNoise, LeggedBase, base_system
 from hybridctl.hybrid.model import StepAhead
 from hybridctl.mechanics.multibody.robot import Robot
 
@@ -55,8 +55,8 @@ def state(base, key, rng):
     space = base.space(key)
     x = space.normalize(rng.normal(size=space.nx))
     x[10:16] *= 0.1
-    u = rng.normal(size=base.nu)
-    u[6] = 0.0
+    u = np.insert(rng.normal(size=base.nu - 1), RISE, 0.0)
+    u[GAP] = 0.0
     u[base.creep_columns] = np.abs(u[base.creep_columns])
     return x, u
 
