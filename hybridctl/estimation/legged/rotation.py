@@ -104,16 +104,17 @@ def left_jacobian_slope_map(w: Array) -> Array:
     Args:
         w: Rotation vector (3,) in rad.
     """
-    square = float(w.dot(w))
-    a1, a2, a3, _ = _coefficients(square)
+    x, y, z = w.tolist()
+    square = x * x + y * y + z * z
     if square < _SMALL:
         terms = _count_terms(square)
+        a2, a3 = _summed(_INVERSE[2], square, terms), _summed(_INVERSE[3], square, terms)
         slope2 = -_summed(_SLOPES[2], square, terms)
         slope3 = -_summed(_SLOPES[3], square, terms)
     else:
+        a1, a2, a3, _ = _coefficients(square)
         slope2 = (a1 - 2.0 * a2) / square
         slope3 = (a2 - 3.0 * a3) / square
-    x, y, z = w.tolist()
     # What stands before w^T, for each axis c: w x (w x c) = w (w . c) - (w . w) c.
     own = -slope3 * square - 2.0 * a3
     sx, sy, sz = slope3 * x, slope3 * y, slope3 * z
