@@ -203,12 +203,11 @@ class LiveBaseFilter:
             raise InputError(f"time must be after the last sample, {self._time} s, got {time}")
         if joints is not None:
             joints = array("joints", joints, (len(self._estimator.joints),))
-        loads = {}
-        for foot in self._estimator.base.feet:
-            if foot in sample.loads:
-                loads[foot] = number(f"load of {foot!r}", sample.loads[foot])
-        for foot in sample.loads:
-            member("load of", foot, self._estimator.base.feet)
+        loads, feet = dict[str, float](), self._estimator.base.feet
+        for foot, load in sample.loads.items():
+            if foot not in feet:
+                member("load of", foot, feet)
+            loads[foot] = number(f"load of {foot!r}", load)
             if self._run is not None and foot not in self._run.loaded:
                 raise InputError(
                     f"load of {foot!r} was missing in the first {self._estimator.opening:g} s, so "
@@ -295,19 +294,20 @@ class _Run:
         state = self.state
         if held is not None:
             state = self._filter.predict(state, time, held)
-        u = self._rows.last_row()
         # From the angles of the first sample the feet were started, see `readings`.
         if joints is not None and time > self._start:
-            state = self._filter.update(state, ANGLES, joints, u)
+            state = self._filter.update(state, ANGLES, joints)
         self._rest, still = self._rest.add(time, inertial, joints)
         for row in still:
-            state = self._filter.update(state, REST, row, u)
+            state = self._filter.update(state, REST, row)
         touched = False
         for foot, force in self._changes(time, sample.loads):
             touched |= self._stands[foot]
+            # Only the events of contacts read the input: a foot begins where the angles put it.
+            u = self._rows.last_row()
             state = self._filter.update(state, signal_name(foot), force, u)
         if touched and self._ground is not None:
-            state = self._filter.update(state, GROUND, np.array([self._ground]), u)
+            state = self._filter.update(state, GROUND, np.array([self._ground]))
         self.state = state
 
     def _changes(self, time: float, loads: Mapping[str, float]) -> list[tuple[str, Array]]:

@@ -139,6 +139,12 @@ class BaseSpace:
         return slice(4, BASE + rest), slice(3, BASE_TANGENT + rest)
 
     @cached_property
+    def feet(self) -> tuple[slice, slice]:
+        """The slices of the positions of all feet in contact in a state, and in a deviation."""
+        rest = 3 * self.points
+        return slice(BASE, BASE + rest), slice(BASE_TANGENT, BASE_TANGENT + rest)
+
+    @cached_property
     def turning_blocks(self) -> NDArray[np.intp]:
         """Where the blocks on the diagonal that turn with the base are in a flat matrix, (n, 9).
 
@@ -316,11 +322,6 @@ class Strapdown(ModeModel):
         self.key, self.space, self.gravity, self.nu = key, space, gravity, nu
         self.rolling = tuple(rolling)
         self._eye = np.eye(space.ndx)
-        rest = 3 * space.points
-        self._feet_x, self._feet = (
-            slice(BASE, BASE + rest),
-            slice(BASE_TANGENT, BASE_TANGENT + rest),
-        )
         self._feet_blocks = space.turning_blocks[3:]
 
     def field_at(self, point: Point) -> Array:
@@ -445,13 +446,14 @@ class Strapdown(ModeModel):
         turning = omega + u[inputs]
         links = turning.dot(turned.T)  # of the links over the step, in the axes before it, rad
         moved = (radii * links).dot(turn.T).dot(_ACROSS_UP)
-        after[self._feet_x] += moved.reshape(-1)
+        feet_x, feet = self.space.feet
+        after[feet_x] += moved.reshape(-1)
         by_rate = turning.dot(h**2 * left_jacobian_slope_map(omega * h)) + turned.reshape(9)
         # What stands before theta and b_g, side by side.
         blocks = np.concatenate([skews(links), by_rate.reshape(-1, 3, 3)], axis=2)
         blocks *= radii[:, :, None]
         rolled = np.matmul(back.dot(skew(turn[2])), blocks).reshape(-1, 6)
-        phi[self._feet, ANGLE], phi[self._feet, GYROSCOPE] = rolled[:, :3], rolled[:, 3:]
+        phi[feet, ANGLE], phi[feet, GYROSCOPE] = rolled[:, :3], rolled[:, 3:]
 
 
 _ACROSS_UP: Array = np.cross(np.eye(3), [0.0, 0.0, 1.0])

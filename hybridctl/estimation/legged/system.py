@@ -133,10 +133,10 @@ class Layout(NamedTuple):
         variances: Density (ndx,) of the noise, in the square of the unit per s.
         numbers: Numbers (k,) of the feet in contact among all feet.
         points: Those places (p,) that are points, which may creep.
-        state: Entries (k, 3) of the state that are positions of feet.
         poses: Rows (m,) of poses that joint angles give, among six for each of all feet: position,
             and turn of flat feet. Places follow one another.
-        seen: Those rows (3 k,) of these m that are positions.
+        seen: Those rows (3 k,) of these m that are positions; a slice where all are.
+        turned: Flat feet in contact, each with those rows of these m that are its turn.
         angles_jacobian: Derivative (m, ndx) of these poses, but for what depends on the state.
         angles_noise: Variances (m,) of these poses besides those of the angles.
     """
@@ -146,9 +146,9 @@ class Layout(NamedTuple):
     variances: Array
     numbers: Indices
     points: Indices
-    state: Indices
     poses: Indices
-    seen: Indices
+    seen: Indices | slice
+    turned: tuple[tuple[FootPlace, slice], ...]
     angles_jacobian: Array
     angles_noise: Array
 
@@ -193,6 +193,11 @@ class LeggedBase:
         """The entries of an input that are the velocity of a foot, by its number."""
         first = self.angle_columns.stop + 3 * (len(self.feet) + foot)
         return slice(first, first + 3)
+
+    @cached_property
+    def all_turning_columns(self) -> slice:
+        """The entries of an input that are the angular velocities of all feet, three for each."""
+        return slice(self.angle_columns.stop, self.moving_columns(0).start)
 
     @cached_property
     def all_moving_columns(self) -> slice:
@@ -274,13 +279,14 @@ class LeggedBase:
         rows = [6 * p.number + i for p in places for i in range(3 if p.turn_x is None else 6)]
         poses = np.array(rows, dtype=np.intp)
         seen = np.flatnonzero(poses % 6 < 3)
-        jacobian = np.zeros((len(poses), mode.space.ndx))
-        for k, place in enumerate(places):
-            own = seen[3 * k : 3 * k + 3]
+        jacobian, turned = np.zeros((len(poses), mode.space.ndx)), list[tuple[FootPlace, slice]]()
+        for place, first in zip(places, seen[::3].tolist(), strict=True):
+            own, turn = slice(first, first + 3), slice(first + 3, first + 6)
             jacobian[own, POSITION] = -np.eye(3)
             jacobian[own, place.dx] = np.eye(3)
             if place.turn_dx is not None:
-                jacobian[own + 3, ANGLE] = -np.eye(3)
+                jacobian[turn, ANGLE] = -np.eye(3)
+                turned.append((place, turn))
         points = [k for k, place in enumerate(places) if place.turn_x is None]
         return Layout(
             mode,
@@ -288,9 +294,9 @@ class LeggedBase:
             variances,
             np.array([place.number for place in places], dtype=np.intp),
             np.array(points, dtype=np.intp),
-            np.array([[*range(p.x.start, p.x.stop)] for p in places], np.intp).reshape(-1, 3),
             poses,
-            seen,
+            seen if turned else slice(None),
+            tuple(turned),
             jacobian,
             self.pose_variances[poses % 6],
         )
@@ -298,16 +304,14 @@ class LeggedBase:
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
         layout, gap = self.layout(key), float(u[GAP])
-        ndx = len(layout.variances)
-        density = np.zeros((ndx, ndx))
-        variances = density.reshape(-1)[:: ndx + 1]
-        variances[:] = layout.variances
+        variances = layout.variances.copy()
         if gap:
             variances[:BASE_TANGENT] = self.noise.core(gap)
-        creeps = u[self.creep_columns].tolist()
-        for place in layout.places:
-            if creeps[place.number]:
-                variances[place.dx] += creeps[place.number]
+        feet = variances[layout.mode.space.feet[1]].reshape(-1, 3)
+        feet += u[self.creep_columns][layout.numbers, None]
+        ndx = len(variances)
+        density = np.zeros((ndx, ndx))
+        density.reshape(-1)[:: ndx + 1] = variances
         return density
 
     def pose_noise(self, twists: Array, variances: Array) -> Array:
