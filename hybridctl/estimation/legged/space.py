@@ -277,7 +277,7 @@ class BaseSpace:
 
 RATE, FORCE = slice(0, 3), slice(3, 6)  # of the gyroscope and the accelerometer in the input
 SENSED, BIASES = slice(0, 6), slice(10, 16)  # both of them in an input, and their biases in a state
-_CORE = slice(0, BASE_TANGENT)
+_CORE, _MOTION = slice(0, BASE_TANGENT), slice(POSITION.start, VELOCITY.stop)
 
 
 class RollingFoot(NamedTuple):
@@ -322,6 +322,9 @@ class Strapdown(ModeModel):
         self.key, self.space, self.gravity, self.nu = key, space, gravity, nu
         self.rolling = tuple(rolling)
         self._eye = np.eye(space.ndx)
+        # Of position and velocity by falling, by h and h^2.
+        self._fall = np.zeros((6, 2))
+        self._fall[3:, 0], self._fall[:3, 1] = gravity, 0.5 * gravity
         self._feet_blocks = space.turning_blocks[3:]
 
     def field_at(self, point: Point) -> Array:
@@ -364,7 +367,7 @@ class Strapdown(ModeModel):
     def _generator(self, x: Array, u: Array) -> Array:
         """The generator A (ndx, ndx)."""
         result = np.zeros((self.space.ndx, self.space.ndx))
-        result[:9, _CORE] = _make_core_generator(u[RATE] - x[10:13], u[FORCE] - x[13:16])
+        result[:9, _CORE] = _make_core_generator(u[SENSED] - x[BIASES])
         for k in range(self.space.points):
             _, delta = self.space.foot(k)
             result[delta, delta] = -skew(u[RATE] - x[10:13])
@@ -387,20 +390,21 @@ class Strapdown(ModeModel):
         sensed = u[SENSED] - x[BIASES]
         omega, force = sensed[RATE], sensed[FORCE]
         density = None if noise is None else noise.density[_CORE, _CORE]
-        core, gathered = propagate_core(omega, force, density, h)
+        core, gathered = propagate_core(sensed, density, h)
         back = core[ANGLE, ANGLE]  # Gamma_0^T
-        turned = -core[ANGLE, GYROSCOPE].T  # h Gamma_1
-        moved = -back.T.dot(core[POSITION, ACCELEROMETER])  # h^2 Gamma_2
         turn = matrix(x[:4])
+        # Position and velocity depend on the bias as on the force, but in the axes after the step:
+        # by -Gamma_0^T Gamma_2 h^2 and -Gamma_0^T Gamma_1 h.
+        forced = core[_MOTION, ACCELEROMETER].dot(force).reshape(2, 3).dot(back)
         after = x.copy()
         after[:4] = product(x[:4], turned_by(omega * h))
-        after[4:7] += h * x[7:10] + turn.dot(moved.dot(force)) + 0.5 * h**2 * self.gravity
-        after[7:10] += turn.dot(turned.dot(force)) + h * self.gravity
+        after[4:10] += self._fall.dot([h, h * h]) - forced.dot(turn.T).reshape(-1)
+        after[4:7] += h * x[7:10]
         phi = self._eye.copy()
         phi[_CORE, _CORE] = core
         phi.reshape(-1)[self._feet_blocks] = back.reshape(-1)
         if self.rolling:
-            self._roll(u, turn, back, turned, omega, h, after, phi)
+            self._roll(u, turn, core, omega, h, after, phi)
         if noise is None:
             return StepTransition(0.0, after, phi)
         spread = h * noise.density
@@ -423,8 +427,7 @@ class Strapdown(ModeModel):
         self,
         u: Array,
         turn: Array,
-        back: Array,
-        turned: Array,
+        core: Array,
         omega: Array,
         h: float,
         after: Array,
@@ -435,17 +438,17 @@ class Strapdown(ModeModel):
         Args:
             u: Input (nu,), held over the step.
             turn: Rotation (3, 3) of the inertial frame in the world, before the step.
-            back: Transpose of the turn (3, 3) over the step.
-            turned: The integral (3, 3) of the turn over the step, s.
+            core: Transition (15, 15) of base and biases over the step.
             omega: Angular velocity (3,) of the inertial frame in its axes, rad/s.
             h: Length of the step, s.
             after: State (nx,) after the step, of which the feet's positions are changed.
             phi: Derivative (ndx, ndx) of the step, of which the feet's rows are changed.
         """
         inputs, radii = self._rolls
+        back, turned = core[ANGLE, ANGLE], -core[ANGLE, GYROSCOPE].T  # Gamma_0^T, h Gamma_1
         turning = omega + u[inputs]
         links = turning.dot(turned.T)  # of the links over the step, in the axes before it, rad
-        moved = (radii * links).dot(turn.T).dot(_ACROSS_UP)
+        moved = (radii * links).dot(turn.T.dot(_ACROSS_UP))
         feet_x, feet = self.space.feet
         after[feet_x] += moved.reshape(-1)
         by_rate = turning.dot(h**2 * left_jacobian_slope_map(omega * h)) + turned.reshape(9)
@@ -460,14 +463,13 @@ _ACROSS_UP: Array = np.cross(np.eye(3), [0.0, 0.0, 1.0])
 """A vector times it is the cross product of that with the vertical."""
 
 
-def _make_core_generator(omega: Array, force: Array) -> Array:
+def _make_core_generator(sensed: Array) -> Array:
     """The first rows (9, 15) of the generator A of base and biases; those of biases are zero."""
-    generator = _STILL + omega.dot(_BY_RATE) + force.dot(_BY_FORCE)
-    return np.asarray(generator.reshape(9, BASE_TANGENT))
+    return np.asarray((sensed.dot(_BY_SENSED) + _STILL).reshape(9, BASE_TANGENT))
 
 
-def _make_generator_parts() -> tuple[Array, Array, Array]:
-    """Return the generator (135,) at rest, and its derivatives (3, 135) by rate and force."""
+def _make_generator_parts() -> tuple[Array, Array]:
+    """Return the generator (135,) at rest, and its derivative (6, 135) by rate and force."""
     still, by_rate, by_force = np.zeros((9, 15)), np.zeros((3, 9, 15)), np.zeros((3, 9, 15))
     still[ANGLE, GYROSCOPE] = still[VELOCITY, ACCELEROMETER] = -np.eye(3)
     still[POSITION, VELOCITY] = np.eye(3)
@@ -475,10 +477,10 @@ def _make_generator_parts() -> tuple[Array, Array, Array]:
     for block in (ANGLE, POSITION, VELOCITY):
         by_rate[:, block, block] = spins
     by_force[:, VELOCITY, ANGLE] = spins
-    return still.ravel(), by_rate.reshape(3, -1), by_force.reshape(3, -1)
+    return still.ravel(), np.concatenate([by_rate, by_force]).reshape(6, -1)
 
 
-_STILL, _BY_RATE, _BY_FORCE = _make_generator_parts()
+_STILL, _BY_SENSED = _make_generator_parts()
 _NO_BOUNDS = np.zeros(0)
 _ORDER = 8
 """Powers of the generator. The turn enters up to the power 5 beside the other three factors that
@@ -507,9 +509,7 @@ def _make_step_weights() -> tuple[Array, Array]:
 _BY_POWER, _BY_IDENTITY = _make_step_weights()
 
 
-def propagate_core(
-    omega: Array, force: Array, density: Array | None, h: float
-) -> tuple[Array, Array | None]:
+def propagate_core(sensed: Array, density: Array | None, h: float) -> tuple[Array, Array | None]:
     r"""Propagate deviations and noise of base and biases over a step.
 
     The flow is the power series of the generator A, which ends for all but its turn, and the noise
@@ -523,19 +523,20 @@ def propagate_core(
     :math:`Q(2 h) = Q + \Phi Q \Phi^T`.
 
     Args:
-        omega: Angular velocity (3,) of the inertial frame in its axes, rad/s.
-        force: Specific force (3,) in its axes, m/s^2.
+        sensed: Angular velocity in rad/s and specific force in m/s^2 (6,) of the inertial frame, in
+            its axes.
         density: Density Q (15, 15) of the noise, in the square of the unit per s; None without.
         h: Length of the step, s.
 
     Returns:
         The transition (15, 15), and the covariance (15, 15) of the noise; None without density.
     """
+    omega = sensed[RATE]
     halvings, angle = 0, abs(h) * math.sqrt(omega.dot(omega))
     if _LARGEST_TURN < angle < math.inf:
         halvings = math.ceil(math.log2(angle / _LARGEST_TURN))
     part = math.ldexp(h, -halvings)
-    powers = _power_stack(part * _make_core_generator(omega, force))
+    powers = _power_stack(part * _make_core_generator(sensed))
     flows = _BY_IDENTITY.copy()
     flows[:, :9] += _BY_POWER.dot(powers).reshape(-1, 9, BASE_TANGENT)
     phi: Array = flows[0]
