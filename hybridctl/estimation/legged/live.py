@@ -35,7 +35,7 @@ from hybridctl.estimation.legged.readings import (
 )
 from hybridctl.estimation.legged.rest import REST, RestSpan, rest_span
 from hybridctl.estimation.legged.space import RootPose
-from hybridctl.estimation.legged.system import LeggedBase
+from hybridctl.estimation.legged.system import LeggedBase, prepare_modes
 from hybridctl.estimation.legged.time_offset import InertialAlignment
 from hybridctl.estimation.state import FilterState
 from hybridctl.series import Series
@@ -271,6 +271,7 @@ class _Run:
         # The first angles belong to the input of the first sample, even where they come later.
         self._first_angles = float(given.angles.times[0])
         self._rows.add_angles(self._first_angles, given.angles.values[0])
+        prepare_modes(estimator.base, estimator.filter.model.system)
         self.state: FilterState = estimator.filter.start(initial)
 
     def take(self, sample: LiveSample) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product as combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -110,6 +111,7 @@ class BaseNoise(Settings):
 
 OPEN, STICK = "open", "stick"
 GAP, OTHERS = 6, 7  # of the input: which, and how many there are before the angles
+_PREPARED_FEET = 6  # with 64 modes; each foot more doubles them
 _OF_FOOT = 7  # entries of the input for each foot: turning, moving, creep
 
 
@@ -340,6 +342,25 @@ def base_system(base: LeggedBase) -> HybridSystem:
     return HybridSystem(base.mode, partial(_outgoing, base), names)
 
 
+def prepare_modes(base: LeggedBase, system: HybridSystem) -> None:
+    """Make all modes and edges of a base before they are met, so that no sample waits for them.
+
+    Args:
+        base: Base and feet. With more than `_PREPARED_FEET` feet nothing is made.
+        system: Its `base_system`, which keeps what is made.
+    """
+    if len(base.feet) > _PREPARED_FEET:
+        return
+    for key in combinations((OPEN, STICK), repeat=len(base.feet)):
+        system.mode(key)
+        for foot, contact in zip(base.feet, key, strict=True):
+            fired = lifts(foot) if contact == STICK else touches(foot)
+            edge = system.outgoing(key).edge((fired,))
+            assert edge is not None
+            assert isinstance(edge.reset, Lift | Touch)
+            edge.reset.prepare()
+
+
 def touches(foot: str) -> str:
     """The name of the guard by which a foot comes into contact."""
     return f"{foot} touches"
@@ -402,6 +423,10 @@ class Lift(ResetModel):
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         """The rows of the identity that are left."""
         return self._jacobian
+
+    def prepare(self) -> None:
+        """Find what stays the same before the first event."""
+        _ = self._jacobian
 
     @cached_property
     def _kept_places(self) -> tuple[list[int], list[int]]:
@@ -466,6 +491,10 @@ class Touch(ResetModel):
         found = np.zeros((after.ndx, after.ndx))
         found[np.ix_(rows, rows)] = noise
         return found
+
+    def prepare(self) -> None:
+        """Find what stays the same before the first event."""
+        _ = self._kept_places, self._place
 
     @cached_property
     def _kept_places(self) -> tuple[list[int], list[int]]:
