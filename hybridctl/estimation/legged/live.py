@@ -11,6 +11,7 @@ long the robot stands, the noise of its angles, the usual period and the first c
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -315,11 +316,11 @@ class _Run:
         """Update which feet stand, and return those that changed with their forces (1,)."""
         if not loads:
             return []
-        forces = np.array([[loads.get(foot, np.nan) for foot in self.loaded]])
-        if self._weight is not None and len(self.loaded) > 1:
-            forces = completed(forces, self._weight)
+        forces = [loads.get(foot, math.nan) for foot in self.loaded]
+        if self._weight is not None and len(forces) > 1:
+            forces = completed(np.array([forces]), self._weight)[0].tolist()
         changes = []
-        for foot, given in zip(self.loaded, forces[0].tolist(), strict=True):
+        for foot, given in zip(self.loaded, forces, strict=True):
             force = self._limit_force(foot, time, given)
             stands = self._stands[foot]
             if (force <= self._contact.off) if stands else (force >= self._contact.on):
