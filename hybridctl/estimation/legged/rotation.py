@@ -76,33 +76,24 @@ def left_jacobian_slope(w: Array, c: Array) -> Array:
     Returns:
         The derivative (3, 3) of Gamma_1(w) c by w.
     """
-    return np.asarray(left_jacobian_slopes(w, c[None])[0])
+    return np.asarray(c.dot(left_jacobian_slope_map(w)).reshape(3, 3))
 
 
-def left_jacobian_slopes(w: Array, vectors: Array) -> Array:
-    r"""Differentiate the products of the left Jacobian with vectors by the rotation vector.
+def left_jacobian_slope_map(w: Array) -> Array:
+    r"""Return what maps vectors c to the derivatives of their products with the left Jacobian.
 
     With :math:`\Gamma_1 c = c + a_2\, w \times c + a_3\, w \times (w \times c)`, where the
-    coefficients have the slopes :math:`s_2 w, s_3 w`, the derivative is
+    coefficients have the slopes :math:`s_2 w, s_3 w`, the derivative is linear in c:
 
     .. math:: (s_2\, w \times c + s_3\, w \times (w \times c)) w^T - a_2 [c]_\times
               - a_3 (2 c w^T - w c^T - (w \cdot c) I) .
 
     Args:
         w: Rotation vector (3,) in rad.
-        vectors: The vectors (n, 3) that are multiplied.
 
     Returns:
-        The derivatives (n, 3, 3) of Gamma_1(w) c by w.
-    """
-    return np.asarray(vectors.dot(left_jacobian_slope_map(w)).reshape(-1, 3, 3))
-
-
-def left_jacobian_slope_map(w: Array) -> Array:
-    """Return the linear map (3, 9) from a vector to its matrix of `left_jacobian_slopes`.
-
-    Args:
-        w: Rotation vector (3,) in rad.
+        The map (3, 9): vectors (n, 3) times it are the derivatives of Gamma_1(w) c by w, each of
+        them (3, 3), row by row.
     """
     x, y, z = w.tolist()
     square = x * x + y * y + z * z
@@ -146,7 +137,10 @@ def _coefficients(square: float) -> tuple[float, float, float, float]:
 
 
 def _count_terms(square: float) -> int:
-    """Return the number of the last term of a series that is not below rounding."""
+    """Return the number of the last term of a series that is not below rounding.
+
+    That of `_INVERSE[1]`, whose terms fall the slowest; those of slopes fall faster too.
+    """
     return bisect_left(_REACH, square)
 
 
