@@ -351,14 +351,15 @@ def prepare_modes(base: LeggedBase, system: HybridSystem) -> None:
     """
     if len(base.feet) > _PREPARED_FEET:
         return
+    names = [name(foot) for foot in base.feet for name in (touches, lifts)]
     for key in combinations((OPEN, STICK), repeat=len(base.feet)):
         system.mode(key)
-        for foot, contact in zip(base.feet, key, strict=True):
-            fired = lifts(foot) if contact == STICK else touches(foot)
-            edge = system.outgoing(key).edge((fired,))
-            assert edge is not None
-            assert isinstance(edge.reset, Lift | Touch)
-            edge.reset.prepare()
+        for name in names:
+            edge = system.outgoing(key).edge((name,))
+            # A foot that stands cannot touch, and one that does not cannot lift.
+            if edge is not None:
+                assert isinstance(edge.reset, Lift | Touch)
+                edge.reset.prepare()
 
 
 def touches(foot: str) -> str:

@@ -235,10 +235,10 @@ def raises(live, sample):
 
 
 def test_no_sample_waits_for_a_mode_that_is_made(monkeypatch):
-    """Once the opening is over all modes and edges are there, those that come only later too."""
+    """Once the opening is over all modes and edges are there, before the robot has stepped."""
     estimator, readings = changed()
     live, samples = estimator.live(), list(samples_of(readings))
-    begun = next(k for k, sample in enumerate(samples) if live.step(sample) is not None)
+    begun = next(k for k, s in enumerate(samples) if live.step(s) or live.estimate is not None)
     monkeypatch.setattr(LeggedBase, "_laid_out", fail)
     monkeypatch.setattr(system, "_make_edge", fail)
     modes = []
