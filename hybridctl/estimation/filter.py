@@ -100,6 +100,7 @@ class SaltedKalmanFilter:
     ) -> None:
         self.measurements = by_name(measurement, signals)
         self.signals = {signal.channel: signal for signal in signals}
+        self.channels = (*self.measurements, *self.signals)
         fine = flow_tolerance(list(self.measurements.values()))
         if reset_noise is not None and not isinstance(reset_noise, EventNoise):
             reset_noise = as_noise("reset_noise", reset_noise)
@@ -163,7 +164,7 @@ class SaltedKalmanFilter:
 
         Raises for an estimate what `start` raises.
         """
-        member("channel", channel, [*self.measurements, *self.signals])
+        member("channel", channel, self.channels)
         state = self._state(state)
         return self._updated(state, channel, _check_value(channel, value), input)
 
@@ -182,9 +183,10 @@ class SaltedKalmanFilter:
         watch: called with the state after each sample; what it raises ends the run.
         Raises `InputError` for a channel that has no measurement, and what `start` raises.
         """
-        channels = [*self.measurements, *self.signals]
         start, steps = self.start(initial), (self._onward, self._updated)
-        return over_record(record, start, channels, *steps, lambda state: state, progress, watch)
+        return over_record(
+            record, start, self.channels, *steps, lambda state: state, progress, watch
+        )
 
     def hurried(self, late: Callable[[], bool]) -> SaltedKalmanFilter:
         """The same filter, which follows no further events of a prediction when it is late.

@@ -43,7 +43,7 @@ from hybridctl.estimation.legged.readings import (
 from hybridctl.estimation.legged.rest import REST, rest_measurement
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.sensor_noise import raise_to_sensors
-from hybridctl.estimation.legged.space import BASE_TANGENT, GYROSCOPE, POSITION, VELOCITY
+from hybridctl.estimation.legged.space import ANGLE, BASE_TANGENT, GYROSCOPE, POSITION, VELOCITY
 from hybridctl.estimation.legged.space import RootPose as RootPose
 from hybridctl.estimation.legged.start import WALKING, StartDeviations, find_upright, rest_bias
 from hybridctl.estimation.legged.system import (
@@ -577,9 +577,15 @@ class BaseEstimator:
 
     @cached_property
     def _root_pose(self) -> tuple[Array, Array, Array]:
-        """Origin (3,) of the root in the inertial frame, its skew, its axes as a quaternion."""
+        """Origin (3,) of the root in the inertial frame, its axes as a quaternion, a derivative.
+
+        That (9, 15) is the derivative of turn, position and velocity of the root, in the axes of
+        the inertial frame, by base and biases, for a base that does not turn.
+        """
         turn, arm = self._locate_root()
-        return arm, skew(arm), quaternion(turn)
+        by = np.eye(9, BASE_TANGENT)
+        by[POSITION, ANGLE], by[VELOCITY, GYROSCOPE] = -skew(arm), skew(arm)
+        return arm, quaternion(turn), by
 
     def _locate_root(self) -> tuple[Array, Array]:
         """Return axes (3, 3) and origin (3,) of the root in the inertial frame."""
@@ -594,14 +600,13 @@ class BaseEstimator:
             rate: Measured angular velocity (3,), rad/s, on which the root's velocity depends; None
                 for zero.
         """
-        x, (arm, across, turn) = estimate.mean, self._root_pose
+        x, (arm, turn, still) = estimate.mean, self._root_pose
         own = matrix(x[:4])
         omega = np.zeros(3) if rate is None else array("rate", rate, (3,)) - x[10:13]
-        swing = -across.dot(omega)
-        by = np.zeros((9, BASE_TANGENT))
-        by[:3, :3] = by[3:6, POSITION] = by[6:9, VELOCITY] = own
-        by[6:9, GYROSCOPE] = own.dot(across)
-        by[3:6, :3], by[6:9, :3] = -by[6:9, GYROSCOPE], -own.dot(skew(swing))
+        swing = still[VELOCITY, GYROSCOPE].dot(-omega)
+        by = still.copy()
+        by[VELOCITY, ANGLE] = skew(-swing)
+        by = np.matmul(own, by.reshape(3, 3, BASE_TANGENT)).reshape(9, BASE_TANGENT)
         p = estimate.covariance[:BASE_TANGENT, :BASE_TANGENT]
         return RootPose(
             estimate.time,

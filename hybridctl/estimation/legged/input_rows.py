@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.checks import Array
-from hybridctl.estimation.legged.system import LeggedBase
+from hybridctl.estimation.legged.space import SENSED
+from hybridctl.estimation.legged.system import GAP, LeggedBase
 
 ROUNDING = 1e-9
 """Seconds by which stamps may differ from what they mean; also the least step that divides."""
@@ -84,9 +85,8 @@ class InputRows:
             return None
         began, values, feet = before
         step = time - began
-        mean = 0.5 * (feet.turning + self._last.turning)
-        turned = mean @ (self._last.angles - feet.angles)
-        spins = turned.ravel() / max(step, ROUNDING)
+        turning = (feet.turning + self._last.turning).reshape(len(feet.moving), -1)
+        spins = turning.dot(self._last.angles - feet.angles) * (0.5 / max(step, ROUNDING))
         gap = step if step > self._longest_step else 0.0
         return self._join(0.5 * (values + inertial), gap, feet, spins)
 
@@ -97,8 +97,11 @@ class InputRows:
         """
         assert self._open is not None
         _, inertial, feet = self._open
-        return self._join(inertial, 0.0, feet, np.zeros(3 * len(self._base.feet)))
+        return self._join(inertial, 0.0, feet, 0.0)
 
-    def _join(self, inertial: Array, gap: float, feet: _AnglesRow, spins: Array) -> Array:
-        creep = np.zeros(len(self._base.feet))
-        return np.concatenate([inertial, [gap, 0.0], feet.angles, spins, feet.moving, creep])
+    def _join(self, inertial: Array, gap: float, feet: _AnglesRow, spins: Array | float) -> Array:
+        base = self._base
+        row = np.zeros(base.nu)
+        row[SENSED], row[GAP], row[base.angle_columns] = inertial, gap, feet.angles
+        row[base.all_turning_columns], row[base.all_moving_columns] = spins, feet.moving
+        return row

@@ -180,12 +180,16 @@ class LegKinematics:
         poses = np.matmul(joints, self._fixed)
         back = poses[0, :, :3].T
         seen = np.matmul(back, poses)
-        places, n = seen[1:, :, 3], len(self._moved)
-        spatial = np.matmul(back, columns[:, self._moved].reshape(2, 3, n)).reshape(6, n)
-        twists = spatial * self._masks[1:, None]
+        places = seen[1:, :, 3]
+        # Twists at the origin of the root and in its axes, taken to each foot in the axes of the
+        # inertial frame.
+        to_feet = np.zeros((len(places), 6, 6))
+        to_feet[:, :3, :3] = to_feet[:, 3:, 3:] = back
+        to_feet[:, :3, 3:] = np.matmul(skews(-places), back)
+        twists = to_feet.reshape(-1, 6).dot(columns[:, self._moved])
+        twists = twists.reshape(len(places), 6, -1) * self._masks[1:, None]
         if self._rates is not None:
             twists = np.matmul(twists, self._rates)
-        twists[:, :3] -= np.matmul(skews(places), twists[:, 3:])
         return FeetKinematics(places - seen[0, :, 3], seen[1:, :, :3], twists)
 
 

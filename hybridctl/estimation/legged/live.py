@@ -11,6 +11,7 @@ long the robot stands, the noise of its angles, the usual period and the first c
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
@@ -35,7 +36,7 @@ from hybridctl.estimation.legged.readings import (
 )
 from hybridctl.estimation.legged.rest import REST, RestSpan, rest_span
 from hybridctl.estimation.legged.space import RootPose
-from hybridctl.estimation.legged.system import LeggedBase
+from hybridctl.estimation.legged.system import LeggedBase, prepare_modes
 from hybridctl.estimation.legged.time_offset import InertialAlignment
 from hybridctl.estimation.record import Record
 from hybridctl.series import Series
@@ -207,12 +208,11 @@ class LiveBaseFilter:
             raise InputError(f"time must be after the last sample, {self._time} s, got {time}")
         if joints is not None:
             joints = array("joints", joints, (len(self._estimator.joints),))
-        loads = {}
-        for foot in self._estimator.base.feet:
-            if foot in sample.loads:
-                loads[foot] = number(f"load of {foot!r}", sample.loads[foot])
-        for foot in sample.loads:
-            member("load of", foot, self._estimator.base.feet)
+        loads, feet = dict[str, float](), self._estimator.base.feet
+        for foot, load in sample.loads.items():
+            if foot not in feet:
+                member("load of", foot, feet)
+            loads[foot] = number(f"load of {foot!r}", load)
             if self._run is not None and foot not in self._run.loaded:
                 raise InputError(
                     f"load of {foot!r} was missing in the first {self._estimator.opening:g} s, so "
@@ -277,6 +277,7 @@ class _Run:
         # The first angles belong to the input of the first sample, even where they come later.
         self._first_angles = float(given.angles.times[0])
         self._rows.add_angles(self._first_angles, given.angles.values[0])
+        prepare_modes(own.base, own.filter.model.system)
         self.state: CreepState = self._filter.start(initial)
 
     def take(self, sample: LiveSample) -> None:
@@ -300,30 +301,31 @@ class _Run:
         state = self.state
         if held is not None:
             state = self._filter.predict(state, time, held)
-        u = self._rows.last_row()
         # From the angles of the first sample the feet were started, see `readings`.
         if joints is not None and time > self._start:
-            state = self._filter.update(state, ANGLES, joints, u)
+            state = self._filter.update(state, ANGLES, joints)
         self._rest, still = self._rest.add(time, inertial, joints)
         for row in still:
-            state = self._filter.update(state, REST, row, u)
+            state = self._filter.update(state, REST, row)
         touched = False
         for foot, force in self._changes(time, sample.loads):
             touched |= self._stands[foot]
+            # Only the events of contacts read the input: a foot begins where the angles put it.
+            u = self._rows.last_row()
             state = self._filter.update(state, signal_name(foot), force, u)
         if touched and self._ground is not None:
-            state = self._filter.update(state, GROUND, np.array([self._ground]), u)
+            state = self._filter.update(state, GROUND, np.array([self._ground]))
         self.state = state
 
     def _changes(self, time: float, loads: Mapping[str, float]) -> list[tuple[str, Array]]:
         """Update which feet stand, and return those that changed with their forces (1,)."""
         if not loads:
             return []
-        forces = np.array([[loads.get(foot, np.nan) for foot in self.loaded]])
-        if self._weight is not None and len(self.loaded) > 1:
-            forces = completed(forces, self._weight)
+        forces = [loads.get(foot, math.nan) for foot in self.loaded]
+        if self._weight is not None and len(forces) > 1:
+            forces = completed(np.array([forces]), self._weight)[0].tolist()
         changes = []
-        for foot, given in zip(self.loaded, forces[0].tolist(), strict=True):
+        for foot, given in zip(self.loaded, forces, strict=True):
             force = self._limit_force(foot, time, given)
             stands = self._stands[foot]
             if (force <= self._contact.off) if stands else (force >= self._contact.on):

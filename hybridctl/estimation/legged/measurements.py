@@ -53,16 +53,15 @@ def _by_angles(
     if not layout.places or not all_finite(z):
         return None
     feet, turn = base.kinematics.find_feet(z), matrix(x[:4])
-    s = (x[layout.state] - x[4:7]).dot(turn)
+    s = (x[layout.mode.space.feet[0]].reshape(-1, 3) - x[4:7]).dot(turn)
     h: Array = layout.angles_jacobian.copy()
     h[layout.seen, ANGLE] = skews(s).reshape(-1, 3)
     r = np.empty(len(h))
-    r[layout.seen] = (feet.positions[layout.numbers] - s).ravel()
-    for place, first in zip(layout.places, layout.seen[::3].tolist(), strict=True):
-        if place.turn_x is not None:
-            own, at = turn.T @ matrix(x[place.turn_x]), slice(first + 3, first + 6)
-            r[at] = vector(quaternion(feet.rotations[place.number] @ own.T))
-            h[at, place.turn_dx] = own
+    r[layout.seen] = (feet.positions[layout.numbers] - s).reshape(-1)
+    for place, rows in layout.turned:
+        own = turn.T @ matrix(x[place.turn_x])
+        r[rows] = vector(quaternion(feet.rotations[place.number] @ own.T))
+        h[rows, place.turn_dx] = own
     twists = feet.twists.reshape(-1, len(z))[layout.poses]
     return LinearizedResidual(r, h, base.pose_noise(twists, layout.angles_noise))
 

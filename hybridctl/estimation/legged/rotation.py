@@ -10,6 +10,7 @@ so that :math:`\int_0^h \Gamma_0(w s)\,ds = h\,\Gamma_1(w h)` and
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 import pinocchio as pin
@@ -27,6 +28,15 @@ _SLOPES = {
 _REACH = [(1e-17 * math.factorial(2 * k + 3)) ** (1.0 / (k + 1)) for k in range(_TERMS)] + [_SMALL]
 _EYE = np.eye(3)
 _CROSS = np.array([pin.skew(axis) for axis in _EYE]).reshape(3, 9)  # a vector times it is a skew
+# For each axis c: w times it is w c^T + (w . c) I, and the last of four is the skew of c.
+_SLOPE_PARTS = np.vstack(
+    [
+        (np.einsum("mi,kj->mkij", _EYE, _EYE) + np.einsum("mk,ij->mkij", _EYE, _EYE)).reshape(
+            3, 27
+        ),
+        _CROSS.reshape(1, 27),
+    ]
+)
 
 
 def skew(w: Array) -> Array:
@@ -66,47 +76,55 @@ def left_jacobian_slope(w: Array, c: Array) -> Array:
     Returns:
         The derivative (3, 3) of Gamma_1(w) c by w.
     """
-    return np.asarray(left_jacobian_slopes(w, c[None])[0])
+    return np.asarray(c.dot(left_jacobian_slope_map(w)).reshape(3, 3))
 
 
-def left_jacobian_slopes(w: Array, vectors: Array) -> Array:
-    r"""Differentiate the products of the left Jacobian with vectors by the rotation vector.
+def left_jacobian_slope_map(w: Array) -> Array:
+    r"""Return what maps vectors c to the derivatives of their products with the left Jacobian.
 
     With :math:`\Gamma_1 c = c + a_2\, w \times c + a_3\, w \times (w \times c)`, where the
-    coefficients have the slopes :math:`s_2 w, s_3 w`, the derivative is
+    coefficients have the slopes :math:`s_2 w, s_3 w`, the derivative is linear in c:
 
     .. math:: (s_2\, w \times c + s_3\, w \times (w \times c)) w^T - a_2 [c]_\times
               - a_3 (2 c w^T - w c^T - (w \cdot c) I) .
 
     Args:
         w: Rotation vector (3,) in rad.
-        vectors: The vectors (n, 3) that are multiplied.
 
     Returns:
-        The derivatives (n, 3, 3) of Gamma_1(w) c by w.
+        The map (3, 9): vectors (n, 3) times it are the derivatives of Gamma_1(w) c by w, each of
+        them (3, 3), row by row.
     """
-    square = float(w.dot(w))
-    a1, a2, a3, _ = _coefficients(square)
+    x, y, z = w.tolist()
+    square = x * x + y * y + z * z
     if square < _SMALL:
-        slope2 = -_summed(_SLOPES[2], square, _TERMS)
-        slope3 = -_summed(_SLOPES[3], square, _TERMS)
+        terms = _count_terms(square)
+        a2, a3 = _summed(_INVERSE[2], square, terms), _summed(_INVERSE[3], square, terms)
+        slope2 = -_summed(_SLOPES[2], square, terms)
+        slope3 = -_summed(_SLOPES[3], square, terms)
     else:
+        a1, a2, a3, _ = _coefficients(square)
         slope2 = (a1 - 2.0 * a2) / square
         slope3 = (a2 - 3.0 * a3) / square
-    back = skew(w).T
-    once = vectors.dot(back)
-    along = slope2 * once + slope3 * once.dot(back) - 2.0 * a3 * vectors
-    result = skews(-a2 * vectors)
-    result += along[:, :, None] * w
-    result += (a3 * w)[:, None] * vectors[:, None]
-    result.reshape(-1, 9)[:, ::4] += a3 * vectors.dot(w)[:, None]
-    return result
+    # What stands before w^T, for each axis c: w x (w x c) = w (w . c) - (w . w) c.
+    own = -slope3 * square - 2.0 * a3
+    sx, sy, sz = slope3 * x, slope3 * y, slope3 * z
+    tx, ty, tz = slope2 * x, slope2 * y, slope2 * z
+    before = np.array(
+        [
+            [own + sx * x, sx * y + tz, sx * z - ty],
+            [sx * y - tz, own + sy * y, sy * z + tx],
+            [sx * z + ty, sy * z - tx, own + sz * z],
+        ]
+    )
+    rest = np.array([a3 * x, a3 * y, a3 * z, -a2]).dot(_SLOPE_PARTS)
+    return np.asarray((before.reshape(9, 1) * w).reshape(3, 9) + rest.reshape(3, 9))
 
 
 def _coefficients(square: float) -> tuple[float, float, float, float]:
     """Sum over j of (-square)^j / (m + 2 j)!, for m = 1 to 4."""
     if square < _SMALL:
-        terms = next(k for k, most in enumerate(_REACH) if square <= most)
+        terms = _count_terms(square)
         return (
             _summed(_INVERSE[1], square, terms),
             _summed(_INVERSE[2], square, terms),
@@ -116,6 +134,14 @@ def _coefficients(square: float) -> tuple[float, float, float, float]:
     angle = math.sqrt(square)
     a1, a2 = math.sin(angle) / angle, (1.0 - math.cos(angle)) / square
     return a1, a2, (1.0 - a1) / square, (0.5 - a2) / square
+
+
+def _count_terms(square: float) -> int:
+    """Return the number of the last term of a series that is not below rounding.
+
+    That of `_INVERSE[1]`, whose terms fall the slowest; those of slopes fall faster too.
+    """
+    return bisect_left(_REACH, square)
 
 
 def _summed(inverse: list[float], square: float, terms: int) -> float:
@@ -153,6 +179,11 @@ def product(p: Array, q: Array) -> Array:
 def inverse(q: Array) -> Array:
     """The conjugate (4,)."""
     return np.asarray(q * np.array([-1.0, -1.0, -1.0, 1.0]))
+
+
+def turn_of(w: Array) -> Array:
+    """The rotation (3, 3) of a rotation vector w (3,)."""
+    return np.asarray(pin.exp3(w))
 
 
 def turned_by(w: Array) -> Array:

@@ -62,11 +62,12 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.legged.rotation import (
     inverse,
     left_jacobian,
-    left_jacobian_slopes,
+    left_jacobian_slope_map,
     matrix,
     product,
     skew,
     skews,
+    turn_of,
     turned_by,
     vector,
 )
@@ -84,6 +85,7 @@ from hybridctl.hybrid.model import (
 BASE, BASE_TANGENT = 16, 15  # coordinates and dimension of base and biases
 ANGLE, POSITION, VELOCITY = slice(0, 3), slice(3, 6), slice(6, 9)  # in the tangent space
 GYROSCOPE, ACCELEROMETER = slice(9, 12), slice(12, 15)
+BIAS_ROWS = slice(2, 4)  # of `BaseSpace.vector_rows`
 _UNIT = 1e-6  # how far from one the norm of a quaternion may be
 
 
@@ -127,11 +129,35 @@ class BaseSpace:
         return BASE_TANGENT + 3 * self.points + 3 * self.flat
 
     @cached_property
-    def vectors(self) -> tuple[list[int], list[int]]:
-        """Indices of p, v, d_1 .. in a state, and in a deviation, three for each."""
+    def vector_rows(self) -> tuple[slice, slice]:
+        """The slices of p, v, b_g, b_a, d_1 .. in a state, and in a deviation: rows of three.
+
+        A state has them one after the other, so that all are moved at once; the biases, which are
+        `BIAS_ROWS` of these rows, do not turn with the base.
+        """
         rest = 3 * self.points
-        state = [*range(4, 10), *range(BASE, BASE + rest)]
-        return state, [*range(3, 9), *range(BASE_TANGENT, BASE_TANGENT + rest)]
+        return slice(4, BASE + rest), slice(3, BASE_TANGENT + rest)
+
+    @cached_property
+    def feet(self) -> tuple[slice, slice]:
+        """The slices of the positions of all feet in contact in a state, and in a deviation."""
+        rest = 3 * self.points
+        return slice(BASE, BASE + rest), slice(BASE_TANGENT, BASE_TANGENT + rest)
+
+    @cached_property
+    def turning_blocks(self) -> NDArray[np.intp]:
+        """Where the blocks on the diagonal that turn with the base are in a flat matrix, (n, 9).
+
+        They are those of orientation, position and velocity, and of the positions of feet.
+        """
+        firsts = [0, 3, 6, *range(BASE_TANGENT, BASE_TANGENT + 3 * self.points, 3)]
+        rows = np.add.outer(firsts, range(3))
+        return (self.ndx * rows[:, :, None] + rows[:, None]).reshape(-1, 9)
+
+    @cached_property
+    def turning_quaternions(self) -> tuple[slice, ...]:
+        """The slices of all rotations in a state: that of the base, and those of flat feet."""
+        return slice(0, 4), *(q for q, _ in self.turns)
 
     @cached_property
     def turns(self) -> list[tuple[slice, slice]]:
@@ -149,34 +175,39 @@ class BaseSpace:
 
     def integrate(self, x: Array, dx: Array) -> Array:
         """The state reached from x along dx."""
-        own, moved = self.vectors
+        own, rows = self.vector_rows
+        theta, moved = dx[ANGLE], dx[rows].reshape(-1, 3)
+        along = matrix(x[:4]).dot(left_jacobian(theta))
+        way = moved.dot(along.T)
+        way[BIAS_ROWS] = moved[BIAS_ROWS]
         result: Array = x.copy()
-        result[10:16] += dx[9:15]
-        along = matrix(x[:4]) @ left_jacobian(dx[ANGLE])
-        result[own] += (dx[moved].reshape(-1, 3) @ along.T).ravel()
-        result[:4] = product(x[:4], turned_by(dx[ANGLE]))
+        result[own] += way.reshape(-1)
+        result[:4] = product(x[:4], turned_by(theta))
         for q, phi in self.turns:
             result[q] = product(x[q], turned_by(dx[phi]))
         return result
 
     def difference(self, x0: Array, x1: Array) -> Array:
         """The deviation that leads from x0 to x1."""
-        own, moved = self.vectors
+        own, rows = self.vector_rows
         result = np.zeros(self.ndx)
-        result[9:15] = x1[10:16] - x0[10:16]
         result[ANGLE] = vector(product(inverse(x0[:4]), x1[:4]))
         along = matrix(x0[:4]) @ left_jacobian(result[ANGLE])
-        result[moved] = np.linalg.solve(along, (x1 - x0)[own].reshape(-1, 3).T).T.ravel()
+        way = (x1 - x0)[own].reshape(-1, 3)
+        moved = np.linalg.solve(along, way.T).T
+        moved[BIAS_ROWS] = way[BIAS_ROWS]
+        result[rows] = moved.ravel()
         for q, phi in self.turns:
             result[phi] = vector(product(inverse(x0[q]), x1[q]))
         return result
 
     def rate(self, x: Array, dx: Array) -> Array:
         """Velocity (nx,) of the coordinates at the velocity dx (ndx,)."""
-        own, moved = self.vectors
-        result = np.zeros(self.nx)
-        result[10:16] = dx[9:15]
-        result[own] = (dx[moved].reshape(-1, 3) @ matrix(x[:4]).T).ravel()
+        own, rows = self.vector_rows
+        result, moved = np.zeros(self.nx), dx[rows].reshape(-1, 3)
+        way = moved @ matrix(x[:4]).T
+        way[BIAS_ROWS] = moved[BIAS_ROWS]
+        result[own] = way.ravel()
         result[:4] = product(x[:4], np.append(0.5 * dx[ANGLE], 0.0))
         for q, phi in self.turns:
             result[q] = product(x[q], np.append(0.5 * dx[phi], 0.0))
@@ -187,7 +218,8 @@ class BaseSpace:
         spin = -skew(dx[ANGLE])
         result = np.zeros((self.ndx, self.ndx))
         result[ANGLE, ANGLE] = spin
-        for first in self.vectors[1][::3]:
+        feet = range(BASE_TANGENT, BASE_TANGENT + 3 * self.points, 3)
+        for first in (POSITION.start, VELOCITY.start, *feet):
             own = slice(first, first + 3)
             result[own, own], result[own, ANGLE] = spin, -skew(dx[own])
         for _, phi in self.turns:
@@ -208,29 +240,33 @@ class BaseSpace:
         Returns:
             The matrix (ndx, ndx); see `estimate.right_jacobian`.
         """
-        theta, (_, moved) = dx[ANGLE], self.vectors
-        own = left_jacobian(theta).T
-        result = np.eye(self.ndx)
-        result[ANGLE, ANGLE] = own
-        for first in moved[::3]:
-            result[first : first + 3, first : first + 3] = own
-        slopes = left_jacobian_slopes(theta, dx[moved].reshape(-1, 3))
-        back = matrix(turned_by(theta)).T
-        result[moved, ANGLE] = np.matmul(back, slopes).reshape(-1, 3)
+        theta, (_, rows) = dx[ANGLE], self.vector_rows
+        result: Array = self._identity.copy()
+        result.reshape(-1)[self.turning_blocks] = left_jacobian(theta).T.reshape(-1)
+        back = turn_of(theta).T
+        by_turn = np.matmul(back, left_jacobian_slope_map(theta).reshape(3, 3, 3)).reshape(3, 9)
+        slopes = dx[rows].reshape(-1, 3).dot(by_turn)
+        slopes[BIAS_ROWS] = 0.0
+        result[rows, ANGLE] = slopes.reshape(-1, 3)
         for _, phi in self.turns:
             result[phi, phi] = left_jacobian(dx[phi]).T
         return result
 
+    @cached_property
+    def _identity(self) -> Array:
+        return np.eye(self.ndx)
+
     def normalize(self, x: Array) -> Array:
         """The state with unit quaternions."""
         result: Array = x.copy()
-        for q in (slice(0, 4), *(q for q, _ in self.turns)):
-            result[q] /= math.sqrt(x[q].dot(x[q]))
+        for q in self.turning_quaternions:
+            own = result[q]
+            own /= math.sqrt(own.dot(own))
         return result
 
     def check(self, name: str, x: Array) -> None:
         """Raise `InputError` for a quaternion whose norm is not one."""
-        for q in (slice(0, 4), *(q for q, _ in self.turns)):
+        for q in self.turning_quaternions:
             norm = float(np.linalg.norm(x[q]))
             if abs(norm - 1.0) > _UNIT:
                 raise InputError(
@@ -240,7 +276,8 @@ class BaseSpace:
 
 
 RATE, FORCE = slice(0, 3), slice(3, 6)  # of the gyroscope and the accelerometer in the input
-_CORE = slice(0, BASE_TANGENT)
+SENSED, BIASES = slice(0, 6), slice(10, 16)  # both of them in an input, and their biases in a state
+_CORE, _MOTION = slice(0, BASE_TANGENT), slice(POSITION.start, VELOCITY.stop)
 
 
 class RollingFoot(NamedTuple):
@@ -285,6 +322,10 @@ class Strapdown(ModeModel):
         self.key, self.space, self.gravity, self.nu = key, space, gravity, nu
         self.rolling = tuple(rolling)
         self._eye = np.eye(space.ndx)
+        # Of position and velocity by falling, by h and h^2.
+        self._fall = np.zeros((6, 2))
+        self._fall[3:, 0], self._fall[:3, 1] = gravity, 0.5 * gravity
+        self._feet_blocks = space.turning_blocks[3:]
 
     def field_at(self, point: Point) -> Array:
         """The velocity (ndx,) of the state."""
@@ -326,7 +367,7 @@ class Strapdown(ModeModel):
     def _generator(self, x: Array, u: Array) -> Array:
         """The generator A (ndx, ndx)."""
         result = np.zeros((self.space.ndx, self.space.ndx))
-        result[_CORE, _CORE] = _make_core_generator(u[RATE] - x[10:13], u[FORCE] - x[13:16])
+        result[:9, _CORE] = _make_core_generator(u[SENSED] - x[BIASES])
         for k in range(self.space.points):
             _, delta = self.space.foot(k)
             result[delta, delta] = -skew(u[RATE] - x[10:13])
@@ -345,24 +386,25 @@ class Strapdown(ModeModel):
 
         Noise of each foot has no preferred direction, and none comes through the input.
         """
-        space, x, h = self.space, ahead.x, ahead.h
-        omega, force = u[RATE] - x[10:13], u[FORCE] - x[13:16]
+        x, h = ahead.x, ahead.h
+        sensed = u[SENSED] - x[BIASES]
+        omega, force = sensed[RATE], sensed[FORCE]
         density = None if noise is None else noise.density[_CORE, _CORE]
-        core, gathered = propagate_core(omega, force, density, h)
+        core, gathered = propagate_core(sensed, density, h)
         back = core[ANGLE, ANGLE]  # Gamma_0^T
-        turned = -core[ANGLE, GYROSCOPE].T  # h Gamma_1
-        moved = -back.T.dot(core[POSITION, ACCELEROMETER])  # h^2 Gamma_2
         turn = matrix(x[:4])
+        # Position and velocity depend on the bias as on the force, but in the axes after the step:
+        # by -Gamma_0^T Gamma_2 h^2 and -Gamma_0^T Gamma_1 h.
+        forced = core[_MOTION, ACCELEROMETER].dot(force).reshape(2, 3).dot(back)
         after = x.copy()
         after[:4] = product(x[:4], turned_by(omega * h))
-        after[4:7] += h * x[7:10] + turn.dot(moved.dot(force)) + 0.5 * h**2 * self.gravity
-        after[7:10] += turn.dot(turned.dot(force)) + h * self.gravity
+        after[4:10] += self._fall.dot([h, h * h]) - forced.dot(turn.T).reshape(-1)
+        after[4:7] += h * x[7:10]
         phi = self._eye.copy()
         phi[_CORE, _CORE] = core
-        for first in range(BASE_TANGENT, BASE_TANGENT + 3 * space.points, 3):
-            phi[first : first + 3, first : first + 3] = back
+        phi.reshape(-1)[self._feet_blocks] = back.reshape(-1)
         if self.rolling:
-            self._roll(u, turn, back, turned, omega, h, after, phi)
+            self._roll(u, turn, core, omega, h, after, phi)
         if noise is None:
             return StepTransition(0.0, after, phi)
         spread = h * noise.density
@@ -370,22 +412,22 @@ class Strapdown(ModeModel):
         return StepTransition(0.0, after, phi, spread, _NO_BOUNDS)
 
     @cached_property
-    def _rolls(self) -> tuple[NDArray[np.intp], Array, NDArray[np.intp], NDArray[np.intp]]:
-        """Of the k feet that roll: inputs (k, 3), radii (k,), rows (k,) of x, rows (3 k,) of dx."""
-        places = [self.space.foot(foot.number) for foot in self.rolling]
-        return (
-            np.array([range(f.turning.start, f.turning.stop) for f in self.rolling]),
-            np.array([foot.radius for foot in self.rolling]),
-            np.array([x.start for x, _ in places]),
-            np.concatenate([range(dx.start, dx.stop) for _, dx in places]),
-        )
+    def _rolls(self) -> tuple[NDArray[np.intp], Array]:
+        """Inputs (k, 3) that are the turning of the k feet in contact, and their radii (k, 1).
+
+        Feet that do not roll have the radius zero, and any inputs.
+        """
+        inputs, radii = np.zeros((self.space.points, 3), np.intp), np.zeros((self.space.points, 1))
+        for foot in self.rolling:
+            inputs[foot.number] = range(foot.turning.start, foot.turning.stop)
+            radii[foot.number] = foot.radius
+        return inputs, radii
 
     def _roll(
         self,
         u: Array,
         turn: Array,
-        back: Array,
-        turned: Array,
+        core: Array,
         omega: Array,
         h: float,
         after: Array,
@@ -396,90 +438,113 @@ class Strapdown(ModeModel):
         Args:
             u: Input (nu,), held over the step.
             turn: Rotation (3, 3) of the inertial frame in the world, before the step.
-            back: Transpose of the turn (3, 3) over the step.
-            turned: The integral (3, 3) of the turn over the step, s.
+            core: Transition (15, 15) of base and biases over the step.
             omega: Angular velocity (3,) of the inertial frame in its axes, rad/s.
             h: Length of the step, s.
             after: State (nx,) after the step, of which the feet's positions are changed.
             phi: Derivative (ndx, ndx) of the step, of which the feet's rows are changed.
         """
-        inputs, radii, x, dx = self._rolls
+        inputs, radii = self._rolls
+        back, turned = core[ANGLE, ANGLE], -core[ANGLE, GYROSCOPE].T  # Gamma_0^T, h Gamma_1
         turning = omega + u[inputs]
         links = turning.dot(turned.T)  # of the links over the step, in the axes before it, rad
-        world = radii[:, None] * links.dot(turn.T)
-        after[x] += world[:, 1]  # the cross product with e_z
-        after[x + 1] -= world[:, 0]
-        by_rate = turned + h**2 * left_jacobian_slopes(omega * h, turning)
-        upwards = radii[:, None, None] * back.dot(skew(turn[2]))
-        phi[dx, ANGLE] = np.matmul(upwards, skews(links)).reshape(-1, 3)
-        phi[dx, GYROSCOPE] = np.matmul(upwards, by_rate).reshape(-1, 3)
+        moved = (radii * links).dot(turn.T.dot(_ACROSS_UP))
+        feet_x, feet = self.space.feet
+        after[feet_x] += moved.reshape(-1)
+        by_rate = turning.dot(h**2 * left_jacobian_slope_map(omega * h)) + turned.reshape(9)
+        # What stands before theta and b_g, side by side.
+        blocks = np.concatenate([skews(links), by_rate.reshape(-1, 3, 3)], axis=2)
+        blocks *= radii[:, :, None]
+        rolled = np.matmul(back.dot(skew(turn[2])), blocks).reshape(-1, 6)
+        phi[feet, ANGLE], phi[feet, GYROSCOPE] = rolled[:, :3], rolled[:, 3:]
 
 
-def _make_core_generator(omega: Array, force: Array) -> Array:
-    """The generator A (15, 15) of base and biases."""
-    spin = -skew(omega)
-    result: Array = _STILL.copy()
-    result[ANGLE, ANGLE] = result[POSITION, POSITION] = result[VELOCITY, VELOCITY] = spin
-    result[VELOCITY, ANGLE] = -skew(force)
-    return result
+_ACROSS_UP: Array = np.cross(np.eye(3), [0.0, 0.0, 1.0])
+"""A vector times it is the cross product of that with the vertical."""
 
 
-def _make_still_generator() -> Array:
-    """The generator A (15, 15) without rate and force."""
-    result = np.zeros((BASE_TANGENT, BASE_TANGENT))
-    result[ANGLE, GYROSCOPE] = result[VELOCITY, ACCELEROMETER] = -np.eye(3)
-    result[POSITION, VELOCITY] = np.eye(3)
-    return result
+def _make_core_generator(sensed: Array) -> Array:
+    """The first rows (9, 15) of the generator A of base and biases; those of biases are zero."""
+    return np.asarray((sensed.dot(_BY_SENSED) + _STILL).reshape(9, BASE_TANGENT))
 
 
-_STILL, _CORE_EYE = _make_still_generator(), np.eye(BASE_TANGENT)
+def _make_generator_parts() -> tuple[Array, Array]:
+    """Return the generator (135,) at rest, and its derivative (6, 135) by rate and force."""
+    still, by_rate, by_force = np.zeros((9, 15)), np.zeros((3, 9, 15)), np.zeros((3, 9, 15))
+    still[ANGLE, GYROSCOPE] = still[VELOCITY, ACCELEROMETER] = -np.eye(3)
+    still[POSITION, VELOCITY] = np.eye(3)
+    spins = -skews(np.eye(3))
+    for block in (ANGLE, POSITION, VELOCITY):
+        by_rate[:, block, block] = spins
+    by_force[:, VELOCITY, ANGLE] = spins
+    return still.ravel(), np.concatenate([by_rate, by_force]).reshape(6, -1)
 
 
+_STILL, _BY_SENSED = _make_generator_parts()
 _NO_BOUNDS = np.zeros(0)
-_ORDER = 12
-"""Powers of the generator. The turn enters up to the power 9 beside the other three factors that
+_ORDER = 8
+"""Powers of the generator. The turn enters up to the power 5 beside the other three factors that
 a block can have; the term after that is below 1e-16 of the block for turns of `_LARGEST_TURN`."""
-_LARGEST_TURN = 0.125  # rad, of a step that is summed; a longer one is halved until it is shorter
-_BY_POWER: Array = np.array([1.0 / math.factorial(k) for k in range(_ORDER + 1)])
-_BY_POWERS: Array = np.outer(_BY_POWER, _BY_POWER) / np.add.outer(
-    range(_ORDER + 1), range(1, _ORDER + 2)
-)
+_LARGEST_TURN = 0.0125  # rad, of a step that is summed; a longer one is halved until it is shorter
+_NODES = 6
+"""Points of the rule of Gauss that integrates the noise. Without a turn the integrand is of degree
+6; the rule is exact up to 11, and what is left of a turn of `_LARGEST_TURN` is below 1e-18."""
 
 
-def propagate_core(
-    omega: Array, force: Array, density: Array | None, h: float
-) -> tuple[Array, Array | None]:
+def _make_step_weights() -> tuple[Array, Array]:
+    """Return what powers are added with at the end of a step, and at the nodes within it.
+
+    Returns:
+        Weights (7, 8) of the powers 1 to 8, and matrices (7, 15, 15) that are added to their sums,
+        which are multiples of the identity. Those of nodes are multiplied by the roots of the
+        weights of the rule.
+    """
+    points, weights = np.polynomial.legendre.leggauss(_NODES)
+    times = np.append(1.0, 0.5 * (points + 1.0))
+    roots = np.append(1.0, np.sqrt(0.5 * weights))
+    powers = [times**k / math.factorial(k) for k in range(1, _ORDER + 1)]
+    return np.array(powers).T * roots[:, None], roots[:, None, None] * np.eye(BASE_TANGENT)
+
+
+_BY_POWER, _BY_IDENTITY = _make_step_weights()
+
+
+def propagate_core(sensed: Array, density: Array | None, h: float) -> tuple[Array, Array | None]:
     r"""Propagate deviations and noise of base and biases over a step.
 
-    Both are power series of the generator A, which end for all but its turn:
+    The flow is the power series of the generator A, which ends for all but its turn, and the noise
+    is integrated by the rule of Gauss with nodes s_i and weights w_i:
 
-    .. math:: e^{A h} = \sum_k \frac{(A h)^k}{k!}, \qquad
-              \int_0^h e^{A s} Q e^{A^T s} ds
-              = h \sum_{i, j} \frac{(A h)^i Q (A^T h)^j}{i!\, j!\, (i + j + 1)} .
+    .. math:: \Phi(s) = \sum_k \frac{(A s)^k}{k!}, \qquad
+              \int_0^h \Phi(s) Q \Phi(s)^T ds
+              = h \sum_i w_i \Phi(s_i h) Q \Phi(s_i h)^T .
 
     Steps with a large turn are made of halves: :math:`\Phi(2 h) = \Phi^2`,
     :math:`Q(2 h) = Q + \Phi Q \Phi^T`.
 
     Args:
-        omega: Angular velocity (3,) of the inertial frame in its axes, rad/s.
-        force: Specific force (3,) in its axes, m/s^2.
+        sensed: Angular velocity in rad/s and specific force in m/s^2 (6,) of the inertial frame, in
+            its axes.
         density: Density Q (15, 15) of the noise, in the square of the unit per s; None without.
         h: Length of the step, s.
 
     Returns:
         The transition (15, 15), and the covariance (15, 15) of the noise; None without density.
     """
+    omega = sensed[RATE]
     halvings, angle = 0, abs(h) * math.sqrt(omega.dot(omega))
     if _LARGEST_TURN < angle < math.inf:
         halvings = math.ceil(math.log2(angle / _LARGEST_TURN))
     part = math.ldexp(h, -halvings)
-    powers = _power_stack(part * _make_core_generator(omega, force))
-    phi = _BY_POWER.dot(powers.reshape(len(powers), -1)).reshape(BASE_TANGENT, BASE_TANGENT)
+    powers = _power_stack(part * _make_core_generator(sensed))
+    flows = _BY_IDENTITY.copy()
+    flows[:, :9] += _BY_POWER.dot(powers).reshape(-1, 9, BASE_TANGENT)
+    phi: Array = flows[0]
     gathered = None
     if density is not None:
-        inner = _BY_POWERS.dot(powers.reshape(len(powers), -1)).reshape(powers.shape)
-        outer = powers.reshape(-1, BASE_TANGENT).dot(part * density).reshape(powers.shape)
-        gathered = _lay_beside(outer).dot(_lay_beside(inner).T)
+        nodes = flows[1:]
+        spread = nodes.reshape(-1, BASE_TANGENT).dot(part * density).reshape(nodes.shape)
+        gathered = _lay_beside(spread).dot(_lay_beside(nodes).T)
     for _ in range(halvings):
         if gathered is not None:
             gathered = gathered + phi.dot(gathered).dot(phi.T)
@@ -488,16 +553,18 @@ def propagate_core(
 
 
 def _power_stack(a: Array) -> Array:
-    """Return the powers 0 to 12 (13, n, n) of a matrix (n, n), by few and large products."""
-    n = len(a)
-    powers = np.empty((_ORDER + 1, n, n))
-    rows = powers.reshape(-1, n)
-    powers[0], powers[1] = _CORE_EYE, a
-    np.dot(a, a, out=powers[2])
-    np.dot(rows[n : 3 * n], powers[2], out=rows[3 * n : 5 * n])
-    np.dot(rows[n : 5 * n], powers[4], out=rows[5 * n : 9 * n])
-    np.dot(rows[n : 5 * n], powers[8], out=rows[9 * n :])
-    return powers
+    """Return the powers 1 to 8 (8, 135) of a generator, of its first rows (9, 15), flat.
+
+    The other rows are zero, so that the rows of a product are those of the first factor, without
+    its last columns, times those of the second.
+    """
+    rows = np.empty((9 * _ORDER, BASE_TANGENT))
+    own = rows[:, :9]
+    rows[:9] = a
+    np.dot(own[:9], rows[:9], out=rows[9:18])
+    np.dot(own[:18], rows[9:18], out=rows[18:36])
+    np.dot(own[:36], rows[27:36], out=rows[36:72])
+    return rows.reshape(_ORDER, -1)
 
 
 def _lay_beside(stack: Array) -> Array:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product as combinations
 from typing import NamedTuple
 
 import numpy as np
@@ -118,6 +119,7 @@ class BaseNoise(Settings):
 
 OPEN, STICK = "open", "stick"
 GAP, RISE, OTHERS = 6, 7, 8  # of the input: which, and how many there are before the angles
+_PREPARED_FEET = 6  # with 64 modes; each foot more doubles them
 _OF_FOOT = 7  # entries of the input for each foot: turning, moving, creep
 
 
@@ -141,10 +143,10 @@ class Layout(NamedTuple):
         variances: Density (ndx,) of the noise, in the square of the unit per s.
         numbers: Numbers (k,) of the feet in contact among all feet.
         points: Those places (p,) that are points, which may creep.
-        state: Entries (k, 3) of the state that are positions of feet.
         poses: Rows (m,) of poses that joint angles give, among six for each of all feet: position,
             and turn of flat feet. Places follow one another.
-        seen: Those rows (3 k,) of these m that are positions.
+        seen: Those rows (3 k,) of these m that are positions; a slice where all are.
+        turned: Flat feet in contact, each with those rows of these m that are its turn.
         angles_jacobian: Derivative (m, ndx) of these poses, but for what depends on the state.
         angles_noise: Variances (m,) of these poses besides those of the angles.
     """
@@ -154,9 +156,9 @@ class Layout(NamedTuple):
     variances: Array
     numbers: Indices
     points: Indices
-    state: Indices
     poses: Indices
-    seen: Indices
+    seen: Indices | slice
+    turned: tuple[tuple[FootPlace, slice], ...]
     angles_jacobian: Array
     angles_noise: Array
 
@@ -201,6 +203,11 @@ class LeggedBase:
         """The entries of an input that are the velocity of a foot, by its number."""
         first = self.angle_columns.stop + 3 * (len(self.feet) + foot)
         return slice(first, first + 3)
+
+    @cached_property
+    def all_turning_columns(self) -> slice:
+        """The entries of an input that are the angular velocities of all feet, three for each."""
+        return slice(self.angle_columns.stop, self.moving_columns(0).start)
 
     @cached_property
     def all_moving_columns(self) -> slice:
@@ -282,13 +289,14 @@ class LeggedBase:
         rows = [6 * p.number + i for p in places for i in range(3 if p.turn_x is None else 6)]
         poses = np.array(rows, dtype=np.intp)
         seen = np.flatnonzero(poses % 6 < 3)
-        jacobian = np.zeros((len(poses), mode.space.ndx))
-        for k, place in enumerate(places):
-            own = seen[3 * k : 3 * k + 3]
+        jacobian, turned = np.zeros((len(poses), mode.space.ndx)), list[tuple[FootPlace, slice]]()
+        for place, first in zip(places, seen[::3].tolist(), strict=True):
+            own, turn = slice(first, first + 3), slice(first + 3, first + 6)
             jacobian[own, POSITION] = -np.eye(3)
             jacobian[own, place.dx] = np.eye(3)
             if place.turn_dx is not None:
-                jacobian[own + 3, ANGLE] = -np.eye(3)
+                jacobian[turn, ANGLE] = -np.eye(3)
+                turned.append((place, turn))
         points = [k for k, place in enumerate(places) if place.turn_x is None]
         return Layout(
             mode,
@@ -296,9 +304,9 @@ class LeggedBase:
             variances,
             np.array([place.number for place in places], dtype=np.intp),
             np.array(points, dtype=np.intp),
-            np.array([[*range(p.x.start, p.x.stop)] for p in places], np.intp).reshape(-1, 3),
             poses,
-            seen,
+            seen if turned else slice(None),
+            tuple(turned),
             jacobian,
             self.pose_variances[poses % 6],
         )
@@ -306,21 +314,20 @@ class LeggedBase:
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
         """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
         layout, gap = self.layout(key), float(u[GAP])
-        ndx = len(layout.variances)
-        density = np.zeros((ndx, ndx))
-        variances = density.reshape(-1)[:: ndx + 1]
-        variances[:] = layout.variances
+        variances = layout.variances.copy()
         if gap:
             variances[:BASE_TANGENT] = self.noise.core(gap)
-        creeps = u[self.creep_columns].tolist()
-        for place in layout.places:
-            if creeps[place.number]:
-                variances[place.dx] += creeps[place.number]
+        feet = variances[layout.mode.space.feet[1]].reshape(-1, 3)
+        feet += u[self.creep_columns][layout.numbers, None]
+        ndx = len(variances)
+        density = np.zeros((ndx, ndx))
+        density.reshape(-1)[:: ndx + 1] = variances
         if u[RISE]:
             up = matrix(x[:4])[2]  # the vertical of the world, in axes of the inertial frame
+            rise = u[RISE] * np.outer(up, up)
             for place in layout.places:
                 if place.turn_dx is None:
-                    density[place.dx, place.dx] += u[RISE] * np.outer(up, up)
+                    density[place.dx, place.dx] += rise
         return density
 
     def pose_noise(self, twists: Array, variances: Array) -> Array:
@@ -347,6 +354,26 @@ def base_system(base: LeggedBase) -> HybridSystem:
     instance("base", base, LeggedBase)
     names = [touches(foot) for foot in base.feet] + [lifts(foot) for foot in base.feet]
     return HybridSystem(base.mode, partial(_outgoing, base), names)
+
+
+def prepare_modes(base: LeggedBase, system: HybridSystem) -> None:
+    """Make all modes and edges of a base before they are met, so that no sample waits for them.
+
+    Args:
+        base: Base and feet. With more than `_PREPARED_FEET` feet nothing is made.
+        system: Its `base_system`, which keeps what is made.
+    """
+    if len(base.feet) > _PREPARED_FEET:
+        return
+    names = [name(foot) for foot in base.feet for name in (touches, lifts)]
+    for key in combinations((OPEN, STICK), repeat=len(base.feet)):
+        system.mode(key)
+        for name in names:
+            edge = system.outgoing(key).edge((name,))
+            # A foot that stands cannot touch, and one that does not cannot lift.
+            if edge is not None:
+                assert isinstance(edge.reset, Lift | Touch)
+                edge.reset.prepare()
 
 
 def touches(foot: str) -> str:
@@ -412,6 +439,10 @@ class Lift(ResetModel):
         """The rows of the identity that are left."""
         return self._jacobian
 
+    def prepare(self) -> None:
+        """Find what stays the same before the first event."""
+        _ = self._jacobian
+
     @cached_property
     def _kept_places(self) -> tuple[list[int], list[int]]:
         return find_kept_places(self.base, self.before, self.after)
@@ -475,6 +506,10 @@ class Touch(ResetModel):
         found = np.zeros((after.ndx, after.ndx))
         found[np.ix_(rows, rows)] = noise
         return found
+
+    def prepare(self) -> None:
+        """Find what stays the same before the first event."""
+        _ = self._kept_places, self._place
 
     @cached_property
     def _kept_places(self) -> tuple[list[int], list[int]]:

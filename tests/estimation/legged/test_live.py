@@ -8,10 +8,12 @@ import pytest
 from oracles.walking_robots import WALKER, Gait, estimator_of, log, robot
 
 from hybridctl.errors import InputError, SimulationError, UnknownNameError
+from hybridctl.estimation.legged import system
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
 from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.legged.rest import RestSpan, measure_rest
+from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.record import Series
 
 RATE = 100.0  # Hz
@@ -248,6 +250,24 @@ def raises(live, sample):
         except SimulationError:
             return True
     return False
+
+
+def test_no_sample_waits_for_a_mode_that_is_made(monkeypatch):
+    """Once the opening is over all modes and edges are there, before the robot has stepped."""
+    estimator, readings = changed()
+    live, samples = estimator.live(), list(samples_of(readings))
+    begun = next(k for k, s in enumerate(samples) if live.step(s) or live.estimate is not None)
+    monkeypatch.setattr(LeggedBase, "_laid_out", fail)
+    monkeypatch.setattr(system, "_make_edge", fail)
+    modes = []
+    for sample in samples[begun + 1 :]:
+        live.step(sample)
+        modes.append(live.estimate.mode)
+    assert len(set(modes)) > 2
+
+
+def fail(*arguments):
+    raise AssertionError(f"made for a sample: {arguments[1:]}")
 
 
 @pytest.mark.slow

@@ -106,9 +106,10 @@ def test_series_of_the_core_are_those_of_an_exponential(h, spread):
         root = rng.normal(size=(15, 15)) * deviations[:, None]
         density = np.diag(deviations**2) if spread == "white" else root @ root.T
         phi, noise, units = exponential(omega, force, density, h)
-        found, gathered = propagate_core(omega, force, density, h)
+        sensed = np.concatenate([omega, force])
+        found, gathered = propagate_core(sensed, density, h)
         np.testing.assert_allclose(found / units[:, None] * units, phi, rtol=0.0, atol=1e-13)
         scaled = gathered / np.outer(units, units)
         least = 1e-13 * np.sqrt(np.outer(np.diag(noise), np.diag(noise)))
         assert (np.abs(scaled - noise) <= least).all()
-        np.testing.assert_array_equal(propagate_core(omega, force, None, h)[0], found)
+        np.testing.assert_array_equal(propagate_core(sensed, None, h)[0], found)
