@@ -19,7 +19,7 @@ An error of the offset has three parts: noise, by the jackknife over n blocks of
 gives way, which delays slow motion by another time than quick motion, so that windows of two
 lengths differ; and a floor. Errors in deviations of a jackknife follow Student's t of n - 1 degrees
 of freedom, whose variance is (n - 1) / (n - 3). The deviation includes this factor: 1.3 for the 6
-blocks of a log of 3 s. Gyroscope and accelerometer are taken together by their deviations, which
+blocks of a log of 3.5 s. Gyroscope and accelerometer are taken together by their deviations, which
 grow by what they contradict each other.
 
 Vertical forces of a gait look alike after half of its period. The accelerometer therefore counts
@@ -114,8 +114,17 @@ class TimeOffset:
 
     @property
     def common(self) -> SensorOffset | None:
-        """The offset of both sensors as one; None where the log does not say."""
-        return join_offsets([s for s in (self.gyroscope, self.accelerometer) if s is not None])
+        """The offset of both sensors as one; None where the log does not say.
+
+        Where they significantly differ, its deviation is half of what they differ by at least.
+        """
+        g, a = self.gyroscope, self.accelerometer
+        joined = join_offsets([s for s in (g, a) if s is not None])
+        if joined is None or g is None or a is None or not self.differs:
+            return joined
+        # Impacts that few samples meet put the accelerometer 20 ms off with a deviation of 1 ms,
+        # and its weight is that of a wrong deviation.
+        return SensorOffset(joined.value, max(joined.deviation, 0.5 * abs(g.value - a.value)))
 
     @property
     def differs(self) -> bool:

@@ -247,8 +247,18 @@ def test_offsets_are_joined_by_their_deviations():
     found = join_offsets([one, other])
     assert found.value == pytest.approx((0.010 / 9.0 + 0.014 / 16.0) / (1.0 / 9.0 + 1.0 / 16.0))
     assert found.deviation == pytest.approx(2.4e-3)  # 3 * 4 / 5: they agree
+    assert TimeOffset(one, other).common == found
     assert join_offsets([]) is None
     assert join_offsets([one]) == one
+
+
+def test_sensors_that_contradict_each_other_are_as_uncertain_as_they_differ():
+    """By their deviations alone it were -20 +- 5.5 ms, which would be compensated."""
+    sensors = SensorOffset(-0.003, 3e-3), SensorOffset(-0.022, 1e-3)
+    found = TimeOffset(*sensors)
+    assert found.differs
+    assert found.common == SensorOffset(join_offsets(sensors).value, pytest.approx(0.0095))
+    assert choose_compensation(found.common, 1e-3) == 0.0
 
 
 @pytest.mark.parametrize(
