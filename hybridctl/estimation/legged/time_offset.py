@@ -22,8 +22,8 @@ of freedom, whose variance is (n - 1) / (n - 3). The deviation includes this fac
 blocks of a log of 3.5 s. Gyroscope and accelerometer are taken together by their deviations, which
 grow by what they contradict each other.
 
-Vertical forces of a gait look alike after half of its period. The accelerometer therefore counts
-only where the rates do not contradict it.
+Vertical forces of a gait look alike after half of its period. Where feet stand in pairs, or flat,
+the accelerometer therefore counts only if the rates do not contradict it.
 
 To compensate, inertial samples are taken at later times by linear interpolation, and keep their
 stamps: the pose is that at the stamps of the joints. Multiples of the period are exact.
@@ -245,13 +245,14 @@ def compare_with_stance(
     """
     stance = _Stance(paths, standing, radii, inertial)
     rates = [stance.cost_of_rates(window) for window in WINDOWS]
+    if all(cost is None for cost in rates):  # feet never stand in pairs, nor flat
+        return TimeOffset(None, stance.find_force_offset(0.0))
     by_rates = _find_offset(rates)
     # An offset by forces alone may be a step of the gait away from the true one.
     if by_rates is None or not _is_share_below(rates, CONTRADICTED):
         return TimeOffset(None, None)
     # Axes of the forces are those of the gyroscope, at its own offset.
-    forces = [stance.cost_of_forces(window, by_rates.value) for window in WINDOWS]
-    accelerometer = _find_offset(forces) if _is_share_below(forces, EXPLAINED) else None
+    accelerometer = stance.find_force_offset(by_rates.value)
     if _is_share_below(rates, EXPLAINED):
         return TimeOffset(by_rates, accelerometer)
     # Rates that explain less say no offset of their own, but forces must have the same.
@@ -434,6 +435,15 @@ class _Stance:
                 b.append(-arm / span * Rotation.from_matrix(turn).as_rotvec())
                 begins.append(k)
         return np.concatenate(a), np.concatenate(b), np.concatenate(begins)
+
+    def find_force_offset(self, late: float) -> SensorOffset | None:
+        """Return the offset of the accelerometer; None where forces do not say it.
+
+        Args:
+            late: Offset of the gyroscope, s.
+        """
+        costs = [self.cost_of_forces(window, late) for window in WINDOWS]
+        return _find_offset(costs) if _is_share_below(costs, EXPLAINED) else None
 
     def _find_stances(self, window: int) -> NDArray[np.bool_]:
         """Return whether feet (m, k) stand through the window from each of m grid rows on.

@@ -242,6 +242,15 @@ def test_the_deviation_is_that_of_a_mean_by_few_blocks(n):
     assert _find_offset([costs[0], None]) is None
 
 
+def test_feet_that_stand_one_at_a_time_leave_it_to_the_accelerometer():
+    """To a twentieth: the axes are those of a gyroscope that is not late."""
+    paths, standing, radii, inertial = stand(0.01)
+    standing[:, 1:] = False
+    found = compare_with_stance(paths, standing, radii, inertial)
+    assert found.gyroscope is None
+    assert found.accelerometer.value == pytest.approx(0.01, rel=0.05)
+
+
 def test_offsets_are_joined_by_their_deviations():
     one, other = SensorOffset(0.010, 3e-3), SensorOffset(0.014, 4e-3)
     found = join_offsets([one, other])
