@@ -17,8 +17,10 @@ from hybridctl.mechanics.multibody.passive import Rotor
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.series import Series
 
-FIXED = Robot.from_urdf(URDF)
-FLOATING = Robot.from_urdf(URDF, root="floating")
+# Centres of mass that are not at the joints, as those of a real leg.
+MASSIVE = URDF.replace("<inertial>", '<inertial><origin xyz="0.02 -0.01 -0.15" rpy="0.3 0.1 0"/>')
+FIXED = Robot.from_urdf(MASSIVE)
+FLOATING = Robot.from_urdf(MASSIVE, root="floating")
 FEET = (Foot("left sole", flat=True), Foot("right sole"))
 KINEMATICS = LegKinematics(FIXED, "imu", FEET)
 DYNAMICS = LegDynamics(FIXED, KINEMATICS)
@@ -109,7 +111,7 @@ def test_momentum_is_that_of_the_mass_matrix(seed):
 def test_rotors_and_dampers_count():
     rotors = {name: Rotor(2e-3, 10.0) for name in KINEMATICS.joints}
     damping = dict.fromkeys(KINEMATICS.joints, 0.3)
-    robot = Robot.from_urdf(URDF, rotors=rotors, damping=damping)
+    robot = Robot.from_urdf(MASSIVE, rotors=rotors, damping=damping)
     own, rng = LegDynamics(robot, LegKinematics(robot, "imu", FEET)), np.random.default_rng(3)
     seen = sensed(*random_motion(rng), np.zeros(FLOATING.nv))
     found, plain = own.evaluate(*seen), DYNAMICS.evaluate(*seen)
@@ -191,6 +193,25 @@ def test_forces_are_found_from_the_torques_that_they_make(seed):
     forces = rng.normal(size=(2, 3))
     found = POINTS.vertical_forces(angles, pushed(q, forces)[JOINTS], up)
     np.testing.assert_allclose(found, forces[:, 2], atol=1e-9)
+
+
+def test_a_sole_on_three_joints_bears_as_little_moment_as_may_be():
+    """The least |F|^2 + |M / 0.1 m|^2: F = J k, M = (0.1 m)^2 W k, and J^T F + W^T M = tau.
+
+    J and W are derivatives of place and turn by the joints of the leg.
+    """
+    rng = np.random.default_rng(5)
+    angles, torques, up = (
+        START + 0.2 * rng.normal(size=6),
+        rng.normal(size=6),
+        np.array([0, 0.6, 0.8]),
+    )
+    flat, _ = KINEMATICS(angles, KINEMATICS.feet)
+    leg = np.abs(flat.moving).max(axis=0) > 0.0
+    moving, turning = flat.moving[:, leg], flat.turning[:, leg]
+    k = np.linalg.solve(moving.T @ moving + 0.1**2 * turning.T @ turning, torques[leg])
+    found = DYNAMICS.vertical_forces(angles, torques, up)[0]
+    assert found == pytest.approx(up @ moving @ k, rel=1e-9)
 
 
 def test_a_leg_that_is_pushed_says_by_how_much():
