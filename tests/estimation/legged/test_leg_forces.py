@@ -195,6 +195,22 @@ def test_forces_are_found_from_the_torques_that_they_make(seed):
     np.testing.assert_allclose(found, forces[:, 2], atol=1e-9)
 
 
+def test_a_round_foot_is_pushed_below_its_center():
+    """By torques of a force at the lowest point of a ball with a radius of 3 cm."""
+    rng, radius = np.random.default_rng(6), 0.03
+    feet = [Foot(foot.frame, radius=radius) for foot in FEET]
+    round_feet = LegDynamics(FIXED, LegKinematics(FIXED, "imu", feet))
+    q, _ = random_motion(rng)
+    q[COORDINATES] = START
+    sensor = Rotation.from_quat(q[3:7]).as_matrix() @ KINEMATICS.base[0]
+    forces, torques = rng.normal(size=(2, 3)), np.zeros(FLOATING.nv)
+    for foot, force, seen in zip(FEET, forces, KINEMATICS(START, KINEMATICS.feet), strict=True):
+        lowest = (sensor @ seen.rotation).T @ [0.0, 0.0, -radius]
+        torques += FLOATING.point_jacobian(q, foot.frame, lowest).T @ force
+    found = round_feet.vertical_forces(START, torques[JOINTS], sensor[2])
+    np.testing.assert_allclose(found, forces[:, 2], atol=1e-9)
+
+
 def test_a_sole_on_three_joints_bears_as_little_moment_as_may_be():
     """The least |F|^2 + |M / 0.1 m|^2: F = J k, M = (0.1 m)^2 W k, and J^T F + W^T M = tau.
 
