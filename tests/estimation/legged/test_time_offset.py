@@ -97,6 +97,12 @@ def test_a_shifted_motion_shows_its_shift(late, flat):
         assert FLOOR <= one.deviation < 2.0 * FLOOR
 
 
+@pytest.mark.parametrize("late", [0.0585, -0.0585])
+def test_an_offset_at_the_edge_of_what_is_tried_is_unknown(late):
+    """Of those tried the last but one and the last, 55 and 60 ms, lie around it."""
+    assert compare_with_stance(*stand(late)) == TimeOffset(None, None)
+
+
 def test_both_sensors_have_their_own_offset():
     found = compare_with_stance(*stand(0.004, force_late=0.012))
     assert found.gyroscope.value == pytest.approx(0.004, abs=1e-4)
