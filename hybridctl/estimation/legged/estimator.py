@@ -45,7 +45,13 @@ from hybridctl.estimation.legged.rotation import matrix, product, quaternion, sk
 from hybridctl.estimation.legged.sensor_noise import raise_to_sensors
 from hybridctl.estimation.legged.space import ANGLE, BASE_TANGENT, GYROSCOPE, POSITION, VELOCITY
 from hybridctl.estimation.legged.space import RootPose as RootPose
-from hybridctl.estimation.legged.start import WALKING, StartDeviations, find_upright, rest_bias
+from hybridctl.estimation.legged.start import (
+    WALKING,
+    StartDeviations,
+    find_upright,
+    median_variance,
+    rest_bias,
+)
 from hybridctl.estimation.legged.system import (
     OPEN,
     BaseNoise,
@@ -89,7 +95,7 @@ class BaseSettings(Settings):
     sensor is stamped too late against the joints, negative where the joints are late; inertial
     samples are taken so much later. "auto" finds it in a log (see `time_offset`), and compensates
     what is significant; live it is 0, because it takes a whole log to find it. standing: s from
-    the start that the robot stands still, over which biases of the gyroscope and tilt are averaged,
+    the start that the robot stands still, over which bias of the gyroscope and tilt are by medians,
     and the force is compared with gravity; 0 for one that walks already, whose tilt is the mean of
     half a second, and whose biases are zero; None for what its joints say (see `stood`). opening: s
     from the start from which that, the noise of the angles, the usual period and the first contacts
@@ -366,8 +372,8 @@ class BaseEstimator:
     ) -> Estimate:
         """Return the estimate at the first sample of a robot that stands still, or walks already.
 
-        The bias of the gyroscope is a mean over the time that it stands, tilt is by the median
-        force, whose size says the accelerometer's bias along gravity (see `rest_bias`); of one that
+        Of one that stands, the bias of the gyroscope is the median rate. Tilt is by the median
+        force, whose size says the accelerometer's bias along gravity (see `rest_bias`). Of one that
         walks, see `BaseSettings`.
 
         Args:
@@ -386,11 +392,15 @@ class BaseEstimator:
         times, u = record.inputs.times, record.inputs.values
         standstill = self.stood(record)
         still = times <= times[0] + (standstill or _SETTLED)
-        rate = u[still, :3].mean(axis=0)
-        # A jump pushes the base at 100 m/s^2 before its joints have moved so far that they do not
-        # stand any more: a median does not see these rows. Walking, the mean alone points up.
-        force = (np.median if standstill else np.mean)(u[still, 3:6], axis=0)
-        s = self.deviations(record)
+        force, s = u[still, 3:6].mean(axis=0), self.deviations(record)
+        gyroscope, rate = s.gyroscope, np.zeros(3)
+        if standstill:
+            # A jump turns the base at 1 rad/s, and pushes it at 100 m/s^2, before its joints have
+            # moved so far that they do not stand any more: a median does not see these samples.
+            # Walking, the mean force alone points up.
+            median = np.median(readings.inertial.complete.values[still], axis=0)
+            rate, force, noise = median[:3], median[3:], self.settings.noise
+            gyroscope = max(gyroscope, median_variance(noise.gyroscope, standstill) ** 0.5)
         x = np.zeros(16)
         inertial, (_, arm) = self.base.kinematics.base[0], self._locate_root()
         if orientation is None:
@@ -399,16 +409,16 @@ class BaseEstimator:
             given_turn = vector("orientation", orientation, 4)
             x[:4] = product(given_turn / np.linalg.norm(given_turn), quaternion(inertial))
         x[4:7] = vector("position", position, 3) - matrix(x[:4]) @ arm
-        x[10:13] = rate if standstill else 0.0
+        x[10:13] = rate
         key = (OPEN,) * len(self.base.feet)
         spread = [s.tilt, s.tilt, s.heading, *np.repeat([s.position, s.velocity], 3)]
-        spread += np.repeat([s.gyroscope, s.accelerometer], 3).tolist()
+        spread += np.repeat([gyroscope, s.accelerometer], 3).tolist()
         own = np.eye(15)  # from turn about axes of the world, and position and velocity there
         own[:9, :9] = np.kron(np.eye(3), matrix(x[:4]).T)
         p = (own * np.square(spread)) @ own.T
         if standstill:
-            noise = self.settings.noise.accelerometer
-            found = rest_bias(force, float(np.linalg.norm(self.base.gravity)), standstill, noise, s)
+            gravity = float(np.linalg.norm(self.base.gravity))
+            found = rest_bias(force, gravity, standstill, noise.accelerometer, s)
             x[13:16] = found.bias
             p[12:15, 12:15] = found.covariance
             if orientation is None:  # the tilt is that of a force with this bias

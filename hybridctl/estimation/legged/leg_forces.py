@@ -19,6 +19,18 @@ Albu-Schaeffer, Haddadin and Hirzinger (IROS 2006)
 follows the torques of the feet with the first-order lag :math:`1 / \lambda`, and takes no second
 derivative of the angles. F is the least-squares solution of :math:`J^T F = r`, and the vertical is
 that of gyroscope and accelerometer.
+
+Momenta are known halfway between two rows of angles, so that row k gives the mean torque
+:math:`u_k` of the feet from one middle to the next, a time h around its centre :math:`c_k`. The
+observer takes it as constant over that time. What changes steadily it shows late by :math:`L_k`,
+
+.. math:: r_k = a r_{k-1} + (1 - a) u_k, \qquad a = e^{-\lambda h}, \qquad
+          L_k = a (L_{k-1} + c_k - c_{k-1}),
+
+which becomes :math:`h / (e^{\lambda h} - 1) \approx 1 / \lambda - h / 2` on an even clock. A log
+knows what comes later, so the forces are stamped :math:`c_k - L_k`: a foot that lifts must not
+count as one that stands. The observer starts from the static load, :math:`-(\tau + w)`, and so it
+does after a gap, where no force is known.
 """
 
 from __future__ import annotations
@@ -26,13 +38,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from hybridctl.checks import Array
 from hybridctl.errors import InputError
 from hybridctl.estimation.legged.attitude import integrate_attitude
 from hybridctl.estimation.legged.kinematics import LegKinematics
+from hybridctl.estimation.legged.readings import stood
 from hybridctl.estimation.legged.rotation import matrix, skew
+from hybridctl.estimation.legged.stance import interpolate, is_sampled
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.series import Series
 
@@ -43,10 +58,7 @@ _SOLE = 0.1
 """Lever in m by which moments of a sole count as forces: half of a foot. It decides what is taken
 to be zero where a leg has too few joints for force and moment."""
 _START_SPAN = 0.5
-"""Time in s at the start whose mean specific force points up, as where a filter starts."""
-_LONGEST = 3.0
-"""Gap between two rows of angles, in median periods, from which on rows are missing: the observer
-keeps its value."""
+"""Time in s at the start whose mean specific force points up, of a robot that walks already."""
 
 
 class JointMomentum(NamedTuple):
@@ -160,39 +172,68 @@ class LegDynamics:
         return moved
 
 
-def observe_torques(
-    times: Array, motion: list[JointMomentum], torques: Array, gain: float
-) -> Array:
-    """Return the joint torques (n, m) of the feet's forces at each time, by the observer.
+class ObservedTorques(NamedTuple):
+    """Joint torques of the feet's forces by the observer.
 
-    The first two rows are zero: the momentum has to change once. Over longer times than three
-    usual ones angles are missing, and the observer keeps its value.
+    Attributes:
+        times: Times (n,) at which they were so, in s, in order.
+        torques: Torques (n, m), N m; NaN where they are not known.
+    """
+
+    times: Array
+    torques: Array
+
+
+def observe_torques(
+    times: Array,
+    motion: list[JointMomentum],
+    torques: Array,
+    gain: float,
+    known: NDArray[np.bool_] | None = None,
+) -> ObservedTorques:
+    """Return the joint torques of the feet's forces, by the observer.
+
+    Constant torques are exact from the first row on while the robot is at rest; torques that change
+    steadily are exact once 1 / gain is over a few times, on any clock.
 
     Args:
-        times: Times (n,) of the joint angles in s, in order.
+        times: Times (n,) of the joint angles in s, in order and different.
         motion: Momentum halfway between two times each, n - 1.
         torques: Torques (n, m) of the motors, N m.
         gain: The gain lambda, 1/s.
+        known: Whether motion around each of the rows 1 to n - 2, and its torques, were measured
+            (n - 2,); None for all. After rows that were not the observer starts anew.
+
+    Returns:
+        A row for each of the rows 1 to n - 2.
     """
-    found = np.zeros_like(torques)
-    steps = np.diff(times)
-    longest = _LONGEST * float(np.median(steps))
-    for k in range(1, len(times) - 1):
-        before, after = motion[k - 1], motion[k]
-        h = 0.5 * float(times[k + 1] - times[k - 1])
-        value = found[k]
-        if h > 0.0 and max(steps[k - 1], steps[k]) <= longest:
-            given = torques[k] + 0.5 * (before.torque + after.torque)
-            unexplained = (after.momentum - before.momentum) / h - given
-            value = value - np.expm1(-gain * h) * (unexplained - value)
-        found[k + 1] = value
-    return found
+    middles = 0.5 * (times[1:] + times[:-1])
+    centers, spans = 0.5 * (middles[1:] + middles[:-1]), np.diff(middles)
+    found, lags = np.full((len(centers), torques.shape[1]), np.nan), np.zeros(len(centers))
+    for k, h in enumerate(spans.tolist()):
+        if known is not None and not known[k]:
+            continue
+        before, after = motion[k], motion[k + 1]
+        given = torques[k + 1] + 0.5 * (before.torque + after.torque)
+        if k == 0 or np.isnan(found[k - 1, 0]):
+            # At rest the momentum does not change. Its change over one step is mostly the noise of
+            # encoders: at 1 kHz ten times as large as the observer leaves of it.
+            found[k] = -given
+            continue
+        unexplained = (after.momentum - before.momentum) / h - given
+        kept = np.exp(-gain * h)
+        found[k] = unexplained + kept * (found[k - 1] - unexplained)
+        lags[k] = kept * (lags[k - 1] + centers[k] - centers[k - 1])
+    return ObservedTorques(centers - lags, found)
 
 
 def estimate_leg_forces(
     dynamics: LegDynamics, inertial: Series, angles: Series, torques: Series, gain: float
 ) -> dict[str, Series]:
     """Return vertical forces (n, 1) in N of each foot by the torques of the joints.
+
+    Values between samples are interpolated. Where samples of one of the three are further apart
+    than 20 ms, and than three of their usual periods, forces are NaN.
 
     Args:
         dynamics: The legs.
@@ -203,48 +244,71 @@ def estimate_leg_forces(
         gain: Gain of the observer, 1/s.
 
     Raises:
-        InputError: The three share less than three rows of angles in time.
+        InputError: The three share less than three rows of angles in time, or never three without
+            a gap.
     """
-    sensor, known, motors = (s.complete.sorted() for s in (inertial, angles, torques))
+    sensor, places, motors = (s.complete.sorted() for s in (inertial, angles, torques))
     ends = [s.times[[0, -1]] for s in (sensor, motors) if len(s)]
     first, last = (
         (max(e[0] for e in ends), min(e[1] for e in ends)) if len(ends) == 2 else (np.inf, -np.inf)
     )
-    known = known.rows((known.times >= first) & (known.times <= last))
-    known = known.rows(np.append(True, np.diff(known.times) > 0.0)[: len(known)])
-    if len(known) < 3:
+    places = places.rows((places.times >= first) & (places.times <= last))
+    places = places.rows(np.append(True, np.diff(places.times) > 0.0)[: len(places)])
+    times, middles = places.times, 0.5 * (places.times[1:] + places.times[:-1])
+    measured = _find_measured(sensor, places, motors) if len(times) >= 3 else np.zeros(0, bool)
+    if not measured.any():
         raise InputError(
             "torques must have been measured along with joint angles and rates and forces of the "
             "inertial sensor, at three times"
         )
-    times, middle = known.times, 0.5 * (known.times[1:] + known.times[:-1])
-    rates = np.diff(known.values, axis=0) / np.diff(times)[:, None]
-    places = 0.5 * (known.values[1:] + known.values[:-1])
-    felt = _interpolate(sensor, middle)
+    rates = np.diff(places.values, axis=0) / np.diff(times)[:, None]
+    postures = 0.5 * (places.values[1:] + places.values[:-1])
+    felt = interpolate(sensor, middles)
     motion = [
-        dynamics.evaluate(place, speed, row[:3], row[3:])
-        for place, speed, row in zip(places, rates, felt, strict=True)
+        dynamics.evaluate(posture, speed, row[:3], row[3:])
+        for posture, speed, row in zip(postures, rates, felt, strict=True)
     ]
-    observed = observe_torques(times, motion, _interpolate(motors, times), gain)
-    # The observer answers 1 / gain late, and row k + 1 has the momentum around row k. A log knows
-    # what comes later, so both are taken back: a foot that lifts must not count as one that stands.
-    stamps = times[1:-1] - 1.0 / gain
+    stamps, observed = observe_torques(times, motion, interpolate(motors, times), gain, measured)
     rows = zip(
-        _interpolate(known, stamps), observed[2:], _track_vertical(sensor, stamps), strict=True
+        interpolate(places, stamps)[measured],
+        observed[measured],
+        _track_vertical(sensor, stamps, stood(places))[measured],
+        strict=True,
     )
-    forces = np.array([dynamics.vertical_forces(*row) for row in rows])
     feet = dynamics.kinematics.feet
+    forces = np.full((len(stamps), len(feet)), np.nan)
+    forces[measured] = [dynamics.vertical_forces(*row) for row in rows]
     return {foot: Series(stamps, forces[:, k : k + 1]) for k, foot in enumerate(feet)}
 
 
-def _track_vertical(sensor: Series, times: Array) -> Array:
-    """Return the upward direction (n, 3) in the axes of the inertial frame at some times."""
-    early = sensor.times <= sensor.times[0] + _START_SPAN
-    start, _ = Rotation.align_vectors([[0.0, 0.0, 1.0]], [sensor.values[early, 3:].mean(axis=0)])
+def _find_measured(sensor: Series, angles: Series, motors: Series) -> NDArray[np.bool_]:
+    """Return whether motion around each inner row (n - 2,) of angles, and torques, are measured.
+
+    Args:
+        sensor: Inertial samples, complete and in order.
+        angles: Joint angles (n, m), complete, at different times in order.
+        motors: Torques of the motors, complete and in order.
+    """
+    times = angles.times
+    middles, inner = 0.5 * (times[1:] + times[:-1]), times[1:-1]
+    moves = is_sampled(times, times[:-1], times[1:]) & is_sampled(sensor.times, middles, middles)
+    return np.asarray(moves[:-1] & moves[1:] & is_sampled(motors.times, inner, inner))
+
+
+def _track_vertical(sensor: Series, times: Array, standstill: float) -> Array:
+    """Return the upward direction (n, 3) in the axes of the inertial frame at some times.
+
+    Args:
+        sensor: Inertial samples, complete and in order.
+        times: The times (n,), s.
+        standstill: Time in s from the start that the robot stands still; 0 for one that walks.
+    """
+    early = sensor.times <= sensor.times[0] + (standstill or _START_SPAN)
+    # As where a filter starts: a median does not see a push at the end of standing, and walking
+    # the mean force alone points up.
+    average = np.median if standstill else np.mean
+    up = average(sensor.values[early, 3:], axis=0)
+    start, _ = Rotation.align_vectors([[0.0, 0.0, 1.0]], [up])
     turns = integrate_attitude(sensor, start.as_quat(), np.zeros(3))
     rows = np.maximum(sensor.times.searchsorted(times, "right") - 1, 0)
     return np.array([matrix(turns[row])[2] for row in rows])
-
-
-def _interpolate(series: Series, times: Array) -> Array:
-    return np.column_stack([np.interp(times, series.times, c) for c in series.values.T])

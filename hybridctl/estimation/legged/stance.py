@@ -39,6 +39,11 @@ EARLY, LATE = 3, 2
 gives way, and a force threshold is off by 10 to 20 ms."""
 MOST_ROWS = 1_000
 """Times at which feet are computed at most, 20 s: some 0.2 s of computation."""
+_GAP_PERIODS = 3.0
+"""Time between two samples, in median periods, up to which values between them are interpolated."""
+_GAP_TIME = 0.02
+"""The same in s, for quick samples: half of the shortest window, in which feet move by straight
+lines."""
 _LOW, _HIGH = 0.25, 0.4
 """Hysteresis of contact, as shares of the range of a foot's own force. A biped that stands half of
 a log has half of its largest force then, so that the middle of the range is no threshold."""
@@ -103,6 +108,29 @@ def compute_paths(kinematics: LegKinematics, times: Array, angles: Array) -> Foo
 def interpolate(series: Series, times: Array) -> Array:
     """Return the values (n, m) of a series without missing values, linear between its rows."""
     return np.column_stack([np.interp(times, series.times, c) for c in series.values.T])
+
+
+def is_sampled(times: Array, first: Array, last: Array) -> NDArray[np.bool_]:
+    """Return whether samples cover spans of time without a gap.
+
+    A gap is longer than 20 ms and than three median periods. The times before the first sample and
+    after the last one are gaps.
+
+    Args:
+        times: Times (n,) of the samples in s, in order.
+        first: Begins (m,) of the spans, s.
+        last: Ends (m,) of the spans, s.
+
+    Returns:
+        Whether each span (m,) is covered; its ends may lie on those of a gap.
+    """
+    steps = np.diff(times)
+    usual = float(np.median(steps)) if len(steps) else 0.0
+    late = np.flatnonzero(steps > max(_GAP_PERIODS * usual, _GAP_TIME))
+    begins = np.concatenate([[-np.inf], times[late], times[-1:]])
+    ends = np.concatenate([times[:1], times[late + 1], [np.inf]])
+    # A span meets no gap if as many gaps have ended where it begins as have begun where it ends.
+    return np.asarray(ends.searchsorted(first, "right") == begins.searchsorted(last, "left"))
 
 
 def find_contacts(force: Array) -> NDArray[np.bool_] | None:

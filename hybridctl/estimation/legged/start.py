@@ -18,13 +18,14 @@ class StartDeviations(Settings):
     """How surely the state is known at the start, as standard deviations.
 
     tilt, heading: rad; position: m; velocity: m/s; gyroscope: rad/s and accelerometer: m/s^2, of
-    the biases. How far the force at rest is off gravity shows the accelerometer's bias along it
-    (see `rest_bias`). force: m/s^2, by how much that may be off besides the sensor's noise: a
-    recorded Go1 measures 9.74 at rest and 9.68 on average as it trots. Local gravity, which differs
-    by up to 0.03, acts as a bias, too. across: deviation of the bias across gravity, which rest
-    does not show, relative to what is found along it; `accelerometer` is the least. A bias of
-    0.3 m/s^2 along z comes with such ones along x and y, which look like a tilt of 30 mrad. With
-    half of it, simulated trots with biases of 0.3 m/s^2 have a NEES of position near 3.
+    the biases. That of the gyroscope, after standing, is at least what white noise leaves in a
+    median over that time. How far the force at rest is off gravity shows the accelerometer's bias
+    along it (see `rest_bias`). force: m/s^2, by how much that may be off besides the sensor's
+    noise: a recorded Go1 measures 9.74 at rest and 9.68 on average as it trots. Local gravity,
+    which differs by up to 0.03, acts as a bias, too. across: deviation of the bias across gravity,
+    which rest does not show, relative to what is found along it; `accelerometer` is the least. A
+    bias of 0.3 m/s^2 along z comes with such ones along x and y, which look like a tilt of 30 mrad.
+    With half of it, simulated trots with biases of 0.3 m/s^2 have a NEES of position near 3.
     """
 
     tilt: NotNegative = 0.01
@@ -38,6 +39,10 @@ class StartDeviations(Settings):
 
 
 WALKING = StartDeviations(tilt=0.1, velocity=1.0, gyroscope=5e-3)
+
+
+_MEDIAN_VARIANCE = 0.5 * np.pi
+"""Variance of the median of many samples of white noise, relative to that of their mean."""
 
 
 class RestBias(NamedTuple):
@@ -74,11 +79,21 @@ def rest_bias(
     size = float(np.linalg.norm(force))
     up, excess = force / size, size - gravity
     wide = max(start.accelerometer, start.across * abs(excess))
-    known = start.force**2 + 0.5 * np.pi * noise**2 / duration  # of a median of white noise
+    known = start.force**2 + median_variance(noise, duration)
     trust = wide**2 / (wide**2 + known) if wide else 0.0
     along = np.outer(up, up)
     covariance = wide**2 * (np.eye(3) - along) + trust * known * along
     return RestBias(trust * excess * up, covariance, skew(up) / gravity)
+
+
+def median_variance(noise: float, duration: float) -> float:
+    """Return the variance of the median of white noise over a time.
+
+    Args:
+        noise: Density of the noise, in the unit of the quantity per sqrt(Hz).
+        duration: The time, s.
+    """
+    return float(_MEDIAN_VARIANCE * noise**2 / duration)
 
 
 def find_upright(inertial: Array, force: Array, heading: float) -> Array:
@@ -86,7 +101,7 @@ def find_upright(inertial: Array, force: Array, heading: float) -> Array:
 
     Args:
         inertial: Axes (3, 3) of the inertial frame in the root.
-        force: Mean specific force (3,), which points up.
+        force: Mean or median specific force (3,), which points up.
         heading: Yaw of the root, rad: Rz(yaw) Ry(pitch) Rx(roll).
     """
     up = inertial @ force

@@ -12,11 +12,18 @@ t - T to t + T, so that both sides are exact. The first is about the gyroscope, 
 accelerometer. Only its vertical part is used: horizontally feet roll and slip, and gravity leaks in
 with any error of tilt. The constant, of half a second each, holds gravity and bias.
 
-Sums of squares of these residuals are minimal where inertial samples are taken at t + offset.
-An error of the offset has three parts: noise, by the jackknife over blocks of time; ground that
+Sums of squares of these residuals are minimal where inertial samples are taken at t + offset. All
+offsets are compared on the same rows: those that have inertial samples at every offset tried.
+
+An error of the offset has three parts: noise, by the jackknife over n blocks of time; ground that
 gives way, which delays slow motion by another time than quick motion, so that windows of two
-lengths differ; and a floor. Gyroscope and accelerometer are taken together by their deviations,
-which grow by what they contradict each other.
+lengths differ; and a floor. Errors in deviations of a jackknife follow Student's t of n - 1 degrees
+of freedom, whose variance is (n - 1) / (n - 3). The deviation includes this factor: 1.3 for the 6
+blocks of a log of 3.5 s. Gyroscope and accelerometer are taken together by their deviations, which
+grow by what they contradict each other.
+
+Vertical forces of a gait look alike after half of its period. Where feet stand in pairs, or flat,
+the accelerometer therefore counts only if the rates do not contradict it.
 
 To compensate, inertial samples are taken at later times by linear interpolation, and keep their
 stamps: the pose is that at the stamps of the joints. Multiples of the period are exact.
@@ -45,6 +52,7 @@ from hybridctl.estimation.legged.stance import (
     choose_times,
     compute_paths,
     interpolate,
+    is_sampled,
 )
 from hybridctl.estimation.legged.wiring import find_standing
 from hybridctl.estimation.legged.wiring_signals import check_stamps
@@ -106,8 +114,17 @@ class TimeOffset:
 
     @property
     def common(self) -> SensorOffset | None:
-        """The offset of both sensors as one; None where the log does not say."""
-        return join_offsets([s for s in (self.gyroscope, self.accelerometer) if s is not None])
+        """The offset of both sensors as one; None where the log does not say.
+
+        Where they significantly differ, its deviation is half of what they differ by at least.
+        """
+        g, a = self.gyroscope, self.accelerometer
+        joined = join_offsets([s for s in (g, a) if s is not None])
+        if joined is None or g is None or a is None or not self.differs:
+            return joined
+        # Impacts that few samples meet put the accelerometer 20 ms off with a deviation of 1 ms,
+        # and its weight is that of a wrong deviation.
+        return SensorOffset(joined.value, max(joined.deviation, 0.5 * abs(g.value - a.value)))
 
     @property
     def differs(self) -> bool:
@@ -200,6 +217,8 @@ def find_time_offset(kinematics: LegKinematics, readings: Readings) -> TimeOffse
         return TimeOffset(None, None)
     loads = {foot: load.complete for foot, load in timed.loads.items()}
     standing = find_standing(kinematics, loads, times)
+    # Between samples far apart the path of a foot is a guess, however surely it stands.
+    standing[~is_sampled(angles.times, times, times)] = False
     if not standing.any():
         return TimeOffset(None, None)
     paths = compute_paths(kinematics, times, interpolate(angles, times))
@@ -220,17 +239,25 @@ def compare_with_stance(
         standing: Whether each foot stands (n, k).
         radii: Radii (k,) with which feet roll, m.
         inertial: Inertial samples, in order, without missing values.
+
+    Returns:
+        The offset of each sensor; None for one whose residuals say nothing or contradict rates.
     """
     stance = _Stance(paths, standing, radii, inertial)
     rates = [stance.cost_of_rates(window) for window in WINDOWS]
-    if any(cost is not None and cost.share > CONTRADICTED for cost in rates):
-        # An offset by forces alone may be a step of the gait away from the true one.
+    if all(cost is None for cost in rates):  # feet never stand in pairs, nor flat
+        return TimeOffset(None, stance.find_force_offset(0.0))
+    by_rates = _find_offset(rates)
+    # An offset by forces alone may be a step of the gait away from the true one.
+    if by_rates is None or not _is_share_below(rates, CONTRADICTED):
         return TimeOffset(None, None)
-    gyroscope = _find_offset(rates)
     # Axes of the forces are those of the gyroscope, at its own offset.
-    late = 0.0 if gyroscope is None else gyroscope.value
-    accelerometer = _find_offset([stance.cost_of_forces(window, late) for window in WINDOWS])
-    return TimeOffset(gyroscope, accelerometer)
+    accelerometer = stance.find_force_offset(by_rates.value)
+    if _is_share_below(rates, EXPLAINED):
+        return TimeOffset(by_rates, accelerometer)
+    # Rates that explain less say no offset of their own, but forces must have the same.
+    alike = accelerometer is not None and not TimeOffset(by_rates, accelerometer).differs
+    return TimeOffset(None, accelerometer if alike else None)
 
 
 def choose_compensation(found: SensorOffset | None, least: float) -> float:
@@ -387,7 +414,7 @@ class _Stance:
         not turn, and counts as a point at the mean distance of the feet.
         """
         p, c = self._paths.positions, self._paths.rotations
-        inner = _erode(self._standing, window)[: len(p) - window]
+        inner = self._find_stances(window)
         span, arms = window * GRID, list[float]()
         a, b = [np.zeros((0, 3, 3))], [np.zeros((0, 3))]
         begins = [np.zeros(0, int)]
@@ -409,6 +436,30 @@ class _Stance:
                 begins.append(k)
         return np.concatenate(a), np.concatenate(b), np.concatenate(begins)
 
+    def find_force_offset(self, late: float) -> SensorOffset | None:
+        """Return the offset of the accelerometer; None where forces do not say it.
+
+        Args:
+            late: Offset of the gyroscope, s.
+        """
+        costs = [self.cost_of_forces(window, late) for window in WINDOWS]
+        return _find_offset(costs) if _is_share_below(costs, EXPLAINED) else None
+
+    def _find_stances(self, window: int) -> NDArray[np.bool_]:
+        """Return whether feet (m, k) stand through the window from each of m grid rows on.
+
+        Windows without inertial samples at some of the offsets tried are left out. Otherwise the
+        last sample would stand for all later ones, and make residuals of 100 m/s^2 at offsets of
+        one sign alone.
+
+        Args:
+            window: Grid steps of the window.
+        """
+        times = self._paths.times
+        first, last = times[: len(times) - window] - LARGEST, times[window:] + LARGEST
+        sampled = is_sampled(self._sensor.times, first, last)
+        return _erode(self._standing, window)[: len(times) - window] & sampled[:, None]
+
     def cost_of_forces(self, window: int, late: float) -> _Cost | None:
         """Return the cost of the accelerometer's offset by the vertical motion over standing feet.
 
@@ -426,7 +477,7 @@ class _Stance:
         ups = self._find_up(t, world)
         axes = Slerp(t, Rotation.from_matrix(self._axes))(self._clip_times(times + late))
         feet = np.einsum("nij,nkj->nki", axes.as_matrix(), self._paths.positions)
-        inner = _erode(self._standing, 2 * window)[: len(times) - 2 * window]
+        inner = self._find_stances(2 * window)
         count = inner.sum(axis=1)
         k = np.flatnonzero(count)
         blocks, weights = self._blocks[k + window], count[k].astype(float)
@@ -470,35 +521,39 @@ class _Stance:
         return len(np.unique(blocks)) >= FEWEST_BLOCKS
 
 
+def _is_share_below(costs: Sequence[_Cost | None], limit: float) -> bool:
+    """Return whether the residuals for all windows have a share of less than a limit."""
+    return all(cost is not None and cost.share < limit for cost in costs)
+
+
 def _find_offset(costs: Sequence[_Cost | None]) -> SensorOffset | None:
     """Return the offset that makes costs for several windows minimal, with its deviation.
 
     Args:
-        costs: Costs for windows of several lengths.
+        costs: Costs for windows of several lengths; None for those with too few rows.
 
     Returns:
-        The offset; None where rows are too few, the minimum lies at the edge of what is tried, or
-        the sensor does not measure what standing feet predict: then something else is wrong.
+        The offset; None where a window has too few rows, because the difference of windows is a
+        part of the deviation, or where the minimum lies at the edge of what is tried.
     """
     known = [cost for cost in costs if cost is not None]
-    if not known:
+    if len(known) < len(costs):
         return None
-    each, normalised = [], np.zeros_like(known[0].blocks)
-    for cost in known:
-        total = cost.blocks.sum(axis=1)
-        if not cost.share < EXPLAINED:
-            return None
-        each.append(_find_minimum(total))
-        normalised = normalised + cost.blocks / total.min()
+    each = [_find_minimum(cost.blocks.sum(axis=1)) for cost in known]
+    normalised = np.sum(
+        [cost.blocks / max(cost.blocks.sum(axis=1).min(), 1e-300) for cost in known], axis=0
+    )
     whole = normalised.sum(axis=1)
     value = _find_minimum(whole)
-    if abs(value) > LARGEST - STEP:
-        return None
     used = np.flatnonzero(normalised[0] > 0.0)
+    n = len(used)
+    if abs(value) > LARGEST - STEP or n < FEWEST_BLOCKS:
+        return None
     without = np.array([_find_minimum(whole - normalised[:, b]) for b in used])
-    variance = (len(used) - 1) / len(used) * float(np.square(without - without.mean()).sum())
-    variance += float(np.square(np.ptp(each) / 2.0)) + FLOOR**2
-    return SensorOffset(value, float(np.sqrt(variance)))
+    jackknife = (n - 1) / n * float(np.square(without - without.mean()).sum())
+    student = (n - 1) / (n - 3)  # variance of Student's t of n - 1 degrees of freedom
+    ground = np.ptp(each) / 2.0
+    return SensorOffset(value, float(np.sqrt(student * jackknife + ground**2 + FLOOR**2)))
 
 
 def _find_minimum(costs: Array) -> float:

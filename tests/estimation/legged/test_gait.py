@@ -73,3 +73,14 @@ def test_a_body_that_sways_makes_no_steps():
     times = np.arange(0.0, 7.0, 1.0 / RATE)
     sway = 5e-3 * np.sin(2.0 * np.pi * 1.5 * times)[:, None] * np.ones(12)
     assert find_gait_period(Series(times, sway)) is None
+
+
+@pytest.mark.parametrize(("speed", "known"), [(0.09, False), (0.12, True)])
+def test_joints_that_reach_a_tenth_of_a_radian_per_second_make_steps(speed, known):
+    """Sines with a period of 0.454 s, which lies between two lags of the autocorrelation.
+
+    The parabola through three of its values finds it to 1 ms, the nearest lag is 4 ms off.
+    """
+    times, rate = np.arange(0.0, 20.0, 1.0 / RATE), 2.0 * np.pi / 0.454
+    found = find_gait_period(Series(times, speed / rate * np.sin(rate * times)))
+    assert found == (pytest.approx(0.454, abs=1e-3) if known else None)
