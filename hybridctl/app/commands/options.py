@@ -16,6 +16,23 @@ LISTEN = click.option(
 )
 
 
+OUTPUT_FORMAT = click.option(
+    "--output-format",
+    type=click.Choice(["json", "mcap"]),
+    default="json",
+    show_default=True,
+    help="JSON lines, or MCAP with nav_msgs/Odometry of ROS 2.",
+)
+WAIT = click.option(
+    "--wait",
+    type=float,
+    default=0.02,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long, by their stamps, ROS messages wait at most for earlier ones of other topics.",
+)
+
+
 def reference_options(command: C) -> C:
     """Return a command with the options of a reference for the base of a legged robot.
 
