@@ -7,6 +7,7 @@ come without a mapping one is guessed: a channel for each array, column or vecto
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from hybridctl import checks
-from hybridctl.checks import Array
+from hybridctl.checks import Array, Indices
 from hybridctl.errors import InputError
 from hybridctl.logs.mapping import ChannelSource, Mapping, Segment, TimeSource, si
 from hybridctl.logs.native import native_log
@@ -305,16 +306,22 @@ class ColumnLayout:
         names: Names of the m columns.
         unit: SI unit of the channel.
         factor: By which values are multiplied to be in it.
+        width: Number of all columns.
     """
 
     columns: tuple[int, ...]
     names: tuple[str, ...]
     unit: str
     factor: float
+    width: int
 
     def convert(self, values: Array) -> Array:
         """Return the chosen columns (..., m) in SI units, of all columns (..., n)."""
-        return np.asarray(values[..., list(self.columns)] * self.factor)
+        return np.asarray(values.take(self._index, axis=-1) * self.factor)
+
+    @cached_property
+    def _index(self) -> Indices:
+        return np.array(self.columns, dtype=np.intp)
 
 
 def find_layout(table: RawTable, source: ChannelSource, width: int) -> ColumnLayout:
@@ -340,7 +347,8 @@ def find_layout(table: RawTable, source: ChannelSource, width: int) -> ColumnLay
             checks.member("column", column, labels)
     columns = tuple(chosen) if source.columns else tuple(range(width))
     unit, factor = si("unit", source.unit or table.units.get(source.fields[0], "1"))
-    return ColumnLayout(columns, tuple(labels[k] for k in columns), unit, factor * source.scale)
+    names = tuple(labels[k] for k in columns)
+    return ColumnLayout(columns, names, unit, factor * source.scale, width)
 
 
 def _labels(table: RawTable, source: ChannelSource, width: int) -> tuple[str, ...]:

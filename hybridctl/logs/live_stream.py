@@ -8,6 +8,7 @@ over.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -114,6 +115,7 @@ class _Channels:
                 f"topic {channel.topic!r} cannot be read: {decode}; send it in ROS's encoding with "
                 "the definition of its type, as recorders of ROS 2 do"
             )
+        assert schema is not None  # or there is no decoder
         self._decoders[channel.id] = channel.topic, schema.name, decode
 
     def add_schema(self, schema: Any) -> None:
@@ -172,7 +174,7 @@ def _read_mcap_messages(
     while True:
         try:
             record = next(records, None)
-        except EndOfFile as error:
+        except (EndOfFile, struct.error) as error:  # the latter in the length of a record
             if stream.read(1):
                 raise FileFormatError(f"the stream of MCAP is damaged: {error}") from error
             warn(

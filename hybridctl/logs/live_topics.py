@@ -13,9 +13,12 @@ interpolated at those of the gyroscope.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
+from math import isfinite
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,16 +43,24 @@ Two periods of joint angles at 100 Hz, the slowest that drivers of legged robots
 _SILENT = 5.0
 """Time in s of stamps after which a topic that has sent nothing is named. The value is a choice."""
 _GYROSCOPE, _ACCELEROMETER, _JOINTS, _LOAD = "gyroscope", "accelerometer", "joints", "load"
+_SHOWN_NAMES = 8
+"""Names that an error lists."""
 _UNITS = {_GYROSCOPE: "rad/s", _ACCELEROMETER: "m/s^2", _JOINTS: "rad", _LOAD: "N"}
 _VECTOR = (_GYROSCOPE, _ACCELEROMETER)
 
 
 class _Part(NamedTuple):
-    """A value of a message: what it is (foot of a force, else empty), and its numbers (m,)."""
+    """A value of a message.
+
+    Attributes:
+        what: What it is, a key of `_UNITS`.
+        foot: Frame of the foot of a force, else empty.
+        values: Numbers (m,); of a force a single one, in N.
+    """
 
     what: str
     foot: str
-    values: Array
+    values: Array | float
 
 
 @dataclass(eq=False)
@@ -72,42 +83,53 @@ class _Channel:
     foot: str
     joints: tuple[str, ...]
     layouts: dict[tuple[str, ...], ColumnLayout | None] = field(default_factory=dict)
-    width: int = 0
 
-    def read(self, message: Any, received: TopicMessage) -> _Part | None:
+    def read(
+        self, labels: tuple[str, ...], row: Array, table: Callable[[], RawTable]
+    ) -> _Part | None:
         """Return the value of a message; None where it has none, such as no joint of the robot.
 
         Args:
-            message: The decoded message.
-            received: The same as it was received.
+            labels: Labels of the columns that the message has; empty without any.
+            row: All columns of its fields (n,).
+            table: Makes the table of the message, for labels that are new.
 
         Raises:
             InputError: A field has another size than before, or a number that is not finite.
         """
-        layout = self._find_layout(message, received)
+        if labels not in self.layouts:
+            self.layouts[labels] = self._make_layout(table())
+        layout = self.layouts[labels]
         if layout is None:
             return None
-        parts = [find_field(message, name) for name in self.source.fields]
-        row = np.concatenate([np.ravel(np.asarray(part, dtype=np.float64)) for part in parts])
-        values = layout.convert(row) if len(row) >= len(layout.columns) else row[:0]
-        if self.what == _LOAD:
-            values = values[-1:]
-            return _Part(_LOAD, self.foot, values) if np.isfinite(values).all() else None
-        if not len(values) or not np.isfinite(values).all():
+        if len(row) != layout.width:
             raise InputError(
-                f"topic {received.topic!r}: channel {self.name!r} must be {len(layout.columns)} "
-                f"finite numbers, got {row.tolist()[:12]}"
+                f"channel {self.name!r} is of {len(row)} numbers, of {layout.width} before"
             )
-        return _Part(self.what, "", values)
+        if self.what == _LOAD:
+            force = float(row[layout.columns[0]]) * layout.factor
+            return (
+                _Part(_LOAD, self.foot, force) if isfinite(force) else None
+            )  # missing, as in a log
+        values = layout.convert(row)
+        if not np.isfinite(values).all():
+            raise InputError(f"channel {self.name!r} must be finite numbers, got {values.tolist()}")
+        return _Part(self.what, self.foot, values)
 
-    def _find_layout(self, message: Any, received: TopicMessage) -> ColumnLayout | None:
-        """Return the layout for the labels of a message, from its table where they are new."""
-        parent, dot, _ = self.source.fields[0].rpartition(".")
-        labels = find_field(message, f"{parent}{dot}name")
-        key = tuple(labels) if isinstance(labels, list) else ()
-        if key not in self.layouts:
-            self.layouts[key] = self._make_layout(make_table(message, received))
-        return self.layouts[key]
+    @property
+    def is_found(self) -> bool:
+        """Whether a message had its columns."""
+        return any(layout is not None for layout in self.layouts.values())
+
+    def describe_lack(self) -> str:
+        """Return why its columns were not found."""
+        if not self.layouts:
+            return f"it has sent nothing, and the mapping takes {self.name!r} from it"
+        shown = ", ".join(map(repr, next(iter(self.layouts))[:_SHOWN_NAMES]))
+        return (
+            f"channel {self.name!r} has no joint of the robot, such as {self.joints[0]!r}, but "
+            f"{shown}: name its columns by `labels` in the mapping"
+        )
 
     def _make_layout(self, table: RawTable) -> ColumnLayout | None:
         layout = find_layout(table, self.source, join_fields(table, self.source).shape[1])
@@ -118,13 +140,15 @@ class _Channel:
             raise InputError(f"channel {self.name!r} is no rotation: leave `rotation` out")
         if self.what in _VECTOR and count != 3:
             raise InputError(f"channel {self.name!r} must have 3 columns, got {count}")
-        if self.what != _JOINTS:
+        if self.what == _LOAD:  # the last column is the vertical force
+            return replace(layout, columns=layout.columns[-1:], names=layout.names[-1:])
+        if self.what in _VECTOR:
             return layout
-        if self.layouts and not set(self.joints) & set(layout.names):
+        if not set(self.joints) & set(layout.names):
             return None  # of another publisher on the same topic, such as a gripper
         order = find_columns(self.name, self.joints, layout.names)
         columns = tuple(layout.columns[k] for k in order)
-        return ColumnLayout(columns, self.joints, layout.unit, layout.factor)
+        return replace(layout, columns=columns, names=self.joints)
 
 
 def make_table(message: Any, received: TopicMessage) -> RawTable:
@@ -139,13 +163,89 @@ def make_table(message: Any, received: TopicMessage) -> RawTable:
     return topic.table()
 
 
+class _FieldReader:
+    """Reads the numbers of some fields, and the labels beside them, from messages of one type.
+
+    Life cycle: the first message says how; `read` is called with it and all later ones.
+    """
+
+    def __init__(self, fields: tuple[str, ...]) -> None:
+        self._fields = fields
+        parent, dot, _ = fields[0].rpartition(".")
+        self._labels = f"{parent}{dot}name"
+        self._is_plain: bool | None = None  # whether all fields are attributes; None at first
+        self._has_labels = False
+        self._get = attrgetter(*fields)
+        self._get_labels: Callable[[Any], Any] = lambda message: find_field(message, self._labels)
+
+    def read(self, message: Any) -> tuple[tuple[str, ...], Array]:
+        """Return labels and numbers (n,); raises `InputError` for what is no array of numbers."""
+        if self._is_plain is None:
+            self._is_plain = self._find_plain(message)
+            self._has_labels = isinstance(find_field(message, self._labels), list)
+            if self._is_plain:
+                self._get_labels = attrgetter(self._labels)
+        labels = tuple(self._get_labels(message)) if self._has_labels else ()
+        try:
+            if self._is_plain:
+                return labels, np.array(self._get(message), dtype=np.float64).ravel()
+            parts = [find_field(message, name) for name in self._fields]
+            rows = [np.ravel(np.array(part, dtype=np.float64)) for part in parts]
+            return labels, np.concatenate(rows)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"fields {list(self._fields)} are no numbers: {error}") from error
+
+    def _find_plain(self, message: Any) -> bool:
+        """Whether the numbers are those of attributes: one array, or scalars, which is quicker."""
+        try:
+            values = [attrgetter(name)(message) for name in self._fields]
+        except AttributeError:
+            return False
+        if len(values) == 1 and isinstance(values[0], np.ndarray):
+            return True
+        return all(isinstance(value, int | float) for value in values)
+
+
 @dataclass(eq=False)
 class _Source:
-    """Channels of one topic with one clock. Without channels only its stamps count."""
+    """Channels of one topic with one clock. Without channels only its stamps count.
+
+    Attributes:
+        topic: The topic.
+        clock: Its clock.
+        channels: Its channels.
+        readers: Readers of the fields of the channels, by these.
+    """
 
     topic: str
     clock: SourceClock
     channels: list[_Channel]
+    readers: dict[tuple[str, ...], _FieldReader] = field(default_factory=dict)
+
+    def read(self, message: Any, received: TopicMessage) -> list[_Part]:
+        """Return the values of a message.
+
+        Args:
+            message: The decoded message.
+            received: The same as it was received.
+
+        Raises:
+            InputError: A channel cannot be read from it.
+        """
+        found = dict[tuple[str, ...], tuple[tuple[str, ...], Array]]()
+        parts = list[_Part]()
+        table = partial(make_table, message, received)
+        for channel in self.channels:
+            fields = channel.source.fields
+            if fields not in found:
+                if fields not in self.readers:
+                    join_fields(table(), channel.source)  # says what is wrong with them
+                    self.readers[fields] = _FieldReader(fields)
+                found[fields] = self.readers[fields].read(message)
+            part = channel.read(*found[fields], table)
+            if part is not None:
+                parts.append(part)
+        return parts
 
 
 class TopicSamples:
@@ -210,7 +310,7 @@ class TopicSamples:
         )
         self._forces = deque[tuple[float, Array]]()  # from the last before the first open sample on
         self._open = deque[LiveSample]()  # wait for a later force
-        self._named = set[int]()  # sources that have been told to be silent
+        self._has_looked = False  # whether topics that have sent nothing have been named
 
     @property
     def origin(self) -> int:
@@ -246,10 +346,10 @@ class TopicSamples:
         try:
             if not clock.is_known:
                 clock.find_field(make_table(message, received))
-            parts = self._read_parts(source, message, received)
+            parts = source.read(message, received)
         except InputError as error:
             if clock.is_used:
-                yield str(error)
+                yield f"topic {source.topic!r}: {error}"
                 return
             raise type(error)(f"topic {source.topic!r}: {error}") from error
         try:
@@ -261,11 +361,6 @@ class TopicSamples:
         yield from self._find_silent()
         yield from self._release(self._order.release())
 
-    @staticmethod
-    def _read_parts(source: _Source, message: Any, received: TopicMessage) -> list[_Part]:
-        parts = [channel.read(message, received) for channel in source.channels]
-        return [part for part in parts if part is not None]
-
     def finish(self) -> Iterator[LiveSample | str]:
         """Yield the samples that were still waiting.
 
@@ -275,24 +370,23 @@ class TopicSamples:
         yield from self._release(self._order.release(everything=True))
         while self._open:
             yield self._complete(self._open.popleft())
-        missing = [s for s in self._sources[: self._needed] if not s.clock.is_used]
-        for source in missing:
-            if any(channel.what != _LOAD for channel in source.channels):
-                raise InputError(_describe_silence(source, "the stream has ended"))
+        for source in self._sources:
+            for channel in source.channels:
+                if channel.what != _LOAD and not channel.is_found:
+                    raise InputError(f"topic {source.topic!r}: {channel.describe_lack()}")
 
     def _find_silent(self) -> Iterator[str]:
-        """Yield topics that have sent nothing for long; raises `InputError` for those needed."""
-        if len(self._named) == self._needed or self._order.elapsed < _SILENT:
+        """Yield topics without forces for long; raises `InputError` for rates, forces, angles."""
+        if self._has_looked or self._order.elapsed < _SILENT:
             return
-        for number, source in enumerate(self._sources[: self._needed]):
-            if number in self._named:
-                continue
-            self._named.add(number)
-            if not source.clock.is_used:
-                text = _describe_silence(source, f"others have for {_SILENT:g} s")
-                if any(channel.what != _LOAD for channel in source.channels):
-                    raise InputError(text)
-                yield text
+        self._has_looked = True
+        for source in self._sources:
+            for channel in source.channels:
+                if not channel.is_found:
+                    text = f"topic {source.topic!r}: {channel.describe_lack()}"
+                    if channel.what != _LOAD:
+                        raise InputError(f"{text}, for {_SILENT:g} s of other stamps")
+                    yield text
 
     def _release(self, items: list[tuple[float, StampedItem]]) -> Iterator[LiveSample]:
         """Yield samples of items in order; those of one stamp are one sample."""
@@ -301,8 +395,8 @@ class TopicSamples:
             loads = dict[str, float]()
             for _, item in group:
                 for what, foot, values in item.content:
-                    if what == _LOAD:
-                        loads[foot] = float(values[0])
+                    if isinstance(values, float):
+                        loads[foot] = values
                     else:
                         found[what] = values
             force = found.get(_ACCELEROMETER)
@@ -353,11 +447,3 @@ def _find_source(
     if key not in sources:
         sources[key] = _Source(source.topic, SourceClock(source.topic, time), [])
     return sources[key]
-
-
-def _describe_silence(source: _Source, when: str) -> str:
-    names = ", ".join(repr(channel.name) for channel in source.channels)
-    return (
-        f"topic {source.topic!r} has sent nothing, and {when}; the mapping takes {names} from it: "
-        "start its sender, or name another topic"
-    )

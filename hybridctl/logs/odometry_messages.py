@@ -132,7 +132,7 @@ class OdometryWriter:
         self._stream, self._frames, self._sensor = _CountingStream(stream), frames, sensor
         self._store = get_typestore(Stores.LATEST)
         out: Any = self._stream
-        self._writer = Writer(out, use_chunking=False)
+        self._writer: Any = Writer(out, use_chunking=False)
         self._writer.start(profile="ros2", library="hybridctl")
         text, _ = self._store.generate_msgdef(KIND, ros_version=2)
         schema = self._writer.register_schema(KIND, "ros2msg", text.encode())

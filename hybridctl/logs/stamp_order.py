@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from decimal import Decimal
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -191,16 +192,20 @@ class StampOrder:
         ns = item.stamp.ns
         self._check_kinds(source)
         if self._released is not None and ns <= self._released:
+            newest = self._newest[source] if source < len(self._newest) else None
+            remedy = f"messages wait {1e-6 * self._wait:g} ms for other topics: raise --wait"
+            if newest is not None and ns <= newest:
+                remedy = "its topic has sent a later one: send each topic in order"
             late = 1e-6 * (self._released - ns)
             raise InputError(
-                f"a message stamped {1e-9 * ns:.9f} s is out of order, {late:.3f} ms before "
-                f"samples that are filtered; messages wait {1e-6 * self._wait:g} ms: raise --wait"
+                f"a message stamped {format_seconds(ns)} s is out of order, {late:.3f} ms before "
+                f"samples that are filtered; {remedy}"
             )
         known = self._waiting.get((ns, source))
-        if known is not None:
-            if _says_the_same(known, item.content):
+        if known:
+            if not item.content or _says_the_same(known, item.content):
                 return
-            raise InputError(f"two messages are stamped {1e-9 * ns:.9f} s")
+            raise InputError(f"two messages are stamped {format_seconds(ns)} s")
         self._waiting[ns, source] = item.content
         if self._first in (None, 0):
             self._first = ns
@@ -253,6 +258,11 @@ class StampOrder:
         # By rounding, times of equal stamps of two clocks may differ in the last bit, as in logs.
         found.sort(key=lambda pair: pair[0])
         return found
+
+
+def format_seconds(ns: int) -> str:
+    """Return a stamp in ns as seconds with all digits."""
+    return str(Decimal(ns).scaleb(-9))
 
 
 def _says_the_same(one: list[Any], other: list[Any]) -> bool:

@@ -236,11 +236,13 @@ class LiveBaseFilter:
                     f"load of {foot!r} was missing in the first {self._estimator.opening:g} s, so "
                     "that the foot counts as one without a sensor: begin anew, or leave it out"
                 )
-        if sample.gyroscope is None and sample.accelerometer is None:
+        rate, force = sample.gyroscope, sample.accelerometer
+        if rate is None and force is None:
             return LiveSample(time, None, None, joints, loads)
-        gyroscope = array("gyroscope", sample.gyroscope, (3,))
-        force = array("accelerometer", sample.accelerometer, (3,))
-        return LiveSample(time, gyroscope, force, joints, loads)
+        if rate is None or force is None:
+            raise InputError("gyroscope and accelerometer must come together, got one of them")
+        rate, force = array("gyroscope", rate, (3,)), array("accelerometer", force, (3,))
+        return LiveSample(time, rate, force, joints, loads)
 
     def _collect(self, sample: LiveSample) -> None:
         """Collect a sample of the opening, and begin the filter with the first one after it."""
@@ -249,11 +251,10 @@ class LiveBaseFilter:
             self._begin = sample.time
         # The first sample after the opening belongs to it: the input of the last sample in it is
         # the mean of both.
-        is_early = self._begin is None or sample.time <= self._begin + opening
-        if is_early or sample.gyroscope is None:
+        begin = self._begin
+        if begin is None or sample.gyroscope is None or sample.time <= begin + opening:
             collected.append(sample)
             return
-        begin = self._begin
         if all(s.joints is None or not s.time > begin for s in collected):
             raise InputError(f"joints were missing in the first {opening:g} s: begin anew")
         samples = [*collected, sample]
