@@ -1,4 +1,4 @@
-"""A log played at 1 kHz through the pipes of `hybridctl live`: the share that is answered in 1 ms.
+"""A log at 1 kHz through the pipes of `hybridctl live`: the share that is answered in 1 ms.
 
 Each sample is sent at its time, and the answer's arrival is read in the same process, so that the
 time is that of the sender's loop: two pipes, the process, and what the machine does beside. Run it
