@@ -1,8 +1,11 @@
 """A log at 1 kHz through the pipes of `hybridctl live`: the share that is answered in 1 ms.
 
 Each sample is sent at its time, and the answer's arrival is read in the same process, so that the
-time is that of the sender's loop: two pipes, the process, and what the machine does beside. Run it
-as `python -m benchmarks.live_process`; the load of the machine is printed with the numbers.
+time is that of the sender's loop: two pipes, the process, and what the machine does beside. The
+samples count that come a second after the opening, when what it has collected is caught up with
+on a machine that keeps pace. Run it as `python -m benchmarks.live_process`; the load of the machine
+and the processor time of a sample are printed with the numbers. `--pace 200` sends as many samples
+a second, so that none waits for those before.
 """
 
 from __future__ import annotations
@@ -45,7 +48,13 @@ IN_TIME = 1e-3
 """Seconds in which a sample is to be answered: one period."""
 START = 5.0
 """Seconds after the start of the process before the first sample: imports, and the robot."""
-COLUMNS = ["samples", "answered", "in 1 ms", "median ms", "99 %", "99.9 %", "worst", "load"]
+ECHO = (
+    "import sys\nfor line in sys.stdin.buffer:\n sys.stdout.buffer.write(line)\n sys.stdout.flush()"
+)
+"""A process that sends each line back: what pipes and the machine take alone."""
+SETTLED = OPENING + 1.0
+"""Stamp in s from which on samples count."""
+COLUMNS = ["form", "samples", "in 1 ms", "median ms", "99 %", "99.9 %", "worst", "CPU ms", "load"]
 
 
 def write_robot(folder: Path) -> Path:
@@ -133,26 +142,28 @@ def encode_messages(samples: list[LiveSample], joints: tuple[str, ...]) -> Itera
         stream.truncate()
 
 
-def measure_delays(form: str, seconds: float) -> tuple[Array, int]:
+def measure_delays(form: str, seconds: float, pace: float) -> tuple[Array, float]:
     """Play a log through a process, and return the delays (n,) of answers in s.
 
     Args:
-        form: "lines" or "messages".
+        form: "lines" or "messages"; "echo" for lines and a process that sends them back.
         seconds: Length of the log.
+        pace: Samples sent in a second.
 
     Returns:
-        The delays, and the number of samples that were sent after the answers had begun.
+        The delays, infinite where there is no answer, and the processor time of a sample in s.
     """
     robot = Robot.from_urdf(public.urdf(NAME))
     feet = tuple(Foot(tip) for tip in public.MODELS[NAME].tips)
     estimator = BaseSettings(robot.link_names[0], feet).build(robot)
     samples = list(trot(estimator, NAME, seconds))
-    encode = encode_lines if form == "lines" else encode_messages
+    encode = encode_messages if form == "messages" else encode_lines
     parts = list(encode(samples, estimator.joints))
     arrived = list[tuple[float, bytes]]()
     with tempfile.TemporaryDirectory() as folder:
         path = write_robot(Path(folder))
-        call = [sys.executable, "-m", "hybridctl", "live", "--model", str(path)]
+        live = ["-m", "hybridctl", "live", "--model", str(path)]
+        call = [sys.executable, *(["-c", ECHO] if form == "echo" else live)]
         with subprocess.Popen(call, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -167,34 +178,57 @@ def measure_delays(form: str, seconds: float) -> tuple[Array, int]:
             time.sleep(START)
             left, began = list[float](), time.perf_counter()
             for k, part in enumerate(parts):
-                time.sleep(max(0.0, began + k / RATE - time.perf_counter()))
+                time.sleep(max(0.0, began + k / pace - time.perf_counter()))
+                if k == round(RATE * SETTLED):
+                    used = read_processor_time(process.pid)
                 left.append(time.perf_counter())
                 process.stdin.write(part)
                 process.stdin.flush()
+            while len(arrived) < 1 or is_behind(arrived[-1][1], len(parts) - 1):
+                time.sleep(1e-2)
+            used = read_processor_time(process.pid) - used
             process.stdin.close()
             reader.join()
-    found = [(at, round(RATE * json.loads(line)["time"])) for at, line in arrived]
-    return np.array([at - left[k] for at, k in found]), len(parts) - found[0][1]
+    delays = np.full(len(parts), np.inf)
+    for at, line in arrived:
+        k = round(RATE * json.loads(line)["time"])
+        delays[k] = at - left[k]
+    counted = delays[round(RATE * SETTLED) :]
+    return counted, used / len(counted)
 
 
-def delays_table(seconds: float) -> Table:
-    """Return the table of delays for JSON lines and for messages of ROS 2."""
+def is_behind(line: bytes, last: int) -> bool:
+    """Whether a line answers a sample before the last one, by its number."""
+    return round(RATE * float(json.loads(line)["time"])) < last
+
+
+def read_processor_time(pid: int) -> float:
+    """Return the processor time of a process so far, s."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def delays_table(seconds: float, pace: float) -> Table:
+    """Return the table of delays for an echo, for JSON lines and for messages of ROS 2."""
     rows = []
-    for form in ("lines", "messages"):
-        delays, sent = measure_delays(form, seconds)
+    for form in ("echo", "lines", "messages"):
+        delays, used = measure_delays(form, seconds, pace)
         middle, most, nearly, worst = 1e3 * np.quantile(delays, [0.5, 0.99, 0.999, 1.0])
-        share = 100.0 * float((delays <= IN_TIME).sum()) / sent
+        share = 100.0 * float((delays <= IN_TIME).mean())
         load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()}"
         numbers = [f"{v:.2f}" for v in (middle, most, nearly, worst)]
-        rows.append((form, f"{len(delays)} of {sent}", f"{share:.2f} %", *numbers, load))
-    return table(f"{NAME}, {RATE:g} Hz through the pipes of a process", COLUMNS, rows)
+        numbers.append(f"{1e3 * used:.2f}")
+        rows.append((form, str(len(delays)), f"{share:.2f} %", *numbers, load))
+    return table(f"{NAME}, {pace:g} samples a second through the pipes of a process", COLUMNS, rows)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.live_process", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="length of the log")
-    Console(width=100).print(delays_table(parser.parse_args().seconds))
+    parser.add_argument("--pace", type=float, default=RATE, help="samples sent in a second")
+    given = parser.parse_args()
+    Console(width=100).print(delays_table(given.seconds, given.pace))
 
 
 if __name__ == "__main__":

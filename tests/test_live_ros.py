@@ -16,6 +16,7 @@ from oracles.ros_walks import MAPPING, Offline, mcap, messages, robot_file, walk
 from rosbags.rosbag2 import Reader
 from rosbags.typesys import Stores, get_typestore
 from scipy.spatial.transform import Rotation
+from test_filter_base_command import HUMANOID
 
 from hybridctl.app.cli import cli
 from hybridctl.app.commands.live import (
@@ -32,6 +33,7 @@ from hybridctl.logs import read_raw
 from hybridctl.logs.live_odometry import Odometry, Refusal
 from hybridctl.logs.odometry_messages import RateSensor, find_twist
 
+DATA = Path(__file__).parents[2] / "shared/data/icub_walking"
 DELAYS = (3_700_000, 3_700_000, 6_000_000)
 STEP = 1e-6  # of differences: their error is of order STEP^2, and 1e-16 / STEP of rounding
 
@@ -100,6 +102,7 @@ def test_odometry_as_messages_is_that_of_lines(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_angular_velocity_is_that_of_the_log_less_its_bias(tmp_path):
     """By the estimate of the whole log, and the root's axes of the URDF."""
     path, content = robot_file(tmp_path), mcap(messages(DELAYS))
@@ -143,6 +146,27 @@ def test_the_twist_of_a_root_by_differences():
         expected = by @ covariance @ by.T
         # Differences are right to 1e-10 here; the covariance has numbers of up to some tens.
         np.testing.assert_allclose(twist.covariance[:3, :3], expected, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_a_recorded_humanoid_has_the_numbers_of_its_log(tmp_path):
+    """The bag of a walking humanoid, as another recorder wrote it: every answer to the last bit."""
+    if not DATA.is_dir():
+        pytest.skip(f"the recording is not in {DATA}")
+    text = HUMANOID.format(urdf=DATA / "icub_genova04.urdf")
+    path = tmp_path / "icub.yaml"
+    path.write_text(text.replace("settle: 0}", "settle: 0, uniform_clock: false}"))
+    bag = next((DATA / "icub_walking_ros2").glob("*.mcap"))
+    offline = Offline(find_base_model(str(path)), bag)
+    expected = {stamp: root for stamp, root, _ in offline.roots()}
+    lines = run(path, bag.read_bytes()).stdout.splitlines()
+    assert len(lines) == 527  # of 1188: without the opening, and until it is caught up with
+    for line in lines:
+        found = json.loads(line, parse_float=Decimal)
+        root = expected[int(found["time"].scaleb(9))]
+        for name in ("position", "orientation", "velocity", "covariance"):
+            given = np.array(found[name], dtype=np.float64)
+            np.testing.assert_array_equal(given, getattr(root, name))
 
 
 def test_lines_of_json_become_messages_and_errors_go_to_stderr(tmp_path):
@@ -194,6 +218,7 @@ def test_a_mapping_beside_the_robots_file(tmp_path):
     run(path, content, "--mapping", str(tmp_path / "topics.yaml"))
 
 
+@pytest.mark.slow
 def test_a_client_of_a_socket_has_its_own_file(tmp_path):
     """Two clients, the first of which sends what does not fit the mapping."""
     path, content = robot_file(tmp_path), mcap(messages(DELAYS))

@@ -300,7 +300,10 @@ class TopicSamples:
             if source.topic:
                 _find_source(sources, mapping, source)
         self._sources = list(sources.values())
-        self.topics = tuple(dict.fromkeys(one.topic for one in self._sources))
+        self._by_topic = dict[str, list[tuple[int, _Source]]]()
+        for number, one in enumerate(self._sources):
+            self._by_topic.setdefault(one.topic, []).append((number, one))
+        self.topics = tuple(self._by_topic)
         with_loads = [s for s in self._sources if any(c.what == _LOAD for c in s.channels)]
         self.shares_stamps = len(with_loads) <= 1
         clocks = [one.clock for one in self._sources]
@@ -332,9 +335,8 @@ class TopicSamples:
         except Exception as error:  # decoders raise nearly anything on damaged bytes
             yield f"topic {received.topic!r}: a message cannot be decoded ({error})"
             return
-        for number, source in enumerate(self._sources):
-            if source.topic == received.topic:
-                yield from self._add_to_source(number, source, message, received)
+        for number, source in self._by_topic[received.topic]:
+            yield from self._add_to_source(number, source, message, received)
 
     def _add_to_source(
         self, number: int, source: _Source, message: Any, received: TopicMessage
@@ -358,8 +360,12 @@ class TopicSamples:
         except InputError as error:
             yield f"topic {source.topic!r}: {error}"
             return
-        yield from self._find_silent()
-        yield from self._release(self._order.release())
+        if not self._has_looked and self._order.elapsed >= _SILENT:
+            self._has_looked = True
+            yield from self._find_silent()
+        items = self._order.release()
+        if items:
+            yield from self._release(items)
 
     def finish(self) -> Iterator[LiveSample | str]:
         """Yield the samples that were still waiting.
@@ -377,9 +383,6 @@ class TopicSamples:
 
     def _find_silent(self) -> Iterator[str]:
         """Yield topics without forces for long; raises `InputError` for rates, forces, angles."""
-        if self._has_looked or self._order.elapsed < _SILENT:
-            return
-        self._has_looked = True
         for source in self._sources:
             for channel in source.channels:
                 if not channel.is_found:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from decimal import Decimal
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,10 +84,10 @@ class SourceClock:
             InputError: It has no stamp, or one of another clock than those before.
         """
         value = find_field(message, self._field) if self._field else recorded
-        if isinstance(value, np.generic):
-            value = value.item()
-        if not isinstance(value, int | float) or not math.isfinite(value):
-            raise InputError(f"stamp {self._field!r} must be a finite number, got {value!r}")
+        if type(value) is not int:  # the usual one
+            value = value.item() if isinstance(value, np.generic) else value
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise InputError(f"stamp {self._field!r} must be a finite number, got {value!r}")
         ns = value * self._ns if isinstance(value, int) else round(value * self._ns)
         if value:
             is_absolute = 1e-9 * ns >= ABSOLUTE
@@ -158,6 +158,8 @@ class StampOrder:
         """
         self._clocks, self._wait = clocks, wait
         self._newest: list[int | None] = [None] * needed
+        self._missing = needed  # number of those that have sent nothing
+        self._is_checked = [False] * len(clocks)  # whether clocks fit the others
         self._last: int | None = None  # newest of all, ns; None before the first
         self._first: int | None = None  # of all, in the order in which they came
         self._released: int | None = None  # up to which items have been released, ns
@@ -190,7 +192,9 @@ class StampOrder:
                 same source and stamp, or clocks are of two kinds.
         """
         ns = item.stamp.ns
-        self._check_kinds(source)
+        if not self._is_checked[source] and self._clocks[source].is_absolute is not None:
+            self._check_kinds(source)
+            self._is_checked[source] = True
         if self._released is not None and ns <= self._released:
             newest = self._newest[source] if source < len(self._newest) else None
             remedy = f"messages wait {1e-6 * self._wait:g} ms for other topics: raise --wait"
@@ -214,6 +218,8 @@ class StampOrder:
         self._last = ns if self._last is None else max(self._last, ns)
         if source < len(self._newest):
             newest = self._newest[source]
+            if newest is None:
+                self._missing -= 1
             self._newest[source] = ns if newest is None else max(newest, ns)
 
     def _check_kinds(self, source: int) -> None:
@@ -222,6 +228,8 @@ class StampOrder:
         if own.is_absolute and self._heap and self._heap[0][0] == 0:
             # Zeros that came before the first stamp since 1970 were not set either.
             self._heap = [entry for entry in self._heap if entry[0] or entry[1] != source]
+            heapify(self._heap)
+            self._waiting.pop((0, source), None)
         for other in self._clocks[: len(self._newest)]:
             if None not in (other.is_absolute, own.is_absolute) and (
                 other.is_absolute != own.is_absolute
@@ -240,9 +248,8 @@ class StampOrder:
         if self._last is None:
             return []
         until = self._last if everything else self._last - self._wait
-        known = [ns for ns in self._newest if ns is not None]
-        if len(known) == len(self._newest):
-            until = max(until, min(known))
+        if not self._missing:
+            until = max(until, min(ns for ns in self._newest if ns is not None))
         found = list[tuple[float, StampedItem]]()
         while self._heap and self._heap[0][0] <= until:
             ns, source, _, item = heappop(self._heap)
