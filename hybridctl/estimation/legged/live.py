@@ -212,7 +212,9 @@ class LiveBaseFilter:
         for time, values in self._alignment.add(sample.time, inertial):
             while self._unaligned[0].time < time:
                 early = self._unaligned.popleft()
-                if early.gyroscope is None:  # for others no inertial sample is so early
+                # Nothing counts before the first aligned sample, as in `align_inertial`.
+                has_begun = bool(found) or self._begin is not None
+                if early.gyroscope is None and has_begun:
                     found.append(early)
             own = self._unaligned.popleft()
             found.append(own._replace(gyroscope=values[:3], accelerometer=values[3:]))

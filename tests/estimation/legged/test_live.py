@@ -335,8 +335,9 @@ def separate(readings, delays):
         ({"weight": 200.0, "settle": 0.03, "ground": 0.0}, (0.0037, 0.0037, 0.006)),
         pytest.param({"standing": None}, (-0.0025, 0.0, 0.0), marks=pytest.mark.slow),
         pytest.param({"time_offset": 0.013}, (0.004, 0.002, 0.002), marks=pytest.mark.slow),
+        pytest.param({"time_offset": 0.007}, (-0.0005, 0.0, 0.0), marks=pytest.mark.slow),
     ],
-    ids=["each", "early angles", "late inertial"],
+    ids=["each", "early angles", "late inertial", "late inertial, early angles"],
 )
 def test_channels_with_stamps_of_their_own(settings, delays):
     """Angles and forces between two inertial samples have the numbers of the log to the last bit.
