@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hybridctl.app import plugins
-from hybridctl.app.commands.options import LISTEN, OUTPUT_FORMAT, WAIT, reference_options
+from hybridctl.app.commands.options import live_options, reference_options
 from hybridctl.errors import HybridctlError
 
 if TYPE_CHECKING:
@@ -410,19 +410,9 @@ def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> No
 @_CONFIG
 @_SET
 @_SHOW
-@_MAPPING
-@LISTEN
-@OUTPUT_FORMAT
-@WAIT
+@live_options
 def live_base(
-    model: str,
-    config: Path | None,
-    settings: tuple[str, ...],
-    show: bool,
-    mapping: Path | None,
-    listen: str | None,
-    output_format: str,
-    wait: float,
+    model: str, config: Path | None, settings: tuple[str, ...], show: bool, **options: Any
 ) -> None:
     """Estimate the base of a legged robot live: samples in as JSON lines or MCAP, odometry out.
 
@@ -437,8 +427,7 @@ def live_base(
 
         _echo_settings(find_source(model).configured(config, settings))
         return
-    found = find_base_model(model, config, settings)
-    answer_live(found, listen, mapping=mapping, wait=wait, output=output_format)
+    answer_live(find_base_model(model, config, settings), **options)
 
 
 @cli.command("identify")

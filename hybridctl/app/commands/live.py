@@ -160,7 +160,7 @@ def answer_live(
     *,
     mapping: Path | None = None,
     wait: float = DEFAULT_WAIT,
-    output: str = "json",
+    output_format: str = "json",
 ) -> None:
     """Answer samples of clients at an address, or those of standard input.
 
@@ -169,7 +169,7 @@ def answer_live(
         listen: Address as `listen_at` takes it; None for standard input.
         mapping: File that maps topics to channels; None for the mapping of the model.
         wait: Time in s of stamps for which a message of a topic waits at most for others.
-        output: "json" or "mcap".
+        output_format: "json" or "mcap".
 
     Raises:
         FileFormatError: The URDF cannot be read, or standard input is damaged MCAP.
@@ -177,7 +177,7 @@ def answer_live(
     """
     start = start_odometry(model, mapping, wait)
     make_writer = None
-    if output == "mcap":
+    if output_format == "mcap":
         frames, sensor = find_frames(model)
         make_writer = partial(McapWriter, frames=frames, sensor=sensor)
     if listen is None:
