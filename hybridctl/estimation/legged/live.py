@@ -295,6 +295,7 @@ class _Run:
         longest = longest_step(times, estimator.opening)
         self._rows = InputRows(estimator.base, motion.window, longest)
         self._rest = _RestWatch.begin(times[0] + estimator.standing_time(given.angles, times[0]))
+        self._waiting = list[LiveSample]()  # without inertial values, since the last with them
         self.loaded = tuple(given.loads)
         whole = estimator.readings(given)
         self._stands = whole.standing(estimator.contact, estimator.opening)
@@ -306,7 +307,6 @@ class _Run:
         # The first angles belong to the input of the first sample, even where they come later.
         self._first_angles = float(given.angles.times[0])
         self._rows.add_angles(self._first_angles, given.angles.values[0])
-        self._waiting = list[LiveSample]()  # without inertial values, since the last with them
         self.state: FilterState = estimator.filter.start(initial)
 
     def take(self, sample: LiveSample) -> None:
