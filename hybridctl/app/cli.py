@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hybridctl.app import plugins
-from hybridctl.app.commands.options import LISTEN, reference_options
+from hybridctl.app.commands.options import live_options, reference_options
 from hybridctl.errors import HybridctlError
 
 if TYPE_CHECKING:
@@ -410,15 +410,15 @@ def filter_log(asked: Asked, log: Path | None, model: str, **options: Any) -> No
 @_CONFIG
 @_SET
 @_SHOW
-@LISTEN
+@live_options
 def live_base(
-    model: str, config: Path | None, settings: tuple[str, ...], show: bool, listen: str | None
+    model: str, config: Path | None, settings: tuple[str, ...], show: bool, **options: Any
 ) -> None:
     """Estimate the base of a legged robot live: samples in as JSON lines or MCAP, odometry out.
 
     A line in, or a message of MCAP encoded as JSON, has `time` and the channels of the robot's
-    file; a line out has position, orientation and velocity of the root with their covariance,
-    contacts and flags.
+    file. ROS messages in MCAP are read by the mapping of its logs. A line out has position,
+    orientation and velocity of the root with their covariance, contacts and flags.
     """
     from hybridctl.app.commands.live import answer_live, find_base_model
 
@@ -427,7 +427,7 @@ def live_base(
 
         _echo_settings(find_source(model).configured(config, settings))
         return
-    answer_live(find_base_model(model, config, settings), listen)
+    answer_live(find_base_model(model, config, settings), **options)
 
 
 @cli.command("identify")

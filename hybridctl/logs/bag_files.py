@@ -350,7 +350,7 @@ def _collect_records(log: _Collector, records: Iterable[Any]) -> None:
         key = (channel.id, channel.topic)
         if key not in decoders:
             log.add_topic(channel.topic, schema.name if schema else "")
-            decoders[key] = _make_mcap_decoder(log.path, channel, schema)
+            decoders[key] = make_mcap_decoder(log.path, channel, schema)
         log.add_message(channel.topic, message.log_time, message.data, decoders[key])
 
 
@@ -465,13 +465,24 @@ def _open_chunk(log: _Collector, chunk: Any) -> list[Any]:
         return []
 
 
-def _make_mcap_decoder(path: Path, channel: Any, schema: Any) -> Decoder | str:
-    """Return the decoder for the messages of a channel, or the reason why there is none."""
+def make_mcap_decoder(path: Path, channel: Any, schema: Any) -> Decoder | str:
+    """Return the decoder for the messages of a channel, or the reason why there is none.
+
+    Args:
+        path: The file, for errors.
+        channel: Record of the channel.
+        schema: Record of its schema, None where it has none.
+
+    Raises:
+        InputError: The package `rosbags` is missing.
+    """
     encoding = channel.message_encoding
     if encoding == "json":
         return json.loads
-    if encoding not in ("cdr", "ros1") or schema is None:
+    if encoding not in ("cdr", "ros1"):
         return f"messages encoded as {encoding!r} are not read"
+    if schema is None:
+        return f"its messages, encoded as {encoding!r}, have no schema that says their type"
     with needing(path, "ROS messages", "rosbags", "ros"):
         import rosbags.typesys  # noqa: F401
     form = "ros2idl" if schema.encoding == "ros2idl" else "ros2msg" if schema.data else ""

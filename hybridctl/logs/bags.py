@@ -124,6 +124,45 @@ def _flat(message: Any, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
             yield path, list(value)
 
 
+def find_field(message: Any, path: str) -> Any:
+    """Return the scalar, text or array at a dotted path of a message, None where there is none.
+
+    It is the value that a table of the topic has there: a stamp in two parts is one whole number
+    of nanoseconds, and a path into a list of messages gives an entry for each of them.
+    """
+    value, rest = message, path
+    while rest:
+        name, _, rest = rest.partition(".")
+        if isinstance(value, list | tuple):  # of messages: the rest is one number of each
+            return [_get_part(item, name) for item in value] if not rest else None
+        value = _get_part(value, name)
+        if value is None:
+            return None
+    if isinstance(value, bool | int | float | str | np.ndarray | np.generic):
+        return value
+    if isinstance(value, list | tuple):
+        return None if any(_parts(item) for item in value) else list(value)
+    seconds, rest_ns = _get_part(value, "sec"), _get_part(value, "nanosec")
+    if rest_ns is None:
+        rest_ns = _get_part(value, "nsec")
+    if seconds is None or rest_ns is None:
+        return None
+    return int(seconds) * 10**9 + int(rest_ns)
+
+
+def _get_part(message: Any, name: str) -> Any:
+    """Return a part of a message by its name, None where there is none."""
+    if isinstance(message, Mapping):
+        return message.get(name)
+    return getattr(message, name, None) if name in _names_of(message) else None
+
+
+def _names_of(message: Any) -> Mapping[str, Any]:
+    """Return the names of the parts of a decoded message, none of anything else."""
+    found: Mapping[str, Any] = getattr(message, "__dataclass_fields__", {})
+    return found
+
+
 def _gather(messages: Sequence[Any]) -> dict[str, list[float]] | None:
     """Return the numbers of messages of one kind as arrays, one entry for each message.
 

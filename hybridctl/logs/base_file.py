@@ -17,6 +17,8 @@ It is a robot that has an inertial sensor, `imu`::
     noise: {foot: 4.0e-3}             # see `BaseNoise`; may be left out
     settings: {touch_force: 110}      # others of `BaseSettings`; may be left out
     mapping: {channels: {...}}        # from topics or fields of a log to channels; may be left out
+    odometry:                         # names for ROS 2 live; may be left out, as each of them
+      {topic: /odom, frame: odom, child_frame: base_link}  # child_frame: else the URDF's root link
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from hybridctl.errors import InputError
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.files import packaged_file
-from hybridctl.logs.legged import BaseChannels, BaseModel
+from hybridctl.logs.legged import BaseChannels, BaseModel, OdometryFrames
 from hybridctl.logs.mapping import Mapping as LogMapping
 from hybridctl.settings import Meta, typed
 
@@ -83,6 +85,7 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     noise: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     mapping: dict[str, Any] | None = None
+    odometry: OdometryFrames = OdometryFrames()
 
     def settings_given(self) -> dict[str, Any]:
         """What the file says of `BaseSettings`, by the names of these."""
@@ -119,6 +122,7 @@ class BaseFile:
             entry.start.heading,
             entry.start.position,
             entry.mapping,
+            odometry=entry.odometry,
         )
 
 

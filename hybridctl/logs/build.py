@@ -6,7 +6,8 @@ come without a mapping one is guessed: a channel for each array, column or vecto
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -14,7 +15,7 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from hybridctl import checks
-from hybridctl.checks import Array
+from hybridctl.checks import Array, Indices
 from hybridctl.errors import InputError
 from hybridctl.logs.mapping import ChannelSource, Mapping, Segment, TimeSource, si
 from hybridctl.logs.native import native_log
@@ -212,6 +213,43 @@ def _channel(
     if source.topic in raw.unread:
         raise InputError(f"topic {source.topic!r} cannot be read: {raw.unread[source.topic]}")
     table = raw.tables[checks.member("topic", source.topic, raw.tables)]
+    joined = join_fields(table, source)
+    count = len(joined)
+    rows = _segment(table, mapping, count)
+    clock = find_stamps(table, source.time or mapping.time, rows, count)
+    values = joined[rows].astype(np.float64)
+    layout = find_layout(table, source, values.shape[1])
+    values = layout.convert(values)
+    stamped = np.isfinite(clock.times)
+    absent = [table.absent.get(name, np.zeros(count, bool)) for name in source.fields]
+    keep = stamped & ~np.logical_and.reduce(absent)[rows]
+    if not keep.any():
+        raise InputError("no row with a stamp and a value")
+    if source.rotation:
+        values = _make_quaternions(source.rotation, values)
+    series = Series(
+        clock.times[keep],
+        measured(values[keep]),
+        () if source.rotation else layout.names,
+        "1" if source.rotation else layout.unit,
+        source.frame,
+        role,
+        quaternion=bool(source.rotation),
+    )
+    return series, clock, int((~stamped).sum()) - clock.unset_count
+
+
+def join_fields(table: RawTable, source: ChannelSource) -> Field:
+    """Return all columns (n, m) of the fields of a channel, as recorded.
+
+    Args:
+        table: Table with the fields.
+        source: Where the channel comes from.
+
+    Raises:
+        UnknownNameError: A field is not there.
+        InputError: Fields are not numbers, have no rows, or have different numbers of them.
+    """
     parts = [_rows(table, name) for name in source.fields]
     count = len(parts[0])
     for name, part in zip(source.fields, parts, strict=True):
@@ -221,26 +259,7 @@ def _channel(
             )
     if not count:
         raise InputError(f"field {source.fields[0]!r} has no rows")
-    rows = _segment(table, mapping, count)
-    clock = find_stamps(table, source.time or mapping.time, rows, count)
-    values = np.concatenate(parts, axis=1)[rows].astype(np.float64)
-    values, columns = _columns(table, source, values)
-    stamped = np.isfinite(clock.times)
-    absent = [table.absent.get(name, np.zeros(count, bool)) for name in source.fields]
-    keep = stamped & ~np.logical_and.reduce(absent)[rows]
-    if not keep.any():
-        raise InputError("no row with a stamp and a value")
-    unit, values = _converted(table, source, values)
-    series = Series(
-        clock.times[keep],
-        measured(values[keep]),
-        () if source.rotation else columns,
-        unit,
-        source.frame,
-        role,
-        quaternion=bool(source.rotation),
-    )
-    return series, clock, int((~stamped).sum()) - clock.unset_count
+    return np.concatenate(parts, axis=1)
 
 
 def _rows(table: RawTable, name: str) -> Field:
@@ -278,14 +297,47 @@ def _segment(table: RawTable, mapping: Mapping, count: int) -> slice:
     return slice(first, end)
 
 
-def _columns(
-    table: RawTable, source: ChannelSource, values: Array
-) -> tuple[Array, tuple[str, ...]]:
-    """The chosen columns and their names."""
-    labels = _labels(table, source, values.shape[1])
-    if not source.columns:
-        return values, labels
-    chosen = []
+@dataclass(frozen=True)
+class ColumnLayout:
+    """Which columns of the fields of a channel are taken, their names, and their unit.
+
+    Attributes:
+        columns: Numbers of the m columns.
+        names: Names of the m columns.
+        unit: SI unit of the channel.
+        factor: By which values are multiplied to be in it.
+        width: Number of all columns.
+    """
+
+    columns: tuple[int, ...]
+    names: tuple[str, ...]
+    unit: str
+    factor: float
+    width: int
+
+    def convert(self, values: Array) -> Array:
+        """Return the chosen columns (..., m) in SI units, of all columns (..., n)."""
+        return np.asarray(values.take(self._index, axis=-1) * self.factor)
+
+    @cached_property
+    def _index(self) -> Indices:
+        return np.array(self.columns, dtype=np.intp)
+
+
+def find_layout(table: RawTable, source: ChannelSource, width: int) -> ColumnLayout:
+    """Return the columns that a channel takes of its fields, for a log or a live message.
+
+    Args:
+        table: Table with the fields, their labels and units.
+        source: Where the channel comes from.
+        width: Number of columns of all of its fields together.
+
+    Raises:
+        InputError: Labels do not fit the columns.
+        UnknownNameError: A column or unit is unknown.
+    """
+    labels = _labels(table, source, width)
+    chosen = list[int]()
     for column in source.columns:
         if column in labels:
             chosen.append(labels.index(column))
@@ -293,7 +345,10 @@ def _columns(
             chosen.append(int(column))
         else:
             checks.member("column", column, labels)
-    return values[:, chosen], tuple(labels[i] for i in chosen)
+    columns = tuple(chosen) if source.columns else tuple(range(width))
+    unit, factor = si("unit", source.unit or table.units.get(source.fields[0], "1"))
+    names = tuple(labels[k] for k in columns)
+    return ColumnLayout(columns, names, unit, factor * source.scale, width)
 
 
 def _labels(table: RawTable, source: ChannelSource, width: int) -> tuple[str, ...]:
@@ -313,23 +368,24 @@ def _labels(table: RawTable, source: ChannelSource, width: int) -> tuple[str, ..
     return known if alone else tuple(str(i) for i in range(width))
 
 
-def _converted(table: RawTable, source: ChannelSource, values: Array) -> tuple[str, Array]:
-    """The pair (unit, values) in SI, rotations as quaternions (x, y, z, w)."""
-    given = source.unit or table.units.get(source.fields[0], "1")
-    unit, factor = si("unit", given)
-    values = values * (factor * source.scale)
-    if not source.rotation:
-        return unit, values
-    width = 3 if source.rotation == "rpy" else 4
+def _make_quaternions(rotation: str, values: Array) -> Array:
+    """Return quaternions (n, 4), x, y, z, w.
+
+    Args:
+        rotation: What the columns are, one of `ROTATIONS`.
+        values: Quaternions (n, 4), or angles (n, 3) in rad.
+
+    Raises:
+        InputError: There are other columns.
+    """
+    width = 3 if rotation == "rpy" else 4
     if values.shape[1] != width:
-        raise InputError(
-            f"rotation {source.rotation!r} needs {width} columns, got {values.shape[1]}"
-        )
-    if source.rotation == "wxyz":
-        return "1", values[:, [1, 2, 3, 0]]
-    if source.rotation == "rpy":
+        raise InputError(f"rotation {rotation!r} needs {width} columns, got {values.shape[1]}")
+    if rotation == "wxyz":
+        return np.asarray(values[:, [1, 2, 3, 0]])
+    if rotation == "rpy":
         known = np.isfinite(values).all(axis=1)
         quaternions = np.full((len(values), 4), np.nan)
         quaternions[known] = Rotation.from_euler("xyz", values[known]).as_quat()
-        return "1", quaternions
-    return "1", values
+        return quaternions
+    return values

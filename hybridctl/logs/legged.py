@@ -45,12 +45,30 @@ class BaseChannels:
 
 
 @dataclass(frozen=True)
+class OdometryFrames:
+    """Names that odometry has in ROS.
+
+    topic: of `nav_msgs/Odometry`. frame: in which poses are. child_frame: of the root, in which
+    twists are; empty for the root link of the URDF.
+    """
+
+    topic: str = "/odom"
+    frame: str = "odom"
+    child_frame: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("topic", "frame"):
+            if not getattr(self, name):
+                raise InputError(f"{name} of odometry must be a name, got ''")
+
+
+@dataclass(frozen=True)
 class BaseModel:
     """A legged robot whose base is estimated from logs.
 
     urdf: path of its description. heading (rad) and position (m): of its root at the start of a
     log, which no sensor knows. mapping: from topics or fields of a log to channels, where logs
-    have others.
+    have others. odometry: names for ROS.
     """
 
     urdf: str
@@ -60,6 +78,7 @@ class BaseModel:
     position: tuple[float, float, float] = (0.0, 0.0, 0.0)
     mapping: dict[str, Any] | None = None
     name: str = ""
+    odometry: OdometryFrames = OdometryFrames()
 
     def __post_init__(self) -> None:
         feet, loads = self.settings.feet, self.channels.loads

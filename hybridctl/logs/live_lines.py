@@ -1,4 +1,4 @@
-"""Samples of a legged base as JSON lines or MCAP, and its odometry as JSON lines back.
+"""Samples of a legged base as JSON lines, and its odometry as JSON lines back.
 
 A line in has the channels of the robot's file by their names, in SI units::
 
@@ -16,120 +16,30 @@ with the covariance (9, 9) of turn (rad), position and velocity in the world, as
 line that cannot be used is answered by `{"error": "..."}` and passed over: a loop must not end by
 it.
 
-A stream that begins with the magic bytes of MCAP has the same objects as messages encoded as JSON.
-Where `time` is missing it is the time at which the message was logged. Messages without the
-gyroscope's channel are none of samples, and are passed over.
+Messages of MCAP that are encoded as JSON are the same objects. Where `time` is missing it is the
+time at which the message was logged. Messages without the gyroscope's channel are none of samples,
+and are passed over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from hybridctl.checks import Array, quoted
-from hybridctl.errors import FileFormatError, HybridctlError, InputError
-from hybridctl.estimation.legged.estimator import RootPose
+from hybridctl.errors import HybridctlError, InputError
 from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.logs.legged import BaseChannels
-from hybridctl.logs.raw import needing
+from hybridctl.logs.live_odometry import Answer, LiveFilter, OdometrySteps, Refusal
+from hybridctl.logs.live_stream import LiveMessage, TopicMessage
+from hybridctl.logs.live_topics import TopicSamples
 
-GAP_PERIODS = 3.0
-"""Usual periods from which on the time between two samples is a gap; the same as for logs."""
-_RECENT = 0.05
-"""Weight of the last period in the usual one: some 20 samples are remembered."""
-
-
-LONGEST_LINE = 2**20
-"""Bytes of a line: hundreds of joints.
-
-A sender without ends of lines must not fill the memory.
-"""
-_LARGEST_RECORD = 2**26
-"""Bytes of a record of MCAP; a chunk is one, and recorders make chunks of some megabytes."""
-_MAGIC = b"\x89MCAP0\r\n"
-"""First bytes of MCAP, of which no line of JSON begins with the first."""
-
-
-class LiveMessage(NamedTuple):
-    """The text of a sample.
-
-    Attributes:
-        text: A JSON object.
-        time: Time in s at which it was logged; None for a line, which has one of its own.
-    """
-
-    text: bytes
-    time: float | None = None
-
-
-def read_messages(stream: BinaryIO) -> Iterator[LiveMessage]:
-    """Yield the messages of a stream of JSON lines or of MCAP, each as soon as it is there.
-
-    Args:
-        stream: A stream that need not be seekable, such as a pipe or a socket.
-
-    Raises:
-        FileFormatError: MCAP is damaged.
-        InputError: The package `mcap` is missing.
-    """
-    first = stream.read(1)
-    if first == _MAGIC[:1]:
-        yield from _read_mcap_messages(stream)
-        return
-    line = first if first == b"\n" else first + stream.readline(LONGEST_LINE)
-    while line:
-        yield LiveMessage(line)
-        line = stream.readline(LONGEST_LINE)
-
-
-def _read_mcap_messages(stream: BinaryIO) -> Iterator[LiveMessage]:
-    """Yield messages of MCAP after the first byte, up to the end of the file or of the sender.
-
-    Those of a chunk come when it is there as a whole. Channels that are not encoded as JSON are
-    passed over.
-    """
-    with needing(Path("the stream"), "MCAP", "mcap", "ros"):
-        from mcap.exceptions import EndOfFile
-        from mcap.records import Channel, Message
-        from mcap.stream_reader import StreamReader
-    if stream.read(len(_MAGIC) - 1) != _MAGIC[1:]:
-        raise FileFormatError("the stream is neither lines of JSON nor MCAP")
-    source: Any = stream
-    reader = StreamReader(
-        source, skip_magic=True, validate_crcs=True, record_size_limit=_LARGEST_RECORD
-    )
-    samples = set[int]()
-    try:
-        for record in reader.records:
-            if isinstance(record, Channel):
-                if record.message_encoding == "json":
-                    samples.add(record.id)
-            elif isinstance(record, Message) and record.channel_id in samples:
-                yield LiveMessage(record.data, record.log_time / 10**9)
-    except EndOfFile as error:
-        if stream.read(1):
-            raise FileFormatError(f"the stream of MCAP is damaged: {error}") from error
-        return  # the sender has gone without closing its file
-    except OSError:
-        raise  # of the stream
-    except Exception as error:  # its decoders raise nearly anything on damaged bytes
-        raise FileFormatError(f"the stream of MCAP is damaged: {error}") from error
-
-
-class LiveFilter(Protocol):
-    """A filter that is stepped by samples."""
-
-    @property
-    def contacts(self) -> Array:
-        """How probable it is of each foot that it stands, (k,)."""
-
-    def step(self, sample: LiveSample) -> RootPose | None:
-        """Return the root after a sample, None while samples of standing are collected."""
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+"""Stamps of whole nanoseconds are written with all digits."""
 
 
 class SampleReader:
@@ -199,40 +109,53 @@ def _numbers(name: str, given: Any, size: int) -> Array:
     return np.array(given, dtype=np.float64)
 
 
-def odometry_line(
-    root: RootPose, feet: Sequence[str], contacts: Array, flags: Sequence[str]
-) -> bytes:
-    """Return the line of odometry, with its end of line.
+def write_line(answer: Answer, feet: Sequence[str]) -> bytes:
+    """Return the line of odometry or of an error, with its end of line.
 
     Args:
-        root: The root.
+        answer: What came of a sample.
         feet: Frames of k feet.
-        contacts: How probable it is of each foot that it stands, (k,).
-        flags: What speaks against the pose.
     """
+    if isinstance(answer, Refusal):
+        return _ENCODER.encode({"error": answer.error}) + b"\n"
+    root = answer.root
     content = {
-        "time": root.time,
+        "time": answer.time,
         "position": root.position.tolist(),
         "orientation": root.orientation.tolist(),
         "velocity": root.velocity.tolist(),
         "covariance": root.covariance.tolist(),
-        "contacts": dict(zip(feet, contacts.tolist(), strict=True)),
-        "flags": list(flags),
+        "contacts": dict(zip(feet, answer.contacts.tolist(), strict=True)),
+        "flags": answer.flags,
     }
-    return msgspec.json.encode(content) + b"\n"
+    return _ENCODER.encode(content) + b"\n"
 
 
 class LineOdometry:
-    """Turns lines of samples into lines of odometry, one after the other.
+    """Turns samples into odometry, one after the other: lines of JSON, or messages of topics.
 
-    Life cycle: `answer` is called with each line in the order of the stamps. A line that is refused
-    changes nothing.
+    Life cycle: `answer`, or `take` and at the end `finish`, are called with each line or message
+    as it comes. What is refused changes nothing.
+
+    Attributes:
+        feet: Frames of the feet.
+        topics: Topics whose messages are wanted.
     """
 
-    def __init__(self, reader: SampleReader, live: LiveFilter) -> None:
-        self._reader, self._live = reader, live
-        self._time: float | None = None  # of the last sample; None before the first
-        self._period: float | None = None  # s, usual one; None before the second sample
+    def __init__(
+        self, reader: SampleReader, live: LiveFilter, samples: TopicSamples | None = None
+    ) -> None:
+        """Begin without samples.
+
+        Args:
+            reader: Reads samples from lines.
+            live: Filter at its beginning.
+            samples: Makes samples from messages of topics; None where there is no mapping.
+        """
+        self._reader, self._steps, self._samples = reader, OdometrySteps(live), samples
+        self.feet = reader.feet
+        self.topics = () if samples is None else samples.topics
+        self._kind: type[LiveMessage] | type[TopicMessage] | None = None  # of the first sample
 
     def answer(self, line: bytes | str, logged: float | None = None) -> bytes | None:
         """Return the line of odometry or of the error.
@@ -245,33 +168,60 @@ class LineOdometry:
             The line with its end; None for a blank line, a message that is no sample, and while
             the opening is collected and caught up with.
         """
+        found = self._find_answer(line, logged)
+        return None if found is None else write_line(found, self.feet)
+
+    def take(self, message: LiveMessage | TopicMessage) -> list[Answer]:
+        """Return what comes of a line or message.
+
+        Raises:
+            InputError: A topic does not fit its mapping, or samples come as JSON and on topics.
+        """
+        if isinstance(message, LiveMessage):
+            found = self._find_answer(message.text, message.time)
+            return [] if found is None else [found]
+        assert self._samples is not None
+        self._check_kind(TopicMessage)
+        return [found for one in self._samples.add(message) if (found := self._step(one))]
+
+    def finish(self) -> list[Answer]:
+        """Return what comes of messages that were still waiting for others.
+
+        Raises:
+            InputError: A topic has sent nothing.
+        """
+        if self._kind is not TopicMessage or self._samples is None:
+            return []
+        return [found for one in self._samples.finish() if (found := self._step(one))]
+
+    def _step(self, one: LiveSample | str) -> Answer | None:
+        """Return what comes of a sample, or of a message that is not used."""
+        if isinstance(one, str):
+            return Refusal(one)
+        assert self._samples is not None
+        try:
+            return self._steps.step(one, self._samples.origin)
+        except HybridctlError as error:
+            return Refusal(str(error))
+
+    def _find_answer(self, line: bytes | str, logged: float | None) -> Answer | None:
+        """Return what comes of a line, see `answer`."""
         if not line.strip():
             return None
         try:
             sample = self._reader.read(line, logged)
             if sample is None:
                 return None
-            if self._time is not None and not sample.time > self._time:
-                raise InputError(
-                    f"time must be after the last sample, {self._time} s, got {sample.time}"
-                )
-            root = self._live.step(sample)
+            self._check_kind(LiveMessage)
+            return self._steps.step(sample)
         except HybridctlError as error:
-            return msgspec.json.encode({"error": str(error)}) + b"\n"
-        flags = list(self._watch(sample.time))
-        if root is None:
-            return None
-        return odometry_line(root, self._reader.feet, self._live.contacts, flags)
+            return Refusal(str(error))
 
-    def _watch(self, time: float) -> Iterator[str]:
-        """Take note of a stamp, and yield what is odd about it."""
-        step = None if self._time is None else time - self._time
-        self._time = time
-        if step is None:
-            return
-        if self._period is None:
-            self._period = step
-        elif step > GAP_PERIODS * self._period:
-            yield f"no sample for {1e3 * step:.0f} ms"
-        else:
-            self._period += _RECENT * (step - self._period)
+    def _check_kind(self, kind: type[LiveMessage] | type[TopicMessage]) -> None:
+        """Raise `InputError` where samples are of two kinds, which have no common order."""
+        if self._kind not in (None, kind):
+            raise InputError(
+                "samples come as JSON and on topics of the mapping, without a common order: send "
+                "one of them"
+            )
+        self._kind = kind

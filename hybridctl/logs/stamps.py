@@ -77,11 +77,7 @@ def find_stamps(table: RawTable, source: TimeSource, rows: slice, count: int) ->
         return _sum_steps(table, source.field, source.unit, source.steps, rows)
     if not source.field and table.stamps is not None:
         return _from_integers(RECORDER, table.stamps[rows], 1)
-    if source.field:
-        unit = table.units.get(source.field) or table.obvious_unit(source.field) or "s"
-        found: tuple[str, str] | None = (source.field, unit)
-    else:
-        found = table.obvious_time()
+    found = find_time_field(table, source)
     if found is None:
         return _from_obvious_steps(table, rows)
     name, unit = found
@@ -93,7 +89,21 @@ def find_stamps(table: RawTable, source: TimeSource, rows: slice, count: int) ->
             f"time field {name!r} has {len(values)} stamps, but there are {count} rows"
         )
     is_absent = table.absent.get(name, np.zeros(count, bool))[rows]
-    return _from_field(name, values[rows], source.unit or unit, is_absent)
+    return _from_field(name, values[rows], unit, is_absent)
+
+
+def find_time_field(table: RawTable, source: TimeSource) -> tuple[str, str] | None:
+    """Return the field that holds the stamps, and its unit; None where no name says so.
+
+    Args:
+        table: Table with the time.
+        source: Which time is taken; without a field, that which is named like a time.
+    """
+    if not source.field:
+        found = table.obvious_time()
+        return None if found is None else (found[0], source.unit or found[1])
+    unit = table.units.get(source.field) or table.obvious_unit(source.field) or "s"
+    return source.field, source.unit or unit
 
 
 def _find_rate(table: RawTable, rate: float | str) -> float:

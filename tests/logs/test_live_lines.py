@@ -25,6 +25,8 @@ LINE = {
 class Counting:
     """A filter whose root is where the gyroscope says, after `waits` samples."""
 
+    estimate = rate = None
+
     def __init__(self, waits=0):
         self.waits, self.samples = waits, []
 

@@ -20,12 +20,14 @@ from scipy.spatial.transform import Rotation
 from hybridctl.checks import Array
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.judgement import nees
+from hybridctl.estimation.legged.creep import CreepFilter, CreepState
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.legged.start import StartDeviations
 from hybridctl.estimation.legged.system import OPEN, STICK, BaseNoise
-from hybridctl.estimation.record import Series
+from hybridctl.estimation.record import Record, Series
+from hybridctl.estimation.result import over_sample
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.spaces import VectorSpace
@@ -294,3 +296,19 @@ def start(estimator: BaseEstimator, found: Log, seed: int) -> Estimate:
 def estimator_of(name: str) -> BaseEstimator:
     """The estimator of a robot, with stamps as they are."""
     return replace(settings(name), uniform_clock=False).build(robot(name))
+
+
+def over_states(kept: CreepFilter, record: Record, initial: Estimate) -> list[CreepState]:
+    """Return the states of a filter after each sample of a record, with what it remembers.
+
+    Args:
+        kept: The filter.
+        record: Record from the time of the estimate on.
+        initial: Estimate at the first sample.
+    """
+    states, state = list[CreepState](), kept.start(initial)
+    for sample in record.samples():
+        if sample.time >= initial.time:
+            state = over_sample(state, record, sample, kept.predict, kept.update)
+            states.append(state)
+    return states

@@ -7,24 +7,84 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import click
 
 from hybridctl.app.models import find_source
-from hybridctl.checks import quoted
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.logs.legged import BaseModel
-from hybridctl.logs.live_lines import LineOdometry, SampleReader, read_messages
+from hybridctl.checks import number, quoted
+from hybridctl.errors import FileFormatError, HybridctlError, InputError
+from hybridctl.logs import Mapping as LogMapping
+from hybridctl.logs.legged import BaseModel, OdometryFrames
+from hybridctl.logs.live_lines import LineOdometry, SampleReader, write_line
+from hybridctl.logs.live_odometry import Answer, Refusal
+from hybridctl.logs.live_stream import read_messages
+from hybridctl.logs.live_topics import DEFAULT_WAIT, TopicSamples
+from hybridctl.logs.odometry_messages import OdometryWriter, RateSensor
 from hybridctl.mechanics.multibody.robot import Robot
 
 
-def start_odometry(model: BaseModel) -> Callable[[], LineOdometry]:
-    """Return a function that begins odometry of a robot anew, for each stream of lines.
+class AnswerWriter(Protocol):
+    """Writes what comes of samples into a stream."""
+
+    def write(self, answer: Answer) -> None:
+        """Write an answer, so that it can be read at once."""
+
+    def finish(self) -> None:
+        """Write what ends the stream."""
+
+
+class LineWriter:
+    """Writes answers as JSON lines."""
+
+    def __init__(self, stream: BinaryIO, feet: Sequence[str]) -> None:
+        self._stream, self._feet = stream, feet
+
+    def write(self, answer: Answer) -> None:
+        """Write a line."""
+        self._stream.write(write_line(answer, self._feet))
+        self._stream.flush()
+
+    def finish(self) -> None:
+        """Do nothing: lines need no end."""
+
+
+class McapWriter:
+    """Writes odometry as MCAP; errors and flags, which have no place there, go to stderr."""
+
+    def __init__(self, stream: BinaryIO, frames: OdometryFrames, sensor: RateSensor) -> None:
+        """Write the beginning of the stream, see `OdometryWriter`."""
+        self._writer = OdometryWriter(stream, frames, sensor)
+
+    def write(self, answer: Answer) -> None:
+        """Write a message."""
+        if isinstance(answer, Refusal):
+            click.echo(f"error: {answer.error}", err=True)
+            return
+        for flag in answer.flags:
+            click.echo(f"flag: {flag}, at {answer.time} s", err=True)
+        try:
+            self._writer.write(answer)
+        except InputError as error:
+            click.echo(f"error: {error}", err=True)
+
+    def finish(self) -> None:
+        """Write the end of the file."""
+        self._writer.finish()
+
+
+def start_odometry(
+    model: BaseModel, mapping: Path | None = None, wait: float = DEFAULT_WAIT
+) -> Callable[[], LineOdometry]:
+    """Return a function that begins odometry of a robot anew, for each stream of samples.
 
     Args:
         model: The robot, its channels and settings.
+        mapping: File that maps topics to channels; None for the mapping of the model, if any.
+        wait: Time in s of stamps for which a message of a topic waits at most for others.
 
     Returns:
         A function without arguments. What all streams share, the robot and its settings, is made
@@ -32,16 +92,45 @@ def start_odometry(model: BaseModel) -> Callable[[], LineOdometry]:
 
     Raises:
         FileFormatError: The URDF cannot be read.
+        InputError: The mapping cannot be read, or does not have the channels of the robot.
         UnknownNameError: The robot has no such frame.
     """
     estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
     reader = SampleReader(model.channels, estimator.joints, estimator.base.feet)
+    number("wait", wait, at_least=0.0)
+    found = None
+    if mapping is not None:
+        found = LogMapping.load(mapping)
+    elif model.mapping is not None:
+        found = LogMapping.parse(model.mapping)
+
+    def make_samples() -> TopicSamples | None:
+        if found is None:
+            return None
+        return TopicSamples(found, model.channels, estimator.joints, estimator.base.feet, wait)
 
     def start() -> LineOdometry:
         live = estimator.live(heading=model.heading, position=model.position)
-        return LineOdometry(reader, live)
+        samples = make_samples()
+        if samples is not None:
+            live.shares_stamps = samples.shares_stamps
+        return LineOdometry(reader, live, samples)
 
     return start
+
+
+def find_frames(model: BaseModel) -> tuple[OdometryFrames, RateSensor]:
+    """Return the names that odometry has in ROS, and the gyroscope that its twist is by.
+
+    Args:
+        model: The robot, its channels and settings.
+    """
+    robot = Robot.from_urdf(Path(model.urdf))
+    base = model.settings.build(robot).base
+    frames = model.odometry
+    if not frames.child_frame:
+        frames = replace(frames, child_frame=robot.link_names[0])
+    return frames, RateSensor(base.kinematics.base[0], base.noise.gyroscope)
 
 
 def find_base_model(
@@ -65,45 +154,75 @@ def find_base_model(
     return made
 
 
-def answer_live(model: BaseModel, listen: str | None) -> None:
+def answer_live(
+    model: BaseModel,
+    listen: str | None,
+    *,
+    mapping: Path | None = None,
+    wait: float = DEFAULT_WAIT,
+    output_format: str = "json",
+) -> None:
     """Answer samples of clients at an address, or those of standard input.
 
     Args:
         model: The robot, its channels and settings.
         listen: Address as `listen_at` takes it; None for standard input.
+        mapping: File that maps topics to channels; None for the mapping of the model.
+        wait: Time in s of stamps for which a message of a topic waits at most for others.
+        output_format: "json" or "mcap".
 
     Raises:
         FileFormatError: The URDF cannot be read, or standard input is damaged MCAP.
-        InputError: The address cannot be used.
+        InputError: The address or the mapping cannot be used, or standard input does not fit it.
     """
-    start = start_odometry(model)
+    start = start_odometry(model, mapping, wait)
+    make_writer = None
+    if output_format == "mcap":
+        frames, sensor = find_frames(model)
+        make_writer = partial(McapWriter, frames=frames, sensor=sensor)
     if listen is None:
-        answer_stream(start(), sys.stdin.buffer, sys.stdout.buffer)
+        odometry, answers = start(), sys.stdout.buffer
+        writer = None if make_writer is None else make_writer(answers)
+        answer_stream(odometry, sys.stdin.buffer, answers, writer)
         return
     with listen_at(listen) as listening:
         click.echo(f"listening at {listen}", err=True)
-        answer_clients(start, listening)
+        answer_clients(start, listening, make_writer=make_writer)
 
 
-def answer_stream(odometry: LineOdometry, samples: BinaryIO, answers: BinaryIO) -> None:
+def answer_stream(
+    odometry: LineOdometry,
+    samples: BinaryIO,
+    answers: BinaryIO,
+    writer: AnswerWriter | None = None,
+) -> None:
     """Answer samples until their end, each at once.
 
     Args:
         odometry: Odometry at its beginning.
         samples: JSON lines or MCAP.
-        answers: Gets a line for each answer.
+        answers: Gets the answers.
+        writer: Writes them there; None for lines.
 
     Raises:
         FileFormatError: `samples` is damaged MCAP.
+        InputError: `samples` does not fit the mapping. What was answered until then is written.
     """
     # What imports have left would be gone through by every full collection: some 50 ms each.
     gc.collect()
     gc.freeze()
-    for message in read_messages(samples):
-        answer = odometry.answer(message.text, message.time)
-        if answer is not None:
-            answers.write(answer)
-            answers.flush()
+    if writer is None:
+        writer = LineWriter(answers, odometry.feet)
+    try:
+        for message in read_messages(samples, odometry.topics, partial(click.echo, err=True)):
+            for answer in odometry.take(message):
+                writer.write(answer)
+        for answer in odometry.finish():
+            writer.write(answer)
+    except HybridctlError:
+        writer.finish()
+        raise
+    writer.finish()
 
 
 def listen_at(address: str) -> socket.socket:
@@ -127,7 +246,10 @@ def listen_at(address: str) -> socket.socket:
 
 
 def answer_clients(
-    start: Callable[[], LineOdometry], listening: socket.socket, clients: int | None = None
+    start: Callable[[], LineOdometry],
+    listening: socket.socket,
+    clients: int | None = None,
+    make_writer: Callable[[BinaryIO], AnswerWriter] | None = None,
 ) -> None:
     """Answer clients of a socket one after the other; each begins anew.
 
@@ -135,6 +257,7 @@ def answer_clients(
         start: Begins odometry.
         listening: A socket that listens.
         clients: How many are answered; None for all that ever come.
+        make_writer: Makes what writes answers into a stream; None for lines.
     """
     while clients is None or clients > 0:
         client, _ = listening.accept()
@@ -149,7 +272,8 @@ def answer_clients(
             client.makefile("wb") as answers,
         ):
             try:
-                answer_stream(start(), samples, answers)
-            except FileFormatError as error:
+                writer = None if make_writer is None else make_writer(answers)
+                answer_stream(start(), samples, answers, writer)
+            except (FileFormatError, InputError) as error:
                 click.echo(f"client passed over: {error}", err=True)
         clients = None if clients is None else clients - 1

@@ -3,17 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 C = TypeVar("C", bound=Callable[..., Any])
 
-LISTEN = click.option(
-    "--listen",
-    metavar="HOST:PORT|PATH",
-    help="Take samples from clients of this socket, and answer there; else standard input.",
-)
+
+def live_options(command: C) -> C:
+    """Return a command with the options of live odometry: where from, as what, how it waits.
+
+    Args:
+        command: Command of click, with the parameters mapping, listen, output_format and wait.
+    """
+    options = [
+        click.option(
+            "--mapping",
+            type=click.Path(path_type=Path),
+            help="YAML file that maps fields of ROS messages to channels, as for logs.",
+        ),
+        click.option(
+            "--listen",
+            metavar="HOST:PORT|PATH",
+            help="Take samples from clients of this socket, and answer there; else standard input.",
+        ),
+        click.option(
+            "--output-format",
+            type=click.Choice(["json", "mcap"]),
+            default="json",
+            show_default=True,
+            help="JSON lines, or MCAP with nav_msgs/Odometry of ROS 2.",
+        ),
+        click.option(
+            "--wait",
+            type=float,
+            default=0.02,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long, by stamps, ROS messages wait at most for earlier ones of other topics.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def reference_options(command: C) -> C:

@@ -399,7 +399,8 @@ class BaseEstimator:
             # moved so far that they do not stand any more: a median does not see these samples.
             # Walking, the mean force alone points up.
             median = np.median(readings.inertial.complete.values[still], axis=0)
-            rate, force, noise = median[:3], median[3:], self.settings.noise
+            rate, force = median[:3], median[3:]
+            noise = self.raise_noise(record, self.foot_motion(record)).settings.noise
             gyroscope = max(gyroscope, median_variance(noise.gyroscope, standstill) ** 0.5)
         x = np.zeros(16)
         inertial, (_, arm) = self.base.kinematics.base[0], self._locate_root()

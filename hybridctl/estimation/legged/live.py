@@ -53,15 +53,17 @@ class LiveSample(NamedTuple):
 
     Attributes:
         time: Stamp in s.
-        gyroscope: Rate (3,) in rad/s, in the axes of the sensor.
-        accelerometer: Specific force (3,) in m/s^2, in the axes of the sensor.
+        gyroscope: Rate (3,) in rad/s, in the axes of the sensor. None where angles or forces have
+            stamps of their own; they are filtered with the next inertial sample.
+        accelerometer: Specific force (3,) in m/s^2, in the axes of the sensor; None with
+            `gyroscope`.
         joints: Angles (n,) in rad, in the order of the estimator; None where they are missing.
         loads: Vertical forces in N by the frame of the foot, of those that are known.
     """
 
     time: float
-    gyroscope: Array
-    accelerometer: Array
+    gyroscope: Array | None
+    accelerometer: Array | None
     joints: Array | None
     loads: Mapping[str, float]
 
@@ -110,7 +112,14 @@ class LiveBaseFilter:
     Life cycle: `step` takes samples in order of their stamps. It returns None while it collects
     the opening, and while it catches up with that, four samples a step. From then on each step
     returns the root at its sample. A sample that is refused changes nothing; one of the opening
-    that cannot be filtered is passed over, and the sample that comes with it is still taken.
+    that cannot be filtered is passed over, and the sample that comes with it is still taken. A
+    sample without inertial values waits for the next one with them, has no root, and is dropped
+    with it where that cannot be filtered.
+
+    Attributes:
+        shares_stamps: Whether forces of feet come together, so that one that is missing beside
+            others was not measured, and is completed by the weight. False where each foot has
+            stamps of its own. It is set before the first sample.
     """
 
     def __init__(
@@ -138,6 +147,9 @@ class LiveBaseFilter:
         self._alignment = InertialAlignment(late) if late else None
         self._unaligned: deque[LiveSample] = deque()  # wait for later inertial samples
         self._weight, self._ground, self._settle = weight, ground, settle
+        self.shares_stamps = True
+        self._rate: Array | None = None  # of the last root; None before the first
+        self._begin: float | None = None  # time of the first inertial sample; None before it
         self._time: float | None = None  # of the last sample; None before the first
         self._collected: list[LiveSample] = []  # the opening; empty once the filter has begun
         self._pending: deque[LiveSample] = deque()  # still to be filtered
@@ -147,6 +159,11 @@ class LiveBaseFilter:
     def estimate(self) -> Estimate | None:
         """The estimate after the last sample that was filtered; None before the first."""
         return None if self._run is None else self._run.state.estimate
+
+    @property
+    def rate(self) -> Array | None:
+        """The measured rate (3,) in rad/s, in axes of the sensor, that the last root is by."""
+        return self._rate
 
     @property
     def contacts(self) -> Array:
@@ -174,7 +191,7 @@ class LiveBaseFilter:
                 self._pending.append(one)
         self._time = sample.time
         run = self._run
-        if run is None or not ready:
+        if run is None:
             return None
         for _ in range(min(_CATCH_UP, len(self._pending))):
             first = self._pending.popleft()
@@ -184,19 +201,26 @@ class LiveBaseFilter:
                 if first is sample:
                     self._time = before
                 raise
-        if self._pending:
+        if self._pending or not ready or ready[-1].gyroscope is None:
             return None
-        return self._estimator.root(run.state.estimate, ready[-1].gyroscope)
+        self._rate = ready[-1].gyroscope
+        return self._estimator.root(run.state.estimate, self._rate)
 
     def _align(self, sample: LiveSample) -> list[LiveSample]:
         """Return the samples whose inertial values at their stamps are known now, in order."""
         assert self._alignment is not None
         self._unaligned.append(sample)
         found = list[LiveSample]()
-        inertial = np.concatenate([sample.gyroscope, sample.accelerometer])
+        inertial = _join_inertial(sample)
+        if inertial is None:
+            return found
         for time, values in self._alignment.add(sample.time, inertial):
-            while self._unaligned[0].time < time:  # no inertial sample is so early
-                self._unaligned.popleft()
+            while self._unaligned[0].time < time:
+                early = self._unaligned.popleft()
+                # Nothing counts before the first aligned sample, as in `align_inertial`.
+                has_begun = bool(found) or self._begin is not None
+                if early.gyroscope is None and has_begun:
+                    found.append(early)
             own = self._unaligned.popleft()
             found.append(own._replace(gyroscope=values[:3], accelerometer=values[3:]))
         return found
@@ -218,22 +242,29 @@ class LiveBaseFilter:
                     f"load of {foot!r} was missing in the first {self._estimator.opening:g} s, so "
                     "that the foot counts as one without a sensor: begin anew, or leave it out"
                 )
-        gyroscope = array("gyroscope", sample.gyroscope, (3,))
-        force = array("accelerometer", sample.accelerometer, (3,))
-        return LiveSample(time, gyroscope, force, joints, loads)
+        rate, force = sample.gyroscope, sample.accelerometer
+        if rate is None and force is None:
+            return LiveSample(time, None, None, joints, loads)
+        if rate is None or force is None:
+            raise InputError("gyroscope and accelerometer must come together, got one of them")
+        rate, force = array("gyroscope", rate, (3,)), array("accelerometer", force, (3,))
+        return LiveSample(time, rate, force, joints, loads)
 
     def _collect(self, sample: LiveSample) -> None:
         """Collect a sample of the opening, and begin the filter with the first one after it."""
         collected, opening = self._collected, self._estimator.opening
+        if self._begin is None and sample.gyroscope is not None:
+            self._begin = sample.time
         # The first sample after the opening belongs to it: the input of the last sample in it is
         # the mean of both.
-        if not collected or sample.time <= collected[0].time + opening:
+        begin = self._begin
+        if begin is None or sample.gyroscope is None or sample.time <= begin + opening:
             collected.append(sample)
             return
-        if all(known.joints is None for known in collected[1:]):
+        if all(s.joints is None or not s.time > begin for s in collected):
             raise InputError(f"joints were missing in the first {opening:g} s: begin anew")
         samples = [*collected, sample]
-        given = make_readings(samples, self._estimator.base.feet)
+        given = make_readings(samples, self._estimator.base.feet, self.shares_stamps)
         first = self._start(given)
         self._run = _Run(self._estimator, given, first, self._weight, self._ground, self._settle)
         self._pending.extend(samples)
@@ -258,7 +289,10 @@ class _Run:
     ) -> None:
         """Begin with the readings of the opening, and the estimate at its first sample."""
         times = given.inertial.times
-        self._contact, self._weight, self._ground = estimator.contact, weight, ground
+        self._contact, self._ground = estimator.contact, ground
+        stamps = [load.times for load in given.loads.values()]
+        shared = all(np.array_equal(own, stamps[0]) for own in stamps)
+        self._weight = weight if shared else None  # as `Readings.filled` does
         later = given.angles.rows(given.angles.times > times[0])
         motion = FootMotion.of(estimator.base, opening_rows(later, times[0] + estimator.opening))
         own = estimator.raise_noise(given.start_record(estimator.base), motion)
@@ -266,6 +300,7 @@ class _Run:
         longest = longest_step(times, estimator.opening)
         self._rows = InputRows(estimator.base, motion.window, longest)
         self._rest = _RestWatch.begin(times[0] + estimator.standing_time(given.angles, times[0]))
+        self._waiting = list[LiveSample]()  # without inertial values, since the last with them
         self.loaded = tuple(given.loads)
         whole = estimator.readings(given)
         self._stands = whole.standing(estimator.contact, estimator.opening)
@@ -281,41 +316,72 @@ class _Run:
         self.state: CreepState = self._filter.start(initial)
 
     def take(self, sample: LiveSample) -> None:
-        """Filter a sample. If that raises, everything is as it was before."""
+        """Filter a sample, and those that have waited for it.
+
+        If that raises, everything is as it was before, but for those that have waited: one of them
+        may be why, and would be it again.
+        """
+        inertial = _join_inertial(sample)
+        if inertial is None:
+            self._waiting.append(sample)
+            return
+        waiting, self._waiting = self._waiting, []
         state, rows, rest = self.state, self._rows.copy(), self._rest
         contacts = self._stands.copy(), self._touched.copy(), self._since.copy()
         try:
-            self._filter_sample(sample)
+            self._filter_samples(waiting, sample, inertial)
         except BaseException:
             self.state, self._rows, self._rest = state, rows, rest
             self._stands, self._touched, self._since = contacts
             raise
 
-    def _filter_sample(self, sample: LiveSample) -> None:
-        """Predict to the time of a sample, then compare angles, rest, forces and ground."""
-        time, joints = sample.time, sample.joints
-        inertial = np.concatenate([sample.gyroscope, sample.accelerometer])
-        if joints is not None and time > self._first_angles:
-            self._rows.add_angles(time, joints)
-        held = self._rows.add_inertial(time, inertial)
+    def _filter_samples(
+        self, waiting: list[LiveSample], sample: LiveSample, inertial: Array
+    ) -> None:
+        """Predict to the time of each sample, then compare angles, rest, forces and ground.
+
+        Args:
+            waiting: Samples without inertial values since the last one with them, in order. The
+                input held at their times is known by the next inertial sample.
+            sample: Sample with inertial values.
+            inertial: Its rate and specific force (6,).
+        """
+        for one in (*waiting, sample):
+            if one.joints is not None and one.time > self._first_angles:
+                self._rows.add_angles(one.time, one.joints)
+        held = self._rows.add_inertial(sample.time, inertial)
         state = self.state
+        for one in waiting:
+            updates = self._find_updates(one)
+            # Before the first inertial sample they are no more than contacts of before.
+            if held is not None and updates:
+                state = self._filter.predict(state, one.time, held)
+                for channel, value in updates:
+                    state = self._filter.update(state, channel, value, held)
         if held is not None:
-            state = self._filter.predict(state, time, held)
+            state = self._filter.predict(state, sample.time, held)
+        for channel, value in self._find_updates(sample):
+            # Only the events of contacts read the input: a foot begins where the angles put it.
+            u = self._rows.last_row() if channel in self._filter.filter.signals else None
+            state = self._filter.update(state, channel, value, u)
+        self.state = state
+
+    def _find_updates(self, sample: LiveSample) -> list[tuple[str, Array]]:
+        """Return channels and values that a sample is compared in, and update rest and contacts."""
+        time, joints = sample.time, sample.joints
+        updates = list[tuple[str, Array]]()
         # From the angles of the first sample the feet were started, see `readings`.
         if joints is not None and time > self._start:
-            state = self._filter.update(state, ANGLES, joints)
-        self._rest, still = self._rest.add(time, inertial, joints)
-        for row in still:
-            state = self._filter.update(state, REST, row)
+            updates.append((ANGLES, joints))
+        self._rest, still = self._rest.add(time, sample.gyroscope, joints)
+        updates += [(REST, row) for row in still]
         touched = False
         for foot, force in self._changes(time, sample.loads):
             touched |= self._stands[foot]
-            # Only the events of contacts read the input: a foot begins where the angles put it.
-            u = self._rows.last_row()
-            state = self._filter.update(state, signal_name(foot), force, u)
+            updates.append((signal_name(foot), force))
         if touched and self._ground is not None:
-            state = self._filter.update(state, GROUND, np.array([self._ground]))
-        self.state = state
+            updates.append((GROUND, np.array([self._ground])))
+        return updates
 
     def _changes(self, time: float, loads: Mapping[str, float]) -> list[tuple[str, Array]]:
         """Update which feet stand, and return those that changed with their forces (1,)."""
@@ -356,13 +422,15 @@ class _RestWatch(NamedTuple):
         number: Number of the time that is not over.
         open: Sums over that time, and over the one after it: by rounding their edge may be a stamp
             of both, or of none.
-        known: Rows (4,) of times that are over, with their ends in s, until angles are later.
+        known: Rows (4,) of times that are over, with their ends in s, until samples are later.
+        last: Stamps in s of the last rate and of the last angles.
     """
 
     after: float
     number: int
     open: tuple[RestSpan, RestSpan]
     known: tuple[tuple[float, Array], ...] = ()
+    last: tuple[float, float] = (-np.inf, -np.inf)
 
     @staticmethod
     def begin(after: float) -> _RestWatch:
@@ -370,9 +438,11 @@ class _RestWatch(NamedTuple):
         return _RestWatch(after, 0, _open_spans(after, 0))
 
     def add(
-        self, time: float, inertial: Array, joints: Array | None
+        self, time: float, rate: Array | None, joints: Array | None
     ) -> tuple[_RestWatch, list[Array]]:
         """Return the watch after a sample, and rows (4,) of the channel "rest" known by it."""
+        if rate is None and joints is None:
+            return self, []
         number, (span, following), known = self.number, self.open, self.known
         while time >= span.end:
             row = span.measure()
@@ -385,14 +455,24 @@ class _RestWatch(NamedTuple):
             if late > number:
                 number, (span, following) = late, _open_spans(self.after, late)
         if time >= span.begin:
-            span = span.add(time, inertial[:3], joints)
+            span = _add_to_span(span, time, rate, joints)
         if time >= following.begin:
-            following = following.add(time, inertial[:3], joints)
+            following = _add_to_span(following, time, rate, joints)
+        last_rate, last_joints = self.last
+        last = (last_rate if rate is None else time, last_joints if joints is None else time)
         found = list[Array]()
-        if joints is not None and known:
-            found = [row for end, row in known if end < time]
-            known = tuple(each for each in known if each[0] >= time)
-        return _RestWatch(self.after, number, (span, following), known), found
+        if known:
+            later = min(last)
+            found = [row for end, row in known if end < later]
+            known = tuple(each for each in known if each[0] >= later)
+        return _RestWatch(self.after, number, (span, following), known, last), found
+
+
+def _add_to_span(span: RestSpan, time: float, rate: Array | None, joints: Array | None) -> RestSpan:
+    """Return the sums of a time with a sample whose rate may be missing."""
+    if rate is not None:
+        return span.add(time, rate, joints)
+    return span._replace(halves=span.add(time, np.zeros(3), joints).halves)
 
 
 def _open_spans(after: float, number: int) -> tuple[RestSpan, RestSpan]:
@@ -405,21 +485,31 @@ def _make_series(rows: list[tuple[float, Array]]) -> Series:
     return Series(np.array(times), np.array(values))
 
 
-def make_readings(samples: list[LiveSample], feet: tuple[str, ...]) -> Readings:
+def _join_inertial(sample: LiveSample) -> Array | None:
+    """Return rate and specific force (6,) of a sample, None where it has none."""
+    if sample.gyroscope is None or sample.accelerometer is None:
+        return None
+    return np.concatenate([sample.gyroscope, sample.accelerometer])
+
+
+def make_readings(
+    samples: list[LiveSample], feet: tuple[str, ...], shares_stamps: bool = True
+) -> Readings:
     """Return samples as readings of a log.
 
     Args:
-        samples: Two samples at least, in order.
-        feet: Frames of the feet. Those without any force have no series. The others share the
-            stamps of all samples that have a force, NaN where their own is missing.
+        samples: Two samples with inertial values at least, in order.
+        feet: Frames of the feet. Those without any force have no series.
+        shares_stamps: Whether the others share the stamps of all samples that have a force, NaN
+            where their own is missing. If not, each has the stamps of its own forces.
     """
-    inertial = [(s.time, np.concatenate([s.gyroscope, s.accelerometer])) for s in samples]
+    inertial = [(s.time, six) for s in samples if (six := _join_inertial(s)) is not None]
     angles = [(s.time, s.joints) for s in samples if s.joints is not None]
-    told = [s for s in samples if s.loads]
-    times = np.array([s.time for s in told])
-    loads = {
-        foot: Series(times, np.array([s.loads.get(foot, np.nan) for s in told]))
-        for foot in feet
-        if any(foot in s.loads for s in told)
-    }
+    loads = {}
+    for foot in feet:
+        own = [s for s in samples if foot in s.loads]
+        if own:
+            told = [s for s in samples if s.loads] if shares_stamps else own
+            forces = np.array([s.loads.get(foot, np.nan) for s in told])
+            loads[foot] = Series(np.array([s.time for s in told]), forces)
     return Readings(_make_series(inertial), _make_series(angles), loads)

@@ -5,10 +5,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from oracles.walking_robots import WALKER, Gait, estimator_of, log, robot
+from oracles.walking_robots import WALKER, Gait, estimator_of, log, over_states, robot
 
 from hybridctl.errors import InputError, SimulationError, UnknownNameError
 from hybridctl.estimation.legged import system
+from hybridctl.estimation.legged.creep import CreepFilter
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
 from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.estimation.legged.readings import Readings
@@ -338,3 +339,72 @@ def test_channels_that_the_opening_lacks():
         assert live.step(sample._replace(joints=None)) is None
     with pytest.raises(InputError, match=r"joints were missing in the first 0\.7 s"):
         live.step(samples[71])
+
+
+def separate(readings, delays):
+    """Readings whose angles and forces have stamps of their own, and the samples of all of them.
+
+    delays: of the angles and of each foot, s; where two are equal their rows are one sample.
+    """
+    later, *feet = delays
+
+    def delayed(series, delay):
+        return Series(series.times + delay, series.values)
+
+    loads = {
+        foot: delayed(load, delay)
+        for (foot, load), delay in zip(readings.loads.items(), feet, strict=True)
+    }
+    given = Readings(readings.inertial, delayed(readings.angles, later), loads)
+    parts = {}
+    for time, values in zip(given.inertial.times.tolist(), given.inertial.values, strict=True):
+        parts[time] = [values[:3], values[3:], None, {}]
+    for time, values in zip(given.angles.times.tolist(), given.angles.values, strict=True):
+        parts.setdefault(time, [None, None, None, {}])[2] = values
+    for foot, load in given.loads.items():
+        for time, (force,) in zip(load.times.tolist(), load.values, strict=True):
+            parts.setdefault(time, [None, None, None, {}])[3][foot] = force
+    return given, [LiveSample(time, *parts[time]) for time in sorted(parts)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "delays"),
+    [
+        ({"weight": 200.0, "settle": 0.03, "ground": 0.0}, (0.0037, 0.0037, 0.006)),
+        pytest.param({"standing": None}, (-0.0025, 0.0, 0.0), marks=pytest.mark.slow),
+        pytest.param({"time_offset": 0.013}, (0.004, 0.002, 0.002), marks=pytest.mark.slow),
+        pytest.param({"time_offset": 0.007}, (-0.0005, 0.0, 0.0), marks=pytest.mark.slow),
+    ],
+    ids=["each", "early angles", "late inertial", "late inertial, early angles"],
+)
+def test_channels_with_stamps_of_their_own(settings, delays):
+    """Angles and forces between two inertial samples have the numbers of the log to the last bit.
+
+    The root after an inertial sample is that by all rows until its stamp.
+    """
+    estimator, readings = changed(**settings)
+    given, samples = separate(readings, delays)
+    how = {"heading": 0.3, "position": (1.0, 2.0, 3.0)}
+    first, record = estimator.start(given, **how), estimator.record(given)
+    result = estimator.run_record(record, first)
+    offline = CreepFilter(estimator.base, estimator.filter, estimator.foot_motion(record))
+    states = over_states(offline, record, first)
+    ends = np.array([step.time for step in result.steps])
+    live, count = estimator.live(**how), 0
+    live.shares_stamps = False
+    for sample in samples:
+        pose = live.step(sample)
+        if pose is None:
+            continue
+        assert sample.gyroscope is not None
+        state = states[ends.searchsorted(pose.time, "right") - 1]
+        for time in (*record.input_changes(state.time, pose.time), pose.time):
+            state = offline.predict(state, time, record.input(state.time))
+        assert live.estimate.mode == state.estimate.mode
+        np.testing.assert_array_equal(live.estimate.mean, state.estimate.mean)
+        np.testing.assert_array_equal(live.estimate.covariance, state.estimate.covariance)
+        for one, other in zip(pose, estimator.root(state.estimate, live.rate), strict=True):
+            np.testing.assert_array_equal(one, other)
+        count += 1
+    assert len(result.events) > 8  # feet have come and gone
+    assert count > 60
