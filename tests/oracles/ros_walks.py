@@ -174,9 +174,9 @@ class Offline:
         self.estimator, self.origin, self.readings = estimator, found.origin_ns, readings
         self.record = estimator.record(readings)
         self.result = estimator.run_record(self.record, first)
-        self._filter = CreepFilter(
-            estimator.base, estimator.filter, estimator.foot_motion(self.record)
-        )
+        motion = estimator.foot_motion(self.record)
+        own = estimator.raise_noise(self.record, motion)
+        self._filter = CreepFilter(own.base, own.filter, motion)
         self._states = over_states(self._filter, self.record, first)
         self._ends = np.array([step.time for step in self.result.steps])
 

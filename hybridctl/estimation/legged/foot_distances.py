@@ -70,7 +70,7 @@ class FeetAtOnce(NamedTuple):
     turn: Array
 
 
-class Moment(NamedTuple):
+class StepStart(NamedTuple):
     """What the filter knew at the start of its last step; see `FeetAtOnce`.
 
     Attributes:
@@ -97,7 +97,7 @@ class FootDistances(NamedTuple):
 
     creep: Array
     log_weights: Array
-    last: Moment | None = None
+    last: StepStart | None = None
     pairs: Mapping[tuple[int, int], FeetAtOnce] = {}
 
     def follow(self, base: LeggedBase, estimate: Estimate, u: Array) -> FootDistances:
@@ -112,8 +112,8 @@ class FootDistances(NamedTuple):
         """
         last = self.last
         if last is None:
-            return self._replace(last=Moment(estimate, u, np.zeros(len(base.feet))))
-        now = Moment(estimate, u, last.seen)
+            return self._replace(last=StepStart(estimate, u, np.zeros(len(base.feet))))
+        now = StepStart(estimate, u, last.seen)
         if estimate.mode == last.estimate.mode:
             return self._replace(last=now)
         before = find_points(base.layout(last.estimate.mode))
@@ -129,7 +129,7 @@ class FootDistances(NamedTuple):
         assert self.last is not None
         return self._replace(last=self.last._replace(seen=self.last.seen + variances))
 
-    def _part(self, base: LeggedBase, last: Moment, lifted: set[int]) -> FootDistances:
+    def _part(self, base: LeggedBase, last: StepStart, lifted: set[int]) -> FootDistances:
         """Return what the pairs of feet say that have lifted; `last` is when all still stood."""
         if not lifted:
             return self
@@ -148,7 +148,7 @@ class FootDistances(NamedTuple):
         return self._replace(creep=creep, log_weights=log_weights, pairs=pairs)
 
     def _join(
-        self, base: LeggedBase, now: Moment, touched: set[int], standing: set[int]
+        self, base: LeggedBase, now: StepStart, touched: set[int], standing: set[int]
     ) -> FootDistances:
         """Return what is known with the pairs of feet that have touched and those that stand."""
         pairs = self.pairs
@@ -175,7 +175,7 @@ def find_points(layout: Layout) -> set[int]:
     return set(layout.numbers[layout.points].tolist())
 
 
-def place_feet(base: LeggedBase, moment: Moment) -> FeetAtOnce:
+def place_feet(base: LeggedBase, moment: StepStart) -> FeetAtOnce:
     """Return where all feet are in the world, against the inertial frame."""
     turn, p = matrix(moment.estimate.mean[:4]), moment.estimate.covariance[ANGLE, ANGLE]
     feet = base.kinematics.find_feet(base.angles(moment.input))
@@ -221,7 +221,8 @@ def weigh_pair(
     variances = known[:, None] + 2.0 * span * LEVELS
     x, y, z = -0.5 * (np.log(variances) + (moved**2)[:, None] / variances)
     faded: Array = math.exp(-1.0 / noise.foot_memory) * log_weights
-    return faded + np.array([x + y, z])
+    faded += [x + y, z]
+    return faded
 
 
 def roll_foot(start: FeetAtOnce, end: FeetAtOnce, number: int, radius: float) -> Array:

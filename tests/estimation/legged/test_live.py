@@ -387,7 +387,9 @@ def test_channels_with_stamps_of_their_own(settings, delays):
     how = {"heading": 0.3, "position": (1.0, 2.0, 3.0)}
     first, record = estimator.start(given, **how), estimator.record(given)
     result = estimator.run_record(record, first)
-    offline = CreepFilter(estimator.base, estimator.filter, estimator.foot_motion(record))
+    motion = estimator.foot_motion(record)
+    own = estimator.raise_noise(record, motion)
+    offline = CreepFilter(own.base, own.filter, motion)
     states = over_states(offline, record, first)
     ends = np.array([step.time for step in result.steps])
     live, count = estimator.live(**how), 0
