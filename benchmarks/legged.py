@@ -18,7 +18,7 @@ from hybridctl.robots import public
 from rich.table import Table
 
 from hybridctl.app.report import table
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.live import LiveSample

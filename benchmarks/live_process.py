@@ -32,7 +32,7 @@ from rosbags.typesys import Stores, get_typestore
 
 from benchmarks.legged import OPENING, RATE, trot
 from hybridctl.app.report import table
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.live import LiveSample

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from hybridctl.app.models import find_model
 from hybridctl.app.report import table
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.interim import Interim

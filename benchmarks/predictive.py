@@ -17,7 +17,7 @@ from hybridctl.experiments.walking.walk import pushed, walk
 from rich.table import Table
 
 from hybridctl.app.report import table
-from hybridctl.compiled import compiler
+from hybridctl.base.function_cache import compiler
 from hybridctl.control.predictive import programme
 from hybridctl.control.predictive.mpc import HybridMpc
 from hybridctl.hybrid.laws import InputLaw

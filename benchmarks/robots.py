@@ -9,7 +9,7 @@ from hybridctl.robots import public
 from rich.table import Table
 
 from hybridctl.app.report import table
-from hybridctl.errors import HybridctlError
+from hybridctl.base.errors import HybridctlError
 from hybridctl.hybrid.simulate import simulate
 
 END = 0.5

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from hybridctl.app.plots import CURVES, REFERENCE, Line, Panel, power_law, series
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 
 STYLES = ("o-", "s--", "^-", "v:", "D:", "x:")
 Rows: TypeAlias = Array | Sequence[Array]

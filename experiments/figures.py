@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from hybridctl.app.plots import TRACKING, Line
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from hybridctl.robots import ball, block, cube
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.settings import NotNegative, Positive, UnitInterval
 from hybridctl.estimation.filter_model import (
     FilterModel,
     FilterSettings,
@@ -26,7 +27,6 @@ from hybridctl.estimation.filter_model import (
 from hybridctl.estimation.measurement import Measurement, configuration, coordinates
 from hybridctl.estimation.noise import Noise
 from hybridctl.mechanics.multibody.state import RobotStateSpace
-from hybridctl.settings import NotNegative, Positive, UnitInterval
 
 TOSSES = {  # recordings of thrown cubes, one after the other in a file
     "time": {"rate": "rate_hz"},

@@ -1,5 +1,6 @@
 from . import batch as batch
 from . import control as control
+from . import errors as errors
 from . import estimation as estimation
 from . import hybrid as hybrid
 from . import logs as logs
@@ -9,6 +10,8 @@ from . import symbolic as symbolic
 from .app import plots as plots
 from .app.sweep import sweep as sweep
 from .app.viewer.view import view as view
+from .base.spaces import VectorSpace as VectorSpace
+from .base.time_series import Series as Series
 from .batch.simulate import simulate_batch as simulate_batch
 from .control.feasibility import feasibility as feasibility
 from .control.gains import GainSchedule as GainSchedule
@@ -48,7 +51,5 @@ from .sensitivity.gains import jump_gains as jump_gains
 from .sensitivity.gains import saltation_matrix as saltation_matrix
 from .sensitivity.linearize import linearize as linearize
 from .sensitivity.simultaneous import jump_derivative as jump_derivative
-from .series import Series as Series
-from .spaces import VectorSpace as VectorSpace
 
 __version__: str

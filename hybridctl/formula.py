@@ -10,8 +10,8 @@ from typing import Any
 
 import casadi as ca
 
-from hybridctl.checks import quoted
-from hybridctl.errors import InputError
+from hybridctl.base.checks import quoted
+from hybridctl.base.errors import InputError
 
 _NAMES = ("sin", "cos", "tan", "tanh", "exp", "log", "sqrt")
 FUNCTIONS = {name: getattr(ca, name) for name in _NAMES}

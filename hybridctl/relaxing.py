@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.checks import Array, array, number, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array, number, vector
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.relaxation import relax as strips
 from hybridctl.hybrid.system import DerivedSystem, HybridSystem

@@ -44,8 +44,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from hybridctl.checks import Array, quoted
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, quoted
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import Meta, NotNegative, Positive, UnitInterval, typed
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import (
     FilterModel,
@@ -65,7 +66,6 @@ from hybridctl.mechanics.coulomb.contact_states import OPEN
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
-from hybridctl.settings import Meta, NotNegative, Positive, UnitInterval, typed
 
 _LOG = logging.getLogger(__name__)
 

@@ -22,9 +22,10 @@ from typing import Any, TypeAlias
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array, member
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import InputError, SystemDefinitionError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.compiled import Compiled
-from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.model import (
     FieldJacobian,
@@ -38,7 +39,6 @@ from hybridctl.hybrid.model import (
 from hybridctl.hybrid.system import HybridSystem, listed_parts
 from hybridctl.sensitivity.augmentation import SystemParameters
 from hybridctl.sensitivity.held_inputs import inputs_as_parameters
-from hybridctl.spaces import VectorSpace
 from hybridctl.whole_jump import CompiledJump
 from hybridctl.whole_step import CompiledMode, expanded, made
 

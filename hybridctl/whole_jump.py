@@ -14,7 +14,7 @@ from typing import Any
 
 import casadi as ca
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.compiled import Compiled, MappedFunction
 from hybridctl.hybrid.model import JumpTerms
 

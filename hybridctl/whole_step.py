@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.compiled import Compiled, MappedFunction
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.many import Many, ManySteps

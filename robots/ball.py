@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridctl.base.settings import Positive, Settings
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import contact_system
-from hybridctl.settings import Positive, Settings
 
 CONTACT = "slope"
 

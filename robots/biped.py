@@ -30,14 +30,14 @@ import numpy as np
 from hybridctl.robots.bodies import body
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, member, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array, member, vector
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Terrain
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.settings import NotNegative, Positive, Settings
 from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 FEET = ("left", "right")

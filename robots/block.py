@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from hybridctl.robots.bodies import cuboid_inertia, free_body
 
+from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import contact_system
-from hybridctl.settings import NotNegative, Positive, Settings
 
 CORNERS = ("left", "right")
 

@@ -27,10 +27,10 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
+from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.sensitivity.symmetry import Symmetry
-from hybridctl.settings import NotNegative, Positive, Settings
 from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 LEGS = ("left", "right")

@@ -12,13 +12,13 @@ from itertools import product
 
 from hybridctl.robots.bodies import free_body
 
-from hybridctl.checks import number
+from hybridctl.base.checks import number
+from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import contact_system
-from hybridctl.settings import NotNegative, Positive, Settings
 
 SIDES = (("back", "front"), ("right", "left"), ("bottom", "top"))  # along x, y, z
 SIGNS = tuple(product((-1.0, 1.0), repeat=3))

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import NotNegative, Positive, Settings, UnitInterval
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.settings import NotNegative, Positive, Settings, UnitInterval
 from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
 AIR = "air"

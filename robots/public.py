@@ -14,8 +14,8 @@ from itertools import product
 
 import numpy as np
 
-from hybridctl.checks import Array, member
-from hybridctl.files import packaged_file
+from hybridctl.base.checks import Array, member
+from hybridctl.base.files import packaged_file
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane

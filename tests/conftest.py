@@ -27,7 +27,7 @@ def processes():
 
     They are there for all tests, as each of them imports for some seconds.
     """
-    from hybridctl.workers import crew
+    from hybridctl.base.workers import crew
 
     with crew(2) as two:
         yield two.pool
@@ -36,7 +36,7 @@ def processes():
 @pytest.fixture
 def undrawn(monkeypatch):
     """Runs draw no figures, which take the most time of short ones."""
-    from hybridctl.app.report import RunFolder
+    from hybridctl.base.run_folder import RunFolder
 
     never = property(lambda folder: False, lambda folder, wanted: None)
     monkeypatch.setattr(RunFolder, "draws", never, raising=False)

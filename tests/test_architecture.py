@@ -16,12 +16,8 @@ import hybridctl
 PACKAGE = Path(hybridctl.__file__).parent
 ROOT = Path(__file__).parents[1]
 LAYERS = [
-    {"errors"},
-    {"checks"},
-    {"run_marker"},
-    {"run_store"},
-    {"files", "formula", "progress", "spaces", "series", "settings", "tables", "workers"},
-    {"compiled", "yaml_files"},
+    {"base"},
+    {"compiled", "formula"},
     {"hybrid"},
     {"sensitivity", "whole_jump"},
     {"whole_step"},
@@ -35,7 +31,7 @@ LAYERS = [
     {"experiments", "robots"},
     {"app.sweep"},
     {"app.cli"},
-    {"__init__", "__main__"},
+    {"__init__", "__main__", "errors", "files", "workers"},  # the last three are for users
 ]
 MECHANICS = [
     {"linear", "multibody"},
@@ -47,6 +43,7 @@ MECHANICS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HOME = {
     "casadi": {
+        "base/function_cache.py",
         "compiled.py",
         "control/cone.py",
         "control/predictive/functions.py",

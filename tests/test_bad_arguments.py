@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.extension import extend_by_rule
-from hybridctl.errors import InputError
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.record import Record
 from hybridctl.hybrid.policy import DisturbedPolicy

@@ -10,7 +10,8 @@ from rich.console import Console
 
 import hybridctl as hc
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import table
+from hybridctl.base.run_folder import RunFolder
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,11 @@ from estimation.legged.machine import URDF
 from scipy.spatial.transform import Rotation
 
 from hybridctl.app.cli import cli
-from hybridctl.errors import ImplausibleLogError, InputError, SimulationError, UnknownNameError
+from hybridctl.base.errors import ImplausibleLogError, InputError, SimulationError, UnknownNameError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.estimator import BaseEstimator
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.logs import Log, read_log, read_tum, write_log, write_tum
-from hybridctl.series import Series
 
 DATA = Path(__file__).parents[2] / "shared/data/icub_walking"
 HUMANOID = """

@@ -4,7 +4,7 @@ import casadi as ca
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.formula import FUNCTIONS, formula
 
 

@@ -10,17 +10,17 @@ from hybridctl.experiments.contacts import slope
 
 import hybridctl as hc
 from hybridctl.app.models import find_model
-from hybridctl.app.report import load_configuration
 from hybridctl.app.sweep import plan, values_of
-from hybridctl.checks import printable, quoted
+from hybridctl.base.checks import printable, quoted
+from hybridctl.base.errors import FileFormatError, FileWriteError, HybridctlError, InputError
+from hybridctl.base.files import atomic
+from hybridctl.base.settings import load_configuration
+from hybridctl.base.yaml_files import read_yaml
 from hybridctl.control.gains import GainSchedule
-from hybridctl.errors import FileFormatError, FileWriteError, HybridctlError, InputError
-from hybridctl.files import atomic
 from hybridctl.formula import formula
 from hybridctl.logs import read_log
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.urdf import shapes_of
-from hybridctl.yaml_files import read_yaml
 
 LONGEST = 2000  # characters of a message, which fits on a screen
 NINE = range(1, 9)

@@ -10,7 +10,7 @@ from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
 from hybridctl.app.cli import cli
-from hybridctl.errors import FileFormatError, HybridctlError, InputError
+from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 
 CALL = ("--parameters", "restitution", "--set", "restitution=0.65", "--set", "warm_up=3")
 

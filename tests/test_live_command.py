@@ -20,7 +20,7 @@ from oracles.walking_robots import robot as estimator_robot
 
 from hybridctl.app.cli import cli
 from hybridctl.app.commands.live import answer_clients, find_base_model, listen_at, start_odometry
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.mechanics.multibody.robot import Robot
 

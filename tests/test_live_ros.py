@@ -27,7 +27,7 @@ from hybridctl.app.commands.live import (
     listen_at,
     start_odometry,
 )
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.space import RootPose
 from hybridctl.logs import read_raw
 from hybridctl.logs.live_odometry import Odometry, Refusal

@@ -11,7 +11,7 @@ from user_models import COLUMNS, ROBOT, write_csv
 import hybridctl as hc
 from hybridctl.app.cli import cli, main
 from hybridctl.app.models import find_model
-from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.logs import Mapping
 
 FILE = """

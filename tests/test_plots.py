@@ -11,7 +11,7 @@ from hybridctl.robots import ball, block, cube
 import hybridctl as hc
 from hybridctl.app import plots
 from hybridctl.app.plots.panels import Line, Panel, series
-from hybridctl.errors import FileWriteError, InputError, UnknownNameError
+from hybridctl.base.errors import FileWriteError, InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import coordinates
 

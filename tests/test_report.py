@@ -18,10 +18,11 @@ from hybridctl.experiments.tuning import tune
 
 from hybridctl.app import plugins
 from hybridctl.app.models import find_model
-from hybridctl.app.report import RunFolder, load_configuration, record_table
-from hybridctl.errors import FileFormatError, FileWriteError, InputError
-from hybridctl.run_marker import LOCK, MARKER
-from hybridctl.settings import typed
+from hybridctl.app.report import record_table
+from hybridctl.base.errors import FileFormatError, FileWriteError, InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.run_marker import LOCK, MARKER
+from hybridctl.base.settings import load_configuration, typed
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,7 @@ def test_a_run_that_has_failed_does_not_block_the_next(tmp_path):
 
 RUNNER = """
 import sys
-from hybridctl.app.report import RunFolder
+from hybridctl.base.run_folder import RunFolder
 folder = RunFolder("e", sys.argv[1])
 folder.write_text("config.json", "{}")
 print("begun", flush=True)

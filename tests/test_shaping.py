@@ -6,14 +6,14 @@ import pytest
 from hybridctl.robots import paddle as robot
 
 import hybridctl as hc
+from hybridctl.base.errors import SystemDefinitionError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.control.ilqr.backward import total_cost
 from hybridctl.control.ilqr.cost import QuadraticCost, TransitionCost
 from hybridctl.control.ilqr.rollout import ShootingProblem, open_loop
 from hybridctl.control.ilqr.search import ilqr
-from hybridctl.errors import SystemDefinitionError
 from hybridctl.sensitivity.return_map import periodic_orbit
 from hybridctl.shaping import orbit_derivatives
-from hybridctl.spaces import VectorSpace
 from hybridctl.symbolic import (
     Joint,
     SymbolicMode,

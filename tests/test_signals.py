@@ -11,7 +11,7 @@ import pytest
 from attack.kills import processes_of
 
 from hybridctl.app.commands.signals import Stopped, resumed_in, stopped_by_signals
-from hybridctl.workers import Crew, Processes, crew
+from hybridctl.base.workers import Crew, Processes, crew
 
 BUSY = """
 import ctypes, os, time
@@ -25,7 +25,7 @@ def pid(number):
 PARENT = """
 import sys, time
 import busy_jobs
-from hybridctl.workers import crew
+from hybridctl.base.workers import crew
 if __name__ == "__main__":
     with crew(2) as found:
         pids = [found.pool.submit(busy_jobs.pid, k) for k in range(2)]

@@ -9,7 +9,7 @@ import pytest
 from hybrid.samples import ROUNDING, ball, impact_times
 
 import hybridctl as hc
-from hybridctl import errors
+from hybridctl.base import errors
 from hybridctl.hybrid.mode import GuardJacobian, GuardSet
 from hybridctl.sensitivity.gains import Side, crossing, gains_between
 from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, hybrid_system

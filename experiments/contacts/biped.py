@@ -42,12 +42,13 @@ from hybridctl import HybridSystem, HybridTrajectory, linearize, simulate, simul
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import RunFolder, record_table
-from hybridctl.checks import Array, number
-from hybridctl.errors import AmbiguousEventError
+from hybridctl.app.report import record_table
+from hybridctl.base.checks import Array, number
+from hybridctl.base.errors import AmbiguousEventError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Meta, Positive, Settings
 from hybridctl.sensitivity import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.settings import Meta, Positive, Settings
 
 SUMMARY = "a biped lands on both feet at once: smooth, or with a kink, in its initial pitch"
 

@@ -32,12 +32,13 @@ from rich.table import Table
 from hybridctl.app.experiment import Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene
 from hybridctl.app.plots import BASELINE, Pose, snapshots
-from hybridctl.app.report import RunFolder, event_record, record_table
-from hybridctl.checks import Array, number
-from hybridctl.errors import InputError
+from hybridctl.app.report import event_record, record_table
+from hybridctl.base.checks import Array, number
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Meta, Positive, Settings
+from hybridctl.base.tables import mode_text
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.settings import Meta, Positive, Settings
-from hybridctl.tables import mode_text
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
 

@@ -13,8 +13,9 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings
 from hybridctl.app.page.motion import Scene, write_motion
 from hybridctl.app.plots import energy, forces, modes
-from hybridctl.app.report import RunFolder, event_record, progress, record_table
-from hybridctl.checks import Array
+from hybridctl.app.report import event_record, progress, record_table
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import simulate

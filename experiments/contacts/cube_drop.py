@@ -36,11 +36,12 @@ from hybridctl.app.plots import (
     series,
     snapshots,
 )
-from hybridctl.app.report import RunFolder, event_record, progress, record_table
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.app.report import event_record, progress, record_table
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Meta, Natural, NotNegative, Positive, Settings, UnitInterval
 from hybridctl.mechanics import ContactDynamics, closed_contacts, time_stepping
-from hybridctl.settings import Meta, Natural, NotNegative, Positive, Settings, UnitInterval
 
 SUMMARY = "a cube tumbles and slides on a table, beside time stepping and recorded tosses"
 

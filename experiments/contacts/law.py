@@ -31,9 +31,10 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import ORANGE, SKY, VERMILION, canvas, save_figure
-from hybridctl.app.report import RunFolder, progress, record_table
-from hybridctl.checks import Array, count, vector
-from hybridctl.errors import InputError, SeveralContactSolutionsError
+from hybridctl.app.report import progress, record_table
+from hybridctl.base.checks import Array, count, vector
+from hybridctl.base.errors import InputError, SeveralContactSolutionsError
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, enumerate_solutions

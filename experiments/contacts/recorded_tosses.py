@@ -15,8 +15,8 @@ from hybridctl.experiments.filter_models import TOSSES, CubeSettings, cube_model
 from hybridctl.robots import cube
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array, number, vector
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.checks import Array, number, vector
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs import Mapping, read_raw
 
 SIZES = ("half_width_m", "mass_kg", "inertia_kgm2")

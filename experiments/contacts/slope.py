@@ -23,11 +23,11 @@ from rich.console import Console
 from hybridctl.app.experiment import Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene
 from hybridctl.app.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import RunFolder
-from hybridctl.checks import Array, number
+from hybridctl.base.checks import Array, number
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Meta, NotNegative, Positive, Settings
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
-from hybridctl.settings import Meta, NotNegative, Positive, Settings
 
 SUMMARY = "a ball falls on a slope and slides, stops, sticks or bounces, as closed forms say"
 

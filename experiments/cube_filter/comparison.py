@@ -44,14 +44,14 @@ from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import Tick, progress
-from hybridctl.checks import Array, member
-from hybridctl.control.tuning.journal import completed
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import InputError
+from hybridctl.base.journal import completed
+from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
+from hybridctl.base.workers import Crew, crew
 from hybridctl.estimation import Estimate, Record, first_estimate, fit_noise
 from hybridctl.estimation.filters import STRATEGIES
 from hybridctl.estimation.result import FilterResult
-from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings
-from hybridctl.workers import Crew, crew
 
 T = TypeVar("T")
 LEVELS = (

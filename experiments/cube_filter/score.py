@@ -31,8 +31,8 @@ from scipy.stats import chi2
 
 from hybridctl.app.plots import BASELINE, GREEN, REFERENCE, SKY, TRACKING, canvas, save_figure
 from hybridctl.app.report import record_table
-from hybridctl.checks import Array
-from hybridctl.errors import HybridctlError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import HybridctlError
 from hybridctl.estimation.filters import STRATEGIES, first_estimate, run_filter
 from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.record import Record

@@ -19,7 +19,7 @@ from hybridctl.experiments.filter_models import TOSSES, CubeSettings, cube_model
 from hybridctl.robots import cube
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.filter_model import Scenario
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import synthetic

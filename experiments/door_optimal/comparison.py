@@ -20,7 +20,7 @@ from hybridctl.experiments.rrr_door.laws import joint_gains, law
 from hybridctl.experiments.tuning.door import Draw, Perturbations, draw
 from hybridctl.robots import rrr_door
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.tuning.ensemble import (

@@ -38,14 +38,15 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, progress, record_table, report_alive
-from hybridctl.checks import member
+from hybridctl.app.report import progress, record_table, report_alive
+from hybridctl.base.checks import member
+from hybridctl.base.errors import HybridctlError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Count, Natural, Positive, Settings
+from hybridctl.base.workers import crew
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.reference import Reference
 from hybridctl.control.tuning.ensemble import Ensemble
-from hybridctl.errors import HybridctlError
-from hybridctl.settings import Count, Natural, Positive, Settings
-from hybridctl.workers import crew
 
 SUMMARY = "the door by trajectory optimisation; controllers compared with equal tuning"
 

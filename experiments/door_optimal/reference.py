@@ -22,14 +22,14 @@ from hybridctl.experiments.tuning.door import CUT
 from hybridctl.robots import rrr_door
 
 from hybridctl.app.report import event_record
-from hybridctl.checks import Array, member
+from hybridctl.base.checks import Array, member
+from hybridctl.base.settings import Positive, Settings
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
 from hybridctl.control.trajectory.spread import optimise_over_spread
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.settings import Positive, Settings
 
 CLOSE = ("corner_1 closes", "corner_2 closes")
 LET_GO = ("corner_1 opens", "corner_2 opens")

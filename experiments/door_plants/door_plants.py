@@ -26,12 +26,13 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, sources
-from hybridctl.app.report import RunFolder, progress, record_table, table
-from hybridctl.checks import Array, member
+from hybridctl.app.report import progress, record_table, table
+from hybridctl.base.checks import Array, member
+from hybridctl.base.journal import Journal
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Count, Meta, Natural, Positive, Settings
+from hybridctl.base.workers import crew
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics, standard_error
-from hybridctl.control.tuning.journal import Journal
-from hybridctl.settings import Count, Meta, Natural, Positive, Settings
-from hybridctl.workers import crew
 
 SUMMARY = "controllers of the door on MuJoCo plants, with contact that takes time"
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.tuning.ensemble import Statistics, standard_error
 
 _MARKS = {

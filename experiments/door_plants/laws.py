@@ -16,7 +16,7 @@ from hybridctl.experiments.door_optimal.comparison import SpringGains
 from hybridctl.experiments.door_optimal.reference import published
 from hybridctl.experiments.rrr_door.laws import law
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.detectors import Detector, Gate
 from hybridctl.control.interim import Interim
 from hybridctl.control.reference import Reference

@@ -19,7 +19,7 @@ from hybridctl.experiments.rrr_door.reference import OPEN
 from hybridctl.experiments.tuning.door import Draw, Perturbations, draw
 from hybridctl.robots import rrr_door
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.detectors import Delayed, Detector, Guards, Reading, Threshold
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.online import Controller

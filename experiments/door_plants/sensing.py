@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from hybridctl.robots import rrr_door
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.multibody.robot import Robot
 
 Kind = Literal["true", "filter", "kalman"]

@@ -28,18 +28,19 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.models import find_model
 from hybridctl.app.plots import CURVES, Line, Panel, series
-from hybridctl.app.report import RunFolder, progress, record_table, table
-from hybridctl.checks import member
-from hybridctl.control.tuning.journal import Journal, completed
-from hybridctl.errors import HybridctlError
+from hybridctl.app.report import progress, record_table, table
+from hybridctl.base.checks import member
+from hybridctl.base.errors import HybridctlError
+from hybridctl.base.journal import Journal, completed
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Meta, Natural, Positive, Settings
+from hybridctl.base.workers import crew
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
 from hybridctl.estimation.judgement import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.settings import Meta, Natural, Positive, Settings
-from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
 SUMMARY = "whether Kalman and particle filters are consistent: a ball, a block, the door, many runs"

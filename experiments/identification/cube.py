@@ -29,15 +29,16 @@ from scipy.stats import qmc
 from hybridctl import simulate
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
-from hybridctl.app.report import RunFolder, progress, record_table, table
-from hybridctl.checks import Array, number
-from hybridctl.control.tuning.journal import Journal, completed
-from hybridctl.errors import ConstraintViolatedError, InputError, SimulationError
+from hybridctl.app.report import progress, record_table, table
+from hybridctl.base.checks import Array, number
+from hybridctl.base.errors import ConstraintViolatedError, InputError, SimulationError
+from hybridctl.base.journal import Journal, completed
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Count, Positive, Settings
+from hybridctl.base.workers import Crew, Here
 from hybridctl.estimation import Estimate, FilterModel, Record
 from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.likelihood_quadratic import LikelihoodQuadratic, Top, fitted
-from hybridctl.settings import Count, Positive, Settings
-from hybridctl.workers import Crew, Here
 
 NAMES = ("friction", "restitution", "rounding")
 

@@ -22,7 +22,7 @@ from hybridctl.app.plots import (
     save_figure,
     series,
 )
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.legged.system import STICK
 from hybridctl.estimation.result import FilterResult
 

@@ -31,7 +31,8 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import progress, record_table
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import Meta, Natural, Positive, Settings
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
@@ -45,7 +46,6 @@ from hybridctl.estimation.legged.noise_levels import (
 from hybridctl.estimation.legged.start import StartDeviations
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.estimation.smoother import smooth
-from hybridctl.settings import Meta, Natural, Positive, Settings
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"
 

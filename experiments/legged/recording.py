@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array, member
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.readings import Readings, uniform_stamps
 from hybridctl.logs import Log, Mapping, read_log

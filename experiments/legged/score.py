@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from hybridctl.experiments.legged.recording import FEET, LeggedLog, MotionCapture, euler
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation import Estimate, Record
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.measurements import ANGLES

@@ -38,12 +38,13 @@ from rich.table import Table
 from hybridctl import HybridSystem, simulate_batch, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, plane
-from hybridctl.app.report import RunFolder, record_table
-from hybridctl.checks import Array, array, number
-from hybridctl.errors import InputError
+from hybridctl.app.report import record_table
+from hybridctl.base.checks import Array, array, number
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Meta, Positive, Settings, UnitInterval
 from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.pieces import distinct
-from hybridctl.settings import Meta, Positive, Settings, UnitInterval
 
 SUMMARY = "the image of a ball through two guards at once, one map for each order"
 

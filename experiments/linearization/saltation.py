@@ -41,8 +41,8 @@ from rich.table import Table
 from hybridctl import HybridTrajectory, linearize, simulate, simulate_batch
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.report import Tick, record_table
-from hybridctl.checks import Array
-from hybridctl.errors import EventLimitError, InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import EventLimitError, InputError
 
 
 def study(example: Example, config: Config, rng: np.random.Generator, tick: Tick) -> ExampleResult:

@@ -11,10 +11,10 @@ import casadi as ca
 import numpy as np
 
 from hybridctl import HybridSystem, symbolic
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import Count, Meta, Natural, Positive, Settings
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.settings import Count, Meta, Natural, Positive, Settings
 
 GRAVITY = 9.81
 FLOW_AFTER, FLOW_NORMAL = (0.5, 1.2), (1.0, 0.4)  # behind the line, and of the line

@@ -11,8 +11,8 @@ from hybridctl.experiments.convergence import convergence_panel, draw_convergenc
 from hybridctl.experiments.linearization.saltation_results import ExampleResult, Pair
 
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, plane
-from hybridctl.app.report import RunFolder
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 SAMPLED, RIGHT, WRONG = BASELINE, TRACKING, REFERENCE

@@ -15,7 +15,7 @@ import numpy as np
 from hybridctl.experiments.convergence import Convergence
 from hybridctl.experiments.linearization.saltation_examples import Example
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 

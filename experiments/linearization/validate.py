@@ -41,14 +41,15 @@ from hybridctl import HybridTrajectory, simulate
 from hybridctl.app import plugins
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import Panel, prediction
-from hybridctl.app.report import RunFolder, record_table
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.app.report import record_table
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Count, Natural, NotNegative, Positive, Settings
 from hybridctl.hybrid import DisturbedPolicy
 from hybridctl.hybrid.arc import Arc
 from hybridctl.sensitivity.radius import Radius
 from hybridctl.sensitivity.variation import InputChange, Variation
-from hybridctl.settings import Count, Natural, NotNegative, Positive, Settings
 
 CLEARANCE = 1e-3  # s, of samples from the ends of arcs
 SHOWN = 0.5  # of the radius: the deviation that is drawn

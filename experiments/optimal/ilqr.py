@@ -30,12 +30,13 @@ from rich.console import Console
 from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, linearize, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import RunFolder, record_table, report_alive
-from hybridctl.checks import Array, counted
+from hybridctl.app.report import record_table, report_alive
+from hybridctl.base.checks import Array, counted
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Count, Meta, Positive, Settings
 from hybridctl.control import QuadraticCost
 from hybridctl.control.ilqr.search import OptimalMotion
 from hybridctl.sensitivity import Linearization
-from hybridctl.settings import Count, Meta, Positive, Settings
 
 SUMMARY = "iterative LQR that finds its events: a ball, a sliding block, a foot and a door"
 

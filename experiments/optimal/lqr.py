@@ -30,20 +30,21 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import BASELINE, REFERENCE, canvas, save_figure
-from hybridctl.app.report import RunFolder, record_table
-from hybridctl.checks import Array
+from hybridctl.app.report import record_table
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError, SimulationError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Count, Natural, Positive, Settings
 from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
 from hybridctl.control.lqr.periodic import periodic_lqr
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ReferenceSpreading, followed, locate
-from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.return_map import periodic_orbit
-from hybridctl.settings import Count, Natural, Positive, Settings
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 

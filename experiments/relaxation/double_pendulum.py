@@ -34,11 +34,12 @@ from hybridctl import HybridSystem, HybridTrajectory, Reset, linearize, relax, s
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import BANDS, CURVES, REFERENCE, TRACKING, Band, Line, Panel, series
-from hybridctl.app.report import RunFolder, record_table, report_alive
-from hybridctl.checks import Array
+from hybridctl.app.report import record_table, report_alive
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Meta, Positive, Settings
 from hybridctl.hybrid.mode import Edge, Outgoing
 from hybridctl.hybrid.relaxation.relax import FREE, Relaxed
-from hybridctl.settings import Meta, Positive, Settings
 
 SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"
 

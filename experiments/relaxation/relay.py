@@ -26,11 +26,12 @@ from rich.console import Console
 from hybridctl import HybridSystem, HybridTrajectory, relax, simulate, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BANDS, REFERENCE, Band, Line, Panel, series
-from hybridctl.app.report import RunFolder, record_table, report_alive
-from hybridctl.checks import Array
+from hybridctl.app.report import record_table, report_alive
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Positive, Settings
 from hybridctl.hybrid import filippov
 from hybridctl.hybrid.relaxation.sliding import SLIDING
-from hybridctl.settings import Positive, Settings
 
 SUMMARY = "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems"
 

@@ -35,8 +35,10 @@ from hybridctl import (
 )
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import REFERENCE, Line, Panel, series
-from hybridctl.app.report import RunFolder, record_table, report_alive, table
-from hybridctl.checks import Array
+from hybridctl.app.report import record_table, report_alive, table
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Meta, Positive, Settings
 from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.hybrid.relaxation.discrete import (
     OneStep,
@@ -46,7 +48,6 @@ from hybridctl.hybrid.relaxation.discrete import (
     runge_kutta,
 )
 from hybridctl.hybrid.relaxation.relax import Relaxed
-from hybridctl.settings import Meta, Positive, Settings
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
 

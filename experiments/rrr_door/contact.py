@@ -20,9 +20,9 @@ from hybridctl.experiments.rrr_door.reference import (
     slide_motion,
 )
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InfeasibleReferenceError
 from hybridctl.control.reference import Feedforward
-from hybridctl.errors import InfeasibleReferenceError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.mechanics.coulomb.contact_states import SLIPS

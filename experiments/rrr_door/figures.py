@@ -24,8 +24,8 @@ from hybridctl.app.plots import (
     series,
     snapshots,
 )
-from hybridctl.app.report import RunFolder
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.control.reference import Reference
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem

@@ -12,8 +12,9 @@ from hybridctl.experiments.rrr_door import tracking as experiment
 from hybridctl.experiments.rrr_door.reference import FINAL_TIME, IMPACT_TIME, OPEN
 from hybridctl.robots.rrr_door import CORNERS, JOINTS, contacts, system
 
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import Meta, NotNegative, Positive
 from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.filter_model import (
     FilterModel,
@@ -25,7 +26,6 @@ from hybridctl.estimation.filter_model import (
 )
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.estimation.noise import Noise
-from hybridctl.settings import Meta, NotNegative, Positive
 
 # Softer gains than the experiment's, whose feedback is continuous: torques are held for 10 ms.
 TRACKING = experiment.Config(

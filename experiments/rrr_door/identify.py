@@ -33,9 +33,9 @@ from rich.console import Console
 from scipy.optimize import differential_evolution, least_squares, minimize
 
 from hybridctl.app.report import table
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import HybridctlError
 from hybridctl.control.tracking import tracking_error
-from hybridctl.errors import HybridctlError
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 PUBLISHED_IMPULSES = PUBLISHED_REFERENCE[0][2]

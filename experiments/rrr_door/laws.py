@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from hybridctl.experiments.rrr_door.reference import OPEN
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainSchedule

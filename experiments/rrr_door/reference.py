@@ -19,15 +19,15 @@ import numpy as np
 from hybridctl.robots.rrr_door import DoorParameters, contacts, robot
 from scipy.interpolate import BPoly
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InfeasibleReferenceError
+from hybridctl.base.settings import Positive, Settings, UnitInterval
 from hybridctl.control.reference import Feedforward, Phase, Reference, extend
-from hybridctl.errors import InfeasibleReferenceError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
-from hybridctl.settings import Positive, Settings, UnitInterval
 
 OPEN = ("open", "open")
 CLOSED = ("closed", "closed")

@@ -25,18 +25,18 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import event_record, progress, table
-from hybridctl.checks import Array, member, vector
+from hybridctl.base.checks import Array, member, vector
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import Positive, Settings
+from hybridctl.base.tables import mode_text
 from hybridctl.control.feasibility import Feasibility, feasibility
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import scheduled
 from hybridctl.control.reference import PHASES, Phase, Reference
 from hybridctl.control.tracking import TrackingError, tracking_error
-from hybridctl.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
-from hybridctl.settings import Positive, Settings
-from hybridctl.tables import mode_text
 
 SUMMARY = "an arm hits a door with both corners of its foot, tracked with reference spreading"
 

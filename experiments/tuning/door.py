@@ -15,11 +15,11 @@ from rich.table import Table
 
 from hybridctl import GainSchedule, HybridSystem, Reference
 from hybridctl.app.report import record_table
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.settings import Meta, NotNegative, Settings
 from hybridctl.control.tuning.ensemble import Controller, Outcome, outcome
 from hybridctl.hybrid import DisturbedPolicy, Policy
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.settings import Meta, NotNegative, Settings
 
 CUT = 2.5  # standard deviations, the largest perturbation
 Relative: TypeAlias = Annotated[float, Meta(ge=0.0, le=0.9 / CUT)]

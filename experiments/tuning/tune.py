@@ -30,22 +30,23 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.app.report import RunFolder, progress, record_table, report_alive
-from hybridctl.checks import Array, number
+from hybridctl.app.report import progress, record_table, report_alive
+from hybridctl.base.checks import Array, number
+from hybridctl.base.errors import InputError, SimulationError
+from hybridctl.base.journal import Journal
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Count, Meta, Natural, Positive, Settings
+from hybridctl.base.workers import crew
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics
-from hybridctl.control.tuning.journal import Journal
 from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.search import Tuning, Validation, tune
 from hybridctl.control.tuning.structure import EntryGains
-from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import jump_derivative
-from hybridctl.settings import Count, Meta, Natural, Positive, Settings
-from hybridctl.workers import crew
 
 RECORD = "runs.jsonl"
 SHAPE = (3, 8)

@@ -31,9 +31,9 @@ from rich.table import Table
 
 from hybridctl.app.experiment import journal_of
 from hybridctl.app.report import table
+from hybridctl.base.journal import completed
+from hybridctl.base.workers import Crew, Here
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.control.tuning.journal import completed
-from hybridctl.workers import Crew, Here
 
 RECORD = "walks.jsonl"
 _EXTENSION = 0.2  # s, of references past touchdowns

@@ -43,12 +43,21 @@ from hybridctl.experiments.walking.walk import Walk, scattered, walk
 from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
-from hybridctl.app.report import RunFolder, progress, report_alive
-from hybridctl.compiled import compiler
+from hybridctl.app.report import progress, report_alive
+from hybridctl.base.function_cache import compiler
+from hybridctl.base.journal import completed, repeated
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import (
+    Count,
+    Meta,
+    Natural,
+    NotNegative,
+    Positive,
+    Settings,
+    UnitInterval,
+)
+from hybridctl.base.workers import Crew, crew
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.control.tuning.journal import completed, repeated
-from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings, UnitInterval
-from hybridctl.workers import Crew, crew
 
 SUMMARY = "a five-link biped walks on gaits found by optimisation, with feedback across touchdowns"
 

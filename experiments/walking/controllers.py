@@ -19,7 +19,7 @@ from hybridctl.experiments.walking.gait import Gait, task
 from hybridctl.experiments.walking.phases import PhaseReset, ValueFunction
 from hybridctl.robots import five_link
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.cone import ConeFilter
 from hybridctl.control.least_value import LeastValueTracking
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr

@@ -25,8 +25,8 @@ from hybridctl.app.plots import (
     save_figure,
     series,
 )
-from hybridctl.app.report import RunFolder
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 _SAMPLES = 200

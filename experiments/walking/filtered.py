@@ -19,7 +19,7 @@ from hybridctl.experiments.walking.controllers import Tracks, standing
 from hybridctl.experiments.walking.walk import STANCES, TOLERANCE, Walk, pushed, scattered, walk
 from hybridctl.robots import five_link
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.laws import Tracking
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.estimation.estimate import Estimate

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from hybridctl.robots import five_link
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.trajectory.optimise import (
     Feedforwards,
     InputCurve,

@@ -13,13 +13,13 @@ from hybridctl.experiments.walking.controllers import Tracks, Weights, design
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.experiments.walking.walk import Walk, over_a_step, pushed, scattered, walk
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SimulationError
+from hybridctl.base.workers import Crew
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.tuning.ensemble import standard_error
-from hybridctl.errors import SimulationError
 from hybridctl.hybrid.policy import Policy
-from hybridctl.workers import Crew
 
 MEASURED = 4  # steps
 _UPWARDS = 2 / 3

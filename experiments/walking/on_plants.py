@@ -26,18 +26,19 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
-from hybridctl.app.report import RunFolder, progress, record_table, report_alive
-from hybridctl.checks import Array
+from hybridctl.app.report import progress, record_table, report_alive
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import GuardViolatedError, SimulationError
+from hybridctl.base.journal import repeated
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
+from hybridctl.base.workers import crew
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.online import Controller
 from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.control.tuning.journal import repeated
-from hybridctl.errors import GuardViolatedError, SimulationError
 from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
-from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings
-from hybridctl.workers import crew
 
 SUMMARY = "the five-link walker on MuJoCo contact, on states and on a filter's estimates"
 

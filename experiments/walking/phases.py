@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import Shifted, Tracking
 from hybridctl.control.lqr.periodic import PeriodicLqr

@@ -12,7 +12,7 @@ from hybridctl.experiments.walking.walk import Walk
 from rich.table import Table
 
 from hybridctl.app.report import record_table, table
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.sensitivity.orbits import FloquetMultipliers
 

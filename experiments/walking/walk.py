@@ -11,8 +11,8 @@ import numpy as np
 from hybridctl.experiments.walking.gait import Gait
 from hybridctl.robots import five_link
 
-from hybridctl.checks import Array
-from hybridctl.errors import GuardViolatedError, SimulationError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import GuardViolatedError, SimulationError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import ContinuedPolicy, Policy
 from hybridctl.hybrid.simulate import simulate

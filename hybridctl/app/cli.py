@@ -17,12 +17,12 @@ import click
 
 from hybridctl.app import plugins
 from hybridctl.app.commands.options import live_options, reference_options
-from hybridctl.errors import HybridctlError
+from hybridctl.base.errors import HybridctlError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hybridctl.app.report import RunFolder
+    from hybridctl.base.run_folder import RunFolder
 
 _PATH = click.Path(path_type=Path)
 _OUT = click.option(
@@ -109,7 +109,7 @@ class Asked:
 
         more: `key=value`, which win over the settings.
         """
-        from hybridctl.app.report import load_configuration
+        from hybridctl.base.settings import load_configuration
 
         found = load_configuration(module.Config, self.config, (*self.settings, *more))
         if full:
@@ -145,7 +145,7 @@ class Asked:
         from hybridctl.app.experiment import hold_claims
         from hybridctl.app.page.build import finish
         from hybridctl.app.page.transcript import Transcript
-        from hybridctl.app.report import RunFolder, named_files
+        from hybridctl.base.run_folder import RunFolder, named_files
 
         context = click.get_current_context()
         kind, inputs = str(context.command.name), named_files(context.params.values())
@@ -300,7 +300,7 @@ def sweep(
     from hybridctl.app.models import experiment_module
     from hybridctl.app.sweep import PLAN, plan, run, write
     from hybridctl.app.sweep_result import Sweep
-    from hybridctl.workers import crew
+    from hybridctl.base.workers import crew
 
     base = asked.configured(experiment_module("experiments", experiment), quick)
     if base is None:
@@ -365,7 +365,7 @@ def record_log(
     from hybridctl.app.commands import record
     from hybridctl.app.models import find_model, find_source
     from hybridctl.app.page.transcript import Transcript
-    from hybridctl.app.report import RunFolder
+    from hybridctl.base.run_folder import RunFolder
 
     seeds = () if seed is None else (f"seed={seed}",)
     if show:
@@ -491,7 +491,7 @@ def _as_settings(kind: type, experiment: str, **given: object) -> list[str]:
 
 def _print_versions(context: click.Context) -> None:
     """Print the version and those of the libraries beneath, and end."""
-    from hybridctl.app.report import versions
+    from hybridctl.base.run_folder import versions
 
     found = versions()
     click.echo(f"hybridctl {found.pop('hybridctl')}")
@@ -529,7 +529,7 @@ def main() -> None:
         with stopped_by_signals():
             cli(prog_name="hybridctl")
     except HybridctlError as error:
-        from hybridctl.checks import printable
+        from hybridctl.base.checks import printable
 
         click.echo(f"error: {printable(str(error))}", err=True)
         sys.exit(1)

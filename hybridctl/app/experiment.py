@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl.app.report import RunFolder, Tick, progress, report_alive, table
-from hybridctl.control.tuning.code_reading import source_digest
-from hybridctl.control.tuning.fingerprint import files_named
-from hybridctl.control.tuning.journal import Journal
-from hybridctl.errors import ClaimError
+from hybridctl.app.report import Tick, progress, report_alive, table
+from hybridctl.base.code_reading import source_digest
+from hybridctl.base.errors import ClaimError
+from hybridctl.base.fingerprint import files_named
+from hybridctl.base.journal import Journal
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 C = TypeVar("C")

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 
 
 def names(group: str) -> tuple[str, ...]:
@@ -31,7 +31,7 @@ def load(group: str, name: str) -> Any:
     Raises `UnknownNameError` for a name that no package has announced, `InputError` for one whose
     module cannot be imported.
     """
-    from hybridctl.checks import member  # numpy comes with it, and names are wanted without
+    from hybridctl.base.checks import member  # numpy comes with it, and names are wanted without
 
     found = _announced(group)
     point = found[member(group.removesuffix("s"), name, sorted(found))]

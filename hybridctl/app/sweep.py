@@ -27,16 +27,17 @@ from rich.console import Console
 from hybridctl.app.models import experiment_module, from_anywhere
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.report import RunFolder, json_or_text, say, table
+from hybridctl.app.report import say, table
 from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep, short
-from hybridctl.checks import count, did_you_mean, quoted, sequence
-from hybridctl.checks import function as check_function
-from hybridctl.control.tuning.fingerprint import canonical_form, fingerprint
-from hybridctl.control.tuning.journal import Journal
-from hybridctl.errors import HybridctlError, InputError, UnknownNameError
-from hybridctl.files import atomic
-from hybridctl.settings import typed
-from hybridctl.workers import Crew, call_numbered, crew
+from hybridctl.base.checks import count, did_you_mean, quoted, sequence
+from hybridctl.base.checks import function as check_function
+from hybridctl.base.errors import HybridctlError, InputError, UnknownNameError
+from hybridctl.base.files import atomic
+from hybridctl.base.fingerprint import canonical_form, fingerprint
+from hybridctl.base.journal import Journal
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import json_or_text, typed
+from hybridctl.base.workers import Crew, call_numbered, crew
 
 PLAN = "sweep.jsonl"
 MOST_UNITS = 1_000_000

@@ -12,10 +12,10 @@ import numpy as np
 from rich.table import Table
 
 from hybridctl.app.report import table
-from hybridctl.checks import Array, member, quoted
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, member, quoted
+from hybridctl.base.errors import InputError
+from hybridctl.base.tables import html_table
 from hybridctl.hybrid.frames import pandas
-from hybridctl.tables import html_table
 
 if TYPE_CHECKING:
     from hybridctl.app.plots.panels import Figure

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import IntegrationError
 from hybridctl.batch.watch import Flags, Rows, StepVerdicts, Watch
-from hybridctl.checks import Array
-from hybridctl.errors import IntegrationError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.events import NEWTON
 from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, first_length

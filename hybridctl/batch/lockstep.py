@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import HybridctlError, SimulationError
+from hybridctl.base.progress import Report
 from hybridctl.batch.flight import Flight, HeldMode
 from hybridctl.batch.watch import Flags, Rows
-from hybridctl.checks import Array
-from hybridctl.errors import HybridctlError, SimulationError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.laws import HeldInput
@@ -36,7 +37,6 @@ from hybridctl.hybrid.run import (
     flow_on,
 )
 from hybridctl.hybrid.zeno import INSTANT_EVENTS
-from hybridctl.progress import Report
 from hybridctl.sensitivity.first_order import jump_matrix
 from hybridctl.sensitivity.gains import GRAZING
 from hybridctl.sensitivity.simultaneous import jump_derivative

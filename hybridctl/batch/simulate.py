@@ -12,9 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hybridctl.base.checks import Array, array, flag, instance, interval, sequence, vector
+from hybridctl.base.errors import HybridctlError, InputError, SimulationError
+from hybridctl.base.progress import Progress, report_each, report_share
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.batch.lockstep import Lockstep, MemberEnd
-from hybridctl.checks import Array, array, flag, instance, interval, sequence, vector
-from hybridctl.errors import HybridctlError, InputError, SimulationError
 from hybridctl.hybrid.clock import is_far_from_zero
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
@@ -22,9 +24,7 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run import BriefEvent
 from hybridctl.hybrid.simulate import new_run, settings_among, simulate
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.progress import Progress, report_each, report_share
 from hybridctl.sensitivity.linearize import linearize
-from hybridctl.spaces import VectorSpace
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.hybrid.events import ITERATIONS
 from hybridctl.hybrid.series import FRACTIONS, TO_DERIVATIVES, value_and_slope
 from hybridctl.hybrid.tolerances import CREEP, OUTSIDE, SHORT, TAIL

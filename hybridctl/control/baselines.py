@@ -16,13 +16,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, number, semidefinite
+from hybridctl.base.checks import Array, number, semidefinite
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import Impact
 from hybridctl.control.laws import ProjectedGain, Tracking, checked_limits, next_jump, scheduled
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import on_the_clock
-from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import HybridSystem

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
-from hybridctl.checks import Array, instance, number
+from hybridctl.base.checks import Array, instance, number
+from hybridctl.base.errors import InputError
 from hybridctl.compiled import Compiled, transposed
 from hybridctl.control.laws import input_limits
-from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.coulomb.contact_states import STICK

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import count, instance, number
+from hybridctl.base.checks import count, instance, number
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import due, locate
-from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
 from hybridctl.hybrid.system import HybridSystem

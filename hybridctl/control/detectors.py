@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, count, instance, number, sequence
+from hybridctl.base.checks import Array, count, instance, number, sequence
+from hybridctl.base.errors import InputError
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import START, Position, advance, due, missing
-from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.system import closed_contacts

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy.interpolate import BPoly
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, array, instance, member, number
+from hybridctl.base.checks import Array, array, instance, member, number
 from hybridctl.control.feasibility import GUARD_ERROR, least_guards
 from hybridctl.control.laws import input_limits
 from hybridctl.control.reference import (

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.checks import Array, instance
+from hybridctl.base.checks import Array, instance
+from hybridctl.base.tables import mode_text
 from hybridctl.control.reference import PhantomArc, Reference, firings_at
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
@@ -21,7 +22,6 @@ from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import SAME_STATE
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.tables import mode_text
 
 GUARD_ERROR = 1e-8  # by which a guard that is not to fire may be below zero
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.gains import GainCurve
 from hybridctl.hybrid.arc import Arc
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.interpolate import CubicHermiteSpline, PPoly
 
-from hybridctl.checks import Array, array
-from hybridctl.errors import InputError
-from hybridctl.files import save_arrays, saved_arrays
+from hybridctl.base.checks import Array, array
+from hybridctl.base.errors import InputError
+from hybridctl.base.files import save_arrays, saved_arrays
 
 Gain = Callable[[float], Array]
 

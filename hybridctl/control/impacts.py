@@ -21,8 +21,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hybridctl.checks import Array, array, count, sequence
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array, count, sequence
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.system import ContactSystem

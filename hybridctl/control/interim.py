@@ -26,13 +26,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, sequence
+from hybridctl.base.checks import Array, sequence
+from hybridctl.base.settings import NotNegative, Settings
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Unexplained
 from hybridctl.control.laws import cut
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import LimitedLaw
-from hybridctl.settings import NotNegative, Settings
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, floats, instance, sequence
+from hybridctl.base.checks import Array, array, floats, instance, sequence
+from hybridctl.base.errors import EffortLimitWarning, InputError
+from hybridctl.base.spaces import VectorSpace, difference_jacobians, tangent_map
 from hybridctl.control.feedback_terms import FeedbackTerms
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
-from hybridctl.errors import EffortLimitWarning, InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.efforts import MOTOR_ROUNDING, describe_excesses
 from hybridctl.hybrid.laws import DifferentiableLaw, LinearFeedback
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import VectorSpace, difference_jacobians, tangent_map
 
 _KEPT = 16  # times
 _SAMPLES = 33

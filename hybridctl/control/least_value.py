@@ -16,16 +16,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, function, instance, number
+from hybridctl.base.checks import Array, function, instance, number
+from hybridctl.base.errors import InputError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import Shifted, Tracking, checked_limits, scheduled
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import Follower
-from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
-from hybridctl.spaces import VectorSpace
 
 Value = Callable[[int, float], Array]
 Correction = Callable[[ModeKey, Array, Array], Array]

@@ -15,13 +15,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, all_finite, instance, number, vector
+from hybridctl.base.checks import Array, all_finite, instance, number, vector
+from hybridctl.base.errors import HybridctlError, ReferenceRangeError
 from hybridctl.control.detectors import AnyOf, Detector, Guards, Reading
 from hybridctl.control.laws import cut, input_limits, motor_limits
 from hybridctl.control.recording import Recording
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import START, Position, advance, followed, missing
-from hybridctl.errors import HybridctlError, ReferenceRangeError
 from hybridctl.hybrid.jump import executed
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey

@@ -15,9 +15,19 @@ from typing import Literal
 
 import numpy as np
 
-from hybridctl.checks import Array, counted, function, instance, member, number, sequence, vector
+from hybridctl.base.checks import (
+    Array,
+    counted,
+    function,
+    instance,
+    member,
+    number,
+    sequence,
+    vector,
+)
+from hybridctl.base.errors import InputError
+from hybridctl.base.progress import Progress, report_share
 from hybridctl.control.impacts import Impact, impact_of
-from hybridctl.errors import InputError
 from hybridctl.hybrid.arc import Arc, arc_from_steps, joined
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.jump import Firing, firings
@@ -27,7 +37,6 @@ from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.progress import Progress, report_share
 
 Feedforward = Callable[[float], Array]
 Phase = Literal["pushing", "withdrawing"]

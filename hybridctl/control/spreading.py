@@ -16,13 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, instance, number
+from hybridctl.base.checks import Array, instance, number
+from hybridctl.base.errors import ReferenceRangeError
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import Unexplained
 from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
 from hybridctl.control.laws import Tracking, checked_limits, next_jump, scheduled
 from hybridctl.control.reference import Reference
-from hybridctl.errors import ReferenceRangeError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw, LinearFeedback
 from hybridctl.hybrid.policy import History

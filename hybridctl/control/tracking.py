@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from hybridctl.checks import Array, member
+from hybridctl.base.checks import Array, member
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import followed, locate
 from hybridctl.hybrid.arc import Arc

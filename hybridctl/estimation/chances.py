@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import log_ndtr, ndtri
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import LinearizedResidual

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.checks import Array, number
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.base.checks import Array, number
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual

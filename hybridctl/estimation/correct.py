@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.special import gammaincinv
 
-from hybridctl.checks import Array, all_finite, array, floats, quoted
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.base.checks import Array, all_finite, array, floats, quoted
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.measurement import (
     AnyMeasurement,

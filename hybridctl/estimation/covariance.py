@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.model import Model
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeModel

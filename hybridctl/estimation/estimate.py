@@ -12,12 +12,12 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf
 from scipy.special import log_ndtr
 
-from hybridctl.checks import Array
-from hybridctl.errors import SimulationError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SimulationError
+from hybridctl.base.spaces import Space, VectorSpace
+from hybridctl.base.tables import html_table
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.tolerances import OFF
-from hybridctl.spaces import Space, VectorSpace
-from hybridctl.tables import html_table
 
 _TERMS = 30
 _NEGLIGIBLE = 1e-17  # of the identity, a term of a series

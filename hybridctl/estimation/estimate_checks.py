@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridctl.checks import Array, instance, number, semidefinite, vector
-from hybridctl.errors import GuardViolatedError
+from hybridctl.base.checks import Array, instance, number, semidefinite, vector
+from hybridctl.base.errors import GuardViolatedError
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.model import Model, guard_rates, sees_input
 from hybridctl.hybrid.mode import ModeModel

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import (
+from hybridctl.base.checks import (
     Array,
     all_finite,
     count,
@@ -21,7 +21,7 @@ from hybridctl.checks import (
     semidefinite,
     sequence,
 )
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import compared
 from hybridctl.estimation.estimate import Estimate

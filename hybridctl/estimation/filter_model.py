@@ -14,8 +14,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, array, instance, sequence
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array, instance, sequence
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
+from hybridctl.base.spaces import Space, tangent_map
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import observed, residual
 from hybridctl.estimation.estimate import Estimate
@@ -30,8 +32,6 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.modes.guards import closing_guards
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.settings import Count, Meta, Natural, NotNegative, Positive, Settings
-from hybridctl.spaces import Space, tangent_map
 
 SHORTEST_RUN, LONGEST_RUN = 0.02, 60.0  # s
 _LOOSE = 100.0  # deviations of its sensor, by which a configuration before any value may be off

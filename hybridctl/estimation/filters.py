@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, member
-from hybridctl.errors import HybridctlError, ImplausibleLogError, InputError, SimulationError
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import HybridctlError, ImplausibleLogError, InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings

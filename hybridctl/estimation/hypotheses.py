@@ -31,8 +31,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
-from hybridctl.checks import Array
-from hybridctl.errors import SimulationError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SimulationError
 from hybridctl.estimation.chances import (
     LEAST,
     astride,

@@ -28,14 +28,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
 
-from hybridctl.checks import Array, array, count, member, number, sequence, vector
-from hybridctl.errors import ConstraintViolatedError, InputError, SimulationError
+from hybridctl.base.checks import Array, array, count, member, number, sequence, vector
+from hybridctl.base.errors import ConstraintViolatedError, InputError, SimulationError
+from hybridctl.base.progress import Progress, WorkCount, report_share
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import first_estimate, kalman
 from hybridctl.estimation.likelihood import RecordScore
 from hybridctl.estimation.likelihood_quadratic import Maximum, maximise
 from hybridctl.estimation.record import Record
-from hybridctl.progress import Progress, WorkCount, report_share
 
 MakeModel = Callable[[Array], FilterModel]
 LEVEL = 0.95  # of the range of a profile

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from hybridctl.checks import Array, count, number
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, count, number
+from hybridctl.base.errors import InputError
+from hybridctl.base.spaces import Space
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.spaces import Space
 
 _RANK = 1e-5  # of variances: what contacts hold is known to second order only
 

@@ -20,8 +20,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array
-from hybridctl.errors import (
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import (
     AmbiguousEventError,
     InputError,
     SimulationError,

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
 
-from hybridctl.checks import Array, array, count, number, vector
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.base.checks import Array, array, count, number, vector
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.likelihood_quadratic import maximise
 from hybridctl.estimation.record import Record

@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 
-from hybridctl.checks import Array, array, number
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.base.checks import Array, array, number
+from hybridctl.base.errors import InputError, SimulationError
 
 _FALLS = 0.25, 1.0  # of the log-likelihood, that a step may cause; 0.5 is one standard error
 _SETTLED = 0.1  # of the log-likelihood, that may be left where the sum is rough

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.errors import ImplausibleLogError
+from hybridctl.base.errors import ImplausibleLogError
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.state import FilterState
 

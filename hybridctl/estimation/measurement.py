@@ -15,8 +15,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, count, function, instance, number, semidefinite, sequence
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.checks import (
+    Array,
+    array,
+    count,
+    function,
+    instance,
+    number,
+    semidefinite,
+    sequence,
+)
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace

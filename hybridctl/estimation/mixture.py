@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.special import logsumexp
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.spaces import Space
 from hybridctl.estimation.estimate import (
     Estimate,
     Mixture,
@@ -39,7 +40,6 @@ from hybridctl.estimation.state import GuardSide, Hypothesis
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import Space
 
 
 def mixed(model: Model, hypotheses: Sequence[Hypothesis], law: InputLaw) -> Mixture:

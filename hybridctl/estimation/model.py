@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.checks import Array, vector
-from hybridctl.errors import (
+from hybridctl.base.checks import Array, vector
+from hybridctl.base.errors import (
     ConstraintViolatedError,
     GuardViolatedError,
     IntegrationError,

@@ -34,8 +34,8 @@ import numpy as np
 from scipy.linalg import eigh
 from scipy.optimize import brentq
 
-from hybridctl.checks import Array
-from hybridctl.errors import SimulationError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SimulationError
 from hybridctl.estimation.correct import Innovation, compared
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.hypotheses import Rules, begun, corrected, predicted

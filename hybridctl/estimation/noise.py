@@ -30,8 +30,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, all_finite, array, function, number, semidefinite
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.checks import Array, all_finite, array, function, number, semidefinite
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import Diffusion, ModeKey, ModeModel, Point
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event

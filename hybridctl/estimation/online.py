@@ -11,8 +11,8 @@ from time import perf_counter
 
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import flag, instance, number
-from hybridctl.errors import InputError
+from hybridctl.base.checks import flag, instance, number
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.state import FilterState, Input

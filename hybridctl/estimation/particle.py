@@ -22,8 +22,8 @@ from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
-from hybridctl.checks import Array, Indices, count, number
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, Indices, count, number
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
 from hybridctl.estimation.estimate import Estimate, Mixture, constrained

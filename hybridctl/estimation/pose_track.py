@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.spatial.transform import Rotation, Slerp
 
-from hybridctl.checks import Array, Indices, array, member, number
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, Indices, array, member, number
+from hybridctl.base.errors import InputError
 
 Association = Literal["interpolate", "nearest"]
 Alignment = Literal["none", "start", "yaw", "se3"]

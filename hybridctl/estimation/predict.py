@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import EventLimitError, SimulationError, SystemDefinitionError, ZenoError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import EventLimitError, SimulationError, SystemDefinitionError, ZenoError
 from hybridctl.estimation.covariance import step_transition, transition
 from hybridctl.estimation.estimate import Estimate, constrained, corrected, nearest_semidefinite
 from hybridctl.estimation.jumps import jumped, to_rest

@@ -24,8 +24,8 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import brentq
 
-from hybridctl.checks import Array, Indices
-from hybridctl.errors import SimulationError
+from hybridctl.base.checks import Array, Indices
+from hybridctl.base.errors import SimulationError
 from hybridctl.estimation.estimate import (
     Estimate,
     corrected,

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, quoted
-from hybridctl.errors import InputError
-from hybridctl.series import Series as Series
+from hybridctl.base.checks import Array, quoted
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series as Series
 
 
 class ChannelRow(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from hybridctl.checks import Array, instance, member
+from hybridctl.base.checks import Array, instance, member
 from hybridctl.estimation.chances import ASTRIDE
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture

@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SimulationError
+from hybridctl.base.spaces import Space
 from hybridctl.batch.simulate import simulate_batch
-from hybridctl.checks import Array
-from hybridctl.errors import SimulationError
 from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import EXACT_GUARDS
@@ -27,7 +28,6 @@ from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.run import BriefEvent
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.spaces import Space
 
 _ROUNDS = 20
 _CLOSE = 1e-14

@@ -33,7 +33,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.progress import Progress, Report, report_each, report_share
+from hybridctl.base.spaces import Space
 from hybridctl.estimation.chances import DOUBT
 from hybridctl.estimation.estimate import (
     Estimate,
@@ -46,8 +48,6 @@ from hybridctl.estimation.mixture import combined, cut_off_sides, moments, share
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.state import Hypothesis
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.progress import Progress, Report, report_each, report_share
-from hybridctl.spaces import Space
 
 BEGUN_ANEW = "no first-order map: smoothing begins anew"
 _LARGEST_CHANGE = 50.0

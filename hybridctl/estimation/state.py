@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr
 
-from hybridctl.checks import Array, all_finite, quoted
-from hybridctl.errors import SimulationError
+from hybridctl.base.checks import Array, all_finite, quoted
+from hybridctl.base.errors import SimulationError
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.hybrid.laws import InputLaw

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array, Indices, array, number
+from hybridctl.base.checks import Array, Indices, array, number
 from hybridctl.estimation.pose_track import (
     Alignment,
     Association,

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.correct import observed, present, residual
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter

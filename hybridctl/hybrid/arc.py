@@ -12,13 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.spaces import Space, VectorSpace
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tolerances import BRIEF, SPACINGS, UNSOUND
-from hybridctl.spaces import Space, VectorSpace
 
 Side = Literal["left", "right"]
 ARRAYS = ("breaks", "lengths", "states", "inputs", "jumps")

@@ -11,8 +11,8 @@ from __future__ import annotations
 import warnings
 from typing import NamedTuple
 
-from hybridctl.checks import Array
-from hybridctl.errors import (
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import (
     BridgeWarning,
     NoContactSolutionError,
     SeveralModesError,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hybridctl.checks import Array, function
-from hybridctl.errors import HybridctlError, UnfinishedRunError
+from hybridctl.base.checks import Array, function
+from hybridctl.base.errors import HybridctlError, UnfinishedRunError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback

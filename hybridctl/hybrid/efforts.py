@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.step import Step

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.tables import html_table
 from hybridctl.hybrid.model import ModeKey
-from hybridctl.tables import html_table
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,8 @@ from typing import TypeAlias
 import numpy as np
 from scipy.integrate import BDF, Radau
 
-from hybridctl.checks import Array
-from hybridctl.errors import IntegrationError, StepSizeError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import IntegrationError, StepSizeError
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Pace

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
+from hybridctl.base.tables import mode_text
 from hybridctl.hybrid.arc import Arc, outputs_on
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.tables import mode_text
 
 
 def dataframe(system: HybridSystem, parts: Sequence[tuple[Arc, Array]]) -> Any:

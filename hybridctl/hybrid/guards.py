@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, floats, quoted
-from hybridctl.errors import SystemDefinitionError
+from hybridctl.base.checks import Array, floats, quoted
+from hybridctl.base.errors import SystemDefinitionError
 
 
 class GuardJacobian(NamedTuple):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import ConstraintViolatedError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import ConstraintViolatedError
 
 
 @dataclass(frozen=True, eq=False)

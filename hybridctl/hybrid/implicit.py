@@ -22,12 +22,12 @@ from scipy.integrate import OdeSolver, Radau
 from scipy.linalg import lapack
 from scipy.optimize import approx_fprime
 
-from hybridctl.checks import Array
-from hybridctl.errors import IntegrationError, StepSizeError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import IntegrationError, StepSizeError
+from hybridctl.base.spaces import VectorSpace, tangent_map
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step, failure
-from hybridctl.spaces import VectorSpace, tangent_map
 
 _NEWTON = 1e-3
 """Of the tolerance of a step: what Newton's iteration may leave of it. With 1e-2 slides that begin,

@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import AmbiguousEventError, NoContactSolutionError, SystemDefinitionError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import AmbiguousEventError, NoContactSolutionError, SystemDefinitionError
 from hybridctl.hybrid.mode import Edge, Jump, ModeKey, ModeModel
 from hybridctl.hybrid.model import JumpPoint, Point, ResetModel
 from hybridctl.hybrid.system import HybridSystem

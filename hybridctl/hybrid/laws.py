@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.hybrid.series import NODES
 
 InputLaw: TypeAlias = Callable[[float, Array], Array]

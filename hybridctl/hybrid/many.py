@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 
 Many: TypeAlias = Callable[..., list[Array]]
 

@@ -12,7 +12,8 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.spaces import Space
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.many import Many, ManySteps
@@ -34,7 +35,6 @@ from hybridctl.hybrid.model import (
     StepTransition,
     WholeStep,
 )
-from hybridctl.spaces import Space
 
 
 class MappedPoint(Point):

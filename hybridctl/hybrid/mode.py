@@ -13,8 +13,9 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from hybridctl.checks import Array, count, floats, quoted
-from hybridctl.errors import SystemDefinitionError
+from hybridctl.base.checks import Array, count, floats, quoted
+from hybridctl.base.errors import SystemDefinitionError
+from hybridctl.base.spaces import Space
 from hybridctl.hybrid.guards import Guard as Guard
 from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet as GuardSet
@@ -32,7 +33,6 @@ from hybridctl.hybrid.model import Pace as Pace
 from hybridctl.hybrid.model import ResetBorder as ResetBorder
 from hybridctl.hybrid.model import ResetJacobian as ResetJacobian
 from hybridctl.hybrid.model import ResetModel as ResetModel
-from hybridctl.spaces import Space
 
 T = TypeVar("T")
 Function: TypeAlias = Callable[[float, Array, Array], T]

@@ -39,14 +39,14 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import SystemDefinitionError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SystemDefinitionError
+from hybridctl.base.spaces import Space
 from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet
 from hybridctl.hybrid.held import Held as Held
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.many import Many, ManySteps
-from hybridctl.spaces import Space
 
 T = TypeVar("T")
 ModeKey: TypeAlias = Hashable

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, instance, number, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, instance, number, vector
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.jump import consistent
 from hybridctl.hybrid.laws import HeldInput

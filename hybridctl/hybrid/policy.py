@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, array, floats, function, instance, number, quoted, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array, floats, function, instance, number, quoted, vector
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.laws import (
     DifferentiableLaw,

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.spaces import tangent_map
 from hybridctl.hybrid.held import Held
 from hybridctl.hybrid.model import ModeModel
 from hybridctl.hybrid.step import failure
 from hybridctl.hybrid.tolerances import EXPLAINED, FARTHEST, OFF
-from hybridctl.spaces import tangent_map
 
 
 class StepEnds(NamedTuple):

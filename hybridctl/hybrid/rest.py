@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import ZenoError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import ZenoError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.events import Crossing

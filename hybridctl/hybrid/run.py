@@ -8,12 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, vector
-from hybridctl.errors import (
-    GuardViolatedError,
-    NoContactSolutionError,
-    StepSizeError,
-)
+from hybridctl.base.checks import Array, vector
+from hybridctl.base.errors import GuardViolatedError, NoContactSolutionError, StepSizeError
 from hybridctl.hybrid.arc import Arc, arc_from_steps, read_only
 from hybridctl.hybrid.efforts import EffortWatch
 from hybridctl.hybrid.events import Crossing, GuardWatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.jump import outcome, same_state
 from hybridctl.hybrid.system import HybridSystem

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import save_arrays, saved_arrays
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.files import save_arrays, saved_arrays
 from hybridctl.hybrid.arc import ARRAYS, Arc, read_only
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.model import ModeKey

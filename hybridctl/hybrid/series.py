@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.polynomial.chebyshev import chebder, chebval
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 
 Number = TypeVar("Number", float, Array)
 

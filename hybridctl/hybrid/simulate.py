@@ -13,8 +13,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, count, function, instance, interval, member, number, vector
-from hybridctl.errors import EffortLimitWarning, EventLimitError, StepLimitError, ZenoError
+from hybridctl.base.checks import Array, count, function, instance, interval, member, number, vector
+from hybridctl.base.errors import EffortLimitWarning, EventLimitError, StepLimitError, ZenoError
+from hybridctl.base.progress import Progress, report_time
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.bridge import BRIDGED, bridge, check_pole
 from hybridctl.hybrid.clock import ClockSystem, OwnClock, is_far_from_zero
@@ -43,7 +44,6 @@ from hybridctl.hybrid.run import (
 from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.hybrid.zeno import INSTANT_EVENTS, crowded
-from hybridctl.progress import Progress, report_time
 
 _WARNS = ContextVar("whether simulate warns of starts", default=True)
 _RUNAWAY = 100.0  # times the largest coordinate in the first half of a run

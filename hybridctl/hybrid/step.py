@@ -21,13 +21,13 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.exceptions import ComplexWarning
 
-from hybridctl.checks import Array, floats
-from hybridctl.errors import IntegrationError, SystemDefinitionError
+from hybridctl.base.checks import Array, floats
+from hybridctl.base.errors import IntegrationError, SystemDefinitionError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import ModeModel, Point, StepAhead
 from hybridctl.hybrid.series import FRACTIONS, NODES, TO_SERIES, basis
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
-from hybridctl.spaces import VectorSpace
 
 Rate = Callable[[float, Array], Array]
 _FEW = (0, 2, 5, 7)  # nodes of a cubic

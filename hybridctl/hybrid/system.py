@@ -13,14 +13,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, did_you_mean, quoted
-from hybridctl.errors import (
+from hybridctl.base.checks import Array, did_you_mean, quoted
+from hybridctl.base.errors import (
     HybridctlError,
     HybridctlWarning,
     InputError,
     SystemDefinitionError,
     UnknownNameError,
 )
+from hybridctl.base.tables import html_table
 from hybridctl.hybrid.laws import (
     DifferentiableLaw,
     HeldInput,
@@ -41,7 +42,6 @@ from hybridctl.hybrid.mode import (
     guarded,
 )
 from hybridctl.hybrid.policy import History, Policy, SameLaw
-from hybridctl.tables import html_table
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.integrate import DOP853, RK23, RK45
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.hybrid.series import FRACTIONS
 
 LOW_WEIGHT = 0.01  # of the estimate of third order in that of DOP853, HNW II.10 (10.18)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, counted, member, number, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, counted, member, number, vector
+from hybridctl.base.errors import InputError
+from hybridctl.base.tables import html_table
 from hybridctl.hybrid import drawing
 from hybridctl.hybrid.arc import Arc, Side, outputs_on
 from hybridctl.hybrid.event import Event as Event
@@ -20,7 +21,6 @@ from hybridctl.hybrid.frames import dataframe
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_file import read_run, write_run
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.tables import html_table
 
 
 @dataclass(frozen=True, eq=False)

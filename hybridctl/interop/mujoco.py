@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.checks import Array, Indices, all_finite, instance, number, vector
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.base.checks import Array, Indices, all_finite, instance, number, vector
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.hybrid.plant import Sample
 from hybridctl.mechanics.contacts.contact import WORLD, Contact, checked_contacts
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs.bags import Topic
 from hybridctl.logs.raw import HEADER, MAX_BYTES, RawLog, needing, too_large
 

@@ -29,13 +29,13 @@ from typing import Annotated, Any
 
 import msgspec
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.files import packaged_file
+from hybridctl.base.settings import Meta, typed
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.system import BaseNoise
-from hybridctl.files import packaged_file
 from hybridctl.logs.legged import BaseChannels, BaseModel, OdometryFrames
 from hybridctl.logs.mapping import Mapping as LogMapping
-from hybridctl.settings import Meta, typed
 
 _PACKAGED = "package://"
 """Start of the URDF of an installed package; the form is that of ROS, for Python packages."""

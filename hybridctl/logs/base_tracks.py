@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.legged.odometry import leg_odometry, literature_settings
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.logs.legged import BaseModel, BaseRun, base_readings, filter_base

@@ -14,16 +14,16 @@ import msgspec
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from hybridctl import checks
-from hybridctl.checks import Array, Indices
-from hybridctl.errors import InputError
+from hybridctl.base import checks
+from hybridctl.base.checks import Array, Indices
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.logs.mapping import ChannelSource, Mapping, Segment, TimeSource, si
 from hybridctl.logs.native import native_log
 from hybridctl.logs.raw import Field, RawLog, RawTable, measured
 from hybridctl.logs.readers import read_raw
 from hybridctl.logs.schema import Log
 from hybridctl.logs.stamps import HEADER_STAMP, RECORDER, Stamps, find_stamps, note_delay
-from hybridctl.series import Series
 
 _SHOWN_NOTES = 200
 """Characters of the reader's notes that an error quotes."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from hybridctl.checks import quoted
-from hybridctl.errors import UnknownNameError
+from hybridctl.base.checks import quoted
+from hybridctl.base.errors import UnknownNameError
 
 _ALIKE = 0.75
 """Ratio of `difflib.SequenceMatcher` from which on names are alike: one slip in four letters."""

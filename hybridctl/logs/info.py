@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hybridctl.checks import printable
-from hybridctl.errors import FileFormatError, HybridctlError, InputError
-from hybridctl.files import atomic
+from hybridctl.base.checks import printable
+from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
+from hybridctl.base.files import atomic
 from hybridctl.logs.bags import TEXT
 from hybridctl.logs.build import build, draft_mapping, guess_mapping, read_log
 from hybridctl.logs.native import native_log

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array, number, vector
-from hybridctl.errors import ImplausibleLogError, InputError
+from hybridctl.base.checks import Array, number, vector
+from hybridctl.base.errors import ImplausibleLogError, InputError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
 from hybridctl.estimation.legged.measurements import ANGLES
 from hybridctl.estimation.legged.readings import Readings
@@ -25,7 +26,6 @@ from hybridctl.logs.stamps import find_first_rows
 from hybridctl.logs.tum import write_tum
 from hybridctl.logs.writers import PoseSeries, write_estimates
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.series import Series
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hybridctl.checks import Array, quoted
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.base.checks import Array, quoted
+from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.logs.legged import BaseChannels
 from hybridctl.logs.live_odometry import Answer, LiveFilter, OdometrySteps, Refusal

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs.bag_files import Decoder, make_mcap_decoder
 from hybridctl.logs.raw import needing
 

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, member
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.logs.bags import Topic, find_field
 from hybridctl.logs.build import ColumnLayout, find_layout, join_fields

@@ -23,13 +23,13 @@ from typing import Annotated, Any
 import msgspec
 import yaml
 
-from hybridctl import checks
-from hybridctl.errors import InputError
+from hybridctl.base import checks
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import Meta, Natural, Positive, typed
+from hybridctl.base.yaml_files import read_yaml
 from hybridctl.logs.units import NANOSECONDS as NANOSECONDS
 from hybridctl.logs.units import UNITS as UNITS
 from hybridctl.logs.units import si as si
-from hybridctl.settings import Meta, Natural, Positive, typed
-from hybridctl.yaml_files import read_yaml
 
 STEPS = ("previous", "next")
 ROTATIONS = ("wxyz", "xyzw", "rpy")

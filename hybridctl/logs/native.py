@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import quoted
-from hybridctl.errors import FileFormatError
+from hybridctl.base.checks import quoted
+from hybridctl.base.errors import FileFormatError
+from hybridctl.base.time_series import Series
 from hybridctl.logs.raw import RawLog, measured, reading
 from hybridctl.logs.schema import Log
-from hybridctl.series import Series
 
 VERSION = 1
 

@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.space import GYROSCOPE
 from hybridctl.logs.legged import OdometryFrames

@@ -7,9 +7,9 @@ from itertools import combinations
 
 import numpy as np
 
+from hybridctl.base.time_series import Series
 from hybridctl.logs.schema import Log
 from hybridctl.logs.stamps import describe_fault, find_first_rows
-from hybridctl.series import Series
 
 GAP = 5.0  # times the median spacing
 PLAUSIBLE = {

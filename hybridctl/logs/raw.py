@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl import checks
-from hybridctl.errors import FileFormatError, HybridctlError, InputError
+from hybridctl.base import checks
+from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 
 Field = NDArray[Any]
 MAX_BYTES = 4 * 2**30

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs.bag_files import read_bag, read_mcap
 from hybridctl.logs.raw import (
     HEADER,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridctl.checks import did_you_mean, quoted
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.checks import did_you_mean, quoted
+from hybridctl.base.errors import InputError, UnknownNameError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.logs.schema import Log
 from hybridctl.logs.tum import read_tum
-from hybridctl.series import Series
 
 
 def read_reference(text: str, log: Log) -> PoseTrack:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hybridctl import checks
-from hybridctl.checks import Array, quoted
-from hybridctl.errors import InputError
+from hybridctl.base import checks
+from hybridctl.base.checks import Array, quoted
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.filter_model import FilterModel, LogChannel
 from hybridctl.estimation.record import Record
 from hybridctl.logs.column_names import order_columns
 from hybridctl.logs.stamps import describe_fault, find_first_rows
-from hybridctl.series import Series
 
 LARGEST = 1e6  # in SI units; a sensor of a robot that says more is broken
 _NORM = 0.1  # how far from one the length of a measured quaternion may be

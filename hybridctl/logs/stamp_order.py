@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.logs.bags import find_field
 from hybridctl.logs.mapping import TimeSource
 from hybridctl.logs.raw import RawTable

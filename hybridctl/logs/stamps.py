@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl import checks
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base import checks
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.logs.mapping import TimeSource
 from hybridctl.logs.raw import Field, RawTable
 from hybridctl.logs.units import NANOSECONDS
-from hybridctl.series import Series
 
 ABSOLUTE = 1e8
 """Stamp in s from which on it counts from 1970; a smaller one counts from the log's start."""

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from hybridctl.errors import FileFormatError
+from hybridctl.base.errors import FileFormatError
 from hybridctl.logs.cells import Column, is_data, is_missing, is_number, parse_columns
 from hybridctl.logs.raw import MAX_BYTES, RawLog, RawTable, too_large
 from hybridctl.logs.units import NANOSECONDS, UNITS, canonical_unit

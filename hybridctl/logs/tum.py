@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridctl import checks
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base import checks
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.files import atomic, read_text
 from hybridctl.estimation.pose_track import PoseTrack
-from hybridctl.files import atomic, read_text
 
 COLUMNS = ("timestamp", "tx", "ty", "tz", "qx", "qy", "qz", "qw")
 EPOCH_STAMP = 1e8

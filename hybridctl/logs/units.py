@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hybridctl import checks
+from hybridctl.base import checks
 
 _DEGREE = math.pi / 180
 _GRAVITY = 9.80665

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl import checks
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
-from hybridctl.files import atomic
+from hybridctl.base import checks
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
+from hybridctl.base.files import atomic
 from hybridctl.logs.native import header
 from hybridctl.logs.raw import HEADER, needing
 from hybridctl.logs.schema import Log

@@ -28,13 +28,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, instance, number, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, instance, number, vector
+from hybridctl.base.errors import InputError
+from hybridctl.base.progress import Progress, Report, report_share
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.coulomb.contact_states import OPEN, STICK
 from hybridctl.mechanics.static_problem import StaticMargins, StaticPoint, StaticProblem
 from hybridctl.mechanics.system import ContactSystem, PushedSystem
-from hybridctl.progress import Progress, Report, report_share
 
 _MAX_VIOLATION = 1e-9
 """Accepted violation of the equations (relative to the weight) and of gaps (m).

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridctl.checks import Array, member
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import JumpPoint, ModeKey, Point, PointProperty
 from hybridctl.mechanics.constrained.equations import (
     AccelerationDerivatives,

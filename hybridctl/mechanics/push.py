@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array, instance, number, sequence, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, instance, number, sequence, vector
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
 from hybridctl.hybrid.mapped import Change, MappedPoint

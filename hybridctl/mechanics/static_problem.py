@@ -9,8 +9,8 @@ import clarabel
 import numpy as np
 from scipy.linalg import null_space
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.equations import friction_weights
 from hybridctl.mechanics.constrained.phase import contact_modes

@@ -37,14 +37,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, flag, instance, vector
-from hybridctl.errors import (
+from hybridctl.base.checks import Array, flag, instance, vector
+from hybridctl.base.errors import (
     FixedRootWarning,
     HybridctlWarning,
     InputError,
     JointLimitWarning,
     UnknownNameError,
 )
+from hybridctl.base.spaces import Space, VectorSpace
+from hybridctl.base.tables import html_table
 from hybridctl.hybrid.laws import InputLaw, no_input
 from hybridctl.hybrid.mapped import MappedMode
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
@@ -84,8 +86,6 @@ from hybridctl.mechanics.multibody.limits import describe_excesses
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.push import Push, Pushing, Wrench, driven, listed_wrenches
-from hybridctl.spaces import Space, VectorSpace
-from hybridctl.tables import html_table
 
 _KNOWN: dict[int, Modes] = {
     0: (OPEN, CLOSED),

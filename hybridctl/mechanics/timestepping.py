@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, interval, number, vector
-from hybridctl.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
+from hybridctl.base.checks import Array, interval, number, vector
+from hybridctl.base.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change

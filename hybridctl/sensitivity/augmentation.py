@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.checks import Array, array
+from hybridctl.base.errors import InputError, SystemDefinitionError
+from hybridctl.base.spaces import Space, difference_jacobians
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
 from hybridctl.hybrid.model import (
@@ -40,7 +41,6 @@ from hybridctl.hybrid.model import (
 )
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.spaces import Space, difference_jacobians
 
 At = Callable[[ModeKey, float, Array, Array], Array]
 AtReset = Callable[[ModeKey, tuple[str, ...], float, Array, Array], Array]

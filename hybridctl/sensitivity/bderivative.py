@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import null_space
 
-from hybridctl.checks import Array, array, vector
-from hybridctl.errors import GrazingError, InputError
+from hybridctl.base.checks import Array, array, vector
+from hybridctl.base.errors import GrazingError, InputError
 from hybridctl.sensitivity.gains import GRAZING, JumpGains
 from hybridctl.sensitivity.pieces import ROUNDING, distinct
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump

@@ -26,8 +26,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.polynomial.chebyshev import chebvander
 
-from hybridctl.checks import Array
-from hybridctl.errors import IntegrationError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import IntegrationError
 from hybridctl.hybrid.series import NODES, TO_SERIES, TO_SLOPES, basis
 from hybridctl.hybrid.step import Step
 from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part

@@ -25,8 +25,8 @@ import clarabel
 import numpy as np
 from scipy import sparse
 
-from hybridctl.checks import Array
-from hybridctl.errors import SimulationError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SimulationError
 from hybridctl.sensitivity.conewise import ConewiseMap
 from hybridctl.sensitivity.pieces import inside, unit_rows
 

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey

@@ -19,8 +19,9 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, function, instance, number, sequence, vector
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.base.checks import Array, array, function, instance, number, sequence, vector
+from hybridctl.base.errors import HybridctlError, InputError
+from hybridctl.base.progress import Report, report_each
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import FieldJacobian
@@ -28,7 +29,6 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.progress import Report, report_each
 from hybridctl.sensitivity.feedback import Feedback
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.nearby import (

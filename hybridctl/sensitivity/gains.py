@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array, instance
-from hybridctl.errors import (
+from hybridctl.base.checks import Array, instance
+from hybridctl.base.errors import (
     GrazingError,
     InputError,
     NearGrazingWarning,

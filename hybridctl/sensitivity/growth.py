@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, array, sequence
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.base.checks import Array, array, sequence
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.sensitivity.conewise import ConewiseMap, LinearPiece
 from hybridctl.sensitivity.contraction import ContractionMargin, FormSearch, Route, routes
 from hybridctl.sensitivity.stability import Stability, balanced

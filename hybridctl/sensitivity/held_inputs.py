@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, array
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.checks import Array, array
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mapped import Change, MappedPoint
 from hybridctl.hybrid.model import (

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import counted
+from hybridctl.base.checks import counted
+from hybridctl.base.progress import Progress, report_share
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.progress import Progress, report_share
 from hybridctl.sensitivity.first_order import FirstOrderMap
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
 from hybridctl.sensitivity.radius import Radius, least_radius, radius_of

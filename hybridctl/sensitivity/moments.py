@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from scipy.special import ndtri
 
-from hybridctl.checks import Array, array, count, semidefinite
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array, count, semidefinite
+from hybridctl.base.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.nearby import PiecewiseAffineJump

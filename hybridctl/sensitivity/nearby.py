@@ -22,8 +22,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains, Side, event_sides

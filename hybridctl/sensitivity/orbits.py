@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import null_space
 
-from hybridctl.checks import Array, number
-from hybridctl.errors import GrazingError, InputError
+from hybridctl.base.checks import Array, number
+from hybridctl.base.errors import GrazingError, InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.sensitivity.first_order import FirstOrderMap
 from hybridctl.sensitivity.symmetry import Symmetry, carried, closing_error, seen_as

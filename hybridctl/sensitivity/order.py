@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import OrderChangeWarning
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import OrderChangeWarning
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.nearby import NearbyEvents, PiecewiseAffineJump

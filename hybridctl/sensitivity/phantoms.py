@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import AmbiguousEventError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import AmbiguousEventError
 from hybridctl.hybrid.jump import MOST_GUARDS, consistent, in_any_order, order_matters, single_edge
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.linalg import null_space
 from scipy.optimize import linprog
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.sensitivity.gains import JumpGains
 
 _KEPT = 8192  # all phantom modes of up to 13 guards

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, Indices, array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, Indices, array
+from hybridctl.base.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.pieces import (
     EVENT_ACCURACY,

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial import legendre
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 
 
 @dataclass(frozen=True, eq=False)

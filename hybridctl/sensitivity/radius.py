@@ -21,8 +21,8 @@ from numpy.typing import ArrayLike
 from scipy.integrate import trapezoid
 from scipy.optimize import brentq
 
-from hybridctl.checks import Array, number, vector
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.base.checks import Array, number, vector
+from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy

@@ -12,15 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.checks import Array, count, number, quoted, vector
-from hybridctl.errors import HybridctlError, InputError, SimulationError
+from hybridctl.base.checks import Array, count, number, quoted, vector
+from hybridctl.base.errors import HybridctlError, InputError, SimulationError
+from hybridctl.base.progress import Progress, report_each, report_share
+from hybridctl.base.spaces import Space
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.progress import Progress, report_each, report_share
 from hybridctl.sensitivity.conewise import ConewiseMap, conewise
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.orbits import (
@@ -31,7 +32,6 @@ from hybridctl.sensitivity.orbits import (
 )
 from hybridctl.sensitivity.simultaneous import Simultaneous
 from hybridctl.sensitivity.symmetry import Symmetry, carried, closing_error, seen_as
-from hybridctl.spaces import Space
 
 T = TypeVar("T")
 

@@ -24,8 +24,8 @@ from typing import Literal
 
 import numpy as np
 
-from hybridctl.checks import Array, instance, member
-from hybridctl.errors import AmbiguousEventError, InputError
+from hybridctl.base.checks import Array, instance, member
+from hybridctl.base.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import ModeKey, ResetBorder, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem

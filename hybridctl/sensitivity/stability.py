@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 from scipy.linalg import matrix_balance
 
-from hybridctl.checks import Array, count, instance
+from hybridctl.base.checks import Array, count, instance
 from hybridctl.sensitivity.conewise import ConewiseMap, LinearPiece, conewise
 from hybridctl.sensitivity.contraction import FormSearch, PiecewiseForm, Route, routes
 from hybridctl.sensitivity.linearize import Linearization

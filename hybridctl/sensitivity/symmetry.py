@@ -15,10 +15,10 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, function, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array, function, vector
+from hybridctl.base.errors import InputError
+from hybridctl.base.spaces import Space
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.spaces import Space
 
 T = TypeVar("T")
 

@@ -14,7 +14,8 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.mode import Mode, ModeModel
 from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepAhead
@@ -23,7 +24,6 @@ from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.sensitivity.collocation import FIRST_POINT, collocated
 from hybridctl.sensitivity.propagation import Propagation
-from hybridctl.spaces import VectorSpace
 
 InputChange = Callable[[float], Array]
 Gain = Callable[[float], Array]

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from hybridctl.checks import number
+from hybridctl.base.checks import number
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.limb_symmetry import limb_symmetry

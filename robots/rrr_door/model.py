@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hybridctl.base.settings import NotNegative, Positive, Settings, UnitInterval
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import contact_system
-from hybridctl.settings import NotNegative, Positive, Settings, UnitInterval
 
 JOINTS = ("arm_shoulder", "arm_elbow", "arm_wrist", "door_hinge")
 CORNERS = ("corner_1", "corner_2")

@@ -8,7 +8,7 @@ import numpy as np
 
 from attack.laws import Array, Law
 from attack.machines import Machine
-from hybridctl.errors import SeveralContactSolutionsError
+from hybridctl.base.errors import SeveralContactSolutionsError
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.coulomb import CoulombProblem, solve

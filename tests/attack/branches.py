@@ -16,7 +16,7 @@ import numpy as np
 import pinocchio as pin
 from scipy.linalg import null_space
 
-from hybridctl.errors import HybridctlError
+from hybridctl.base.errors import HybridctlError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.impacts.impact import impact
 from hybridctl.mechanics.system import ContactSystem

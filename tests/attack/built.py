@@ -19,7 +19,7 @@ import numpy as np
 from attack import api
 from attack.impacts import WRONG, _inverse_mass, _shape, _solution
 from attack.laws import Array, Law, violation
-from hybridctl.errors import (
+from hybridctl.base.errors import (
     HybridctlError,
     NoContactSolutionError,
     SeveralContactSolutionsError,

@@ -24,7 +24,7 @@ import pinocchio as pin
 
 import hybridctl as hc
 from attack.laws import Array
-from hybridctl.errors import BridgeWarning, HybridctlError, IntegrationError, RiserError
+from hybridctl.base.errors import BridgeWarning, HybridctlError, IntegrationError, RiserError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics import Contact, Robot, Stairs, Terrain, contact_system
 from hybridctl.mechanics.system import ContactSystem

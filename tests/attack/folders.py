@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hybridctl.app.report import RunFolder
-from hybridctl.control.tuning.journal import Journal
-from hybridctl.errors import HybridctlError
-from hybridctl.run_marker import EARLIER, LOCK, MARKER, Marker
+from hybridctl.base.errors import HybridctlError
+from hybridctl.base.journal import Journal
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.run_marker import EARLIER, LOCK, MARKER, Marker
 
 OPERATIONS = {"open", "os.link", "os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.truncate"}
 UNFINISHED = re.compile(r"-[0-9a-f]{32}[^/]*$")

@@ -16,7 +16,7 @@ import numpy as np
 from hybridctl.robots import ball
 
 import hybridctl as hc
-from hybridctl.errors import HybridctlError
+from hybridctl.base.errors import HybridctlError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates

@@ -25,7 +25,7 @@ from attack import api
 from attack.laws import Array, Law, liftable, violation
 from attack.machines import BASES, machine
 from attack.rigid import impact_law, row_forces
-from hybridctl.errors import HybridctlError, SeveralContactSolutionsError
+from hybridctl.base.errors import HybridctlError, SeveralContactSolutionsError
 
 WRONG = 1e-7
 FAMILIES = ("robot", "known", "any")

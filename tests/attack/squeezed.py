@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import hybridctl as hc
-from hybridctl.errors import HybridctlError
+from hybridctl.base.errors import HybridctlError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 G = 9.81

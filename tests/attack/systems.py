@@ -32,7 +32,7 @@ from attack.laws import Array
 from attack.layouts import KINDS, matter
 from attack.machines import BASES, Machine, machine
 from attack.runs import faults
-from hybridctl.errors import BridgeWarning, HybridctlError, NearGrazingWarning
+from hybridctl.base.errors import BridgeWarning, HybridctlError, NearGrazingWarning
 
 END = 0.5
 MOST_STEPS = 20_000

@@ -6,7 +6,7 @@ from hybridctl.robots import block
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system, time_stepping
 
 FLOOR = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))

@@ -13,7 +13,7 @@ from attack.machines import Machine
 from attack.rigid import Judge, impact_law, row_forces
 from attack.runs import faults
 from attack.systems import StepLimit
-from hybridctl.errors import HybridctlError, InputError, NoContactSolutionError
+from hybridctl.base.errors import HybridctlError, InputError, NoContactSolutionError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system, time_stepping
 
 G = 9.81

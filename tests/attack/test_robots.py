@@ -17,7 +17,7 @@ import hybridctl as hc
 from attack.machines import Machine
 from attack.runs import faults
 from attack.systems import StepLimit
-from hybridctl.errors import BridgeWarning
+from hybridctl.base.errors import BridgeWarning
 from hybridctl.mechanics import contact_system
 
 G = 9.81

@@ -13,7 +13,7 @@ from attack.squeezed import (
     simulated,
     unfolded,
 )
-from hybridctl.errors import ZenoError
+from hybridctl.base.errors import ZenoError
 
 
 def slow(*case):

@@ -15,7 +15,7 @@ import pytest
 
 import hybridctl as hc
 from hybridctl.app.sweep_result import Sweep
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 
 SWEEPS = int(os.environ.get("HYBRIDCTL_SWEEPS", "6"))
 SCALARS = [None, True, False, 0, 1, 1.0, 0.0, -0.0, math.inf, -math.inf, math.nan, 1e-300, "a", "1"]

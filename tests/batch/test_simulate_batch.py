@@ -12,8 +12,7 @@ from hybridctl.robots import block, rrr_door
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.batch import lockstep
-from hybridctl.errors import (
+from hybridctl.base.errors import (
     EscapingError,
     EventLimitError,
     GrazingError,
@@ -25,6 +24,7 @@ from hybridctl.errors import (
     UnknownNameError,
     ZenoError,
 )
+from hybridctl.batch import lockstep
 from hybridctl.hybrid.laws import HeldInput
 
 # The same steps from the same states; roundings grow as perturbations do.
@@ -237,7 +237,7 @@ def test_guards_that_fire_together_have_no_matrix_where_single_runs_have_none():
     assert len(batch.events[4]) == 2
 
 
-@pytest.mark.filterwarnings("ignore::hybridctl.errors.NearGrazingWarning")  # the last bounces
+@pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")  # the last bounces
 @pytest.mark.parametrize("on_zeno", ["raise", "rest"])
 def test_events_that_accumulate_end_as_in_single_runs(on_zeno):
     x0 = [[1.0, 0.0], [0.5, 0.0], [50.0, 0.0]]

@@ -13,8 +13,8 @@ from time import process_time
 import numpy as np
 from control import planned
 
+from hybridctl.base.errors import HybridctlError, RedundantConditionWarning
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
-from hybridctl.errors import HybridctlError, RedundantConditionWarning
 
 TASKS = ("monoped_jump", "quadruped_jump", "quadruped_bound", "sliding_block", "stairs")
 GUESSES = 10

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.lqr.periodic import LaterPeriod
 from hybridctl.control.trajectory.functions import jump_of
 from hybridctl.control.trajectory.optimise import OptimalTrajectory

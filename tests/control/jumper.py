@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 from hybridctl.robots.bodies import cuboid_inertia
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane, Surface
 from hybridctl.mechanics.multibody.passive import Rotor

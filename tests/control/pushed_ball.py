@@ -10,8 +10,8 @@ import casadi as ca
 import numpy as np
 
 import hybridctl as hc
+from hybridctl.base.errors import ReferenceRangeError
 from hybridctl.control.tuning.ensemble import outcome
-from hybridctl.errors import ReferenceRangeError
 
 P0 = np.diag([0.03**2, 0.1**2])
 

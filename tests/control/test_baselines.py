@@ -8,6 +8,7 @@ from hybridctl.experiments.rrr_door.reference import OPEN, Design, build
 from hybridctl.robots import rrr_door as door
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.baselines import (
     ImpactInvariantTracking,
     NearestTracking,
@@ -16,7 +17,6 @@ from hybridctl.control.baselines import (
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.spreading import ClockTracking, locate
 from hybridctl.control.tracking import tracking_error
-from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import Jump, ResetJacobian, ResetModel
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 

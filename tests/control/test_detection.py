@@ -9,10 +9,10 @@ from control.samples import G, ball_on_two_floors, bouncing_ball, landing_ball
 from scipy.stats import norm
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.detection import DetectedPolicy, Detection, ForceSignal
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.tracking import tracking_error
-from hybridctl.errors import InputError
 from hybridctl.hybrid.policy import History
 
 GAIN = [[40.0, 12.0]]

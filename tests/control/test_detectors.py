@@ -8,6 +8,7 @@ import pytest
 from control.samples import G, ball_on_two_floors, bouncing_ball
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.detectors import (
     AnyOf,
     Channel,
@@ -18,7 +19,6 @@ from hybridctl.control.detectors import (
     Reading,
     Threshold,
 )
-from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system

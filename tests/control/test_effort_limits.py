@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.base.errors import EffortLimitWarning, InputError
 from hybridctl.control.interim import Interim
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.control.trajectory.task import Phase, Task
-from hybridctl.errors import EffortLimitWarning, InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system
 
-WARNED = pytest.mark.filterwarnings("always::hybridctl.errors.EffortLimitWarning")
+WARNED = pytest.mark.filterwarnings("always::hybridctl.base.errors.EffortLimitWarning")
 URDF = """<robot name="s"><link name="w"/><link name="m"><inertial><mass value="1"/>
 <inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link><joint name="x"
 type="prismatic"><parent link="w"/><child link="m"/><axis xyz="1 0 0"/><limit lower="-9" upper="9"
@@ -85,7 +85,7 @@ def test_a_demand_is_named_with_its_size_before_the_cut(push):
     assert run.final_state[0] == pytest.approx(np.sign(push) * 2.0, abs=1e-8)
 
 
-@pytest.mark.filterwarnings("error::hybridctl.errors.EffortLimitWarning")
+@pytest.mark.filterwarnings("error::hybridctl.base.errors.EffortLimitWarning")
 def test_reference_within_the_motors_is_no_matter():
     system, reference = _reference(8.0, 6.0)
     policy = ReferenceSpreading(reference, [np.zeros((1, 2))])

@@ -7,13 +7,13 @@ from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import rrr_door
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.extension import (
     RULES,
     continued_input,
     event_time_deviations,
     extend_by_rule,
 )
-from hybridctl.errors import InputError
 
 COVARIANCE = np.diag([0.01**2, 0.02**2])
 

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.laws import ProjectedGain, Shifted, Tracking
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.series import DEGREE
-from hybridctl.spaces import VectorSpace
 
 NX, NU = 3, 2
 BREAKS, LENGTHS = np.array([0.2, 0.5, 0.6]), np.array([0.3, 0.1, 0.5])

@@ -9,6 +9,8 @@ from hybridctl.experiments.optimal.ilqr import reset_only
 from hybridctl.robots import block, cube
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError, ZenoError
+from hybridctl.base.spaces import difference_jacobians
 from hybridctl.control.ilqr.backward import (
     expand,
     interval,
@@ -20,9 +22,7 @@ from hybridctl.control.ilqr.backward import (
 from hybridctl.control.ilqr.cost import QuadraticCost
 from hybridctl.control.ilqr.rollout import ShootingProblem, closed_loop, open_loop
 from hybridctl.control.ilqr.search import ilqr
-from hybridctl.errors import InputError, ZenoError
 from hybridctl.sensitivity.linearize import linearize
-from hybridctl.spaces import difference_jacobians
 
 G, E = 9.8, 0.75
 X0 = np.array([4.0, 0.0])

@@ -12,11 +12,11 @@ from hybridctl.robots import rrr_door as door
 from scipy.optimize import lsq_linear
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Impact, Unexplained, impact_of
 from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
-from hybridctl.errors import InputError
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import MappedSystem

@@ -5,10 +5,10 @@ import pytest
 from control.test_lqr import bouncing, extended, push
 from hybridctl.robots import cube
 
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.least_value import LeastValueTracking
 from hybridctl.control.reference import extend
-from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.sensitivity.linearize import linearize

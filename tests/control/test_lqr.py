@@ -7,11 +7,11 @@ from hybridctl.experiments.optimal.lqr import simulated_cost
 from scipy.linalg import expm, solve_continuous_are
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.continuous import hybrid_lqr
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.policy import History
 
 Q, R, FINAL = np.diag([3.0, 1.0]), np.array([[0.2]]), np.diag([1.0, 4.0])

@@ -7,10 +7,10 @@ from hybridctl.robots import paddle
 from scipy.linalg import solve_continuous_are
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.control.lqr.periodic import periodic_lqr
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.errors import InputError, SimulationError
 
 Q, R = np.diag([100.0, 10.0, 1.0, 0.1]), np.array([[1e-2]])
 P = paddle.PaddleParameters()

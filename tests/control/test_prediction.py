@@ -6,9 +6,9 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.tuning.prediction import Prediction
-from hybridctl.errors import InputError
 
 P0 = np.array([[2e-2, 5e-3], [5e-3, 1e-2]])
 Q, R = np.diag([3.0, 1.0]), np.array([[0.2]])

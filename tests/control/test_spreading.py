@@ -7,11 +7,11 @@ from hybridctl.experiments.rrr_door.reference import Design, build
 from hybridctl.robots import rrr_door
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError, ReferenceRangeError
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.reference import firings_at
 from hybridctl.control.spreading import ClockTracking, locate, on_the_clock
 from hybridctl.control.tracking import TrackingError, tracking_error
-from hybridctl.errors import InputError, ReferenceRangeError
 from hybridctl.hybrid.mode import GuardJacobian
 from hybridctl.hybrid.policy import History
 

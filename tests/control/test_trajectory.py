@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.base.errors import InfeasibleReferenceError, InputError, UnknownNameError
 from hybridctl.control.trajectory.functions import cone_limits, phase_functions
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.control.trajectory.transcription import PhaseVariables, _last_rate, transcribe
-from hybridctl.errors import InfeasibleReferenceError, InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 MASS, WAY, TIME = 2.0, 1.0, 0.8

@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 from control.test_trajectory import TIME, WAY, ball, cart, straight, to_the_wall
 
-from hybridctl.control.trajectory.optimise import optimise
-from hybridctl.control.trajectory.task import Condition, Phase, Task
-from hybridctl.errors import (
+from hybridctl.base.errors import (
     ConstraintViolatedError,
     GuardViolatedError,
     InfeasibleReferenceError,
     InputError,
 )
+from hybridctl.control.trajectory.optimise import optimise
+from hybridctl.control.trajectory.task import Condition, Phase, Task
 
 OPEN = Phase(("open",), (), (TIME, TIME + 1e-9), 2)
 

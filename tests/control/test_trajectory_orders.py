@@ -23,13 +23,13 @@ from control.plate import (
 )
 
 import hybridctl as hc
+from hybridctl.base.errors import InfeasibleReferenceError, InputError
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.trajectory.functions import phase_functions
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.control.trajectory.orders import ContinuedArc, orders
 from hybridctl.control.trajectory.task import Margins, Phase, Task
 from hybridctl.control.trajectory.transcription import transcribe
-from hybridctl.errors import InfeasibleReferenceError, InputError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 

@@ -12,13 +12,13 @@ from control.test_trajectory import MASS, WAY, ball, straight, to_the_wall
 from control.test_trajectory import TIME as WAY_TIME
 from mechanics.test_several import several_velocities
 
+from hybridctl.base.errors import InputError, RedundantConditionWarning, SimulationError
 from hybridctl.control.trajectory.functions import phase_functions
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.control.trajectory.plan import Feedforwards, InputCurve, planned
 from hybridctl.control.trajectory.redundant import implied_guards
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.control.trajectory.transcription import transcribe
-from hybridctl.errors import InputError, RedundantConditionWarning, SimulationError
 from hybridctl.hybrid.policy import History
 from hybridctl.mechanics import Contact, Plane, Robot, Stairs, contact_system
 from hybridctl.mechanics.impacts.impact import impact

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hybridctl.robots import public
 
+from hybridctl.base.errors import InputError
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
-from hybridctl.errors import InputError
 from hybridctl.mechanics import Robot, contact_system
 
 STANCE = ("stick",) * 4

@@ -6,11 +6,11 @@ import pytest
 from control.plate import CLOSED, MASS, OPEN, TIME, guess, landing
 
 import hybridctl as hc
+from hybridctl.base.errors import InfeasibleReferenceError, InputError
 from hybridctl.control.extension import extend_by_rule
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.control.trajectory.spread import optimise_over_spread
 from hybridctl.control.trajectory.task import Margins
-from hybridctl.errors import InfeasibleReferenceError, InputError
 
 TORQUE = 30.0  # N and N m
 GAINS = np.array([[8.0, 0.0, 4.0, 0.0], [0.0, 1.0, 0.0, 0.6]])  # N/m, N s/m and of the tilt

@@ -8,10 +8,10 @@ from control.test_trajectory import assert_derivatives
 from scipy.integrate import simpson
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.trajectory.optimise import optimise
 from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task, TransitionWeight
 from hybridctl.control.trajectory.transcription import transcribe
-from hybridctl.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.sensitivity.orbits import floquet_multipliers
 from hybridctl.sensitivity.symmetry import Symmetry

@@ -9,15 +9,15 @@ from control.pushed_ball import P0, Trial, scene
 from scipy.optimize import minimize
 
 import hybridctl as hc
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.journal import Journal, completed, repeated
+from hybridctl.base.workers import Crew, Here, crew
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tuning.ensemble import Ensemble, digest, outcome
-from hybridctl.control.tuning.journal import Journal, completed, repeated
 from hybridctl.control.tuning.prediction import PredictedCost, Prediction
 from hybridctl.control.tuning.search import Validation, minimize_prediction, tune
 from hybridctl.control.tuning.structure import EntryGains
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.workers import Crew, Here, crew
 
 STRUCTURE = EntryGains.diagonal((1, 2), (0, 1))
 START = STRUCTURE.parameters([[[1.0, 1.0]], [[1.0, 1.0]]])

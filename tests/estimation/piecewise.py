@@ -3,6 +3,7 @@
 import numpy as np
 
 import hybridctl as hc
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.mode import (
     FieldJacobian,
     Guard,
@@ -12,7 +13,6 @@ from hybridctl.hybrid.mode import (
     ResetJacobian,
     Transition,
 )
-from hybridctl.spaces import VectorSpace
 
 
 def affine_mode(key, a, c):

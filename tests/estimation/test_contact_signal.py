@@ -8,7 +8,8 @@ from estimation.systems import GRAVITY, bouncing_ball, height
 from hybridctl.robots import ball
 
 import hybridctl as hc
-from hybridctl.errors import NoContactSolutionError, UnknownNameError
+from hybridctl.base.errors import NoContactSolutionError, UnknownNameError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -17,7 +18,6 @@ from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth
 from hybridctl.hybrid.mode import FieldJacobian, Guard, GuardJacobian, Mode, Reset, Transition
-from hybridctl.spaces import VectorSpace
 
 OPEN, CLOSED = ("open",), ("closed",)
 CLOSES, OPENS = f"{ball.CONTACT} closes", f"{ball.CONTACT} opens"

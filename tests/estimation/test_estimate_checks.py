@@ -5,7 +5,7 @@ import pytest
 from estimation.systems import bouncing_ball, height
 
 import hybridctl as hc
-from hybridctl.errors import ConstraintViolatedError, GuardViolatedError, InputError
+from hybridctl.base.errors import ConstraintViolatedError, GuardViolatedError, InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.particle import ParticleFilter

@@ -10,7 +10,7 @@ from scipy.linalg import expm
 from scipy.stats import truncnorm
 
 import hybridctl as hc
-from hybridctl.errors import NoContactSolutionError, SimulationError
+from hybridctl.base.errors import NoContactSolutionError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import linear

@@ -14,7 +14,7 @@ from scipy.stats import truncnorm
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, retracted
 from hybridctl.estimation.filter import SaltedKalmanFilter

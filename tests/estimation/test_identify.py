@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hybridctl.app.models import find_model
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.identify import LikelihoodPoint, Problem, identify, profile
 from hybridctl.estimation.record import Record

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual, linear
@@ -11,7 +12,6 @@ from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.hybrid.mode import FieldJacobian, Mode
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import VectorSpace
 
 C = np.array([[1.0, 0.0], [0.5, 2.0]])
 R = np.array([[0.02, 0.01], [0.01, 0.03]])

@@ -15,7 +15,7 @@ from sensitivity.test_boundary import ball_on_the_cone, landing_level
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import _rates, _vague, jumped, to_rest

@@ -8,7 +8,7 @@ from estimation.levels import still_filter, walk_filter
 from estimation.systems import GRAVITY, bouncing_ball, height
 from scipy.stats import chi2, norm
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.judgement import nis_band

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.likelihood_quadratic import fitted, maximise
 
 H = np.array([[3.0, 1.0], [1.0, 2.0]])

@@ -8,7 +8,7 @@ import pytest
 
 import hybridctl as hc
 from hybridctl.app.models import find_source
-from hybridctl.errors import SimulationError
+from hybridctl.base.errors import SimulationError
 from hybridctl.estimation.filters import first_estimate, run_filter
 from hybridctl.estimation.log_watch import LogWatch, ScaledChannel, TooManyStepsError
 from hybridctl.estimation.record import Record, Series

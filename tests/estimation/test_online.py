@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from estimation.systems import GRAVITY, bounced, bouncing_ball, height
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.online import Estimator

@@ -6,7 +6,7 @@ from estimation.systems import GRAVITY, affine, bounced, bouncing_ball, height, 
 from hybridctl.robots import ball, cube
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter

@@ -12,7 +12,7 @@ from scipy.stats import multivariate_normal
 
 import hybridctl as hc
 from hybridctl.app.models import find_model
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filters import first_estimate, kalman

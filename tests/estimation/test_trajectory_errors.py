@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.pose_track import PoseTrack, RigidMotion, align, associate
 from hybridctl.estimation.trajectory_errors import path_distances, trajectory_errors
 

@@ -5,7 +5,7 @@ import pytest
 from estimation.systems import GRAVITY, affine, bounced, bouncing_ball, height, two_flows
 from hybridctl.robots import ball, block, cube
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import Measurement, configuration, linear

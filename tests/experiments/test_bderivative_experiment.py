@@ -7,8 +7,9 @@ import pytest
 from hybridctl.experiments.linearization import bderivative
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 
 
 @pytest.fixture(scope="module")

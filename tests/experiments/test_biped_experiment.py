@@ -8,8 +8,9 @@ from hybridctl.experiments.contacts import biped
 from hybridctl.robots import biped as robot
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 
 CASCADES = ("linear", "by feet", "rigid")
 

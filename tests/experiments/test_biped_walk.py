@@ -19,11 +19,12 @@ from hybridctl.experiments.walking import walk as walks
 from hybridctl.robots import five_link
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder, load_configuration
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.detectors import ModeFlags, Threshold
 from hybridctl.control.online import Controller
-from hybridctl.errors import InputError
 from hybridctl.hybrid.plant import SimulatedPlant
 from hybridctl.hybrid.policy import History
 

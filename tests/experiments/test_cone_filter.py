@@ -5,8 +5,8 @@ import pytest
 from hybridctl.experiments.walking import controllers
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control import cone
-from hybridctl.errors import InputError
 
 
 def test_torques_are_moved_into_cone_and_limits_no_further_than_needed():

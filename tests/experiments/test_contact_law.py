@@ -7,8 +7,9 @@ import pytest
 from hybridctl.experiments.contacts import law as contact_law
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions
 from hybridctl.mechanics.coulomb.law import CERTIFIED
 

@@ -13,8 +13,9 @@ from hybridctl.robots import cube
 from rich.console import Console
 from scipy.spatial.transform import Rotation
 
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.coulomb.law import CERTIFIED

@@ -37,8 +37,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy.spatial.transform import Rotation
 
-from hybridctl.app.report import RunFolder
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.record import Record, Series
 

@@ -17,9 +17,9 @@ from hybridctl.experiments.identification.cube import (
 )
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder
-from hybridctl.control.tuning.journal import Journal
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.journal import Journal
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.record import Record, Series
 

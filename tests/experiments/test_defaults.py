@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from hybridctl.app import plugins
 from hybridctl.app.cli import cli
-from hybridctl.errors import ClaimError, InputError
+from hybridctl.base.errors import ClaimError, InputError
 
 RECORDED = {"cube-identify", "icub-base"}  # on recordings that are elsewhere
 CONTACTS = ("modes", "forces", "energy")

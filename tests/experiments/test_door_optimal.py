@@ -18,11 +18,12 @@ from hybridctl.robots.rrr_door import DoorParameters
 from rich.console import Console
 
 import hybridctl as hc
-from hybridctl.app.report import RunFolder, load_configuration
+from hybridctl.base.errors import HybridctlError, InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.control.extension import RULES, extend_by_rule
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.tuning.ensemble import outcome
-from hybridctl.errors import HybridctlError, InputError
 
 START = np.log((5.0, 1.0, 5.0, 1.0))
 

@@ -20,10 +20,11 @@ from hybridctl.experiments.door_plants.sensing import sensor
 from hybridctl.robots import rrr_door
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder, load_configuration
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.control.detectors import Reading
 from hybridctl.control.tuning.ensemble import Ensemble, digest
-from hybridctl.errors import InputError
 
 pytest.importorskip("mujoco", reason="mujoco is not installed")
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hybridctl.app.cli import cli
 from hybridctl.app.commands.filter import ranking
 from hybridctl.app.models import find_model
-from hybridctl.errors import HybridctlError, SimulationError
+from hybridctl.base.errors import HybridctlError, SimulationError
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.logs import read_log, write_log
 

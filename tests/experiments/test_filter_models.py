@@ -8,7 +8,8 @@ from hybridctl.robots import ball
 
 from hybridctl.app import plugins
 from hybridctl.app.models import find_model
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.filter_model import FilterSettings, Sensor
 from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.judgement import band, nees
@@ -18,7 +19,6 @@ from hybridctl.estimation.synthetic import simulate_truth, synthetic
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.logs import Log
-from hybridctl.series import Series
 
 FREE = ["duration=0.2", "rate=50", "spread=0"]  # no impact yet, and always the same start
 

@@ -8,8 +8,8 @@ import pytest
 from hybridctl.experiments.filter_study import study
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")

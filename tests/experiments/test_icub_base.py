@@ -12,8 +12,9 @@ from hybridctl.experiments.legged.score import Track, errors, filtered, judged
 from rich.console import Console
 
 from hybridctl.app import plugins
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
 
 FOLDER = Path(__file__).parents[3] / "shared/data/icub_walking"

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hybridctl.experiments.optimal import lqr
 
-from hybridctl.app.report import load_configuration
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import load_configuration
 
 
 @pytest.fixture(scope="module")

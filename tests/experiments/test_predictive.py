@@ -10,9 +10,9 @@ from hybridctl.experiments.walking.gait import task
 from hybridctl.robots import five_link
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.predictive import mpc
 from hybridctl.control.predictive.course import Horizon, Plan
-from hybridctl.errors import InputError
 from hybridctl.hybrid.policy import History
 
 WEIGHTS = controllers.Weights()

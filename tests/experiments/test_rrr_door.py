@@ -13,17 +13,17 @@ from hybridctl.robots.rrr_door import DoorParameters, system
 from rich.console import Console
 
 from hybridctl.app.cli import cli
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.errors import (
+from hybridctl.base.errors import (
     HybridctlError,
     InfeasibleReferenceError,
     InputError,
     ReferenceRangeError,
 )
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration, typed
+from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.settings import typed
 
 CONFIG = rrr_door.Config()
 

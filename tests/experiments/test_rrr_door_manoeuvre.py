@@ -9,7 +9,7 @@ from hybridctl.experiments.rrr_door import tracking as rrr_door
 from rich.console import Console
 
 from hybridctl.app.cli import cli
-from hybridctl.app.report import RunFolder
+from hybridctl.base.run_folder import RunFolder
 
 TOUCH = {
     (True, False): [("slip-", "slip-"), ("stick", "stick")],

@@ -8,8 +8,9 @@ from hybridctl.experiments.linearization import saltation, saltation_examples
 from hybridctl.experiments.linearization.saltation import simulate_from
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 ROUNDING = 1e-12  # of states of about 1 after a flow, an event and a flow

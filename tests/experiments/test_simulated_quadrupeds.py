@@ -9,10 +9,10 @@ import pytest
 from hybridctl.robots import public
 from oracles import simulated_walks as simulated
 
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.start import WALKING, StartDeviations
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.series import Series
 
 pytest.importorskip("mujoco")
 

@@ -9,8 +9,9 @@ from hybridctl.robots import ball
 from hybridctl.robots import block as block_robot
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 G = 9.81

@@ -16,10 +16,11 @@ from rich.console import Console
 from scipy.stats import spearmanr
 
 from hybridctl.app.cli import cli
-from hybridctl.app.report import RunFolder, load_configuration
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.tuning.ensemble import Ensemble
-from hybridctl.errors import InputError
 
 QUICK = tune.quick(tune.Config(workers=1))
 CALL = ["tune", "rrr-door", "--quick", "--workers", "1", "--out"]

@@ -9,8 +9,9 @@ from hybridctl.experiments.linearization import validate, validate_cases
 from rich.console import Console
 
 from hybridctl.app.cli import cli
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.errors import GrazingError, InputError
+from hybridctl.base.errors import GrazingError, InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 
 BIPED = validate.Config()
 DOOR = validate.quick(validate.Config())

@@ -8,8 +8,9 @@ import pytest
 from hybridctl.experiments.walking import biped_walk, on_plants
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder, load_configuration
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import load_configuration
 from hybridctl.hybrid.plant import Sample
 
 pytest.importorskip("mujoco", reason="mujoco is not installed")

@@ -10,7 +10,7 @@ from estimation.legged.machine import machine, state
 from hybridctl.robots import block, cube, rrr_door
 
 import hybridctl as hc
-from hybridctl.errors import EscapingError
+from hybridctl.base.errors import EscapingError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, Pace, ResetBorder, ResetJacobian
 from hybridctl.mechanics import contact_system

@@ -9,7 +9,7 @@ import pytest
 from hybrid.mapped_kinds import KINDS, T
 
 import hybridctl as hc
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.estimation.model import Model
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput

@@ -7,7 +7,7 @@ import pytest
 from hybrid.samples import ball, line
 
 import hybridctl as hc
-from hybridctl import errors
+from hybridctl.base import errors
 from hybridctl.hybrid.flow import METHODS
 from hybridctl.hybrid.mode import GuardSet, Outgoing
 

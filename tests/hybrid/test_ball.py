@@ -9,7 +9,7 @@ import pytest
 from hybrid.samples import GRAVITY, ball, impact_times
 
 import hybridctl as hc
-from hybridctl import errors
+from hybridctl.base import errors
 
 
 @pytest.mark.parametrize("restitution", [0.6, 0.8, 0.95, 1.0])

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridctl as hc
-from hybridctl.errors import EventLimitError, InputError
+from hybridctl.base.errors import EventLimitError, InputError
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.hybrid.policy import DisturbedPolicy
 from hybridctl.hybrid.trajectory import HybridTrajectory

@@ -6,7 +6,7 @@ from hybrid.samples import ball as light_ball
 from hybridctl.robots import ball, block
 
 import hybridctl as hc
-from hybridctl.errors import StepLimitError, ZenoError
+from hybridctl.base.errors import StepLimitError, ZenoError
 from hybridctl.hybrid.clock import OwnClock
 from hybridctl.hybrid.laws import DifferentiableLaw, LinearFeedback
 from hybridctl.hybrid.policy import History
@@ -122,7 +122,7 @@ def test_fields_guards_resets_and_policies_see_absolute_times(kind):
     assert len(late.events) == len(early.events)
 
 
-@pytest.mark.filterwarnings("ignore::hybridctl.errors.NearGrazingWarning")
+@pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")
 def test_a_run_from_now_is_linearized_and_extended():
     system = ball.system(ball.BallParameters(slope=0.1, restitution=0.6))
     early, late = both(system, ("open",), [0.0, 1.0, 0.3, 0.0], 1.0)

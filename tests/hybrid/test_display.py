@@ -7,7 +7,7 @@ import pytest
 from hybridctl.robots import ball
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.model import FieldJacobian
 
 SYSTEM = ball.system(ball.BallParameters(slope=0.0, restitution=0.5))

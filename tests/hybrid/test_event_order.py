@@ -11,7 +11,7 @@ import pytest
 from hybrid.samples import ROUNDING
 
 import hybridctl as hc
-from hybridctl import errors
+from hybridctl.base import errors
 from hybridctl.hybrid.model import Jump
 
 CASES = 25

@@ -5,7 +5,7 @@ import pytest
 from hybrid.samples import ROUNDING, ball, impact_times, line
 
 import hybridctl as hc
-from hybridctl import errors
+from hybridctl.base import errors
 from hybridctl.hybrid.events import FINE_GAPS, may_dip
 from hybridctl.hybrid.series import FRACTIONS
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import ConstraintViolatedError, IntegrationError, SystemDefinitionError
+from hybridctl.base.errors import ConstraintViolatedError, IntegrationError, SystemDefinitionError
 from hybridctl.hybrid.mode import GuardSet, Held, Outgoing
 
 TOLERANCE = 1e-7

@@ -5,7 +5,7 @@ import pytest
 from hybrid.samples import ball, line
 
 import hybridctl as hc
-from hybridctl.errors import IntegrationError, StepLimitError, ZenoError
+from hybridctl.base.errors import IntegrationError, StepLimitError, ZenoError
 from hybridctl.hybrid.mode import Pace
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import AmbiguousEventError, InputError
+from hybridctl.base.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.flow import METHODS
 from hybridctl.hybrid.run_check import check_system
 

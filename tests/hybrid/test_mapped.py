@@ -19,7 +19,7 @@ from hybrid.mapped_kinds import T
 from hybrid.mapped_wrappers import CLOSE, Wrapped, on_every_kind
 
 import hybridctl as hc
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput, LinearFeedback
 from hybridctl.hybrid.mode import Bridge, Edge, Held, Jump, JumpPoint, Outgoing, Pace

@@ -11,7 +11,7 @@ from hybrid.mapped_kinds import T
 from hybrid.mapped_wrappers import on_every_kind
 
 import hybridctl as hc
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.mode import Jump, ResetJacobian, ResetModel

@@ -5,7 +5,7 @@ import pytest
 from control.samples import bouncing_ball, landing_ball
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.plant import Plant, SimulatedPlant
 from hybridctl.mechanics import Contact, Plane, Robot
 

@@ -8,9 +8,9 @@ import pytest
 
 import hybridctl as hc
 from hybridctl import symbolic
+from hybridctl.base.errors import InputError
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.reference import extend
-from hybridctl.errors import InputError
 from hybridctl.sensitivity.augmentation import ParameterDerivatives
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 

@@ -10,7 +10,7 @@ import pytest
 from hybridctl.robots import block, cube
 
 import hybridctl as hc
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 
 START = [0.0, 0.3, 0.2, 1.0, 0.0, 0.0]
 OPEN = ("open", "open")

@@ -5,7 +5,7 @@ import pytest
 from scipy.linalg import expm
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.laws import LinearFeedback
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.hybrid.policy import ContinuedPolicy, DisturbedPolicy

@@ -7,7 +7,7 @@ import pytest
 from hybrid.samples import GRAVITY, feet
 
 import hybridctl as hc
-from hybridctl.errors import AmbiguousEventError, NoContactSolutionError
+from hybridctl.base.errors import AmbiguousEventError, NoContactSolutionError
 from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
 
 WINDOW = 1e-8

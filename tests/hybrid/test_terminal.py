@@ -4,7 +4,7 @@ import casadi as ca
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 
 
 def ball():

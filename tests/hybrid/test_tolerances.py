@@ -7,7 +7,7 @@ import pytest
 from numpy.polynomial.chebyshev import chebval
 
 import hybridctl as hc
-from hybridctl.errors import IntegrationError
+from hybridctl.base.errors import IntegrationError
 from hybridctl.hybrid.model import Held
 from hybridctl.hybrid.projection import StepEnds, put_back
 from hybridctl.hybrid.series import FRACTIONS

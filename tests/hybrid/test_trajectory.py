@@ -9,8 +9,8 @@ import pytest
 from hybrid.samples import ROUNDING, ball, box, feet
 
 import hybridctl as hc
-from hybridctl import errors
-from hybridctl.files import atomic
+from hybridctl.base import errors
+from hybridctl.base.files import atomic
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridctl as hc
-from hybridctl.errors import InputError, NearGrazingWarning, ZenoError
+from hybridctl.base.errors import InputError, NearGrazingWarning, ZenoError
 from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
 from hybridctl.hybrid.zeno import Fired, crowded, crowding, endings, predict
 

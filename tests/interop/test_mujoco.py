@@ -8,7 +8,7 @@ import pytest
 from hybridctl.robots import block, cube, five_link, rrr_door
 
 import hybridctl as hc
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.hybrid.plant import Plant, SimulatedPlant
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere

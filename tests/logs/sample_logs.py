@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hybridctl import Series
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.logs import Log, write_log
 
 NEEDS = {

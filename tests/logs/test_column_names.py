@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hybridctl import Series
-from hybridctl.errors import UnknownNameError
+from hybridctl.base.errors import UnknownNameError
 from hybridctl.logs.column_names import find_columns, order_columns
 
 JOINTS = ("hip", "knee", "ankle")

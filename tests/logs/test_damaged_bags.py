@@ -8,7 +8,7 @@ from logs.sample_logs import ORIGIN, require
 from logs.test_fuzz import limit
 from rich.console import Console
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.logs import Mapping, examine, read_log
 from hybridctl.logs.info import print_info
 

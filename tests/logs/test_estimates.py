@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from logs.sample_logs import ORIGIN, require
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.logs import PoseSeries, read_log, read_raw, write_estimates
 
 RNG = np.random.default_rng(8)

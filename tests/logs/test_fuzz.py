@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from logs.sample_logs import NEEDS, write
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.logs import Log, examine, read_log, readers
 
 

@@ -5,7 +5,7 @@ from logs.sample_logs import NEEDS, write
 from rich.console import Console
 
 from hybridctl.app.cli import cli
-from hybridctl.errors import FileFormatError
+from hybridctl.base.errors import FileFormatError
 from hybridctl.logs.info import print_info
 
 

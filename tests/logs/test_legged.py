@@ -8,11 +8,11 @@ import yaml
 from estimation.legged.machine import URDF
 
 from hybridctl import Series
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
+from hybridctl.base.settings import typed
 from hybridctl.logs import Log
 from hybridctl.logs.legged import BaseModel, filter_base
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.settings import typed
 
 MODEL = """
 urdf: walker.urdf

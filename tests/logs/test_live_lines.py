@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.estimator import RootPose
 from hybridctl.logs.legged import BaseChannels
 from hybridctl.logs.live_lines import LineOdometry, SampleReader

@@ -24,7 +24,7 @@ from oracles.ros_walks import (
 )
 
 from hybridctl.app.commands.live import answer_stream, find_base_model, start_odometry
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs.bags import _flat, _Unfit, find_field
 from hybridctl.logs.live_lines import LineOdometry, SampleReader
 from hybridctl.logs.live_stream import read_messages

@@ -3,7 +3,7 @@ import pytest
 import yaml
 from scipy.spatial.transform import Rotation
 
-from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.logs import Mapping, read_log
 
 RNG = np.random.default_rng(5)

@@ -3,7 +3,7 @@ import pytest
 from logs.sample_logs import NATIVE, require, write
 
 from hybridctl import Series
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.logs import Log, Mapping, examine, read_log, write_log
 
 TIMES = np.arange(100) * 0.01

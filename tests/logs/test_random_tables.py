@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from logs.random_tables import START, write_random_table
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.logs import examine, read_log
 
 FEW, MANY = 25, 200

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from logs.sample_logs import require, write
 
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs import read_log, read_raw, readers
 from hybridctl.logs.cells import Column
 from hybridctl.logs.raw import RawTable

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from logs.sample_logs import NAMES, NATIVE, require, sample_log, samples, write
 
 from hybridctl import Series
-from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.logs import Log, Mapping, read_log, read_raw, write_log
 
 

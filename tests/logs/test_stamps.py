@@ -5,7 +5,7 @@ import pytest
 from logs.sample_logs import ORIGIN, require
 
 from hybridctl import Series
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.logs import Log, Mapping, examine, read_log
 from hybridctl.logs.stamps import describe_fault, find_first_rows
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from logs.sample_logs import check_refused
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.logs import Mapping, examine, read_log, read_raw
 
 TIMES = np.arange(20) * 0.01

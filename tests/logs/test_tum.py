@@ -6,7 +6,7 @@ from logs.sample_logs import check_refused
 from scipy.spatial.transform import Rotation
 
 from hybridctl import Series
-from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.logs import Log, read_tum, write_tum
 from hybridctl.logs.reference import read_reference

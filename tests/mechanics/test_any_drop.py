@@ -15,7 +15,11 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 import hybridctl as hc
-from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError, SimulationError
+from hybridctl.base.errors import (
+    NoContactSolutionError,
+    SeveralContactSolutionsError,
+    SimulationError,
+)
 from hybridctl.mechanics import ContactDynamics, contact_system
 from mechanics.impacts import violation
 

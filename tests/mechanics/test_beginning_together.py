@@ -9,7 +9,7 @@ from attack.laws import Law, violation
 from differences import assert_derivative
 
 import hybridctl as hc
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.constrained import sliding, standstill
 from hybridctl.mechanics.constrained.sliding import sliding_directions

@@ -9,7 +9,7 @@ from hybridctl.robots import ball
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
-from hybridctl.errors import (
+from hybridctl.base.errors import (
     BridgeWarning,
     InputError,
     JammingError,

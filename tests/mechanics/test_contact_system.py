@@ -6,7 +6,7 @@ from differences import assert_derivative
 from hybridctl.robots import rrr_door
 
 import hybridctl as hc
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import Pace
 from hybridctl.mechanics import Contact, Plane, Robot, closed_contacts, contact_system
 from mechanics.models import PAIR, SLOPE

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hybridctl.robots import ball
 
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system
 from hybridctl.mechanics.contacts.contact import checked_contacts
 from mechanics.models import PAIR

@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError, JointLimitWarning, UnknownNameError
+from hybridctl.base.errors import InputError, JointLimitWarning, UnknownNameError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, Rotor
 
 ARM = """<robot name="arm">

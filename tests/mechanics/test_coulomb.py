@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
+from hybridctl.base.errors import NoContactSolutionError, SeveralContactSolutionsError
 from hybridctl.mechanics import Contact, ContactDynamics, Robot
 from hybridctl.mechanics.coulomb import (
     CoulombProblem,

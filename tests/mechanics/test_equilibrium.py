@@ -8,7 +8,7 @@ from hybridctl.robots import five_link
 from scipy.optimize import minimize
 
 import hybridctl as hc
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.mechanics import (
     Contact,
     Plane,

@@ -5,7 +5,7 @@ from importlib.metadata import files
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Robot, contact_system, contacts_from
 
 BODY = """<inertial><mass value="1"/>

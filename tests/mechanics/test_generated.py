@@ -11,7 +11,7 @@ from differences import assert_derivative
 from hybridctl.robots import five_link
 
 from hybridctl import compiled
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.surfaces import Plane

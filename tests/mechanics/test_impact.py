@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.impacts.impact import impact

@@ -10,7 +10,7 @@ import pytest
 from hybridctl.robots import block, cube
 from scipy.optimize import linprog
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, Sphere
 from hybridctl.mechanics.impacts.impact import impact
 from hybridctl.mechanics.impacts.impact_pieces import impact_pieces

@@ -9,9 +9,9 @@ from scipy.integrate import quad, simpson
 from scipy.optimize import brentq
 
 import hybridctl as hc
+from hybridctl.base.errors import BridgeWarning, InputError, UnknownNameError
 from hybridctl.control.cone import ConeFilter
 from hybridctl.control.trajectory import Phase, Task
-from hybridctl.errors import BridgeWarning, InputError, UnknownNameError
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.interop.mujoco import MujocoModel
 from hybridctl.mechanics import (

@@ -5,7 +5,7 @@ import pytest
 from differences import assert_derivative
 
 import hybridctl as hc
-from hybridctl.errors import GuardViolatedError, InputError, UnknownNameError
+from hybridctl.base.errors import GuardViolatedError, InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 INERTIAL = """<inertial><origin xyz="0 0 {center}"/><mass value="1"/><inertia ixx=".01" iyy=".01"
@@ -122,7 +122,7 @@ def test_stops_that_make_no_sense_are_refused(stops, error, text):
         contact_system(Robot.from_urdf(ACROBOT), [], joint_stops=stops)
 
 
-@pytest.mark.filterwarnings("ignore::hybridctl.errors.JointLimitWarning")
+@pytest.mark.filterwarnings("ignore::hybridctl.base.errors.JointLimitWarning")
 def test_start_beyond_a_stop_is_refused_in_its_unit():
     system = contact_system(Robot.from_urdf(PENDULUM), [], joint_stops=True)
     with pytest.raises(GuardViolatedError, match=r"'j upper stop'.* rad"):

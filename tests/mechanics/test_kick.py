@@ -5,7 +5,7 @@ import pytest
 from hybridctl.robots import ball
 
 import hybridctl as hc
-from hybridctl.errors import GuardViolatedError, InputError, UnknownNameError
+from hybridctl.base.errors import GuardViolatedError, InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 MASS, HALF = 0.37, 0.05

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog, minimize
 
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics.constrained.equations import friction_weights
 from hybridctl.mechanics.coulomb import CoulombProblem
 from hybridctl.mechanics.coulomb import least_in_cones as least_in_cones_module

@@ -7,7 +7,7 @@ import pytest
 from hybridctl.robots import five_link
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system, limb_symmetry
 from mechanics.hopper import hopper
 

@@ -14,7 +14,7 @@ import pytest
 from differences import assert_derivative
 
 import hybridctl as hc
-from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.interop.mujoco import MujocoModel
 from hybridctl.mechanics import (

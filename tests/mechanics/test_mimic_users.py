@@ -5,9 +5,9 @@ import pytest
 from differences import assert_derivative, central
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.trajectory import Phase, Task
 from hybridctl.control.trajectory.transcription import _coordinates
-from hybridctl.errors import InputError
 from hybridctl.mechanics import (
     Contact,
     Plane,

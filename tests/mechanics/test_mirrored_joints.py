@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Robot, contact_system, limb_symmetry
 
 LINK = """<link name="{name}"><inertial><mass value="{mass}"/><origin xyz="0 0 {center}"/>

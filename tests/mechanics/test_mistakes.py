@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import (
+from hybridctl.base.errors import (
     FileFormatError,
     FixedRootWarning,
     GuardViolatedError,

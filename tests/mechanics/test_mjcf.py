@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 LEG = """<mujoco>{more}<worldbody><body name="trunk" pos="0 0 1"><freejoint name="base"/>

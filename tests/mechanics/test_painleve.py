@@ -14,7 +14,7 @@ from hybridctl.robots.bodies import free_body
 from scipy.optimize import brentq
 
 import hybridctl as hc
-from hybridctl.errors import (
+from hybridctl.base.errors import (
     GuardViolatedError,
     JammingError,
     NoContactSolutionError,

@@ -12,7 +12,7 @@ import pytest
 from differences import assert_derivative
 from hybridctl.robots import rrr_door
 
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, Sphere, contact_system
 from hybridctl.mechanics.parameters import parameter_derivatives
 from mechanics.models import PAIR, random_state

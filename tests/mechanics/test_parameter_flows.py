@@ -10,7 +10,7 @@ from hybridctl.robots import ball, block, rrr_door
 from sensitivity.test_boundary import ball_on_the_cone
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import contact_system
 from hybridctl.mechanics.parameters import parameter_derivatives
 from hybridctl.sensitivity.parameters import parameter_sensitivity

@@ -6,7 +6,7 @@ from hybridctl.robots import cube, rrr_door
 from scipy.linalg import null_space
 from scipy.spatial.transform import Rotation
 
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane
 
 STICK, SLIP, OPEN = "stick", "slip", "open"

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, files
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Robot
 from hybridctl.mechanics.multibody.mjcf import _configuration
 

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Robot
 from hybridctl.mechanics.multibody.mjcf import mujoco_warnings_logged
 from mechanics.urdf_reader import (

@@ -7,7 +7,7 @@ import pytest
 from hybridctl.robots import cube
 
 import hybridctl as hc
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system
 from hybridctl.mechanics.terms.contact_terms import OtherTerms, Terms

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system, equilibrium
 
 MASS, LENGTH, LIMIT = 2.0, 0.5, 3.0  # kg, m, N m

@@ -8,7 +8,7 @@ from differences import assert_derivative
 from hybridctl.robots import ball, block
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import parameter_derivatives, time_stepping
 from hybridctl.mechanics.system import contact_system
 from hybridctl.sensitivity.parameters import parameter_sensitivity

@@ -5,9 +5,9 @@ import pinocchio as pin
 import pytest
 from differences import assert_derivative
 
-from hybridctl.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
+from hybridctl.base.spaces import tangent_map
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, RobotStateSpace, Sphere
-from hybridctl.spaces import tangent_map
 from mechanics.models import PAIR, SLOPE, TWINS, WHEEL, pair
 
 

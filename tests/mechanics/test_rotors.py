@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, Rotor, contact_system
 
 ROTORS = {"hip": Rotor(3.32e-4, gear=50.0), "knee": Rotor(2e-4, gear=30.0)}

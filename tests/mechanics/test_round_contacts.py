@@ -9,7 +9,7 @@ from differences import assert_derivative
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.terms.generated import GeneratedTerms

@@ -5,7 +5,7 @@ import pytest
 from hybridctl.robots import ball
 
 import hybridctl as hc
-from hybridctl.errors import InputError, NoContactSolutionError, SeveralContactSolutionsError
+from hybridctl.base.errors import InputError, NoContactSolutionError, SeveralContactSolutionsError
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.coulomb import CoulombProblem, solve
 from hybridctl.mechanics.impacts.impact import impact

@@ -6,7 +6,7 @@ import coal
 import numpy as np
 import pytest
 
-from hybridctl.errors import FileFormatError
+from hybridctl.base.errors import FileFormatError
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.urdf import shapes_of
 

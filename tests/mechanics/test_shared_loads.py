@@ -9,7 +9,7 @@ import pytest
 from differences import assert_derivative
 from hybridctl.robots.bodies import free_body
 
-from hybridctl.errors import SimulationError
+from hybridctl.base.errors import SimulationError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.constrained.equations import friction_weights
 from hybridctl.mechanics.parameters import parameter_derivatives

@@ -5,7 +5,7 @@ import pinocchio as pin
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import InputError, RiserError
+from hybridctl.base.errors import InputError, RiserError
 from hybridctl.mechanics import (
     Contact,
     ContactDynamics,

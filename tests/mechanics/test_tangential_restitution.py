@@ -9,8 +9,8 @@ from differences import assert_derivative
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.trajectory.task import Phase, Task
-from hybridctl.errors import InputError
 from hybridctl.mechanics import (
     Contact,
     ContactDynamics,

@@ -9,7 +9,7 @@ from hybridctl.robots.bodies import free_body
 from scipy.integrate import solve_ivp
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, Terrain, contact_system
 from mechanics.flows import differences
 

@@ -9,7 +9,7 @@ import pytest
 from hybridctl.robots import ball, block, cube, rrr_door
 
 import hybridctl as hc
-from hybridctl.errors import GuardViolatedError, InputError, NoContactSolutionError
+from hybridctl.base.errors import GuardViolatedError, InputError, NoContactSolutionError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system, time_stepping
 from mechanics.test_joint_stops import ACROBOT, PENDULUM
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import AmbiguousEventError
+from hybridctl.base.errors import AmbiguousEventError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 
 MASS, HEIGHT, GRAVITY, RATE = 1.0, 0.3, 9.81, 100.0

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Rotor, contact_system, contacts_from
 from hybridctl.mechanics.multibody import urdf as reading
 from hybridctl.mechanics.multibody.urdf import shapes_of

@@ -15,7 +15,7 @@ from hybridctl.robots import public
 from oracles.walking_robots import Gait, reached
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.readings import Readings

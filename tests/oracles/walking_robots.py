@@ -17,7 +17,8 @@ import numpy as np
 from hybridctl.robots import five_link, public
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.judgement import nees
 from hybridctl.estimation.legged.creep import CreepFilter, CreepState
@@ -30,7 +31,6 @@ from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import over_sample
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.spaces import VectorSpace
 
 GRAVITY = np.array([0.0, 0.0, -9.81])
 LOAD = 100.0  # N, of a foot that stands

@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.kinematics import LegKinematics
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.legged.wiring_trials import find_legs
-from hybridctl.series import Series
 
 Plant = Callable[[LegKinematics, Readings], Readings]
 G = 9.80665  # m/s^2, of sensors in g

@@ -12,7 +12,8 @@ from hybridctl.app.page.build import write_page
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.page.transcript import Transcript
 from hybridctl.app.plots import Band, Line, Panel, save_figure, series
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import table
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.simulate import simulate
 
 MODEL = ball.BallParameters(mass=2.0, slope=0.2, friction=0.5)

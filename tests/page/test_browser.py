@@ -18,7 +18,8 @@ from hybridctl.app.cli import cli
 from hybridctl.app.page.build import write_page
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import states
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import table
+from hybridctl.base.run_folder import RunFolder
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FOUND = next((path for name in BROWSERS if (path := shutil.which(name))), None)

@@ -5,7 +5,7 @@ import re
 from html.parser import HTMLParser
 
 from hybridctl.app.page.build import write_page
-from hybridctl.app.report import RunFolder
+from hybridctl.base.run_folder import RunFolder
 
 NAMESPACE = "http://www.w3.org/2000/svg"  # a name, which no browser loads
 EMPTY = {"meta", "img", "input", "br", "link"}

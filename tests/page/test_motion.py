@@ -13,8 +13,8 @@ from scipy.spatial.transform import Rotation
 
 import hybridctl as hc
 from hybridctl.app.page.motion import Mover, Scene, write_motion
-from hybridctl.app.report import RunFolder
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.sensitivity.augmentation import with_parameters
 from hybridctl.sensitivity.held_inputs import inputs_as_parameters

@@ -5,7 +5,7 @@ import pytest
 from hybridctl.robots import ball, block, cube
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system, time_stepping
 from hybridctl.relaxing import damping_ratio, relax
 from hybridctl.sensitivity.return_map import periodic_orbit

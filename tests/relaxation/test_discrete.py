@@ -6,7 +6,7 @@ import pytest
 from relaxation.systems import ball, carrier, order
 
 import hybridctl as hc
-from hybridctl.errors import InputError, OverlappingStripsError
+from hybridctl.base.errors import InputError, OverlappingStripsError
 from hybridctl.hybrid.relaxation.discrete import discretize_relaxed, euler, runge_kutta
 
 START = [1.0, 0.2, 0.3]

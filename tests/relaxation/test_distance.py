@@ -7,7 +7,7 @@ from relaxation.systems import ball, bowl, carrier, order
 from scipy.sparse import csgraph
 
 import hybridctl as hc
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.relaxation.distance import GluedSpace
 
 PROGRAMME = 1e-10  # the gap of cone programmes is 1e-12 of lengths of up to some 5, each way

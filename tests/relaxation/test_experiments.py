@@ -6,7 +6,7 @@ import pytest
 from hybridctl.experiments.relaxation import double_pendulum, relay, zeno_ball
 from rich.console import Console
 
-from hybridctl.app.report import RunFolder
+from hybridctl.base.run_folder import RunFolder
 
 
 def result(module, tmp_path):

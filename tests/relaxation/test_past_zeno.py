@@ -8,7 +8,7 @@ from hybridctl.experiments.relaxation.double_pendulum import at_rest, pendulum
 from relaxation.systems import accumulation, ball, bowl
 
 import hybridctl as hc
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.relaxation.relax import FREE, HELD, relax
 from hybridctl.hybrid.relaxation.sliding import SLIDING
 from hybridctl.hybrid.relaxation.zeno_rest import RESTING
@@ -96,7 +96,7 @@ def test_guards_that_meet_have_no_rest():
         hc.simulate(system, "air", [1.0, 0.0, 0.0], (0.0, 6.0), on_zeno="relax")
 
 
-@pytest.mark.filterwarnings("ignore::hybridctl.errors.NearGrazingWarning")  # it is at rest
+@pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")  # it is at rest
 def test_derivatives_past_zeno_do_not_converge():
     """What bounces for ever passes perturbations on; the limit forgets them."""
     end = accumulation(0.5) + 0.5

@@ -7,7 +7,7 @@ from differences import central
 from relaxation.systems import accumulation, ball, bowl, carrier, order, slimmed
 
 import hybridctl as hc
-from hybridctl.errors import InputError, OverlappingStripsError, SystemDefinitionError
+from hybridctl.base.errors import InputError, OverlappingStripsError, SystemDefinitionError
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.hybrid.relaxation.relax import FREE, HELD
 

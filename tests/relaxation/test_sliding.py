@@ -10,7 +10,7 @@ from differences import central
 from relaxation.systems import accumulation, ball, order
 
 import hybridctl as hc
-from hybridctl.errors import ConstraintViolatedError, EscapingError, IntersectionError
+from hybridctl.base.errors import ConstraintViolatedError, EscapingError, IntersectionError
 from hybridctl.hybrid.mode import NO_GUARDS, Edge, FieldJacobian, GuardJacobian, Outgoing
 from hybridctl.hybrid.relaxation.regions import Region, sides, slides
 from hybridctl.hybrid.relaxation.sliding import SLIDING

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hybridctl as hc
-from hybridctl import errors
+from hybridctl.base import errors
 
 LEFT, RIGHT = "left closes", "right closes"
 ONLY_LEFT, ONLY_RIGHT = ("closed", "open"), ("open", "closed")

@@ -6,7 +6,7 @@ import pytest
 from hybridctl.robots import five_link
 
 import hybridctl as hc
-from hybridctl.errors import AmbiguousEventError, SeveralContactSolutionsError
+from hybridctl.base.errors import AmbiguousEventError, SeveralContactSolutionsError
 from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.modes.mode_expressions import mode_field
 

@@ -11,7 +11,8 @@ from hybridctl.robots import public
 from hybridctl.app import plugins
 from hybridctl.app.commands.filter import FilterRequest, read_base_log
 from hybridctl.app.models import find_source
-from hybridctl.errors import FileFormatError, UnknownNameError
+from hybridctl.base.errors import FileFormatError, UnknownNameError
+from hybridctl.base.time_series import Series
 from hybridctl.logs import Log, read_log, write_log
 from hybridctl.logs.bags import Topic
 from hybridctl.logs.base_file import find_urdf
@@ -19,7 +20,6 @@ from hybridctl.logs.legged import BaseModel, filter_base
 from hybridctl.logs.mapping import Mapping
 from hybridctl.logs.writers import McapFile
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.series import Series
 
 ROBOTS = plugins.robot_files()
 PERIOD, ROWS = 0.01, 40

@@ -20,9 +20,9 @@ import casadi as ca
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.settings import Positive, Settings, UnitInterval
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.settings import Positive, Settings, UnitInterval
 from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, hybrid_system
 
 Touched = tuple[int, ...]

@@ -8,7 +8,7 @@ from hybridctl.robots import block, public
 from sensitivity.test_boundary import landing_level
 
 import hybridctl as hc
-from hybridctl.errors import AmbiguousEventError, InputError
+from hybridctl.base.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.mechanics import contact_system
 from hybridctl.mechanics.parameters import parameter_derivatives

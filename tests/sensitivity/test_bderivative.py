@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridctl.errors import GrazingError, InputError
+from hybridctl.base.errors import GrazingError, InputError
 from hybridctl.sensitivity.bderivative import BDerivative
 from hybridctl.sensitivity.pieces import distinct
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump

@@ -14,7 +14,7 @@ from mechanics.test_impact_pieces import (
 from scipy.integrate import solve_ivp
 
 import hybridctl as hc
-from hybridctl.errors import AmbiguousEventError, InputError
+from hybridctl.base.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetBorder, ResetJacobian
 from hybridctl.mechanics import ContactDynamics, Plane, contact_system

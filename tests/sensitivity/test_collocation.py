@@ -9,7 +9,7 @@ from scipy.linalg import expm
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import IntegrationError
+from hybridctl.base.errors import IntegrationError
 from hybridctl.sensitivity.collocation import collocated
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import AmbiguousEventError
+from hybridctl.base.errors import AmbiguousEventError
 from hybridctl.hybrid.mode import Edge, GuardJacobian, GuardSet, Outgoing, ResetJacobian
 
 

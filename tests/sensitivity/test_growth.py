@@ -8,7 +8,7 @@ import pytest
 from sensitivity import puck
 from sensitivity.test_stability import kinked, random_map, thrown_puck
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.sensitivity.growth import _form, growth_derivatives
 from hybridctl.sensitivity.return_map import periodic_orbit
 from hybridctl.sensitivity.stability import balanced, judge, stability

@@ -8,7 +8,7 @@ from sensitivity.test_linearize import TIGHT, G, assert_v, linearized, v_curve
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 
 
 def driven():

@@ -10,7 +10,7 @@ from sensitivity.struck_door import struck_door
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import InputError, NearGrazingWarning, SystemDefinitionError
+from hybridctl.base.errors import InputError, NearGrazingWarning, SystemDefinitionError
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.sensitivity.gains import JumpGains
 

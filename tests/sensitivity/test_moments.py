@@ -5,7 +5,7 @@ import pytest
 from hybridctl.robots import ball, biped
 
 import hybridctl as hc
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.sensitivity.moments import propagate_moments
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-11}

@@ -10,7 +10,7 @@ import pytest
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import GrazingError, NearGrazingWarning
+from hybridctl.base.errors import GrazingError, NearGrazingWarning
 from hybridctl.hybrid.trajectory import Event
 
 GRAVITY, RESTITUTION = 9.81, 0.8

@@ -10,7 +10,7 @@ from sensitivity.close_guards import BEFORE, CloseGuards
 from sensitivity.test_simultaneous import PUSH, SwitchingByLaw, pushed
 
 import hybridctl as hc
-from hybridctl.errors import InputError, OrderChangeWarning
+from hybridctl.base.errors import InputError, OrderChangeWarning
 from hybridctl.sensitivity import (
     ParameterDerivatives,
     parameter_sensitivity,

@@ -9,7 +9,7 @@ from scipy.linalg import expm
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import GrazingError, InputError, SimulationError
+from hybridctl.base.errors import GrazingError, InputError, SimulationError
 from hybridctl.sensitivity.orbits import (
     floquet_multipliers,
     lyapunov_exponents,
@@ -382,7 +382,7 @@ def test_a_flow_that_closes_in_another_phase_of_what_drives_it_is_no_orbit():
         periodic_orbit(pushed, "go", [0.0], 1.0, input=push)
 
 
-@pytest.mark.filterwarnings("ignore::hybridctl.errors.NearGrazingWarning")  # it comes to rest
+@pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")  # it comes to rest
 def test_returns_that_tend_to_rest_are_no_orbit():
     """A ball that loses half its speed with each bounce comes back ever sooner."""
     y, v = ca.SX.sym("y"), ca.SX.sym("v")

@@ -7,7 +7,7 @@ from differences import central
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
-from hybridctl.errors import InputError, SystemDefinitionError, UnknownNameError
+from hybridctl.base.errors import InputError, SystemDefinitionError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.sensitivity.augmentation import (
     ParameterDerivatives,

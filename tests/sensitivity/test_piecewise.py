@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.pieces import distinct
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump

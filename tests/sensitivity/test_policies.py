@@ -10,12 +10,12 @@ from hybridctl.robots.rrr_door import DoorParameters
 from hybridctl.robots.rrr_door import system as door
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.laws import ProjectedGain, Tracking
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
-from hybridctl.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.policy import DisturbedPolicy, SampledPolicy

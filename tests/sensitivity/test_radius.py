@@ -8,7 +8,7 @@ from sensitivity.close_guards import BEFORE, CloseGuards
 from sensitivity.test_nearby import spread
 
 import hybridctl as hc
-from hybridctl.errors import GuardViolatedError, InputError
+from hybridctl.base.errors import GuardViolatedError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.mode import FieldJacobian
 

@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import GrazingError, InputError, SystemDefinitionError
+from hybridctl.base.errors import GrazingError, InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import GuardJacobian, ResetJacobian
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.contacts.geometry import ContactSet

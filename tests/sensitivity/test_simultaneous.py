@@ -15,7 +15,7 @@ from sensitivity.struck_door import struck_door
 
 import hybridctl as hc
 from hybridctl import symbolic
-from hybridctl.errors import AmbiguousEventError, GrazingError, UnknownNameError
+from hybridctl.base.errors import AmbiguousEventError, GrazingError, UnknownNameError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 

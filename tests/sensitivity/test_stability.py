@@ -11,7 +11,7 @@ from sensitivity import puck
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.app import plots
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.sensitivity.conewise import ConewiseMap, LinearPiece, conewise
 from hybridctl.sensitivity.return_map import periodic_orbit
 from hybridctl.sensitivity.stability import judge, stability

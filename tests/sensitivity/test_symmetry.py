@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.base.errors import InputError
 from hybridctl.control.lqr.periodic import periodic_lqr
-from hybridctl.errors import InputError
 from hybridctl.sensitivity.orbits import floquet_multipliers, monodromy
 from hybridctl.sensitivity.return_map import PoincareSection, periodic_orbit
 from hybridctl.sensitivity.symmetry import Symmetry

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
-from hybridctl.errors import ConstraintViolatedError, GuardViolatedError
+from hybridctl.base.errors import ConstraintViolatedError, GuardViolatedError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.reconcile import reconcile

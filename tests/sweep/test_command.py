@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from hybridctl.app import cli, plugins
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ import logging
 import pytest
 from sweep.jobs import square_but_die_once, units
 
-from hybridctl.app.report import RunFolder
 from hybridctl.app.sweep import run
-from hybridctl.workers import crew
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.workers import crew
 
 distributed = pytest.importorskip("distributed", reason="distributed is not installed")
 

@@ -9,7 +9,7 @@ import pytest
 from sweep.jobs import cost
 
 import hybridctl as hc
-from hybridctl.errors import InputError, IntegrationError, UnknownNameError
+from hybridctl.base.errors import InputError, IntegrationError, UnknownNameError
 
 GRID = {"gain": [1.0, 2.0, 4.0], "seed": [0, 1]}
 
@@ -105,7 +105,7 @@ def test_another_function_or_an_edited_one_gets_its_own_results(tmp_path):
 
 
 def test_another_version_computes_anew(tmp_path, monkeypatch):
-    from hybridctl.control.tuning import journal
+    from hybridctl.base import journal
 
     hc.sweep(abs_of, {"a": [-1]}, out=tmp_path)
     monkeypatch.setattr(journal, "__version__", "99")

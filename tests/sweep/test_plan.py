@@ -4,7 +4,7 @@ import pytest
 
 from hybridctl.app import plugins
 from hybridctl.app.sweep import plan, values_of
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 
 
 def base(name="slope"):

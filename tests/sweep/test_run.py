@@ -8,10 +8,10 @@ import pytest
 from sweep.jobs import square, square_but_always_die, square_but_die_once, units
 
 from hybridctl.app import plugins
-from hybridctl.app.report import RunFolder
 from hybridctl.app.sweep import PLAN, numbers, plan, run, work, write_table
-from hybridctl.errors import InputError
-from hybridctl.workers import Crew, Here, Processes, crew
+from hybridctl.base.errors import InputError
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.workers import Crew, Here, Processes, crew
 
 
 def silent(line):

@@ -12,7 +12,7 @@ from scipy.spatial.transform import Rotation
 import hybridctl as hc
 from hybridctl.app.viewer.figure import Figure
 from hybridctl.app.viewer.view import REFERENCE, timeline_html
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.mechanics import Contact, Plane, Robot, Terrain, contact_system
 from hybridctl.sensitivity.augmentation import with_parameters

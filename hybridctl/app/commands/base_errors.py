@@ -10,8 +10,9 @@ import numpy as np
 from rich.table import Table
 
 from hybridctl.app.plots import BASELINE, CURVES, REFERENCE, Line, Panel, plane
-from hybridctl.app.report import RunFolder, table
-from hybridctl.checks import Array
+from hybridctl.app.report import table
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.pose_track import Alignment, Association, PoseTrack, align, associate
 from hybridctl.estimation.trajectory_errors import (
     PATH_STEP,

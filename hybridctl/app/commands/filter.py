@@ -18,8 +18,9 @@ from hybridctl.app.commands.record import synthetic_log, truth_path, write
 from hybridctl.app.commands.results import draw_all, trust_table, write_results
 from hybridctl.app.models import ModelSource, find_source
 from hybridctl.app.plots import short_mode
-from hybridctl.app.report import RunFolder, progress, report_alive, say, table
-from hybridctl.errors import FileFormatError, HybridctlError, InputError
+from hybridctl.app.report import progress, report_alive, say, table
+from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
 from hybridctl.estimation.judgement import Judgement, judge

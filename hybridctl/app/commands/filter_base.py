@@ -21,8 +21,9 @@ from hybridctl.app.commands.base_errors import (
 from hybridctl.app.commands.results import trust_table
 from hybridctl.app.plots import REFERENCE, Line, Panel, series
 from hybridctl.app.plots.filters import band, result_bands
-from hybridctl.app.report import RunFolder, report_alive, say, table
-from hybridctl.checks import Array
+from hybridctl.app.report import report_alive, say, table
+from hybridctl.base.checks import Array
+from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.logs import Log, examine, write_tum

@@ -14,12 +14,15 @@ from rich.console import Console
 
 from hybridctl.app.commands.filter import load_log
 from hybridctl.app.models import find_model, from_anywhere
-from hybridctl.app.report import RunFolder, say, table
-from hybridctl.checks import Array, array, member, quoted
-from hybridctl.control.tuning.code_reading import source_digest
-from hybridctl.control.tuning.fingerprint import files_named, fingerprint
-from hybridctl.control.tuning.journal import Journal
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.app.report import say, table
+from hybridctl.base.checks import Array, array, member, quoted
+from hybridctl.base.code_reading import source_digest
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.fingerprint import files_named, fingerprint
+from hybridctl.base.journal import Journal
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.settings import least_and_most
+from hybridctl.base.workers import crew
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.identify import (
     Identification,
@@ -31,8 +34,6 @@ from hybridctl.estimation.identify import (
 )
 from hybridctl.estimation.record import Record
 from hybridctl.robot_file import RobotFile
-from hybridctl.settings import least_and_most
-from hybridctl.workers import crew
 
 STATE = "evaluations.jsonl"
 FACTOR = 10.0  # by which a parameter may end above or below where it starts

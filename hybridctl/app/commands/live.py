@@ -15,8 +15,8 @@ from typing import BinaryIO, Protocol
 import click
 
 from hybridctl.app.models import find_source
-from hybridctl.checks import number, quoted
-from hybridctl.errors import FileFormatError, HybridctlError, InputError
+from hybridctl.base.checks import number, quoted
+from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.logs.legged import BaseModel, OdometryFrames
 from hybridctl.logs.live_lines import LineOdometry, SampleReader, write_line

@@ -17,14 +17,14 @@ from rich.console import Console
 
 from hybridctl.app.models import ModelSource
 from hybridctl.app.report import report_alive, say
-from hybridctl.errors import HybridctlError, InputError
+from hybridctl.base.errors import HybridctlError, InputError
+from hybridctl.base.run_marker import Fingerprint
+from hybridctl.base.tables import mode_text
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, LogChannel
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import Truth, synthetic
 from hybridctl.logs import Log, read_log, write_estimates, write_log
-from hybridctl.run_marker import Fingerprint
-from hybridctl.series import Series
-from hybridctl.tables import mode_text
 
 _TRUTH = "truth"  # entry of a log's metadata: SHA-256 of the files beside it
 SUFFIXES = (".npz", ".csv", ".h5", ".hdf5", ".mcap")

@@ -21,13 +21,14 @@ from hybridctl.app.plots import (
     short_mode,
 )
 from hybridctl.app.plots.filters import SIGMAS, apart, band, gaps, result_bands
-from hybridctl.app.report import RunFolder, table
+from hybridctl.app.report import table
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.tables import mode_text
 from hybridctl.estimation.filter_model import FilterModel
 from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.logs import Log, PoseSeries, write_estimates
-from hybridctl.tables import mode_text
 
 MAIN = "salted"
 _FAR = 20.0  # sigmas, at which innovations are drawn that are farther off

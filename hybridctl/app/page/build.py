@@ -24,7 +24,8 @@ from hybridctl.app.page.fragments import (
 )
 from hybridctl.app.page.motion import MOTION
 from hybridctl.app.page.transcript import Transcript
-from hybridctl.app.report import CONFIGURATION, RunFolder, say
+from hybridctl.app.report import say
+from hybridctl.base.run_folder import CONFIGURATION, RunFolder
 
 PAGE = "index.html"
 _SCRIPTS = ("arrays.js", "charts.js", "player.js")

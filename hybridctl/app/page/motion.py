@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from hybridctl.app.plots import TRACKING
-from hybridctl.app.report import RunFolder
 from hybridctl.app.viewer.figure import contact_forces, event_impulses
-from hybridctl.checks import Array, member
-from hybridctl.errors import InputError
-from hybridctl.files import packed
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import InputError
+from hybridctl.base.files import packed
+from hybridctl.base.run_folder import RunFolder
+from hybridctl.base.tables import mode_text
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.tables import mode_text
 
 MOTION = "motion.json"
 AXES = (("x", "y"), ("x", "z"), ("x", "y", "z"))

@@ -18,8 +18,8 @@ from hybridctl.app.plots.panels import (
     grid,
     series,
 )
-from hybridctl.checks import Array, member
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.stability import Stability

@@ -21,8 +21,8 @@ from hybridctl.app.plots.panels import (
     series,
 )
 from hybridctl.app.plots.runs import mode_bands
-from hybridctl.checks import Array, Indices, instance
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, Indices, instance
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
 

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure as Figure
 from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from hybridctl.checks import Array, member
-from hybridctl.errors import FileWriteError
-from hybridctl.files import atomic, packed
-from hybridctl.run_store import store_of
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import FileWriteError
+from hybridctl.base.files import atomic, packed
+from hybridctl.base.run_store import store_of
 
 # Okabe and Ito's colours, which people who see fewer colours can tell apart.
 BLUE, VERMILION, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#e69f00", "#009e73", "#56b4e9"

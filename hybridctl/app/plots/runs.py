@@ -24,8 +24,8 @@ from hybridctl.app.plots.panels import (
     grid,
     series,
 )
-from hybridctl.checks import Array, member
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.trajectory import HybridTrajectory

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.hybrid.arc import Arc, outputs_on
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event

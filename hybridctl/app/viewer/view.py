@@ -15,9 +15,10 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.app.viewer.bodies import DrawnBodies
 from hybridctl.app.viewer.figure import Figure, contact_forces, event_impulses, world_surfaces
-from hybridctl.checks import Array, Indices, instance, number
+from hybridctl.base.checks import Array, Indices, instance, number
+from hybridctl.base.errors import InputError
+from hybridctl.base.tables import mode_text
 from hybridctl.control.reference import Reference
-from hybridctl.errors import InputError
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
@@ -26,7 +27,6 @@ from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Terrain
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.urdf import shapes_of
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.tables import mode_text
 
 TRUTH, REFERENCE, ESTIMATE = (90, 90, 97), (230, 159, 0), (0, 114, 178)
 FORCE, IMPULSE = (30, 30, 30), (204, 121, 167)

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.ilqr.cost import Cost, Expansion
 from hybridctl.control.ilqr.rollout import Rollout, ShootingProblem
 from hybridctl.hybrid.system import HybridSystem

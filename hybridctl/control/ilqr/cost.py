@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, array, count, number, semidefinite, vector
-from hybridctl.spaces import Space, difference_jacobians
+from hybridctl.base.checks import Array, array, count, number, semidefinite, vector
+from hybridctl.base.spaces import Space, difference_jacobians
 
 
 class Expansion(NamedTuple):

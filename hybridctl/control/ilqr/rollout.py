@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.mode import ModeKey

@@ -27,7 +27,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, count, number, vector
+from hybridctl.base.checks import Array, array, count, number, vector
+from hybridctl.base.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.control.ilqr.backward import (
     BackwardSweep,
     Expanded,
@@ -40,7 +41,6 @@ from hybridctl.control.ilqr.backward import (
 )
 from hybridctl.control.ilqr.cost import Cost
 from hybridctl.control.ilqr.rollout import Rollout, ShootingProblem, closed_loop, open_loop
-from hybridctl.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory

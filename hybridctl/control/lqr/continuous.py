@@ -22,7 +22,18 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, counted, instance, member, number, semidefinite, vector
+from hybridctl.base.checks import (
+    Array,
+    array,
+    counted,
+    instance,
+    member,
+    number,
+    semidefinite,
+    vector,
+)
+from hybridctl.base.errors import InputError
+from hybridctl.base.progress import Progress, Report, report_share
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.events import (
     TREATMENTS,
@@ -35,8 +46,6 @@ from hybridctl.control.lqr.events import (
 from hybridctl.control.lqr.riccati import Instant, Riccati, ValueCurve
 from hybridctl.control.lqr.weights import Weights, weight_at
 from hybridctl.control.reference import firings_at, intermediate
-from hybridctl.errors import InputError
-from hybridctl.progress import Progress, Report, report_share
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers

@@ -38,8 +38,8 @@ from numpy.linalg import multi_dot
 from scipy.linalg import eigh
 from scipy.optimize import root
 
-from hybridctl.checks import Array, quoted
-from hybridctl.errors import InputError, SimulationError
+from hybridctl.base.checks import Array, quoted
+from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.moments import normal_points
 from hybridctl.sensitivity.pieces import distinct

@@ -23,7 +23,9 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import eigh, null_space, solve_discrete_are
 
-from hybridctl.checks import Array, count, number
+from hybridctl.base.checks import Array, count, number
+from hybridctl.base.errors import InputError, SimulationError
+from hybridctl.base.progress import Progress, report_share
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.lqr.continuous import (
     AtEvents,
@@ -34,10 +36,8 @@ from hybridctl.control.lqr.continuous import (
 )
 from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import Weights
-from hybridctl.errors import InputError, SimulationError
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.progress import Progress, report_share
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers, monodromy

@@ -20,10 +20,10 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebval
 from scipy.interpolate import CubicHermiteSpline
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightAt
-from hybridctl.errors import InputError
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part

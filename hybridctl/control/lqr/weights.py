@@ -9,8 +9,8 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, semidefinite
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, semidefinite
+from hybridctl.base.errors import InputError
 
 Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | Callable[[int, float], ArrayLike]
 WeightAt: TypeAlias = Callable[[int, float], Array]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
 
-from hybridctl.checks import Array, count, number
+from hybridctl.base.checks import Array, count, number
 from hybridctl.control.predictive.functions import PhaseModel, Steps
 from hybridctl.control.predictive.programme import Aim, Followed, Junction, Section
 from hybridctl.control.trajectory.functions import least_gaps

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.compiled import MappedFunction, native, transposed
+from hybridctl.base.checks import Array
+from hybridctl.base.function_cache import native
+from hybridctl.compiled import MappedFunction, transposed
 from hybridctl.control.predictive.sides import LimitSides
 from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions, stepped
 from hybridctl.control.trajectory.task import Task

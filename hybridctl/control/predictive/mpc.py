@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, instance, number, vector
+from hybridctl.base.checks import Array, array, instance, number, vector
+from hybridctl.base.errors import InputError
 from hybridctl.control.laws import cut, input_limits
 from hybridctl.control.predictive.course import Course, Horizon, Moment, Plan
 from hybridctl.control.predictive.programme import Costs, Programme
 from hybridctl.control.trajectory.optimise import OptimalTrajectory
 from hybridctl.control.trajectory.task import Task
-from hybridctl.errors import InputError
 from hybridctl.hybrid.laws import InputLaw, LinearFeedback
 from hybridctl.hybrid.policy import History, Policy, next_change
 

@@ -24,7 +24,7 @@ import numpy as np
 import piqp
 from scipy.sparse import csc_matrix
 
-from hybridctl.checks import Array, Indices
+from hybridctl.base.checks import Array, Indices
 from hybridctl.control.predictive.functions import PhaseModel, Rows
 from hybridctl.control.predictive.sides import LimitSides
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices
+from hybridctl.base.checks import Array, Indices
 from hybridctl.control.trajectory.functions import Limit
 
 # What a unit of slack costs, of the first three for a second.

@@ -11,12 +11,12 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array, vector
+from hybridctl.base.checks import Array, vector
+from hybridctl.base.errors import ConstraintViolatedError, GuardViolatedError, InputError
 from hybridctl.control.trajectory.functions import end_gap_name, gaps_of, held_at
 from hybridctl.control.trajectory.redundant import determined_rows, end_equations_of_task
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Guess
-from hybridctl.errors import ConstraintViolatedError, GuardViolatedError, InputError
 from hybridctl.mechanics.system import closed_contacts
 
 _BELOW_GROUND = 1e-6  # m: below it by more than simulated states are, a contact is not open

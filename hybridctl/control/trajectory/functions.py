@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.trajectory.task import Expression, Task
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.trajectory.functions import PhaseFunctions, stepped
 from hybridctl.control.trajectory.plan import InputCurve, MotionPlan
 from hybridctl.control.trajectory.task import Task

@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hybridctl.checks import Array, count, function, instance, number
+from hybridctl.base.checks import Array, count, function, instance, number
+from hybridctl.base.errors import RedundantConditionWarning
+from hybridctl.base.progress import report_share
 from hybridctl.control.trajectory.ends import (
     check_end,
     check_expressions,
@@ -22,9 +24,7 @@ from hybridctl.control.trajectory.redundant import implied_guards, implied_lifts
 from hybridctl.control.trajectory.solve import Optimum, Progress, Tell, solve
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Guess, Transcription, transcribe
-from hybridctl.errors import RedundantConditionWarning
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.progress import report_share
 
 _MISSED = 0.1  # of the tolerance, by an interval
 

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebder, chebval
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SimulationError
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.laws import Tracking, input_limits
 from hybridctl.control.reference import continued
 from hybridctl.control.trajectory.functions import jump_of
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Transcription, point_places
-from hybridctl.errors import SimulationError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.mode import ModeKey

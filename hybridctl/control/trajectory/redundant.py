@@ -17,7 +17,7 @@ import casadi as ca
 import numpy as np
 from scipy.linalg import orth
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.trajectory.functions import (
     end_equations,
     guard_names,

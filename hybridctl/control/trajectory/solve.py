@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array, counted
+from hybridctl.base.checks import Array, counted
+from hybridctl.base.errors import HybridctlError, InfeasibleReferenceError, SimulationError
 from hybridctl.control.trajectory.task import Expression
 from hybridctl.control.trajectory.transcription import Block, Transcription
-from hybridctl.errors import HybridctlError, InfeasibleReferenceError, SimulationError
 
 _OPTIONS: dict[str, Any] = {
     "print_time": False,

@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import count, function, instance
+from hybridctl.base.checks import count, function, instance
+from hybridctl.base.errors import InfeasibleReferenceError, InputError
 from hybridctl.control.extension import Extension, extend_by_rule
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
 from hybridctl.control.trajectory.task import Task
 from hybridctl.control.trajectory.transcription import Guess
-from hybridctl.errors import InfeasibleReferenceError, InputError
 from hybridctl.sensitivity.linearize import Linearization, linearize
 
 _ROOM = 1.1  # of what is needed: an optimum that changes a little need not be sought again

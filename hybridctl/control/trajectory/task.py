@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import (
+from hybridctl.base.checks import (
     Array,
     array,
     count,
@@ -22,8 +22,9 @@ from hybridctl.checks import (
     quoted,
     sequence,
 )
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import Meta, NotNegative, Settings, UnitInterval
 from hybridctl.control.reference import per_event
-from hybridctl.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contacts.contact import Contact
@@ -32,7 +33,6 @@ from hybridctl.mechanics.coulomb.contact_states import CLOSED, STICK
 from hybridctl.mechanics.modes.dynamics import MOST_EXPRESSED
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 from hybridctl.sensitivity.symmetry import Symmetry
-from hybridctl.settings import Meta, NotNegative, Settings, UnitInterval
 
 Expression = Any
 

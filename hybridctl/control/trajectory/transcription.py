@@ -16,7 +16,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebvander
 from scipy.sparse.linalg import spsolve
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.control.trajectory.functions import (
     Limit,
     LimitedFunction,

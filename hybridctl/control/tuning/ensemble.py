@@ -22,17 +22,17 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import GuardViolatedError, InputError, SimulationError
+from hybridctl.base.fingerprint import fingerprint
+from hybridctl.base.journal import Journal, completed
+from hybridctl.base.workers import Crew, Here
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
 from hybridctl.control.tracking import tracking_error
-from hybridctl.control.tuning.fingerprint import fingerprint
-from hybridctl.control.tuning.journal import Journal, completed
 from hybridctl.control.tuning.structure import WindowedGains
-from hybridctl.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.workers import Crew, Here
 
 Controller = Literal["spreading", "conventional"]
 

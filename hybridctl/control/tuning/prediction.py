@@ -36,10 +36,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from hybridctl.checks import Array, Indices, count, semidefinite
+from hybridctl.base.checks import Array, Indices, count, semidefinite
+from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
-from hybridctl.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
 from hybridctl.sensitivity.moments import normal_points

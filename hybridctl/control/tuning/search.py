@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import Bounds, NonlinearConstraint, minimize
 
-from hybridctl.checks import Array, count, interval, number, vector
+from hybridctl.base.checks import Array, count, interval, number, vector
+from hybridctl.base.errors import InputError
+from hybridctl.base.progress import Progress, WorkCount, report_share
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.tuning.ensemble import Ensemble, Statistics
 from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.structure import DifferentiableStructure, GainStructure
-from hybridctl.errors import InputError
-from hybridctl.progress import Progress, WorkCount, report_share
 
 _FAILING = 1e3  # N m, the peak that the search is told of where all runs fail
 

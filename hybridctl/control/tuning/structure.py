@@ -9,10 +9,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, vector
+from hybridctl.base.checks import Array, array, vector
+from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.tuning.prediction import PhantomKey, PredictedCost
-from hybridctl.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)

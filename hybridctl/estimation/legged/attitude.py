@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.rotation import matrix, product, turned_by
-from hybridctl.series import Series
 
 TILT_RATE = 0.5
 """Rate in 1/s at which tilt is corrected by the accelerometer: the usual gain of Mahony's filter

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.readings import Hysteresis, stretches
 from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.result import FilterResult
-from hybridctl.series import Series
 
 _SHORT = 0.2
 """Share of the time of a step: a contact that is shorter is chatter."""

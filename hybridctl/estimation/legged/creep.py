@@ -31,7 +31,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.foot_distances import FootDistances, begin_distances
@@ -43,7 +44,6 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Input
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.series import Series
 
 _EYE = np.eye(3)
 _FINEST = 1e-5  # rad: no encoder is finer, and one that repeats its value says nothing

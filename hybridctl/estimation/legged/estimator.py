@@ -16,8 +16,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, instance, member, number, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array, instance, member, number, vector
+from hybridctl.base.errors import InputError
+from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.estimate import Estimate, Mixture, nearest_semidefinite
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -71,7 +72,6 @@ from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.settings import NotNegative, Positive, Settings
 
 _SETTLED = 0.5  # s of walking, over which the mean force points up
 _SHARES = 2.0 / 3.0, 1.0 / 3.0  # of a foot's part of the weight: touch and lift

@@ -17,8 +17,8 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.signal import find_peaks
 
-from hybridctl.checks import Array
-from hybridctl.series import Series
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 
 _GRID = 0.01
 """Spacing of the times in s at which rates of joints are taken: ten in the shortest period."""

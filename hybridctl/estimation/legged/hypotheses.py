@@ -33,7 +33,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, number
+from hybridctl.base.checks import Array, number
+from hybridctl.base.settings import Positive, Settings
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -51,8 +53,6 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis, Input
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.series import Series
-from hybridctl.settings import Positive, Settings
 
 _LEAST = 1e-3  # weight of a hypothesis that still corrects
 

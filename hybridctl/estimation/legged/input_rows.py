@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.legged.space import SENSED
 from hybridctl.estimation.legged.system import GAP, LeggedBase
 

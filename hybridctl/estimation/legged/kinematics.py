@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, flag, instance, number, quoted, sequence
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, flag, instance, number, quoted, sequence
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.rotation import skews
 from hybridctl.mechanics.contacts.found_contacts import find_spheres
 from hybridctl.mechanics.multibody.bodies import Frame

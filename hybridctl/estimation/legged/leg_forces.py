@@ -41,15 +41,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.attitude import integrate_attitude
 from hybridctl.estimation.legged.kinematics import LegKinematics
 from hybridctl.estimation.legged.readings import stood
 from hybridctl.estimation.legged.rotation import matrix, skew
 from hybridctl.estimation.legged.stance import interpolate, is_sampled
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.series import Series
 
 _LEAST_SINGULAR_RATIO = 0.02
 """Least singular value of J^T that counts, relative to the largest, a leg's length of 0.2 to 1 m.

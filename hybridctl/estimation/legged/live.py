@@ -19,8 +19,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, member, number
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, array, member, number
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.creep import CreepFilter, CreepState, FootMotion
@@ -39,7 +40,6 @@ from hybridctl.estimation.legged.space import RootPose
 from hybridctl.estimation.legged.system import LeggedBase, prepare_modes
 from hybridctl.estimation.legged.time_offset import InertialAlignment
 from hybridctl.estimation.record import Record
-from hybridctl.series import Series
 
 _CATCH_UP = 4
 """Samples that one step filters at most until those of the opening are done.

@@ -19,8 +19,8 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.checks import Array, all_finite
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, all_finite
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.rotation import matrix, quaternion, skews, vector
 from hybridctl.estimation.legged.space import ANGLE
 from hybridctl.estimation.legged.system import LeggedBase

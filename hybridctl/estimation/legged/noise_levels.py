@@ -17,8 +17,8 @@ from itertools import combinations
 
 import numpy as np
 
-from hybridctl.checks import Array, number
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, number
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import LegKinematics

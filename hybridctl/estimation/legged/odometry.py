@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation, Slerp
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.attitude import integrate_attitude
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings

@@ -25,8 +25,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, instance, member, number
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, instance, member, number
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.creep import FootMotion, measure_angle_noise
 from hybridctl.estimation.legged.input_rows import ROUNDING, InputRows
 from hybridctl.estimation.legged.measurements import ANGLES, GROUND

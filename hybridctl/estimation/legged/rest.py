@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.space import GYROSCOPE
 from hybridctl.estimation.legged.system import LeggedBase
 from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual
 from hybridctl.hybrid.mode import ModeModel
-from hybridctl.series import Series
 
 REST = "rest"  # name of the channel
 _SPAN = 0.25  # s: a step of a gait is longer than half of it, so that joints drift in each

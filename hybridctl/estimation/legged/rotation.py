@@ -15,7 +15,7 @@ from bisect import bisect_left
 import numpy as np
 import pinocchio as pin
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 
 _SMALL = 1.0  # rad^2, below which coefficients are summed, because their closed forms cancel
 _TERMS = 9  # the next one is at most 1 / 21!, 2e-20

@@ -12,9 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.system import BaseNoise
-from hybridctl.series import Series
 
 LEAST_ROWS = 25
 """Rows while a robot stands from which noise is found: to 16 %, and to 8 % from a hundred."""

@@ -57,8 +57,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, count
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, count
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.rotation import (
     inverse,
     left_jacobian,

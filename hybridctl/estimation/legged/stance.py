@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.kinematics import LegKinematics
 from hybridctl.estimation.legged.readings import stretches
-from hybridctl.series import Series
 
 GRID = 0.01
 """Spacing of the times at which feet are computed, s: 40 in a step of a quick trot."""

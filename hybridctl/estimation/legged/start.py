@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.settings import NotNegative, Settings
 from hybridctl.estimation.legged.rotation import quaternion, skew
-from hybridctl.settings import NotNegative, Settings
 
 
 @dataclass(frozen=True)

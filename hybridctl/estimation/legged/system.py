@@ -22,8 +22,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices, instance
-from hybridctl.errors import UnknownNameError
+from hybridctl.base.checks import Array, Indices, instance
+from hybridctl.base.errors import UnknownNameError
+from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.estimation.legged.kinematics import LegKinematics
 from hybridctl.estimation.legged.rotation import matrix, product, quaternion, skew
 from hybridctl.estimation.legged.space import (
@@ -37,7 +38,6 @@ from hybridctl.estimation.legged.space import (
 from hybridctl.hybrid.mode import Edge, ModeKey, Outgoing
 from hybridctl.hybrid.model import Jump, JumpPoint, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.settings import NotNegative, Positive, Settings
 
 SOLE_CREEP = 4e-3
 """Creep of soles in contact, m/s/sqrt(Hz): those of a recorded humanoid rock and slip so much."""

@@ -41,7 +41,8 @@ from numpy.typing import NDArray
 from scipy.interpolate import PPoly
 from scipy.spatial.transform import Rotation, Slerp
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.kinematics import LegKinematics
 from hybridctl.estimation.legged.readings import Readings, stood, stretches
 from hybridctl.estimation.legged.stance import (
@@ -56,7 +57,6 @@ from hybridctl.estimation.legged.stance import (
 )
 from hybridctl.estimation.legged.wiring import find_standing
 from hybridctl.estimation.legged.wiring_signals import check_stamps
-from hybridctl.series import Series
 
 WINDOWS = 4, 6
 """Grid steps T of the residuals, 40 and 60 ms. Of 28 simulated trots without an offset, 40 ms shows

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import chi2
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.judgement import Consistency, band
 from hybridctl.estimation.legged.system import LeggedBase

@@ -16,7 +16,8 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.kinematics import LegKinematics
 from hybridctl.estimation.legged.readings import Readings, stood
 from hybridctl.estimation.legged.stance import (
@@ -51,7 +52,6 @@ from hybridctl.estimation.legged.wiring_trials import (
     list_axes,
     list_forces,
 )
-from hybridctl.series import Series
 
 _STUCK = 1e-9
 """Change of a joint angle, rad, that is none: encoders resolve 1e-4 and more."""

@@ -11,9 +11,9 @@ from itertools import combinations, permutations, product
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.readings import Readings
-from hybridctl.series import Series
 
 GYROSCOPE, ACCELEROMETER = "gyroscope", "accelerometer"
 INERTIAL, ANGLES, FORCES = "inertial sensor", "joint angles", "forces"

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.kinematics import LegKinematics
 from hybridctl.estimation.legged.stance import (
     GRID,
@@ -36,7 +37,6 @@ from hybridctl.estimation.legged.wiring_signals import (
     describe_map,
     list_signed_permutations,
 )
-from hybridctl.series import Series
 
 BETTER = 0.93
 """Ratio of residuals, after to before, below which a remedy counts. Of sound logs no other reading

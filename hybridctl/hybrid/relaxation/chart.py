@@ -19,12 +19,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from hybridctl.checks import Array, member
-from hybridctl.errors import SystemDefinitionError
+from hybridctl.base.checks import Array, member
+from hybridctl.base.errors import SystemDefinitionError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.guards import GuardSet
 from hybridctl.hybrid.mode import ModeKey, ModeModel, ResetJacobian, ResetModel
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.spaces import VectorSpace
 
 _ITERATIONS = 20
 _SAMPLES = 12

@@ -14,8 +14,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, function, instance, interval, number, vector
-from hybridctl.errors import InputError, OverlappingStripsError
+from hybridctl.base.checks import Array, function, instance, interval, number, vector
+from hybridctl.base.errors import InputError, OverlappingStripsError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.relaxation.relax import FREE, HELD, InStrip, Relaxed

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from hybridctl.checks import Array, count, instance, number, vector
-from hybridctl.errors import InputError, SystemDefinitionError
+from hybridctl.base.checks import Array, count, instance, number, vector
+from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.relaxation.chart import passage
 from hybridctl.hybrid.system import HybridSystem

@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import EscapingError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import EscapingError
+from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mapped import MappedMode, SameMotion
 from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, ModeKey, ModeModel, Outgoing
@@ -28,7 +29,6 @@ from hybridctl.hybrid.model import Point, PointProperty
 from hybridctl.hybrid.relaxation.chart import Local
 from hybridctl.hybrid.relaxation.strip import Strip, Strips, differences
 from hybridctl.hybrid.system import DerivedSystem, HybridSystem
-from hybridctl.spaces import VectorSpace
 
 _UNDONE = 1e-6  # of a coordinate, or of 1: how near a jump and the next one lead back
 _ON = 1e-9  # of the size of a state, or of 1: how near to a guard a start is on it

@@ -9,8 +9,8 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.checks import Array, array, instance, number
-from hybridctl.errors import OverlappingStripsError
+from hybridctl.base.checks import Array, array, instance, number
+from hybridctl.base.errors import OverlappingStripsError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import (
     Edge,

@@ -17,8 +17,8 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.checks import Array, instance
-from hybridctl.errors import IntersectionError
+from hybridctl.base.checks import Array, instance
+from hybridctl.base.errors import IntersectionError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import (
     Edge,

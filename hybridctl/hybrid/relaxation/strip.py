@@ -23,8 +23,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import SystemDefinitionError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Reset, ResetJacobian, ResetModel
 from hybridctl.hybrid.relaxation.chart import Border, Chart, Local, chart, passage
 from hybridctl.hybrid.system import HybridSystem

@@ -20,8 +20,8 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.checks import Array, instance
-from hybridctl.errors import SystemDefinitionError
+from hybridctl.base.checks import Array, instance
+from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import (
     Edge,

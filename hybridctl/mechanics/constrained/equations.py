@@ -30,8 +30,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from hybridctl.checks import Array, Indices
-from hybridctl.errors import SimulationError
+from hybridctl.base.checks import Array, Indices
+from hybridctl.base.errors import SimulationError
 from hybridctl.mechanics.constrained.phase import ContactPhase, Friction, load_weights
 from hybridctl.mechanics.constrained.tolerances import CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
 from hybridctl.mechanics.coulomb.cones import Cone

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices
-from hybridctl.errors import UnknownNameError
+from hybridctl.base.checks import Array, Indices
+from hybridctl.base.errors import UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION
 from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIP, SLIPS, STICK, Modes

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import pinv
 
-from hybridctl.checks import Array
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics.constrained.equations import (
     ContactRows,
     Solution,

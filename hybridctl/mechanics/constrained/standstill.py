@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics.constrained.equations import ContactRows, Solution, problem, shared, solve
 from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
 from hybridctl.mechanics.constrained.sliding import (

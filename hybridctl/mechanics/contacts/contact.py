@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hybridctl.checks import Array, number, quoted, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, number, quoted, vector
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
 from hybridctl.mechanics.contacts.surfaces import ByValue, Surface, Terrain
 

@@ -10,9 +10,9 @@ from typing import Any
 import coal
 import numpy as np
 
-from hybridctl.checks import Array, instance
-from hybridctl.errors import InputError
-from hybridctl.files import file_or_text
+from hybridctl.base.checks import Array, instance
+from hybridctl.base.errors import InputError
+from hybridctl.base.files import file_or_text
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane, Surface
 from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from hybridctl.checks import Array, mapping, number, quoted
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, mapping, number, quoted
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.contact import Contact
 
 if TYPE_CHECKING:

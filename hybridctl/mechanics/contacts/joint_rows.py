@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices
+from hybridctl.base.checks import Array, Indices
 from hybridctl.mechanics.contacts.contact import Contact, ContactPlace
 from hybridctl.mechanics.contacts.geometry import ContactSet, PointsOnPlanes, moved_trees
 from hybridctl.mechanics.contacts.joint_contacts import (

@@ -11,8 +11,8 @@ import casadi as ca
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, Indices, array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, Indices, array
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.surfaces import ByValue, Expression, Level, Surface
 
 _SAME_HEIGHT = 1e-12

@@ -19,8 +19,8 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array, Indices, flag, function, number, vector
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, Indices, flag, function, number, vector
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics.multibody.joints import skew
 
 _NO_MOTION = 1e-9

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import clarabel
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.coulomb.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 

@@ -27,7 +27,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices, all_finite
+from hybridctl.base.checks import Array, Indices, all_finite
 from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,

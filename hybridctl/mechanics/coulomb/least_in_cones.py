@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import nnls
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
 from hybridctl.mechanics.coulomb.newton import nearest
 

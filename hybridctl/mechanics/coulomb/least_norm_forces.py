@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import NoContactSolutionError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics.coulomb.cones import Cone, multipliers
 from hybridctl.mechanics.coulomb.contact_states import SLIPS, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem, scaled

@@ -17,7 +17,7 @@ from math import hypot, isfinite
 import numpy as np
 from scipy.linalg.lapack import dgelsy, dgetrf
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.linear.kkt import divided

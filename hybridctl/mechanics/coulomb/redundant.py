@@ -19,7 +19,7 @@ from typing import NamedTuple
 import clarabel
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.coulomb.cones import ConeProgramme, cone_rows, multipliers
 from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem

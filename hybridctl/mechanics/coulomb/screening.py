@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.coulomb.closed_sets import possible
 from hybridctl.mechanics.coulomb.contact_states import OPEN, Modes
 from hybridctl.mechanics.coulomb.law import CoulombProblem

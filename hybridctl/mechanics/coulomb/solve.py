@@ -17,8 +17,8 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.optimize import nnls
 
-from hybridctl.checks import Array
-from hybridctl.errors import NoContactSolutionError, SeveralContactSolutionsError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import NoContactSolutionError, SeveralContactSolutionsError
 from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows, fixed_point
 from hybridctl.mechanics.coulomb.contact_states import OPEN, STICK, Modes
 from hybridctl.mechanics.coulomb.law import (

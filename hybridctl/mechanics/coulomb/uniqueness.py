@@ -48,7 +48,7 @@ from math import hypot, inf, sqrt
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.load_bounds import load_bounds
 

@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError, SeveralContactSolutionsError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics.constrained.equations import impact_problem
 from hybridctl.mechanics.constrained.phase import ContactPhase, default_slip
 from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION, STANDSTILL

@@ -7,8 +7,8 @@ from itertools import product
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics.constrained.phase import default_slip
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.coulomb.contact_states import (

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import GuardViolatedError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import GuardViolatedError
 from hybridctl.mechanics.contacts.joint_contacts import gap_unit
 from hybridctl.mechanics.coulomb.contact_states import OPEN, Modes
 from hybridctl.mechanics.impacts.impact import impact_of, mode_by_velocity

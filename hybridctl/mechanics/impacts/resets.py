@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import JammingError, RiserError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import JammingError, RiserError
 from hybridctl.hybrid.mode import Bridge, Edge, Reset
 from hybridctl.hybrid.model import (
     Jump,

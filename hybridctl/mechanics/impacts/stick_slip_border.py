@@ -18,8 +18,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import GuardJacobian, ResetBorder, ResetJacobian
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIP, STICK, Modes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.hybrid.model import Jump, JumpPoint, ModeKey, ResetJacobian, ResetModel
 from hybridctl.mechanics.constrained.equations import Solution
 from hybridctl.mechanics.constrained.phase import ContactPhase, contact_modes

@@ -19,7 +19,7 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg.lapack import dgecon, dgesv, dgetrf, dgetrs, dlange, dpocon, dpotrf, dpotrs
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.linear.least_norm import RANK, LeastNorm
 
 

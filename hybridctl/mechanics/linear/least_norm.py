@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from scipy.linalg.lapack import dgeqp3, dgeqrf, dgesv, dorgqr, dposv, dpstrf, dtrtrs
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 
 RANK = 1e-10
 """Singular values of C M^-1 F relative to the largest, below which contacts hold each other: what

@@ -7,7 +7,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
+from hybridctl.base.spaces import Space
 from hybridctl.hybrid.model import (
     FieldJacobian,
     GuardJacobian,
@@ -28,7 +29,6 @@ from hybridctl.mechanics.coulomb.contact_states import Modes
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuards
 from hybridctl.mechanics.modes.selection import select_modes
-from hybridctl.spaces import Space
 
 OFF_MODE = 1e-5
 """A state whose gaps (m) or speeds (m/s) are this far from what its mode holds is not of it."""

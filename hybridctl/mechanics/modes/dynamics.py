@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri
 
-from hybridctl.checks import Array, member, number
-from hybridctl.errors import InputError, NoContactSolutionError
+from hybridctl.base.checks import Array, member, number
+from hybridctl.base.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.constrained.equations import (
     AccelerationDerivatives,
     ContactAcceleration,

@@ -16,8 +16,9 @@ import casadi as ca
 import numpy as np
 
 from hybridctl import whole_step
-from hybridctl.checks import Array
-from hybridctl.compiled import Compiled, held, kept, key_of, transposed
+from hybridctl.base.checks import Array
+from hybridctl.base.function_cache import kept, key_of
+from hybridctl.compiled import Compiled, held, transposed
 from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, PointProperty, Slopes
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.modes.contact_mode import ContactMode, ContactPoint

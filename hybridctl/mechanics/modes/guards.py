@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices
+from hybridctl.base.checks import Array, Indices
 from hybridctl.hybrid.mode import GuardJacobian
 from hybridctl.mechanics.constrained.equations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of

@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.constrained.equations import Solution
 from hybridctl.mechanics.constrained.phase import ContactPhase
 from hybridctl.mechanics.linear.kkt import KKT

@@ -22,7 +22,7 @@ import casadi as ca
 import numpy as np
 from scipy.linalg import qr
 
-from hybridctl.checks import Array, Indices
+from hybridctl.base.checks import Array, Indices
 from hybridctl.mechanics.constrained import phase, tolerances
 from hybridctl.mechanics.constrained.phase import ClosedRows
 from hybridctl.mechanics.constrained.tolerances import JAMMED, LEAST_WEIGHT, STOPPED

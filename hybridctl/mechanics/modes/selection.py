@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.errors import SeveralContactSolutionsError, SeveralModesError
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import SeveralContactSolutionsError, SeveralModesError
 from hybridctl.mechanics.constrained.equations import ContactAcceleration, contradict
 from hybridctl.mechanics.constrained.phase import default_slip
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL

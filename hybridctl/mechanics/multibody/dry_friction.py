@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.checks import Array, mapping, member, number
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, mapping, member, number
+from hybridctl.base.errors import InputError
 
 
 def joint_friction(model: Any, friction: Mapping[str, float] | None) -> Array:

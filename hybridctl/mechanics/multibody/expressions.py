@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.multibody.bodies import MovingBody, Tree
 
 Expression: TypeAlias = Any

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridctl.checks import Array, counted
-from hybridctl.errors import JointLimitWarning
+from hybridctl.base.checks import Array, counted
+from hybridctl.base.errors import JointLimitWarning
 from hybridctl.mechanics.multibody.joints import coordinate_labels
 from hybridctl.mechanics.multibody.passive import JointIndices
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 
 Kind = Literal["sphere", "box", "capsule", "plane"]
 

@@ -20,8 +20,8 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, Indices, instance, mapping, member, number
-from hybridctl.errors import FileFormatError, InputError
+from hybridctl.base.checks import Array, Indices, instance, mapping, member, number
+from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.mechanics.multibody.bodies import MovingBody, Tree
 from hybridctl.mechanics.multibody.joints import CoordinateLabels
 from hybridctl.mechanics.multibody.passive import JointIndices, Passive

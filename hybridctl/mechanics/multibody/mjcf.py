@@ -27,9 +27,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pinocchio as pin
 
-from hybridctl.checks import Array
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import file_or_text
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.files import file_or_text
 from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape, Kind
 from hybridctl.mechanics.multibody.mimic import Mimic
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.checks import Array, instance, mapping, member, number
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, instance, mapping, member, number
+from hybridctl.base.errors import InputError
 
 
 class JointIndices(dict[str, tuple[int, int] | None]):

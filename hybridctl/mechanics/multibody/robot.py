@@ -16,9 +16,10 @@ import numpy as np
 import pinocchio as pin
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.checks import Array, instance, mapping, member, number, sequence, vector
-from hybridctl.errors import InputError
-from hybridctl.files import file_or_text
+from hybridctl.base.checks import Array, instance, mapping, member, number, sequence, vector
+from hybridctl.base.errors import InputError
+from hybridctl.base.files import file_or_text
+from hybridctl.base.tables import html_table
 from hybridctl.mechanics.multibody.bodies import (
     Body,
     BodyKinematics,
@@ -58,7 +59,6 @@ from hybridctl.mechanics.multibody.sweeps import (
 from hybridctl.mechanics.multibody.urdf import Root as Root
 from hybridctl.mechanics.multibody.urdf import massless_joint_error, model_of, rank_frame
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
-from hybridctl.tables import html_table
 
 _UNIT_NORM = 1e-6  # how far norms of quaternions and circles may be off one: six digits of a file
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pinocchio as pin
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 
 
 class Fall(NamedTuple):

@@ -19,8 +19,8 @@ import coal
 import numpy as np
 import pinocchio as pin
 
-from hybridctl.errors import FileFormatError
-from hybridctl.files import file_or_text
+from hybridctl.base.errors import FileFormatError
+from hybridctl.base.files import file_or_text
 from hybridctl.mechanics.multibody.joints import SAGITTAL_JOINTS
 from hybridctl.mechanics.multibody.mimic import read_mimics
 from hybridctl.mechanics.multibody.urdf_arrival import check_arrival

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pinocchio as pin
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.multibody.urdf_document import (
     SINGLE_AXIS_TYPES,
     Element,

@@ -16,8 +16,8 @@ from xml.parsers import expat
 
 import numpy as np
 
-from hybridctl.checks import Array, counted
-from hybridctl.errors import FileFormatError
+from hybridctl.base.checks import Array, counted
+from hybridctl.base.errors import FileFormatError
 
 Element = ElementTree.Element
 

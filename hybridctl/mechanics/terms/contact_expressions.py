@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import casadi as ca
 
-from hybridctl.checks import Array, quoted
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, quoted
+from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.contact import ContactPlace
 from hybridctl.mechanics.contacts.joint_contacts import JointPlace
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface

@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 
 
 class TermValues(NamedTuple):

@@ -20,7 +20,7 @@ import threading
 
 import numpy as np
 
-from hybridctl.checks import Array, Indices
+from hybridctl.base.checks import Array, Indices
 from hybridctl.mechanics.contacts.geometry import PointsOnPlanes
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot

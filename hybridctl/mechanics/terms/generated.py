@@ -20,8 +20,9 @@ from typing import Any, NamedTuple
 import casadi as ca
 import numpy as np
 
-from hybridctl.checks import Array
-from hybridctl.compiled import Compiled, kept, key_of, native, needed_compiler, transposed
+from hybridctl.base.checks import Array
+from hybridctl.base.function_cache import kept, key_of, native, needed_compiler
+from hybridctl.compiled import Compiled, transposed
 from hybridctl.mechanics.contacts import stairs, surfaces
 from hybridctl.mechanics.contacts.contact import ContactPlace
 from hybridctl.mechanics.contacts.geometry import ContactSet

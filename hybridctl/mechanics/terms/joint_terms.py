@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.contacts.joint_rows import JointContactSet
 from hybridctl.mechanics.terms.contact_terms import (
     ImpulseDerivatives,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hybridctl.checks import Array
+from hybridctl.base.checks import Array
 from hybridctl.mechanics.contacts.geometry import ContactSet, RowDerivatives
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot

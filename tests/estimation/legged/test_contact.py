@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.readings import Hysteresis, completed
 
 NAN = np.nan

@@ -9,7 +9,7 @@ from estimation.legged.machine import URDF
 from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
 
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.contact_checks import find_suspicious_contacts
 from hybridctl.estimation.legged.estimator import BaseSettings, StartDeviations

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.gait import find_gait_period, gait_step_time
-from hybridctl.series import Series
 
 RATE = 200.0  # Hz
 NOISE = 1e-3  # rad, of the encoders

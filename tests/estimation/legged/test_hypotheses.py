@@ -10,7 +10,7 @@ from estimation.legged.test_estimator import SETTINGS, standing
 from scipy.linalg import expm
 from scipy.stats import multivariate_normal
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.creep import FootMotion
 from hybridctl.estimation.legged.hypotheses import ContactEvidence, ContactHypotheses

@@ -5,7 +5,8 @@ import pytest
 from estimation.legged.machine import GRAVITY, URDF
 from scipy.spatial.transform import Rotation
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.leg_forces import (
     JointMomentum,
@@ -15,7 +16,6 @@ from hybridctl.estimation.legged.leg_forces import (
 )
 from hybridctl.mechanics.multibody.passive import Rotor
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.series import Series
 
 # Centres of mass that are not at the joints, as those of a real leg.
 MASSIVE = URDF.replace("<inertial>", '<inertial><origin xyz="0.02 -0.01 -0.15" rpy="0.3 0.1 0"/>')

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from oracles.walking_robots import WALKER, Gait, estimator_of, log, over_states, robot
 
-from hybridctl.errors import InputError, SimulationError, UnknownNameError
+from hybridctl.base.errors import InputError, SimulationError, UnknownNameError
 from hybridctl.estimation.legged import system
 from hybridctl.estimation.legged.creep import CreepFilter
 from hybridctl.estimation.legged.hypotheses import ContactEvidence

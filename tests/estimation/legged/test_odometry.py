@@ -8,6 +8,7 @@ import pytest
 from estimation.legged.machine import URDF
 from scipy.spatial.transform import Rotation
 
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.attitude import TILT_RATE, integrate_attitude
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.hypotheses import ContactEvidence
@@ -21,7 +22,6 @@ from hybridctl.estimation.legged.odometry import (
 )
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.series import Series
 
 FEET = (Foot("left sole", flat=True), Foot("right sole", flat=True))
 SETTINGS = BaseSettings("imu", FEET, touch_force=100.0, lift_force=50.0, standing=0.5)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from estimation.legged.machine import machine
 
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.estimation.legged.readings import (
     Hysteresis,
     Readings,

@@ -11,7 +11,7 @@ from estimation.legged.machine import (
     state,
 )
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import ground_measurement

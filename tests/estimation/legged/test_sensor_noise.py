@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.sensor_noise import (
     LEAST_ROWS,
     measure_white_noise,
     raise_to_sensors,
 )
 from hybridctl.estimation.legged.system import BaseNoise
-from hybridctl.series import Series
 
 PERIOD, RATE, FORCE = 4e-3, 3e-3, 0.1  # s, rad/s/sqrt(Hz), m/s^2/sqrt(Hz)
 

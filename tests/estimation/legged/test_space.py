@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from differences import assert_derivative, central
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import right_jacobian
 from hybridctl.estimation.legged.space import BaseSpace
 

@@ -5,7 +5,7 @@ import pytest
 from differences import assert_derivative
 from estimation.legged.machine import URDF, machine, state
 
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.estimation.legged.measurements import angles_measurement, ground_measurement
 from hybridctl.estimation.legged.system import Touch, lifts, touches

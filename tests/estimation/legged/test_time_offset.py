@@ -17,7 +17,8 @@ from estimation.legged.test_wiring import (
 from oracles import walking_robots as walking
 from scipy.stats import chi2
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.stance import GRID, FootPaths
 from hybridctl.estimation.legged.time_offset import (
     FLOOR,
@@ -33,7 +34,6 @@ from hybridctl.estimation.legged.time_offset import (
     join_offsets,
     offsets_tried,
 )
-from hybridctl.series import Series
 
 DURATION, PERIOD = 6.0, 2e-3  # s
 FEET = np.array([[0.2, 0.15, 0.0], [0.2, -0.15, 0.0], [-0.2, 0.15, 0.0], [-0.2, -0.15, 0.0]])

@@ -16,11 +16,11 @@ from oracles import simulated_walks as simulated
 from oracles import walking_robots as walking
 from oracles.wiring_mistakes import BY_NAME, MISTAKES, TWENTY
 
+from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.kinematics import Foot
 from hybridctl.estimation.legged.readings import Readings
 from hybridctl.mechanics.multibody.robot import Robot
-from hybridctl.series import Series
 
 DATA = Path(__file__).parents[4] / "shared/data"
 HUMANOID, SQUARE = DATA / "icub_walking", DATA / "go1_square/go1_square.npz"

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
 
 MARKER = ".hybridctl.jsonl"
 """Name of the marker, in the folder of a run."""

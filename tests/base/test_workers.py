@@ -12,8 +12,8 @@ from hybridctl.robots import ball
 from user_models import COLUMNS, ROBOT, write_csv
 
 import hybridctl as hc
-from hybridctl import workers
 from hybridctl.app.cli import cli
+from hybridctl.base import workers
 
 pytestmark = pytest.mark.slow
 
@@ -100,7 +100,7 @@ def test_a_process_that_dies_costs_its_call_only(command, logs, tmp_path, monkey
             return made
 
     monkeypatch.setattr(workers, "ProcessPoolExecutor", Mortal)
-    with caplog.at_level(logging.WARNING, "hybridctl.workers"):
+    with caplog.at_level(logging.WARNING, "hybridctl.base.workers"):
         assert same(found(name, logs, tmp_path, "--workers=2"), alone)
     assert [record.args for record in caplog.records if record.name == workers.__name__] == [(2,)]
     assert len(calls) > 2

@@ -14,9 +14,10 @@ import casadi as ca
 import numpy as np
 import pytest
 
-from hybridctl import compiled
-from hybridctl.compiled import Compiled, MappedFunction, kept, native, transposed
-from hybridctl.errors import FileWriteError, InputError
+from hybridctl.base import function_cache
+from hybridctl.base.errors import FileWriteError, InputError
+from hybridctl.base.function_cache import kept, native
+from hybridctl.compiled import Compiled, MappedFunction, transposed
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
@@ -27,8 +28,8 @@ X = np.array([0.3, -2.0, 5.0])
 def folder(tmp_path, monkeypatch):
     """A folder of kept functions, and a process that has reported nothing."""
     monkeypatch.setenv("HYBRIDCTL_CACHE", str(tmp_path / "kept"))
-    monkeypatch.setattr(compiled, "_REPORTED", set())
-    compiled._read_function.cache_clear()
+    monkeypatch.setattr(function_cache, "_REPORTED", set())
+    function_cache._read_function.cache_clear()
     return tmp_path / "kept"
 
 
@@ -118,7 +119,7 @@ def test_an_expression_that_cannot_be_trusted_is_made_again(
     kept("key", build)
     (tmp_path / "other").write_text("0\nof somebody else")
     damage(folder / "key.casadi", tmp_path / "other")
-    compiled._read_function.cache_clear()
+    function_cache._read_function.cache_clear()
     for _ in range(2):
         assert_right(kept("key", build))
     assert len(made) == 2
@@ -180,7 +181,7 @@ def test_what_cannot_be_written_is_used_all_the_same(folder, temporary, monkeypa
     def full(path):
         raise FileWriteError(f"{path} cannot be written: No space left on device")
 
-    monkeypatch.setattr(compiled, "atomic", full)
+    monkeypatch.setattr(function_cache, "atomic", full)
     assert_right(native(function()))
     assert_right(kept("key", function))
     assert list(temporary.iterdir()) == []
@@ -268,7 +269,9 @@ def test_folder_and_files_are_private_whatever_the_umask(folder):
 def test_the_folder_of_the_user_is_made_private(tmp_path, monkeypatch, caplog):
     """Earlier versions made it by the umask, so that a group could write it."""
     monkeypatch.delenv("HYBRIDCTL_CACHE")
-    monkeypatch.setattr(compiled.platformdirs, "user_cache_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(
+        function_cache.platformdirs, "user_cache_path", lambda name: tmp_path / name
+    )
     (tmp_path / "hybridctl").mkdir()
     (tmp_path / "hybridctl").chmod(0o775)
     assert_right(kept("key", function))

@@ -5,8 +5,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hybridctl import checks
-from hybridctl.errors import InputError, UnknownNameError
+from hybridctl.base import checks
+from hybridctl.base.errors import InputError, UnknownNameError
 
 
 def test_an_array_is_a_read_only_copy():

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from hybridctl.errors import InputError
-from hybridctl.spaces import VectorSpace
+from hybridctl.base.errors import InputError
+from hybridctl.base.spaces import VectorSpace
 
 
 def test_integrate_and_difference_are_plus_and_minus():

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.checks import Array, Indices, array, floats, member, quoted
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, Indices, array, floats, member, quoted
+from hybridctl.base.errors import InputError
 
 ROLES = ("measurement", "input", "truth")
 QUATERNION = ("qx", "qy", "qz", "qw")

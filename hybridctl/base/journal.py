@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hybridctl import __version__
-from hybridctl.checks import quoted
-from hybridctl.control.tuning.fingerprint import canonical_form, canonical_text, fingerprint
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import atomic
-from hybridctl.run_store import check_writable
-from hybridctl.workers import Crew, call_numbered
+from hybridctl.base.checks import quoted
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.files import atomic
+from hybridctl.base.fingerprint import canonical_form, canonical_text, fingerprint
+from hybridctl.base.run_store import check_writable
+from hybridctl.base.workers import Crew, call_numbered
 
 R = TypeVar("R")
 T = TypeVar("T")

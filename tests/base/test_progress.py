@@ -9,11 +9,11 @@ from estimation.test_identify import BALL, BOUNDS, TRUTH, model_at, records
 from hybridctl.robots import ball
 
 import hybridctl as hc
-from hybridctl import progress as module
+from hybridctl.base import progress as module
+from hybridctl.base.errors import InputError
 from hybridctl.control.trajectory import optimise
 from hybridctl.control.tuning.ensemble import Ensemble
 from hybridctl.control.tuning.search import tune
-from hybridctl.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.identify import Problem, identify

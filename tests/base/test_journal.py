@@ -10,12 +10,12 @@ import pytest
 from control.pushed_ball import Trial
 
 from hybridctl.app.experiment import journal_of
+from hybridctl.base import journal as journals
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.journal import Journal, completed
+from hybridctl.base.workers import Crew, Here
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.tuning import journal as journals
 from hybridctl.control.tuning.ensemble import Ensemble, Outcome
-from hybridctl.control.tuning.journal import Journal, completed
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.workers import Crew, Here
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pkgutil import walk_packages
 import pytest
 
 import hybridctl
-from hybridctl.errors import HybridctlError
+from hybridctl.base.errors import HybridctlError
 
 
 def everything():

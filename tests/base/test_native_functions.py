@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from hybridctl.robots import five_link
 
-from hybridctl.compiled import MappedFunction, native, transposed
-from hybridctl.errors import InputError
+from hybridctl.base.errors import InputError
+from hybridctl.base.function_cache import native
+from hybridctl.compiled import MappedFunction, transposed
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.model import Diffusion, StepAhead
 

@@ -25,9 +25,9 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hybridctl.checks import printable
-from hybridctl.errors import FileWriteError, InputError
-from hybridctl.run_marker import (
+from hybridctl.base.checks import printable
+from hybridctl.base.errors import FileWriteError, InputError
+from hybridctl.base.run_marker import (
     EARLIER,
     FORMAT,
     LOCK,

@@ -10,9 +10,9 @@ from typing import Any
 
 import yaml
 
-from hybridctl.checks import quoted
-from hybridctl.errors import FileFormatError, InputError
-from hybridctl.files import read_text
+from hybridctl.base.checks import quoted
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.files import read_text
 
 MOST_YAML, MOST_ENTRIES, DEEPEST = 2**20, 100_000, 30
 

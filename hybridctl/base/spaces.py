@@ -11,8 +11,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.checks import Array, count, quoted
-from hybridctl.errors import InputError
+from hybridctl.base.checks import Array, count, quoted
+from hybridctl.base.errors import InputError
 
 
 @runtime_checkable

@@ -8,19 +8,24 @@ class Config(Settings):
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from numbers import Integral, Real
+from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec.inspect
 import numpy as np
 from msgspec import Meta as Meta
 
-from hybridctl.checks import instance, member, number, quoted
-from hybridctl.errors import InputError
+from hybridctl.base.checks import instance, member, number, quoted
+from hybridctl.base.errors import FileFormatError, InputError
+from hybridctl.base.files import read_text
 
 T = TypeVar("T")
 Positive = Annotated[float, Meta(gt=0.0)]
@@ -171,3 +176,48 @@ def _checked(where: str, made: Any, content: Any) -> Any:
         both = enumerate(zip(made, content, strict=True))
         return tuple(_checked(f"{where}[{i}]", part, entry) for i, (part, entry) in both)
     return number(where, made) if isinstance(made, float) else made
+
+
+C = TypeVar("C")
+
+
+def load_configuration(
+    kind: type[C],
+    file: str | Path | None,
+    assignments: Sequence[str],
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> C:
+    """A configuration dataclass from a JSON file and `key=value` assignments, later ones winning.
+
+    given: values that both win over. The file may be the config.json of an earlier run, or a plain
+    object. Values of assignments are JSON, or else text. Unknown keys raise `InputError` and name
+    the known ones.
+    """
+    values = dict(given)
+    if file is not None:
+        try:
+            content = json.loads(read_text("configuration", file))
+        except (ValueError, RecursionError) as error:
+            if isinstance(error, FileFormatError):
+                raise
+            raise FileFormatError(f"configuration {file} cannot be read: {error}") from error
+        found = content.get("configuration", content) if isinstance(content, dict) else content
+        if not isinstance(found, dict):
+            raise FileFormatError(
+                f"configuration {file} must hold a JSON object, got {quoted(found)}"
+            )
+        values |= found
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise InputError(f"a setting must look like key=value, got {quoted(assignment)}")
+        values[key] = json_or_text(text)
+    return typed(kind, values, "settings")
+
+
+def json_or_text(text: str) -> Any:
+    """The value that JSON says, or else the text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text

@@ -21,9 +21,9 @@ import pytest
 from hybridctl.robots import ball
 
 import hybridctl as hc
-from hybridctl.control.tuning.code_reading import source_digest
-from hybridctl.control.tuning.fingerprint import canonical_form, canonical_text, files_named
-from hybridctl.errors import InputError
+from hybridctl.base.code_reading import source_digest
+from hybridctl.base.errors import InputError
+from hybridctl.base.fingerprint import canonical_form, canonical_text, files_named
 from hybridctl.mechanics import Terrain
 
 

@@ -46,14 +46,9 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from hybridctl.checks import quoted
-from hybridctl.control.tuning.code_reading import (
-    instructions_digest,
-    is_installed,
-    names_read,
-    source_digest,
-)
-from hybridctl.errors import InputError
+from hybridctl.base.checks import quoted
+from hybridctl.base.code_reading import instructions_digest, is_installed, names_read, source_digest
+from hybridctl.base.errors import InputError
 
 _EXACT_REPR = (date, datetime, time, timedelta, Decimal, Fraction, UUID, range, type(...))
 """Types whose representation determines the value."""

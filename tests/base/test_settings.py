@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 from hybridctl.experiments.filter_models import BallSettings
 
-from hybridctl.errors import InputError, UnknownNameError
-from hybridctl.settings import Count, Meta, NotNegative, Positive, Settings, least_and_most, typed
+from hybridctl.base.errors import InputError, UnknownNameError
+from hybridctl.base.settings import (
+    Count,
+    Meta,
+    NotNegative,
+    Positive,
+    Settings,
+    least_and_most,
+    typed,
+)
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from hybridctl.checks import quoted
-from hybridctl.errors import InputError
+from hybridctl.base.checks import quoted
+from hybridctl.base.errors import InputError
 
 T = TypeVar("T")
 Report = Callable[[float], None]

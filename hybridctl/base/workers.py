@@ -1,0 +1,248 @@
+"""Executors for work in many parts: this process, processes that may die, a Dask cluster."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    as_completed,
+    wait,
+)
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from importlib import import_module
+from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing.connection import wait as wait_for_any
+from os import cpu_count
+from typing import Any, NamedTuple, TypeVar
+
+from hybridctl.base.checks import count
+from hybridctl.base.errors import InputError
+
+R = TypeVar("R")
+T = TypeVar("T")
+ATTEMPTS = 3
+_SECONDS_BEFORE_RETRY = 0.2
+"""Time that a lane gives `stop` to be called, before it makes the call of a dead worker again, s.
+A choice."""
+_LOG = logging.getLogger(__name__)
+
+
+def call_numbered(fn: Callable[[T], R], numbered: tuple[int, T]) -> R:
+    """Return `fn(item)` for a pair (number, item).
+
+    The number comes back from `Crew.finished` with the pair: it tells equal items apart.
+
+    Args:
+        fn: Function of one item.
+        numbered: Number and item. The number is not used here.
+    """
+    return fn(numbered[1])
+
+
+class Here(Executor):
+    """An executor that makes each call at once, in this process."""
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        """The finished call."""
+        future: Future[R] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Processes(Executor):
+    """An executor of processes that may die: only the call of a dead process is made again.
+
+    A call that has lost three processes raises `BrokenProcessPool`. The processes end with this
+    one, however it ends, and ignore keyboard interrupts. Each belongs to one thread of this
+    process, its lane.
+
+    Life cycle: `submit` starts processes as they are needed. `shutdown` waits for the calls that
+    have begun; `stop` kills them. Neither is followed by another `submit`.
+
+    Args:
+        workers: Number of processes.
+    """
+
+    def __init__(self, workers: int) -> None:
+        _start_quiet_tracker()
+        self._lanes = ThreadPoolExecutor(count("workers", workers), initializer=_block_interrupts)
+        self._own = threading.local()
+        self._pools: set[ProcessPoolExecutor] = set()
+        self._starting = threading.Lock()
+        self._stopped = threading.Event()
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
+        """Return the future of a call in one of the processes."""
+        return self._lanes.submit(self._call, fn, args, kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the processes after their calls.
+
+        Args:
+            wait: Whether to return only when the processes have ended.
+            cancel_futures: Whether calls that have not begun are cancelled.
+        """
+        self._lanes.shutdown(wait=wait, cancel_futures=cancel_futures)
+        for pool in self._pools:
+            pool.shutdown(wait=wait, cancel_futures=cancel_futures)
+
+    def stop(self) -> None:
+        """Kill the processes and cancel the calls that have not begun.
+
+        The futures of calls that have begun raise `BrokenProcessPool`.
+        """
+        self._stopped.set()
+        with self._starting:  # no lane starts a process meanwhile, so all of them are listed
+            for pool in self._pools:
+                for process in list((pool._processes or {}).values()):
+                    process.kill()
+        self.shutdown(cancel_futures=True)
+
+    def _call(self, fn: Callable[..., R], args: Any, kwargs: Any) -> R:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._begin_call(fn, args, kwargs).result()
+            except BrokenProcessPool:
+                self._own.pool = None
+                # A signal to all processes of a terminal or a job ends workers before it makes this
+                # process call `stop`: their calls must not be made again meanwhile.
+                if attempt == ATTEMPTS or self._stopped.wait(_SECONDS_BEFORE_RETRY):
+                    raise
+                _LOG.warning("a worker died; its call is made again, attempt %d", attempt + 1)
+        raise AssertionError("unreachable")
+
+    def _begin_call(self, fn: Callable[..., R], args: Any, kwargs: Any) -> Future[R]:
+        """Give a call to the one process of this lane, which is started if there is none."""
+        with self._starting:
+            if self._stopped.is_set():
+                raise BrokenProcessPool("the processes have been stopped")
+            pool = getattr(self._own, "pool", None)
+            if pool is None:
+                pool = self._own.pool = ProcessPoolExecutor(
+                    1, mp_context=get_context("spawn"), initializer=_end_with_parent
+                )
+                self._pools.add(pool)
+            return pool.submit(fn, *args, **kwargs)
+
+
+def _start_quiet_tracker() -> None:
+    """Start multiprocessing's process that removes left-over semaphores, without its warnings.
+
+    Workers that `stop` kills leave semaphores. The process removes them, and would print a warning
+    for them. Its interpreter gets the warning options that are set while it is started.
+    """
+    sys.warnoptions.append("ignore:resource_tracker:UserWarning")
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.pop()
+
+
+def _block_interrupts() -> None:
+    """Block SIGINT in this thread, and in processes that it starts, from their first moment on.
+
+    A terminal sends SIGINT to all processes of a command, and workers would print tracebacks. A
+    new process inherits the blocked signals of the thread that starts it.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+
+def _end_with_parent() -> None:
+    """Arrange that this worker ends at once when its parent does, also if the parent is killed.
+
+    A thread waits for the end of the parent: a pipe whose other end the parent holds is closed
+    then. The thread cannot run while compiled code holds Python's lock. On Linux, therefore, the
+    kernel is asked to send SIGIO when the pipe closes: it ends a process that does not handle it.
+    """
+    parent = parent_process()
+    if parent is None:
+        return
+
+    def follow() -> None:
+        wait_for_any([parent.sentinel])
+        os._exit(1)
+
+    if sys.platform == "linux":
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+        flags = fcntl.fcntl(parent.sentinel, fcntl.F_GETFL)
+        fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)
+    threading.Thread(target=follow, daemon=True).start()
+
+
+class Crew(NamedTuple):
+    """An executor, and how many calls it is given before the first of them ends."""
+
+    pool: Executor
+    ahead: int = 1
+
+    @property
+    def others(self) -> Executor | None:
+        """The executor, or None where it is this process."""
+        return None if isinstance(self.pool, Here) else self.pool
+
+    def finished(self, fn: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, Future[R]]]:
+        """The items with their calls, as they end; few are handed out ahead of what has ended."""
+        waiting: dict[Future[R], T] = {}
+        try:
+            for item in items:
+                waiting[self.pool.submit(fn, item)] = item
+                if len(waiting) >= self.ahead:
+                    for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                        yield waiting.pop(future), future
+            for future in as_completed(list(waiting)):
+                yield waiting[future], future
+        finally:  # the caller may have stopped in the middle: calls that have not begun are void
+            for future in waiting:
+                future.cancel()
+
+
+@contextmanager
+def crew(workers: int = 1, dask: str | None = None) -> Iterator[Crew]:
+    """The crew: this process for one worker, as many processes for more, or a Dask cluster.
+
+    workers: 0 for one on each processor. Raises `InputError` where Dask is asked for and not
+    installed, or does not answer.
+    """
+    if dask is not None:
+        with _cluster(dask) as client:
+            yield Crew(client.get_executor(pure=False), 4 * max(sum(client.nthreads().values()), 1))
+        return
+    workers = count("workers", workers, at_least=0) or cpu_count() or 1
+    if workers == 1:
+        yield Crew(Here())
+        return
+    pool = Processes(workers)
+    try:
+        yield Crew(pool, 2 * workers)
+    except BaseException:  # results are not wanted any more, so no call is waited for
+        pool.stop()
+        raise
+    pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Any]:
+    try:
+        distributed = import_module("distributed")
+    except ImportError as error:
+        raise InputError('--dask needs `pip install "hybridctl[cluster]"`') from error
+    try:
+        client = distributed.Client(address, timeout="10s")
+    except (OSError, ValueError) as error:
+        raise InputError(f"no Dask scheduler answers at {address!r}: {error}") from error
+    with client:
+        yield client
