@@ -17,7 +17,7 @@ from hybridctl.experiments.walking.walk import pushed, walk
 from rich.table import Table
 
 from hybridctl.app.report import table
-from hybridctl.base.function_cache import compiler
+from hybridctl.base.function_cache import find_compiler
 from hybridctl.control.predictive import programme
 from hybridctl.control.predictive.mpc import HybridMpc
 from hybridctl.hybrid.laws import InputLaw
@@ -82,7 +82,7 @@ def samples_table(quick: bool) -> Table:
     gait, rows = found_gait(config, config.speed), []
     lqr = design(gait, Weights())
     fixed = Tracks.of(gait, lqr, STEPS, config.extension).policy("cone", lqr, config.torque)
-    for compiled in (False, True)[: 1 if compiler() is None else 2]:
+    for compiled in (False, True)[: 1 if find_compiler() is None else 2]:
         policy = predictive(gait, lqr, Weights(), fixed, config.torque, compiled=compiled)
         walk(gait, policy, gait.middle, 1)  # functions are made
         timed, TimedSolver.taken = Timed(policy), 0.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import casadi as ca
 
-from hybridctl.base.checks import quoted
+from hybridctl.base.checks import quote
 from hybridctl.base.errors import InputError
 
 _NAMES = ("sin", "cos", "tan", "tanh", "exp", "log", "sqrt")
@@ -38,11 +38,11 @@ def formula(name: str, text: str, variables: Sequence[str]) -> Callable[..., Any
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError(f"{name} must be a formula, got {quoted(text)}: {error}") from error
+        raise InputError(f"{name} must be a formula, got {quote(text)}: {error}") from error
     if _depth(tree) > _DEEPEST:
         raise InputError(
             f"{name} must be a formula of at most {_DEEPEST} signs within each other, got "
-            f"{quoted(text)}"
+            f"{quote(text)}"
         )
 
     def function(*values: Any) -> Any:
@@ -53,7 +53,7 @@ def formula(name: str, text: str, variables: Sequence[str]) -> Callable[..., Any
     except (InputError, ArithmeticError) as error:
         raise InputError(
             f"{name} must be a formula of {', '.join(variables)}, numbers, pi, + - * / ** and "
-            f"{', '.join(FUNCTIONS)}, got {quoted(text)}: {error}"
+            f"{', '.join(FUNCTIONS)}, got {quote(text)}: {error}"
         ) from error
     return function
 
@@ -70,7 +70,7 @@ def _value(node: ast.expr, values: Mapping[str, Any]) -> Any:
             return _OPERATIONS[type(operation)](_value(left, values), _value(right, values))
         case ast.UnaryOp(op=operation, operand=of) if type(operation) in _OPERATIONS:
             return _OPERATIONS[type(operation)](_value(of, values))
-    raise InputError(f"what is {quoted(ast.unparse(node))}?")
+    raise InputError(f"what is {quote(ast.unparse(node))}?")
 
 
 def _depth(tree: ast.AST) -> int:

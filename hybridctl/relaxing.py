@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.base.checks import Array, array, number, vector
+from hybridctl.base.checks import Array, check_array, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.relaxation import relax as strips
@@ -75,7 +75,7 @@ def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed | RelaxedConta
     """
     if not isinstance(system, ContactSystem):
         return strips.relax(system, epsilon)
-    width = number("epsilon", epsilon, above=0.0)
+    width = check_number("epsilon", epsilon, above=0.0)
     robot, contacts = system.robot, system.contacts_in_space("relaxation")
     if not system.dynamics.has_expressions or robot.nq != robot.nv or len(contacts) > _MOST:
         raise InputError(
@@ -119,7 +119,7 @@ class RelaxedContacts(DerivedSystem):
         """The mode in which the state x flows on: which strips it is in, whatever the input is."""
         above = (OPEN,) * len(self.inner.contacts)
         mode = self.mode(above)
-        state = vector("x", x, mode.space.nx)
+        state = check_vector("x", x, mode.space.nx)
         over = mode.guards(0.0, state, np.zeros(mode.nu))
         return tuple(OPEN if value > 0.0 else STRIP for value in over.tolist())
 
@@ -127,12 +127,12 @@ class RelaxedContacts(DerivedSystem):
         self, key: ModeKey, t: float, y: ArrayLike, u: ArrayLike = ()
     ) -> tuple[ModeKey, Array]:
         """Mode and state of the robot that a state stands for: itself, as nothing jumps."""
-        return key, array("y", y, (None,))
+        return key, check_array("y", y, (None,))
 
 
 def damping_ratio(restitution: float) -> float:
     """The damping zeta of a spring that cannot pull and rebounds with a restitution in (0, 1]."""
-    number("restitution", restitution, above=0.0, at_most=1.0)
+    check_number("restitution", restitution, above=0.0, at_most=1.0)
     if restitution == 1.0:
         return 0.0
     off = lambda z: _rebound(float(np.exp(z))) - np.log(restitution)  # noqa: E731

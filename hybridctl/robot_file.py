@@ -44,9 +44,9 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
-from hybridctl.base.checks import Array, quoted
+from hybridctl.base.checks import Array, quote
 from hybridctl.base.errors import InputError
-from hybridctl.base.settings import Meta, NotNegative, Positive, UnitInterval, typed
+from hybridctl.base.settings import Meta, NotNegative, Positive, UnitInterval, parse_settings
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import (
     FilterModel,
@@ -331,7 +331,7 @@ def load_robot(path: str | Path, content: Any) -> RobotFile:
     An error names the file, the key, its value, and what is right.
     """
     try:
-        robot = typed(RobotEntry, content, "robot")
+        robot = parse_settings(RobotEntry, content, "robot")
         return RobotFile(
             Path(path),
             robot,
@@ -349,7 +349,7 @@ def _drawn(start: Estimate) -> Scenario:
 
 
 def _entries(kind: type[T], section: str, given: dict[str, Any]) -> dict[str, T]:
-    return {name: typed(kind, value, f"{section}.{name}") for name, value in given.items()}
+    return {name: parse_settings(kind, value, f"{section}.{name}") for name, value in given.items()}
 
 
 def _terrain(where: str, height: Height) -> Surface:
@@ -360,4 +360,4 @@ def _terrain(where: str, height: Height) -> Surface:
     try:
         return Terrain(found)
     except InputError as error:
-        raise InputError(f"{where} = {quoted(height)}: {error}") from error
+        raise InputError(f"{where} = {quote(height)}: {error}") from error

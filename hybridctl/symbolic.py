@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import casadi as ca
 import numpy as np
 
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.compiled import Compiled
@@ -413,7 +413,9 @@ def _edges(
     for edge in transitions:
         source, own, known = modes[edge.source], symbols[edge.source], guards[edge.source]
         names = (edge.name,) if isinstance(edge, SymbolicTransition) else tuple(edge.names)
-        chosen = [known[member(f"guard of mode {edge.source!r}", name, known)] for name in names]
+        chosen = [
+            known[check_member(f"guard of mode {edge.source!r}", name, known)] for name in names
+        ]
         what, size = f"reset of {', '.join(map(repr, names))}", symbols[edge.target].x.numel()
         column = own.column(what, own.x if edge.reset is None else edge.reset, size)
         reset = ExpressionReset(what, own, column)

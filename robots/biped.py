@@ -30,7 +30,7 @@ import numpy as np
 from hybridctl.robots.bodies import body
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, member, vector
+from hybridctl.base.checks import Array, check_array, check_member, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.hybrid.system import HybridSystem
@@ -120,7 +120,7 @@ def uncoupled(parameters: BipedParameters | None = None) -> BipedParameters:
 
 def gaps(q: ArrayLike, parameters: BipedParameters | None = None) -> Array:
     """The gaps (2,) of the left and the right foot at q (3,), m."""
-    value = _gaps(ca.DM(vector("q", q, 3)), parameters or BipedParameters())
+    value = _gaps(ca.DM(check_vector("q", q, 3)), parameters or BipedParameters())
     return np.array(value, dtype=np.float64).ravel()
 
 
@@ -153,7 +153,7 @@ def soft(
     guard "catch" in the air.
     """
     p = parameters or BipedParameters()
-    member("damping", damping, get_args(Damping))
+    check_member("damping", damping, get_args(Damping))
     made = _BipedExpressions.of(p)
     modes, transitions = [], []
     for key in MODES:
@@ -167,9 +167,9 @@ def soft(
             event, guard = ("opens", -made.gap[j]) if j in closed else ("closes", made.gap[j])
             transitions.append(SymbolicTransition(key, f"{foot} {event}", guard, _flipped(key, j)))
     if throw is not None:
-        caught = vector("caught", throw.caught, 6)
-        off = ca.DM(array("gain", throw.gain, (6, 6))) @ (made.state - ca.DM(caught))
-        anew = ca.DM(vector("start", throw.start, 6)) + off
+        caught = check_vector("caught", throw.caught, 6)
+        off = ca.DM(check_array("gain", throw.gain, (6, 6))) @ (made.state - ca.DM(caught))
+        anew = ca.DM(check_vector("start", throw.start, 6)) + off
         transitions.append(SymbolicTransition(AIR, "catch", caught[0] - made.state[0], AIR, anew))
     return hybrid_system(modes, transitions)
 

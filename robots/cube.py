@@ -12,7 +12,7 @@ from itertools import product
 
 from hybridctl.robots.bodies import free_body
 
-from hybridctl.base.checks import number
+from hybridctl.base.checks import check_number
 from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
@@ -46,7 +46,7 @@ class CubeParameters(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("rounding", self.rounding, at_most=0.9 * self.half_width)
+        check_number("rounding", self.rounding, at_most=0.9 * self.half_width)
 
 
 def robot(parameters: CubeParameters | None = None, *, actuated: bool = False) -> Robot:

@@ -14,8 +14,8 @@ from itertools import product
 
 import numpy as np
 
-from hybridctl.base.checks import Array, member
-from hybridctl.base.files import packaged_file
+from hybridctl.base.checks import Array, check_member
+from hybridctl.base.files import find_packaged_file
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane
@@ -165,8 +165,8 @@ def urdf(name: str) -> str:
 
     Raises `FileFormatError` where the package is not installed or does not have it.
     """
-    file = MODELS[member("name", name, MODELS)].file
-    return packaged_file(_PACKAGE, file).read_text(encoding="utf-8")
+    file = MODELS[check_member("name", name, MODELS)].file
+    return find_packaged_file(_PACKAGE, file).read_text(encoding="utf-8")
 
 
 def limp(name: str) -> Robot:
@@ -210,7 +210,7 @@ def robot(name: str) -> Robot:
 
 def contacts(name: str) -> tuple[Contact, ...]:
     """The contacts with the floor z = 0 or the wall, named by frame and number of the corner."""
-    model = MODELS[member("name", name, MODELS)]
+    model = MODELS[check_member("name", name, MODELS)]
     surface = _FLOOR if model.stands else Plane((model.wall, 0.0, 0.0), (-1.0, 0.0, 0.0))
     return tuple(
         Contact(f"{tip} {i}", tip, surface, offset=offset, friction=model.friction)
@@ -229,7 +229,7 @@ def start(name: str, height: float = 0.01, roll: float = 0.0, pitch: float = 0.0
 
     height: of the lowest contact above the floor. Arms start swung back.
     """
-    model, machine = MODELS[member("name", name, MODELS)], robot(name)
+    model, machine = MODELS[check_member("name", name, MODELS)], robot(name)
     angles = dict(model.posture)
     for joint, angle in model.swing.items():
         angles[joint] = angles.get(joint, 0.0) + angle

@@ -194,14 +194,19 @@ def test_a_heavy_library_has_a_home(library):
 
 
 def lines_of_code(tree):
-    """The lines that hold code: explanations do not make a file too long."""
+    """The lines that hold code: explanations do not make a file too long.
+
+    A list of imported names is one line, however many the formatter makes of it.
+    """
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docstrings = set()
     for node in ast.walk(tree):
         if isinstance(node, documented) and ast.get_docstring(node):
             docstrings |= set(range(node.body[0].lineno, node.body[0].end_lineno + 1))
     ends = [(n.lineno, n.end_lineno) for n in ast.walk(tree) if hasattr(n, "lineno")]
-    return {line for both in ends for line in both} - docstrings
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    names = {line for node in imports for line in range(node.lineno + 1, node.end_lineno + 1)}
+    return {line for both in ends for line in both} - docstrings - names
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -222,6 +227,44 @@ def test_files_and_public_parts_say_what_they_are(path):
         named = isinstance(node, ast.ClassDef | ast.FunctionDef)
         if named and not node.name.startswith("_") and "@overload" not in ast.unparse(node):
             assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+def rooms_with_checked_docstrings():
+    """The rooms that pyproject.toml lists for ruff's rules of docstrings."""
+    listed = re.search(r'"!hybridctl/\{(.*?)\}/', (ROOT / "pyproject.toml").read_text())
+    assert listed is not None
+    return set(filter(None, listed[1].split(",")))
+
+
+def public_functions(tree):
+    """Pairs (function, docstring that explains its arguments) of all that users may call."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            yield node, ast.get_docstring(node)
+        elif isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef):
+                    # The arguments of a constructor are explained by its class.
+                    documented = node if part.name == "__init__" else part
+                    yield part, ast.get_docstring(documented)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_arguments_of_public_functions_are_explained(path):
+    """Ruff compares a section `Args:` that is there; that it is there is checked here."""
+    if part_of(path) not in rooms_with_checked_docstrings():
+        return
+    for function, text in public_functions(ast.parse(path.read_text(encoding="utf-8"))):
+        named = [a.arg for a in (*function.args.args, *function.args.kwonlyargs)]
+        named = [name for name in named if name not in ("self", "cls", "message")]
+        hidden = function.name.startswith("_") and function.name != "__init__"
+        if hidden or len(named) < 2 or "@overload" in ast.unparse(function):
+            continue
+        if "\n" not in (text or "") and len(named) < 3:
+            continue  # one line may name two arguments by their letters: "Return x + dx."
+        # Keywords of errors are explained as attributes.
+        explained = re.findall(r"^ {4}\**(\w+):", text or "", re.M)
+        assert set(named) <= set(explained), f"{function.name} does not explain {named}"
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_a_reference_needs_a_legged_base():
 
 def test_what_is_odd_about_the_log_is_said_and_in_the_summary(machine):
     log = read_log("log.npz")
-    force = log["force"].rows(np.append(np.arange(50), 7))  # the recorder wrote a row twice
+    force = log["force"].select_rows(np.append(np.arange(50), 7))  # the recorder wrote a row twice
     write_log("log.npz", Log({**log.channels, "force": force}))
     text = invoke("log.npz", "--model", "machine.yaml", "--out", "out", "--set", "standing=0.1")
     odd = "force: 1 stamps occur more than once, 1 of 51 rows with the same values"

@@ -11,7 +11,7 @@ from hybridctl.experiments.contacts import slope
 import hybridctl as hc
 from hybridctl.app.models import find_model
 from hybridctl.app.sweep import plan, values_of
-from hybridctl.base.checks import printable, quoted
+from hybridctl.base.checks import make_printable, quote
 from hybridctl.base.errors import FileFormatError, FileWriteError, HybridctlError, InputError
 from hybridctl.base.files import atomic
 from hybridctl.base.settings import load_configuration
@@ -172,10 +172,10 @@ def test_values_are_quoted_shortly_whatever_they_are():
         np.zeros((1000, 1000)),
         {k: nested for k in "abc"},
     ):
-        assert len(quoted(value)) < LONGEST
-    assert quoted([1.5, "a", None]) == "[1.5, 'a', None]"
-    assert quoted(np.array([1.0, 2.0])) == "array([1., 2.])"
+        assert len(quote(value)) < LONGEST
+    assert quote([1.5, "a", None]) == "[1.5, 'a', None]"
+    assert quote(np.array([1.0, 2.0])) == "array([1., 2.])"
 
 
 def test_what_is_printed_leaves_the_terminal_alone():
-    assert printable("a \x1b]0;title\x07 b\n") == "a \\x1b]0;title\\x07 b\n"
+    assert make_printable("a \x1b]0;title\x07 b\n") == "a \\x1b]0;title\\x07 b\n"

@@ -22,7 +22,7 @@ from hybridctl.app.report import record_table
 from hybridctl.base.errors import FileFormatError, FileWriteError, InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.run_marker import LOCK, MARKER
-from hybridctl.base.settings import load_configuration, typed
+from hybridctl.base.settings import load_configuration, parse_settings
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def test_every_experiment_reads_its_own_settings_back(name):
     else:
         kind = others[name] if name in others else plugins.load("experiments", name).Config
     stored = json.loads(json.dumps(dataclasses.asdict(kind())))
-    assert typed(kind, stored, "settings") == kind()
+    assert parse_settings(kind, stored, "settings") == kind()
 
 
 def test_nested_settings_must_be_objects():

@@ -11,7 +11,7 @@ import pytest
 from attack.kills import processes_of
 
 from hybridctl.app.commands.signals import Stopped, resumed_in, stopped_by_signals
-from hybridctl.base.workers import Crew, Processes, crew
+from hybridctl.base.workers import Crew, WorkerProcesses, crew
 
 BUSY = """
 import ctypes, os, time
@@ -96,7 +96,7 @@ def test_a_crew_that_is_left_in_the_middle_ends_at_once():
 
 
 def test_stopping_before_anything_has_begun_is_no_error():
-    Processes(2).stop()
+    WorkerProcesses(2).stop()
 
 
 def test_calls_that_nobody_waits_for_are_not_begun():

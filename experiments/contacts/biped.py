@@ -43,7 +43,7 @@ from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.app.report import record_table
-from hybridctl.base.checks import Array, number
+from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import AmbiguousEventError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings
@@ -84,7 +84,7 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for k, step in enumerate(self.steps):
-            number(f"steps[{k}]", step, at_most=self.reach)
+            check_number(f"steps[{k}]", step, at_most=self.reach)
         self.long()
 
     def long(self) -> BipedParameters:

@@ -33,11 +33,11 @@ from hybridctl.app.experiment import Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene
 from hybridctl.app.plots import BASELINE, Pose, snapshots
 from hybridctl.app.report import event_record, record_table
-from hybridctl.base.checks import Array, number
+from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings
-from hybridctl.base.tables import mode_text
+from hybridctl.base.tables import format_mode
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 SUMMARY = "a block lands, slides, stops and is lifted; another one rocks to Housner's rule"
@@ -73,8 +73,8 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         stop = self.speed / (self.friction * self.model.gravity)
-        number("lift_time", self.lift_time, above=stop)
-        number("landing_duration", self.landing_duration, above=self.lift_time)
+        check_number("lift_time", self.lift_time, above=stop)
+        check_number("landing_duration", self.landing_duration, above=self.lift_time)
 
     @property
     def model(self) -> block.BlockParameters:
@@ -223,7 +223,7 @@ def first(run: HybridTrajectory, guard: str) -> Event:
 
 def event_table(run: HybridTrajectory) -> Table:
     """The story of the block that lands and is lifted."""
-    rows = [{**event_record(event), "modes": mode_text(event.mode_after)} for event in run.events]
+    rows = [{**event_record(event), "modes": format_mode(event.mode_after)} for event in run.events]
     columns = {
         "event": "{guards}",
         "modes after": "{modes}",

@@ -32,7 +32,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import ORANGE, SKY, VERMILION, canvas, save_figure
 from hybridctl.app.report import progress, record_table
-from hybridctl.base.checks import Array, count, vector
+from hybridctl.base.checks import Array, check_count, check_vector
 from hybridctl.base.errors import InputError, SeveralContactSolutionsError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.mechanics import Contact, Robot
@@ -66,14 +66,14 @@ class Config:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        mu = vector("frictions", self.frictions)
+        mu = check_vector("frictions", self.frictions)
         if not len(mu) or mu.min() < 0.0 or mu.max() > 2.0 or (np.diff(mu) <= 0.0).any():
             raise InputError(f"frictions must increase from at least 0 to at most 2, got {mu}")
         if not isinstance(self.samples, tuple) or not 1 <= len(self.samples) <= 5:
             raise InputError(f"samples must have one to five entries, got {self.samples!r}")
         for k, number in enumerate(self.samples):
-            count(f"samples[{k}]", number)
-        count("seed", self.seed, at_least=0)
+            check_count(f"samples[{k}]", number)
+        check_count("seed", self.seed, at_least=0)
 
 
 @dataclass(frozen=True)

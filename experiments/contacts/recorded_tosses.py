@@ -15,7 +15,7 @@ from hybridctl.experiments.filter_models import TOSSES, CubeSettings, cube_model
 from hybridctl.robots import cube
 from scipy.spatial.transform import Rotation
 
-from hybridctl.base.checks import Array, number, vector
+from hybridctl.base.checks import Array, check_number, check_vector
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.logs import Mapping, read_raw
 
@@ -51,7 +51,7 @@ def load_toss(path: str, index: int) -> Toss:
     log = toss_log(raw, mapping, index)
     fields = raw.tables[""].fields
     try:
-        sizes = (number(name, fields[name], above=0.0) for name in SIZES)
+        sizes = (check_number(name, fields[name], above=0.0) for name in SIZES)
         model = cube.CubeParameters(
             **dict(zip(("half_width", "mass", "inertia"), sizes, strict=True))
         )
@@ -69,6 +69,6 @@ def load_toss(path: str, index: int) -> Toss:
     return Toss(
         times - times[0],
         poses.values[first:],
-        vector("velocity", np.concatenate((turn.inv().apply(velocity), spin)), 6),
+        check_vector("velocity", np.concatenate((turn.inv().apply(velocity), spin)), 6),
         model,
     )

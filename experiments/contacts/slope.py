@@ -23,7 +23,7 @@ from rich.console import Console
 from hybridctl.app.experiment import Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene
 from hybridctl.app.plots import GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
-from hybridctl.base.checks import Array, number
+from hybridctl.base.checks import Array, check_number
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, NotNegative, Positive, Settings
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -62,11 +62,11 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         border = float(np.tan(self.slope))
-        number("friction_low", self.friction_low, at_most=border)
-        number("friction_high", self.friction_high, above=border)
-        number("friction_catch", self.friction_catch, above=border)
+        check_number("friction_low", self.friction_low, at_most=border)
+        check_number("friction_high", self.friction_high, above=border)
+        check_number("friction_catch", self.friction_catch, above=border)
         last = max(predict(self, case).last_event for case in cases(self).values())
-        number("duration", self.duration, above=last)
+        check_number("duration", self.duration, above=last)
 
 
 @dataclass(frozen=True)

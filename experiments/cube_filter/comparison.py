@@ -44,9 +44,9 @@ from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import Tick, progress
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
-from hybridctl.base.journal import completed
+from hybridctl.base.journal import compute_all
 from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.base.workers import Crew, crew
 from hybridctl.estimation import Estimate, Record, first_estimate, fit_noise
@@ -217,7 +217,7 @@ class Config(Settings):
                 raise InputError(f"{name} must have one entry at least, got none")
         for name, known in (("filters", FILTERS), ("free", LEVELS)):
             for value in getattr(self, name):
-                member(name, value, known)
+                check_member(name, value, known)
 
 
 class CaseOutcome(NamedTuple):
@@ -272,7 +272,7 @@ def run(config: Config, console: Console) -> Findings:
             if config.evaluations and case.name not in SLOW:
                 watched = watch(config, case, trace, console, begin(f"{named}: levels"))
                 tosses = [case.camera.seen(toss, k) for k, toss in data.training.items()]
-                budget = config.evaluations, workers.others
+                budget = config.evaluations, workers.parallel_executor
                 fit = search(case, settings, tosses, config.free, *budget, watched)
                 settings = fit.settings
             some = len(data.held) if case.name not in SLOW else config.judged_slow
@@ -375,7 +375,7 @@ def judged(
 ) -> list[Score]:
     """A filter on some of the held-out tosses."""
     work = partial(_scored, case, settings, data.calibration.tolerance, config.span)
-    return completed(work, evenly(list(data.held.items()), some), workers, tick)
+    return compute_all(work, evenly(list(data.held.items()), some), workers, tick)
 
 
 def _scored(

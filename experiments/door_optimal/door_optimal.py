@@ -39,7 +39,7 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import progress, record_table, report_alive
-from hybridctl.base.checks import member
+from hybridctl.base.checks import check_member
 from hybridctl.base.errors import HybridctlError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Natural, Positive, Settings
@@ -90,9 +90,9 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for variant in self.variants:
-            member("variant", variant, VARIANTS)
+            check_member("variant", variant, VARIANTS)
         for name in self.references:
-            member("reference", name, ("optimal", "published"))
+            check_member("reference", name, ("optimal", "published"))
 
 
 def full(config: Config) -> Config:
@@ -198,7 +198,7 @@ def compared(
 
             def ensemble(law: str, members: Sequence[int], stage: Stage = stage) -> Ensemble:
                 trial = StageTrial(stage, law, config.perturbations, config.seed)
-                return Ensemble(trial, members, workers.others)
+                return Ensemble(trial, members, workers.parallel_executor)
 
             tick = begin(f"controllers on the {name} reference")
             search = LawSearch(

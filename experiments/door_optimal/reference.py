@@ -22,7 +22,7 @@ from hybridctl.experiments.tuning.door import CUT
 from hybridctl.robots import rrr_door
 
 from hybridctl.app.report import event_record
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.settings import Positive, Settings
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
@@ -104,7 +104,7 @@ def published() -> tuple[HybridSystem, Reference]:
 
 def door_task(plant: ContactSystem, variant: str, wanted: Wanted, start: Array) -> Task:
     """The task of a variant from a start (8,)."""
-    member("variant", variant, VARIANTS)
+    check_member("variant", variant, VARIANTS)
     on_the_door = _SLIDING if "friction" in variant else CLOSED
     phases = [_phase(OPEN, CLOSE, 1.0, wanted.intervals)]
     conditions = [

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment, sources
 from hybridctl.app.report import progress, record_table, table
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.journal import Journal
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Meta, Natural, Positive, Settings
@@ -109,9 +109,9 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for law in self.laws:
-            member("law", law, LAWS)
+            check_member("law", law, LAWS)
         for plant in self.plants:
-            member("plant", plant, [each.name for each in PLANTS])
+            check_member("plant", plant, [each.name for each in PLANTS])
 
 
 def full(config: Config) -> Config:
@@ -176,7 +176,7 @@ def run(config: Config, console: Console) -> Findings:
     unseen = range(_UNSEEN, _UNSEEN + config.judged)
     plants = [plant for plant in PLANTS if plant.name in config.plants]
     with crew(config.workers, config.dask) as hands, progress(console, 0.0, 1.0) as begin:
-        runs = partial(ensemble, config, hands.others)
+        runs = partial(ensemble, config, hands.parallel_executor)
         laws, gains = config.laws, structure()
         search = LawSearch(
             gains,

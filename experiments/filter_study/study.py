@@ -29,9 +29,9 @@ from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.models import find_model
 from hybridctl.app.plots import CURVES, Line, Panel, series
 from hybridctl.app.report import progress, record_table, table
-from hybridctl.base.checks import member
+from hybridctl.base.checks import check_member
 from hybridctl.base.errors import HybridctlError
-from hybridctl.base.journal import Journal, completed
+from hybridctl.base.journal import Journal, compute_all
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Natural, Positive, Settings
 from hybridctl.base.workers import crew
@@ -92,7 +92,7 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for model in self.models:
-            member("model", model, SETUPS)
+            check_member("model", model, SETUPS)
 
 
 class StudyRun(NamedTuple):
@@ -203,7 +203,7 @@ def outcomes(
 ) -> list[tuple[FilterOutcome, ...]]:
     """All trials, in their order; those that the record has are not made again."""
     with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
-        made = completed(attempt, trials, workers, begin("runs"), record)
+        made = compute_all(attempt, trials, workers, begin("runs"), record)
     return [tuple(FilterOutcome(*each) for each in found) for found in made]
 
 

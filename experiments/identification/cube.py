@@ -30,12 +30,12 @@ from hybridctl import simulate
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, save_figure
 from hybridctl.app.report import progress, record_table, table
-from hybridctl.base.checks import Array, number
+from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import ConstraintViolatedError, InputError, SimulationError
-from hybridctl.base.journal import Journal, completed
+from hybridctl.base.journal import Journal, compute_all
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Positive, Settings
-from hybridctl.base.workers import Crew, Here
+from hybridctl.base.workers import Crew, InProcessExecutor
 from hybridctl.estimation import Estimate, FilterModel, Record
 from hybridctl.estimation.likelihood import log_likelihoods
 from hybridctl.estimation.likelihood_quadratic import LikelihoodQuadratic, Top, fitted
@@ -78,7 +78,7 @@ class LikelihoodTable:
         self, points: Array, numbers: Sequence[int], tick: Callable[[float], None] | None = None
     ) -> Array:
         cases = [(*point, number) for point in points.tolist() for number in numbers]
-        found = completed(self._found, cases, Crew(Here()), tick, self.journal)
+        found = compute_all(self._found, cases, Crew(InProcessExecutor()), tick, self.journal)
         return np.array(found, dtype=np.float64).reshape(len(points), len(numbers), 2)
 
     def _found(self, case: tuple[float, float, float, int]) -> tuple[float, int]:
@@ -170,7 +170,7 @@ class Box(Settings):
         super().__post_init__()
         for name in NAMES:
             low, high = getattr(self, name)
-            number(f"upper end of {name}", high, above=low)
+            check_number(f"upper end of {name}", high, above=low)
 
     def drawn(self) -> Array:
         """The points (m, 3)."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
 from hybridctl.estimation.legged.readings import Readings, uniform_stamps
@@ -117,7 +117,7 @@ def load(folder: str | None, source: Source = "any", *, jump: float, lost: float
         raise InputError(f"data must be a folder with the recording and the URDF, got {folder!r}")
     robot = Robot.from_urdf(_only(place, ["*.urdf"], "URDF"))
     kinds = {"archive": (["*.npz"], ARCHIVE), "bag": (["*/metadata.yaml", "*.mcap"], BAG)}
-    member("source", source, ("any", *kinds))
+    check_member("source", source, ("any", *kinds))
     chosen = [source] if source != "any" else list(kinds)
     found = next((k for k in chosen if any(list(place.glob(p)) for p in kinds[k][0])), chosen[0])
     patterns, mapping = kinds[found]

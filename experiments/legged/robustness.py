@@ -70,7 +70,7 @@ def dropped(series: Series) -> Series:
     keep = np.ones(len(series.times), dtype=bool)
     for start, end in LOST:
         keep &= (series.times < start) | (series.times > end)
-    return series.rows(keep)
+    return series.select_rows(keep)
 
 
 def _shuffled(late: float, *, stamps: bool) -> Damage:

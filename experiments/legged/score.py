@@ -27,7 +27,7 @@ def odometry(
     """
     timed, kinematics = estimator.readings(readings), estimator.base.kinematics
     feet, angles = list(timed.loads), timed.angles
-    loads = np.hstack([timed.loads[foot].held(angles.times) for foot in feet])
+    loads = np.hstack([timed.loads[foot].hold_last(angles.times) for foot in feet])
     bearing = np.argmax(loads, axis=1)
     inner, offset = kinematics.base  # inertial frame in the root
     turn, place = matrix(orientation), np.array(position, dtype=np.float64)
@@ -161,7 +161,7 @@ def filtered(
     if not signals:
         # Forces that never change a contact; without any, contacts would be found by motion.
         forces = {n: s for n, s in record.channels.items() if n in estimator.filter.signals}
-        silent = {n: s.rows(np.zeros(len(s), dtype=bool)) for n, s in forces.items()}
+        silent = {n: s.select_rows(np.zeros(len(s), dtype=bool)) for n, s in forces.items()}
         record = Record({ANGLES: record.channels[ANGLES], **silent}, record.inputs)
     result = estimator.run_record(record, first)
     track = tracked(estimator, record, [s.estimate for s in result.steps if s.channel == ANGLES])

@@ -39,7 +39,7 @@ from hybridctl import HybridSystem, simulate_batch, symbolic
 from hybridctl.app.experiment import Check, Findings, experiment, studied
 from hybridctl.app.plots import REFERENCE, TRACKING, Line, Panel, plane
 from hybridctl.app.report import record_table
-from hybridctl.base.checks import Array, array, number
+from hybridctl.base.checks import Array, check_array, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings, UnitInterval
@@ -76,13 +76,13 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        changes = array("changes", self.changes, (len(SIGNS), 2))
+        changes = check_array("changes", self.changes, (len(SIGNS), 2))
         if not (changes > -1.0).all():
             raise InputError(f"changes must be greater than -1, got {changes.min()}")
         reach = min(instance.reach for instance in instances(self).values())
-        number("radius", self.radius, at_most=reach)
+        check_number("radius", self.radius, at_most=reach)
         for k, step in enumerate(self.steps):
-            number(f"steps[{k}]", step, at_most=reach)
+            check_number(f"steps[{k}]", step, at_most=reach)
 
 
 @dataclass(frozen=True, eq=False)

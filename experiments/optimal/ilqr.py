@@ -31,7 +31,7 @@ from hybridctl import HybridSystem, HybridTrajectory, VectorSpace, ilqr, lineari
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.plots import BASELINE, GREEN, ORANGE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.app.report import record_table, report_alive
-from hybridctl.base.checks import Array, counted
+from hybridctl.base.checks import Array, format_count
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Meta, Positive, Settings
 from hybridctl.control import QuadraticCost
@@ -311,7 +311,7 @@ def _slopes(name: str, motion: OptimalMotion) -> Line:
         "reset only": ("with the reset's Jacobian", REFERENCE),
     }.get(method, ("with saltation and curvature", TRACKING))
     bounces = len(motion.rollout.events)
-    label = f"{what}: {counted(bounces, 'bounce')}, cost {motion.cost:.3g}"
+    label = f"{what}: {format_count(bounces, 'bounce')}, cost {motion.cost:.3g}"
     return Line(
         np.arange(len(slopes), dtype=np.float64), slopes, label, color, "-" if bounces else ":"
     )

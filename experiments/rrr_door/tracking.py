@@ -25,10 +25,10 @@ from rich.table import Table
 
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import event_record, progress, table
-from hybridctl.base.checks import Array, member, vector
+from hybridctl.base.checks import Array, check_member, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Positive, Settings
-from hybridctl.base.tables import mode_text
+from hybridctl.base.tables import format_mode
 from hybridctl.control.feasibility import Feasibility, feasibility
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.laws import scheduled
@@ -83,9 +83,9 @@ class Config(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vector("perturbation", self.perturbation, 8)
-        member("phantom", self.phantom, PHASES)
-        member("phantom_feedback", self.phantom_feedback, FEEDBACKS)
+        check_vector("perturbation", self.perturbation, 8)
+        check_member("phantom", self.phantom, PHASES)
+        check_member("phantom_feedback", self.phantom_feedback, FEEDBACKS)
 
     @property
     def goes_past_the_thesis(self) -> bool:
@@ -287,7 +287,7 @@ def feasibility_lines(report: Feasibility) -> list[str]:
 
 def modes(event: Event) -> str:
     """The modes of corners 1 and 2 before and after an event, in words."""
-    return " -> ".join(mode_text(key) for key in (event.mode_before, event.mode_after))
+    return " -> ".join(format_mode(key) for key in (event.mode_before, event.mode_after))
 
 
 def contact_measures(plant: HybridSystem, run: HybridTrajectory) -> dict[str, float]:

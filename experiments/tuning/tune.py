@@ -31,7 +31,7 @@ from rich.table import Table
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, Line, Panel, series
 from hybridctl.app.report import progress, record_table, report_alive
-from hybridctl.base.checks import Array, number
+from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.base.journal import Journal
 from hybridctl.base.run_folder import RunFolder
@@ -92,7 +92,7 @@ class Config(Settings):
         if not self.input_weights:
             raise InputError("input_weights must have one number at least, got none")
         low, high = self.gains_between
-        number("gains_between[1]", high, above=low)
+        check_number("gains_between[1]", high, above=low)
         if self.door.gains is not None:
             raise InputError("door.gains must be null: tuning begins with the settings' own gains")
 
@@ -177,7 +177,9 @@ def simulated(
 
         def ensemble(first: int, size: int) -> Ensemble:
             members = range(first, first + size)
-            return Ensemble(trial, members, workers.others, record, lambda: tick(float(next(done))))
+            return Ensemble(
+                trial, members, workers.parallel_executor, record, lambda: tick(float(next(done)))
+            )
 
         judged = ensemble(0, config.members)
         hand_set = rrr_door.schedule(config.experiment, study.reference)

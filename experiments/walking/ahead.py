@@ -31,8 +31,8 @@ from rich.table import Table
 
 from hybridctl.app.experiment import journal_of
 from hybridctl.app.report import table
-from hybridctl.base.journal import completed
-from hybridctl.base.workers import Crew, Here
+from hybridctl.base.journal import compute_all
+from hybridctl.base.workers import Crew, InProcessExecutor
 from hybridctl.control.lqr.periodic import PeriodicLqr
 
 RECORD = "walks.jsonl"
@@ -138,10 +138,10 @@ def judged(folder: Path, judge: Judge, starts: int, trials: Sequence[WalkTrial])
     settings["compiled"] = judge.compiled
     taken = [(number, trial) for number, trial in enumerate(trials) if judge.takes(trial)]
     walks = [(*each, start) for start in range(starts) for each in taken]
-    kept = completed(
+    kept = compute_all(
         judge.walked,
         walks,
-        Crew(Here()),
+        Crew(InProcessExecutor()),
         None,
         journal_of(folder / RECORD, judge.config, **settings),
     )

@@ -44,8 +44,8 @@ from rich.console import Console
 
 from hybridctl.app.experiment import Check, Findings, experiment, journal_of
 from hybridctl.app.report import progress, report_alive
-from hybridctl.base.function_cache import compiler
-from hybridctl.base.journal import completed, repeated
+from hybridctl.base.function_cache import find_compiler
+from hybridctl.base.journal import compute_all, compute_trials
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import (
     Count,
@@ -236,7 +236,7 @@ def everything(
     """
     with progress(console, 0.0, 1.0) as begin, crew(config.workers, config.dask) as workers:
         others = [replace(config, share=share, early=0.0, late=0.0) for share in config.shares]
-        traded = completed(_traded, [*others, config], workers, begin("shares"))
+        traded = compute_all(_traded, [*others, config], workers, begin("shares"))
         gaits = searched(config, gait, workers, begin("speeds"))
         found = compared(config, folder, gait, workers, begin("controllers"))
         estimated, after_push = on_estimates(config, gait, workers, begin("estimates"))
@@ -282,7 +282,7 @@ def searched(
 ) -> list[dict[str, Any]]:
     """The gaits at all speeds, one of which is known."""
     others = [speed for speed in config.speeds if speed != gait.speed]
-    found = completed(partial(_searched, config), others, workers, tick)
+    found = compute_all(partial(_searched, config), others, workers, tick)
     return sorted([tables.gait_record(gait), *found], key=lambda record: record["speed"])
 
 
@@ -319,11 +319,11 @@ def compared(
         _is_compiled(config),
     )
     record = journal_of(folder / RECORD, config)
-    weights = completed(contest.tuned, NAMES, workers, None, record)
+    weights = compute_all(contest.tuned, NAMES, workers, None, record)
     chosen = [Chosen(name, number, tuple(rest)) for name, number, rest in weights]
     slow_first = sorted(chosen, key=lambda each: each.controller != "predictive")
     trials = [(contest.alone(each), each, kind) for each in slow_first for kind in config.kinds]
-    found = completed(partial(_limits, config), trials, workers, tick, record, _key)
+    found = compute_all(partial(_limits, config), trials, workers, tick, record, _key)
     limits = dict(zip(map(_key, trials), map(tuple, found), strict=True))
     return [
         contest.survived(each, {kind: limits[_key((contest, each, kind))] for kind in config.kinds})
@@ -360,7 +360,7 @@ def on_estimates(
     ]
     seeds = range(config.seed, config.seed + config.filtered)
     walk_of = partial(_walk_on_estimates, config, tracks, lqr)
-    found = repeated(walk_of, [None, *sensings], seeds, workers, tick)
+    found = compute_trials(walk_of, [None, *sensings], seeds, workers, tick)
     pushed, *others = (
         dict(zip(("steps_walked", "errors", "falls"), zip(*walks, strict=True), strict=True))
         for walks in found.values()
@@ -397,4 +397,4 @@ def _pushed(config: Config, gait: Gait, seed: int) -> Filtered:
 
 def _is_compiled(config: Config) -> bool:
     """Whether functions of the predictive controller are machine code."""
-    return config.compiled and compiler() is not None
+    return config.compiled and find_compiler() is not None

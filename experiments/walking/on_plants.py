@@ -29,7 +29,7 @@ from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.report import progress, record_table, report_alive
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import GuardViolatedError, SimulationError
-from hybridctl.base.journal import repeated
+from hybridctl.base.journal import compute_trials
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.base.workers import crew
@@ -212,7 +212,7 @@ def run(config: Config, console: Console) -> Findings:
         bench = Bench.of(config, gait)
     cases = [(constant, *case) for constant in config.time_constants for case in CASES]
     with crew(config.workers, config.dask) as workers, progress(console, 0.0, 1.0) as begin:
-        walks = repeated(bench.walk, cases, range(config.starts), workers, begin("walking"))
+        walks = compute_trials(bench.walk, cases, range(config.starts), workers, begin("walking"))
     records = [record(*case, found) for case, found in walks.items()]
     claims = [
         Check(f"{name(r)}: steps from the worst start", min(r["steps"]), least=config.steps)

@@ -145,10 +145,10 @@ class Asked:
         from hybridctl.app.experiment import hold_claims
         from hybridctl.app.page.build import finish
         from hybridctl.app.page.transcript import Transcript
-        from hybridctl.base.run_folder import RunFolder, named_files
+        from hybridctl.base.run_folder import RunFolder
 
         context = click.get_current_context()
-        kind, inputs = str(context.command.name), named_files(context.params.values())
+        kind, inputs = str(context.command.name), context.params
         options: Any = {"overwrite": self.overwrite, "resumes": resumes, "inputs": inputs}
         with RunFolder(name, self.out, kind=kind, **options) as folder:
             console = Transcript()
@@ -491,9 +491,9 @@ def _as_settings(kind: type, experiment: str, **given: object) -> list[str]:
 
 def _print_versions(context: click.Context) -> None:
     """Print the version and those of the libraries beneath, and end."""
-    from hybridctl.base.run_folder import versions
+    from hybridctl.base.run_folder import collect_versions
 
-    found = versions()
+    found = collect_versions()
     click.echo(f"hybridctl {found.pop('hybridctl')}")
     click.echo("\n".join(f"  {name} {version}" for name, version in found.items()))
     context.exit()
@@ -529,9 +529,9 @@ def main() -> None:
         with stopped_by_signals():
             cli(prog_name="hybridctl")
     except HybridctlError as error:
-        from hybridctl.base.checks import printable
+        from hybridctl.base.checks import make_printable
 
-        click.echo(f"error: {printable(str(error))}", err=True)
+        click.echo(f"error: {make_printable(str(error))}", err=True)
         sys.exit(1)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from hybridctl.app.report import Tick, progress, report_alive, table
-from hybridctl.base.code_reading import source_digest
+from hybridctl.base.code_reading import digest_sources
 from hybridctl.base.errors import ClaimError
-from hybridctl.base.fingerprint import files_named
+from hybridctl.base.fingerprint import digest_named_files
 from hybridctl.base.journal import Journal
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -123,8 +123,8 @@ def sources(config: Any, settings: Any) -> dict[str, Any]:
         settings: Text among them that is the path of a file counts with what the file holds.
     """
     module = sys.modules.get(type(config).__module__)
-    source = None if module is None else source_digest(module)
-    return {"source": source, "files": dict(files_named(settings))}
+    source = None if module is None else digest_sources(module)
+    return {"source": source, "files": dict(digest_named_files(settings))}
 
 
 def studied(

@@ -30,7 +30,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from hybridctl.app import plugins
-from hybridctl.base.checks import instance, member, quoted
+from hybridctl.base.checks import check_instance, check_member, quote
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.settings import load_configuration
 from hybridctl.base.yaml_files import read_yaml
@@ -73,7 +73,7 @@ class ModelSource(Generic[M]):
         arguments = [settings or self.configured()][
             : len(inspect.signature(self.function).parameters)
         ]
-        made = instance(f"what {self.name!r} returns", self.function(*arguments), self.kind)
+        made = check_instance(f"what {self.name!r} returns", self.function(*arguments), self.kind)
         return replace(made, name=self.name)
 
 
@@ -98,9 +98,9 @@ def find_source(text: str) -> ModelSource[Any]:
     if colon and path.endswith(".py"):
         module = _imported(Path(path))
         functions = [k for k, v in vars(module).items() if inspect.isfunction(v)]
-        return _source(name, getattr(module, member(f"function in {path}", name, functions)))
+        return _source(name, getattr(module, check_member(f"function in {path}", name, functions)))
     if text.endswith(".py"):
-        raise InputError(f"model must name a function, as in {text}:NAME, got {quoted(text)}")
+        raise InputError(f"model must name a function, as in {text}:NAME, got {quote(text)}")
     robots = plugins.robot_files()
     if text in robots or Path(text).suffix in (".yaml", ".yml"):
         text = str(robots.get(text, text))
@@ -110,7 +110,7 @@ def find_source(text: str) -> ModelSource[Any]:
             return ModelSource(name, BaseModel, BaseSettings, base.model, asdict(base.settings))
         robot = load_robot(text, content)
         return ModelSource(name, FilterModel, RobotSettings, robot.filter_model)
-    member("model", text, [*plugins.names("models"), *robots])
+    check_member("model", text, [*plugins.names("models"), *robots])
     return _source(text, plugins.load("models", text))
 
 

@@ -31,10 +31,12 @@ def load(group: str, name: str) -> Any:
     Raises `UnknownNameError` for a name that no package has announced, `InputError` for one whose
     module cannot be imported.
     """
-    from hybridctl.base.checks import member  # numpy comes with it, and names are wanted without
+    from hybridctl.base.checks import (
+        check_member,  # numpy comes with it, and names are wanted without
+    )
 
     found = _announced(group)
-    point = found[member(group.removesuffix("s"), name, sorted(found))]
+    point = found[check_member(group.removesuffix("s"), name, sorted(found))]
     try:
         return point.load()
     except (ImportError, AttributeError) as error:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from hybridctl.base.checks import printable
+from hybridctl.base.checks import make_printable
 from hybridctl.hybrid.trajectory import Event
 
 
@@ -38,9 +38,9 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) 
     """A table whose first column is text and whose others are aligned to the right."""
     result = Table(title=escape(title), title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
-        result.add_column(escape(printable(column)), justify="left" if i == 0 else "right")
+        result.add_column(escape(make_printable(column)), justify="left" if i == 0 else "right")
     for row in rows:
-        result.add_row(*(escape(printable(str(cell))) for cell in row))
+        result.add_row(*(escape(make_printable(str(cell))) for cell in row))
     return result
 
 
@@ -107,7 +107,7 @@ class _Cells(Formatter):
 
 def say(console: Console, line: str) -> None:
     """Print a line as it is: no markup, and not broken where the console ends."""
-    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    console.print(make_printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager

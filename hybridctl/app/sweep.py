@@ -29,14 +29,13 @@ from hybridctl.app.page.build import write_page
 from hybridctl.app.page.transcript import Transcript
 from hybridctl.app.report import say, table
 from hybridctl.app.sweep_result import DONE, FAILED, LOST, Row, Sweep, short
-from hybridctl.base.checks import count, did_you_mean, quoted, sequence
-from hybridctl.base.checks import function as check_function
+from hybridctl.base.checks import check_callable, check_count, check_sequence, quote, suggest_names
 from hybridctl.base.errors import HybridctlError, InputError, UnknownNameError
 from hybridctl.base.files import atomic
-from hybridctl.base.fingerprint import canonical_form, fingerprint
+from hybridctl.base.fingerprint import compute_fingerprint, make_canonical_form
 from hybridctl.base.journal import Journal
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.base.settings import json_or_text, typed
+from hybridctl.base.settings import parse_json_or_text, parse_settings
 from hybridctl.base.workers import Crew, call_numbered, crew
 
 PLAN = "sweep.jsonl"
@@ -66,7 +65,7 @@ class Unit:
 
         Raises `InputError` for a setting without a canonical form, see `fingerprint`.
         """
-        return fingerprint([self.experiment, canonical_form("grid", self.settings)])
+        return compute_fingerprint([self.experiment, make_canonical_form("grid", self.settings)])
 
     @property
     def label(self) -> str:
@@ -87,7 +86,7 @@ def plan(experiment: str, base: Any, vary: Sequence[str], seeds: int | None) -> 
     axes = dict(values_of(text) for text in vary)
     if seeds is not None:
         first = _at(start, "seed", experiment)
-        _check_number(count("seeds", seeds))
+        _check_number(check_count("seeds", seeds))
         axes["seed"] = [first + k for k in range(seeds)]
     if not axes:
         raise InputError("a sweep must vary a setting (KEY=a:b:n) or have seeds, got neither")
@@ -105,18 +104,17 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     """The values that "KEY=a:b:n" (n evenly from a to b) or "KEY=v,w,..." (JSON or text) lists."""
     key, equals, given = text.partition("=")
     if not equals or not key or not given:
-        raise InputError(f"vary must look like KEY=a:b:n or KEY=v,w,..., got {quoted(text)}")
+        raise InputError(f"vary must look like KEY=a:b:n or KEY=v,w,..., got {quote(text)}")
     parts = given.split(":")
     if len(parts) == 1:
-        return key, [json_or_text(value) for value in given.split(",")]
+        return key, [parse_json_or_text(value) for value in given.split(",")]
     try:
         low, high, steps = float(parts[0]), float(parts[1]), int(parts[2])
         if len(parts) != 3 or steps < 1 or not np.isfinite([low, high]).all():
             raise ValueError
     except (ValueError, IndexError) as error:
         raise InputError(
-            "vary must have a finite start, end and number of values, KEY=a:b:n, got "
-            f"{quoted(text)}"
+            f"vary must have a finite start, end and number of values, KEY=a:b:n, got {quote(text)}"
         ) from error
     _check_number(steps)
     return key, np.linspace(low, high, steps).tolist()
@@ -129,7 +127,7 @@ def _check_number(units: int) -> None:
 
 def _unit(experiment: str, module: ModuleType, settings: Settings, names: list[str]) -> Unit:
     """A unit whose settings are those of a valid configuration."""
-    checked = dataclasses.asdict(typed(module.Config, settings, "settings"))
+    checked = dataclasses.asdict(parse_settings(module.Config, settings, "settings"))
     varied = {name: _at(checked, name, experiment) for name in names}
     return Unit(experiment, varied, json.loads(json.dumps(checked)))
 
@@ -142,7 +140,7 @@ def _at(settings: Mapping[str, Any], name: str, experiment: str) -> Any:
             known = found if isinstance(found, Mapping) else ()
             raise UnknownNameError(
                 f"{experiment} has no setting {name!r}, expected one of {list(known)}"
-                + did_you_mean(part, known)
+                + suggest_names(part, known)
             )
         found = found[part]
     return found
@@ -165,7 +163,7 @@ def work(unit: Unit) -> Row:
     Errors that hybridctl raises on purpose are results, with the status "failed".
     """
     module = experiment_module("experiments", unit.experiment)
-    config = typed(module.Config, unit.settings, "settings")
+    config = parse_settings(module.Config, unit.settings, "settings")
     with TemporaryDirectory() as scratch:
         folder = RunFolder(unit.experiment, scratch, draws=False)
         return _outcome_of(partial(module.run, config, folder, Console(quiet=True)))
@@ -218,7 +216,7 @@ def sweep(
         out: Folder for the table, results as they come, and a page with a plot. A sweep that was
             stopped goes on there. Results are found again by the values of the grid, which then
             are numbers, text, arrays, or dataclasses, lists and mappings of these (see
-            `fingerprint.canonical_form`). Where the code of the function has changed, with what it
+            `make_canonical_form`). Where the code of the function has changed, with what it
             uses, or the version of hybridctl, they are computed anew.
         overwrite: Whether another sweep in `out` is replaced. Files that no run has written stay; a
             folder with such files only is refused.
@@ -232,7 +230,7 @@ def sweep(
             for a result that is no number, for a value or a function that cannot be told from
             others in `out`, and for a folder with results of another grid.
     """
-    check_function("function", function)
+    check_callable("function", function)
     points = _points(grid)
     if isinstance(workers, int) and workers != 1 and not _importable(function):
         raise InputError(
@@ -267,14 +265,14 @@ def _points(grid: Any) -> list[Settings]:
         _check_number(math.prod(map(len, axes.values())))
         points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     else:
-        points = sequence("grid", grid)
+        points = check_sequence("grid", grid)
         for point in points:
             if not isinstance(point, Mapping):
-                raise InputError(f"entries of grid must be mappings, got {quoted(point)}")
+                raise InputError(f"entries of grid must be mappings, got {quote(point)}")
     if not points or not points[0]:
-        raise InputError(f"grid must have names with at least one value each, got {quoted(grid)}")
+        raise InputError(f"grid must have names with at least one value each, got {quote(grid)}")
     if any(point.keys() != points[0].keys() for point in points):
-        raise InputError(f"entries of grid must have the same names, got {quoted(grid)}")
+        raise InputError(f"entries of grid must have the same names, got {quote(grid)}")
     return points
 
 
@@ -323,8 +321,8 @@ def run(
         shown = [{name: _as_label(value) for name, value in unit.varied.items()} for unit in units]
         known = {"experiment": units[0].experiment, "units": keys, "varied": shown}
         record = Journal(folder / PLAN, known, code)
-        if record.others:
-            tell(f"{record.others} results of other code or another version are not used")
+        if record.unused_results:
+            tell(f"{record.unused_results} results of other code or another version are not used")
         stored = ((k, record.get(key)) for k, key in enumerate(keys))
         found = {k: row[0] for k, row in stored if row is not None}
     if found:
@@ -388,7 +386,7 @@ def numbers(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
     else:
         raise InputError(
             f"result {name!r} must be a number, or numbers in lists and mappings, got "
-            f"{quoted(value)}"
+            f"{quote(value)}"
         )
     for key, child in children:
         yield from numbers(child, f"{name}.{key}" if name else key)

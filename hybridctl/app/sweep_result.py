@@ -12,9 +12,9 @@ import numpy as np
 from rich.table import Table
 
 from hybridctl.app.report import table
-from hybridctl.base.checks import Array, member, quoted
+from hybridctl.base.checks import Array, check_member, quote
 from hybridctl.base.errors import InputError
-from hybridctl.base.tables import html_table
+from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.frames import pandas
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Sweep:
         return f"Sweep({len(self.rows)} runs over {', '.join(self.varied)}: {how})"
 
     def _repr_html_(self) -> str:
-        return html_table(self._columns(self._first(None, _TOLD)), self._cells(None))
+        return render_html_table(self._columns(self._first(None, _TOLD)), self._cells(None))
 
     @property
     def results(self) -> tuple[str, ...]:
@@ -76,7 +76,7 @@ class Sweep:
 
         Raises `UnknownNameError` for a name that is none, `InputError` for what is no number.
         """
-        member("name", name, (*self.varied, *self.results))
+        check_member("name", name, (*self.varied, *self.results))
         try:
             return np.array([row.get(name, np.nan) for row in self.rows], dtype=np.float64)
         except (TypeError, ValueError) as error:
@@ -184,7 +184,7 @@ def short(value: Any) -> str:
     """
     if isinstance(value, int | float | str | None):
         return str(value)
-    text = quoted(value)
+    text = quote(value)
     return text if len(text) <= _LONGEST_SETTING else f"{text[:_LONGEST_SETTING]}..."
 
 

@@ -15,15 +15,17 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-_LOADS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
-_LOADS |= {"LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"}
-_ADDING = {"append", "appendleft", "extend", "add", "update", "put"}
+_LOAD_OPERATIONS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
+_LOAD_OPERATIONS |= {"LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"}
+"""Operations of bytecode that read a global or a closure variable; the last two since 3.12."""
+_ADDING_METHODS = {"append", "appendleft", "extend", "add", "update", "put"}
 """Methods that put something into an object and return nothing of it."""
-_INSTALLED_IN = ("site-packages", "dist-packages")
-_PYTHON = sysconfig.get_paths()["stdlib"]
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")
+"""Names of the folders into which pip, and Debian's pip, install packages."""
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
 
 
-def instructions_digest(code: CodeType) -> str:
+def digest_instructions(code: CodeType) -> str:
     """Return a digest of the instructions of a code, without its constants.
 
     Lines of the source are not part of it. Bytecode of another version of Python differs.
@@ -44,7 +46,7 @@ def instructions_digest(code: CodeType) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def names_read(code: CodeType) -> set[str]:
+def find_names_read(code: CodeType) -> set[str]:
     """Return the names from outside whose values a code reads, with the codes within it.
 
     A list that is only appended to is not read: a function that notes its calls there returns the
@@ -58,19 +60,21 @@ def names_read(code: CodeType) -> set[str]:
     """
     found = set()
     for one, following in pairwise([*dis.get_instructions(code), None]):
-        if one is not None and one.opname in _LOADS and not _adds(following):
-            found.add(str(one.argval))
+        # Only the second of a pair is ever None, which the type of the list does not say.
+        if one is None or one.opname not in _LOAD_OPERATIONS or _is_adding(following):
+            continue
+        found.add(str(one.argval))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            found |= names_read(constant)
+            found |= find_names_read(constant)
     return found
 
 
-def _adds(instruction: dis.Instruction | None) -> bool:
-    """Return whether an instruction takes a method of `_ADDING` from the object before it."""
+def _is_adding(instruction: dis.Instruction | None) -> bool:
+    """Return whether an instruction takes one of `_ADDING_METHODS` from the object before it."""
     if instruction is None or instruction.opname not in ("LOAD_METHOD", "LOAD_ATTR"):
         return False
-    return instruction.argval in _ADDING
+    return instruction.argval in _ADDING_METHODS
 
 
 def is_installed(name: str | None) -> bool:
@@ -88,10 +92,12 @@ def is_installed(name: str | None) -> bool:
     if file is None:
         return top in sys.stdlib_module_names
     path = Path(file)
-    return any(part in _INSTALLED_IN for part in path.parts) or path.is_relative_to(_PYTHON)
+    return any(part in _PACKAGE_FOLDERS for part in path.parts) or path.is_relative_to(
+        _STANDARD_LIBRARY
+    )
 
 
-def source_digest(module: ModuleType) -> str | None:
+def digest_sources(module: ModuleType) -> str | None:
     """Return a digest of the text of a module and of the modules that it uses, directly or not.
 
     A module uses another one if it imports it or something from it, or if it holds that module or a

@@ -1,7 +1,11 @@
-"""The exception tree: everything hybridctl raises on purpose derives from `HybridctlError`.
+"""The exception tree: everything that hybridctl raises on purpose derives from `HybridctlError`.
 
 Each class also inherits the builtin that callers would expect (`ValueError` for a bad
 argument, `RuntimeError` for a run that cannot go on), so existing handlers keep working.
+
+Errors take, beside their message, keywords that become attributes: what was found until then. Each
+has a default, which means that it is not known, so that every class can be raised with a message
+alone and unpickled.
 """
 
 from __future__ import annotations
@@ -11,65 +15,69 @@ from typing import Any
 
 
 class HybridctlError(Exception):
-    """Base of all errors raised on purpose by hybridctl."""
+    """Base of all errors that hybridctl raises on purpose."""
 
 
 class HybridctlWarning(UserWarning):
-    """Base of all warnings given by hybridctl."""
+    """Base of all warnings that hybridctl gives."""
 
 
 class NearGrazingWarning(HybridctlWarning):
-    """A guard is met so slowly that the derivative of its event is known to few digits."""
+    """Given when a guard is met so slowly that the event's derivative has few correct digits."""
 
 
 class OrderChangeWarning(HybridctlWarning):
-    """A deviation is so large that events of the linearized run change their order."""
+    """Given when a perturbation is so large that events of the linearized run change order."""
 
 
 class BridgeWarning(HybridctlWarning):
-    """A run goes past an instant at which its events cannot be resolved: see `Event.bridged`."""
+    """Given when a run passes an instant at which events cannot be resolved: `Event.bridged`."""
 
 
 class RedundantConditionWarning(HybridctlWarning):
-    """Conditions of a task follow from others of it, and are left out."""
+    """Given when conditions of a task follow from others of it and are left out."""
 
 
 class JointLimitWarning(HybridctlWarning):
-    """A joint is beyond the limits of its description, or at an angle that looks like degrees."""
+    """Given when a joint is beyond its limits, or at an angle that looks like degrees."""
 
 
 class EffortLimitWarning(HybridctlWarning):
-    """Inputs of a run or a reference exceed the limits of the robot's motors, `Robot.effort`."""
+    """Given when inputs of a run or a reference exceed the motors' limits, `Robot.effort`."""
 
 
 class FixedRootWarning(HybridctlWarning):
-    """A robot with feet is fixed to the world because no root was named."""
+    """Given when a robot with feet is fixed to the world because no root was named."""
 
 
 class InputError(HybridctlError, ValueError):
-    """An argument is wrong: its size, its type, its range, or a value that is not finite."""
+    """Raised when an argument is wrong: its size, type or range, or a value that is not finite."""
 
 
 class UnknownNameError(InputError):
-    """A name (frame, joint, contact, mode, guard, option) that the model does not have."""
+    """Raised for a name (frame, joint, contact, mode, guard, option) that does not exist."""
 
 
 class SystemDefinitionError(InputError):
-    """A hybrid system whose parts do not fit together."""
+    """Raised when the parts of a hybrid system do not fit together."""
 
 
 class GuardViolatedError(InputError):
-    """The initial state lies outside its mode: a guard is negative there."""
+    """Raised when the initial state lies outside its mode, as a guard is negative there."""
 
 
 class ConstraintViolatedError(InputError):
-    """A state that is off what its mode holds, such as a closed contact with a gap."""
+    """Raised when a state violates a constraint of its mode, such as the gap of a contact."""
 
 
 class EscapingError(InputError):
-    """A state on a guard from which the fields of both modes lead away: no solution is unique.
+    """Raised for a state on a guard from which the fields of both modes point away.
 
-    `fields` are those of the mode and of the next one, pulled back through the reset.
+    No solution from there is unique.
+
+    Attributes:
+        fields: Field of the mode and field of the next mode, pulled back through the reset; () if
+            they are not known.
     """
 
     def __init__(self, message: str = "", *, fields: tuple[Any, ...] = ()) -> None:
@@ -78,37 +86,39 @@ class EscapingError(InputError):
 
 
 class InfeasibleReferenceError(InputError):
-    """A reference that the system cannot follow: out of reach, or needing a pulling contact."""
+    """Raised when the system cannot follow a reference: out of reach, or with a pulling contact."""
 
 
 class FileFormatError(InputError):
-    """A file that is not what it should be: empty, truncated, or of another format."""
+    """Raised when a file is not what it should be: empty, truncated, or of another format."""
 
 
 class FileWriteError(HybridctlError, OSError):
-    """A file that could not be written, and why: the disk is full, the folder is not there."""
+    """Raised when a file cannot be written; the message has the reason, such as a full disk."""
 
 
 class ClaimError(HybridctlError):
-    """What an experiment claims does not hold in what it has found."""
+    """Raised when an experiment's result contradicts its claim."""
 
 
 class SimulationError(HybridctlError, RuntimeError):
-    """A simulation that cannot go on; the message has the time, mode and state."""
+    """Raised when a simulation cannot go on; the message has the time, mode and state."""
 
 
 class IntegrationError(SimulationError):
-    """The integrator gave up, or the vector field returned a value that is not finite."""
+    """Raised when the integrator gives up, or the vector field is not finite."""
 
 
 class StepSizeError(IntegrationError):
-    """The steps of the integrator have become too short to advance the time."""
+    """Raised when the integrator's steps have become too short to advance the time."""
 
 
 class UnfinishedRunError(SimulationError):
-    """A run that had to be ended before its time.
+    """Raised when a run has to end before its time.
 
-    `trajectory` is what was simulated, up to the last step or event that is allowed.
+    Attributes:
+        trajectory: The `HybridTrajectory` up to the last step or event that is allowed; None if it
+            is not known.
     """
 
     def __init__(self, message: str = "", *, trajectory: Any = None) -> None:
@@ -117,18 +127,22 @@ class UnfinishedRunError(SimulationError):
 
 
 class EventLimitError(UnfinishedRunError):
-    """A run had more events than `max_events` allows."""
+    """Raised when a run has more events than `max_events` allows."""
 
 
 class StepLimitError(UnfinishedRunError):
-    """A run took more steps than `max_steps` allows."""
+    """Raised when a run takes more steps than `max_steps` allows."""
 
 
 class ZenoError(UnfinishedRunError):
-    """Events accumulate: the dwell time between them has shrunk below `min_dwell`.
+    """Raised when events accumulate.
 
-    Or there are more than `max_events`, of which the last ten came within `zeno_horizon`. `steady`:
-    whether intervals shrink by one ratio; otherwise they only crowd.
+    The time between them has shrunk below `min_dwell`, or there are more than `max_events`, of
+    which the last ten came within `zeno_horizon`.
+
+    Attributes:
+        trajectory: The run up to the last event that is allowed; None if it is not known.
+        steady: Whether the intervals between events shrink by a constant ratio.
     """
 
     def __init__(self, message: str = "", *, trajectory: Any = None, steady: bool = False) -> None:
@@ -137,9 +151,11 @@ class ZenoError(UnfinishedRunError):
 
 
 class IntersectionError(SimulationError):
-    """A sliding motion meets another guard where no convex combination of fields is singled out.
+    """Raised when a sliding motion meets a second guard and no sliding field there is unique.
 
-    `fields` are those of the four modes around, in the chart of the first.
+    Attributes:
+        fields: Fields of the four modes around the intersection, in the chart of the first; () if
+            they are not known.
     """
 
     def __init__(self, message: str = "", *, fields: tuple[Any, ...] = ()) -> None:
@@ -148,18 +164,21 @@ class IntersectionError(SimulationError):
 
 
 class OverlappingStripsError(SimulationError):
-    """A relaxed trajectory is behind two guards at once, where its field is not defined."""
+    """Raised when a relaxed trajectory is behind two guards at once, where it has no field."""
 
 
 class GrazingError(SimulationError):
-    """A guard is touched without being crossed, so the event is not transversal."""
+    """Raised when a guard is touched without being crossed, so the event is not transversal."""
 
 
 class AmbiguousEventError(SimulationError):
-    """Guards fired together and the order of their resets changes the post-event state.
+    """Raised when guards fire together and the order of their resets changes the state after.
 
-    `orders` has two orders that differ, `modes` and `states` where each of them leads; all are
-    empty where no two are known.
+    Attributes:
+        orders: Two orders of the guards' names that differ; () if no two are known, as for `modes`
+            and `states`.
+        modes: Mode after each of the two orders.
+        states: State after each of the two orders.
     """
 
     def __init__(
@@ -175,13 +194,14 @@ class AmbiguousEventError(SimulationError):
 
 
 class ImplausibleLogError(SimulationError):
-    """A filter was ended because its model cannot explain the log at all: a unit may be wrong."""
+    """Raised when a filter's model cannot explain the log at all: a unit may be wrong."""
 
 
 class ReferenceRangeError(SimulationError):
-    """A reference arc is needed outside the interval on which it is extended.
+    """Raised when a reference arc is needed outside the interval on which it is extended.
 
-    `interval` has the start and the end of that interval, s.
+    Attributes:
+        interval: Start and end of that interval, s; infinite if it is not known.
     """
 
     def __init__(
@@ -192,10 +212,11 @@ class ReferenceRangeError(SimulationError):
 
 
 class NoContactSolutionError(SimulationError):
-    """The contact problem has no solution, or no mode is consistent with its own forces.
+    """Raised when the contact problem has no solution, or no mode agrees with its own forces.
 
-    `problem` is the contact problem, where one was solved. `numerical`: it may have a solution all
-    the same, which was not found; otherwise there is none.
+    Attributes:
+        problem: The contact problem; None if none was solved.
+        numerical: Whether a solution may exist that was not found. If False, there is none.
     """
 
     def __init__(self, message: str = "", *, problem: Any = None, numerical: bool = False) -> None:
@@ -204,10 +225,14 @@ class NoContactSolutionError(SimulationError):
 
 
 class JammingError(NoContactSolutionError):
-    """Friction takes the normal response of sliding contacts away: forces grow without bounds.
+    """Raised when friction cancels the normal response of sliding contacts (Painleve's jamming).
 
-    `contacts` are the names of those that slide, `forces` their normal forces in N, `ratio` what
-    is left of the response without friction.
+    The contact forces grow without bound.
+
+    Attributes:
+        contacts: Names of the sliding contacts; () if they are not known.
+        forces: Their normal forces, N.
+        ratio: Normal response with friction, divided by that without.
     """
 
     def __init__(
@@ -218,13 +243,15 @@ class JammingError(NoContactSolutionError):
 
 
 class RiserError(SimulationError):
-    """A contact runs into the riser of a step: a face that its surface does not have."""
+    """Raised when a contact runs into the riser of a step, a face that its surface lacks."""
 
 
 class SeveralContactSolutionsError(SimulationError):
-    """The contact problem has more than one solution: friction and coupling are too strong.
+    """Raised when the contact problem has several solutions: friction or coupling is too strong.
 
-    `problem` is the contact problem, `solutions` all that were found.
+    Attributes:
+        problem: The contact problem; None if it is not known.
+        solutions: All solutions that were found.
     """
 
     def __init__(
@@ -235,4 +262,4 @@ class SeveralContactSolutionsError(SimulationError):
 
 
 class SeveralModesError(SeveralContactSolutionsError):
-    """The law of contacts has more than one solution for the accelerations of a state."""
+    """Raised when the contact law has several solutions for the accelerations of a state."""

@@ -1,4 +1,8 @@
-"""Files read, or written whole or not at all; arrays in JSON."""
+"""Reading of files that may be anything, and writing of files whole or not at all.
+
+Errors of the system become `FileFormatError` when a file is read and `FileWriteError` when one is
+written, so that a caller has one class to catch. `read_private` alone raises `OSError`.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,9 @@ import zipfile
 import zlib
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 from uuid import uuid4
 
@@ -19,20 +23,31 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.base.errors import FileFormatError, FileWriteError, InputError
-from hybridctl.base.run_store import store_of
+from hybridctl.base.run_store import find_store
 
-MOST_TEXT = 16 * 2**20  # bytes of a URDF or of JSON
-_CUT_OFF = (EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
-_GARBLED = (*_CUT_OFF, IndexError, KeyError, TypeError, ValueError)  # raised by what reads it
-MOST_BYTES = 4 * 2**30  # of arrays that were packed
+MAX_TEXT_BYTES = 16 * 2**20
+"""Most bytes of a text file, such as a URDF or JSON. Large ones have 1 MiB. A choice."""
+MAX_ARRAY_BYTES = 4 * 2**30
+"""Most bytes to which a file of arrays may unpack: a small file may claim any size. A choice."""
+_MALFORMED = (
+    *(EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error),
+    *(IndexError, KeyError, TypeError, ValueError),
+)
+"""Errors for a file that is no whole archive, and for one that does not hold what is asked for."""
 
 
-def file_or_text(name: str, given: str | os.PathLike[str]) -> str:
-    """XML that is given, or that of the file of this path; `name` is that of the argument.
+def read_file_or_text(name: str, given: str | os.PathLike[str]) -> str:
+    """Return XML that is given itself, or as the path of a file.
 
-    Raises `FileFormatError` for a file that cannot be read as text, `InputError` for neither.
+    Args:
+        name: Name of the argument, for errors.
+        given: Text that contains "<", or a path.
+
+    Raises:
+        FileFormatError: The file cannot be read as text, or the XML defines entities.
+        InputError: The argument is neither a text nor a path.
     """
-    if not isinstance(given, str | os.PathLike):  # a number would be read as an open file
+    if not isinstance(given, str | os.PathLike):  # `open` would take a number as an open file
         raise InputError(f"{name} must be a path, or the text of a file, got {given!r:.100}")
     text = given if isinstance(given, str) and "<" in given else read_text(name, given)
     if "<!ENTITY" in text:
@@ -40,7 +55,7 @@ def file_or_text(name: str, given: str | os.PathLike[str]) -> str:
     return text
 
 
-def packaged_file(package: str, file: str) -> Path:
+def find_packaged_file(package: str, file: str) -> Path:
     """Return the path of a file that an installed package has brought.
 
     Args:
@@ -62,36 +77,62 @@ def packaged_file(package: str, file: str) -> Path:
     raise FileFormatError(f"the package {package} has no file {file}")
 
 
-def read_text(name: str, path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
-    """The text of a regular file of at most so many bytes; `name` is that of the argument.
+def find_named_files(settings: Any) -> dict[str, Path]:
+    """Return the files that settings name, by the text that names each.
 
-    Raises `FileFormatError` for what cannot be read, for a device or a pipe, which may not end, for
-    a file that is larger, and for what is no UTF-8.
+    Args:
+        settings: Text, a path, or mappings, lists and tuples of them. Text that is the path of a
+            regular file, from the working directory on, names it. Keys of mappings do not, and
+            fields of other objects are not looked at.
+    """
+    if isinstance(settings, str | PurePath):
+        # A text may be no path: too long, or with a zero byte in it.
+        with suppress(OSError, ValueError):
+            if str(settings) and Path(settings).is_file():
+                return {str(settings): Path(settings)}
+        return {}
+    if not isinstance(settings, Mapping | list | tuple):
+        return {}
+    entries = settings.values() if isinstance(settings, Mapping) else settings
+    return {text: path for entry in entries for text, path in find_named_files(entry).items()}
+
+
+def read_text(name: str, path: str | os.PathLike[str], max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Return the text of a file in UTF-8, without a byte order mark.
+
+    Args:
+        name: Name of the argument that gave the path, for errors.
+        path: The file.
+        max_bytes: Most bytes that the file may have.
+
+    Raises:
+        FileFormatError: The file cannot be read, is no regular file (a device or a pipe may not
+            end), is larger than `max_bytes`, or is no UTF-8.
     """
     try:
         if not Path(path).is_file():
-            os.stat(path)  # says why there is none
+            os.stat(path)  # its error says why there is none
             raise FileFormatError(f"{name} {os.fspath(path)} cannot be read: it is no regular file")
         with open(path, "rb") as file:
-            content = file.read(most + 1)
-        if len(content) > most:
-            raise FileFormatError(f"{name} {os.fspath(path)} has more than {most} bytes")
+            content = file.read(max_bytes + 1)
+        if len(content) > max_bytes:
+            raise FileFormatError(f"{name} {os.fspath(path)} has more than {max_bytes} bytes")
         return content.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"{name} {os.fspath(path)} cannot be read: {error}") from error
 
 
-def why_not_private(status: os.stat_result) -> str:
-    """Return why others than this user could change a file or a folder.
+def find_privacy_fault(status: os.stat_result) -> str:
+    """Return why users other than this one could change a file or a folder.
 
-    Windows has no such owners and modes: there it is "" always. Root can change everything, and
-    whoever can write a folder above this one can put another in its place: neither is looked at.
+    Root can change everything, and whoever can write a folder above this one can put another in
+    its place. Neither is looked at. On Windows, without such owners and modes, the answer is "".
 
     Args:
         status: Status of the file or folder, as `os.stat` returns it.
 
     Returns:
-        The reason as the end of a sentence, "" if others cannot.
+        The reason as the end of a sentence, such as "belongs to another user"; "" if others cannot.
     """
     if os.name != "posix":
         return ""
@@ -104,7 +145,7 @@ def why_not_private(status: os.stat_result) -> str:
 def read_private(path: str | os.PathLike[str]) -> bytes:
     """Return the content of a regular file that only this user can write.
 
-    The file is opened once, so that what is looked at is what is read.
+    The file is opened once, so that its owner and mode are those of the content that is read.
 
     Args:
         path: The file.
@@ -113,15 +154,14 @@ def read_private(path: str | os.PathLike[str]) -> bytes:
         OSError: The file cannot be read, is a link or no regular file, belongs to another user, or
             can be written by others.
     """
-    # Not to wait for who writes to a pipe. Windows has neither of the last two.
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+    # Opening a pipe would wait for a writer without O_NONBLOCK. Windows has neither of these.
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     with open(os.open(path, flags), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError("it is no regular file")
-        reason = why_not_private(status)
-        if reason:
+        if reason := find_privacy_fault(status):
             raise OSError(f"it {reason}")
         return file.read()
 
@@ -129,27 +169,50 @@ def read_private(path: str | os.PathLike[str]) -> bytes:
 def save_arrays(
     path: str | os.PathLike[str], header: Mapping[str, Any], arrays: Mapping[str, Any]
 ) -> None:
-    """Write a header, which JSON can hold, and arrays to an NPZ file, atomically."""
+    """Write a header and arrays to an NPZ file, whole or not at all.
+
+    Args:
+        path: The file.
+        header: Content for JSON, with the version of the format under "format".
+        arrays: Arrays by name, other than "header".
+
+    Raises:
+        FileWriteError: The file cannot be written, see `atomic`.
+    """
     with atomic(path) as temporary, open(temporary, "wb") as file:
         np.savez_compressed(file, header=json.dumps(header), **arrays)
 
 
 @contextmanager
-def saved_arrays(path: str | os.PathLike[str], what: str, version: int) -> Iterator[Any]:
-    """The header and the arrays that `save_arrays` wrote; nothing is unpickled.
+def open_arrays(path: str | os.PathLike[str], what: str, version: int) -> Iterator[Any]:
+    """Yield the header and the arrays that `save_arrays` wrote. Nothing is unpickled.
 
-    Raises `FileFormatError` for what cannot be opened, for contents of more than `MOST_BYTES`, for
-    another version of the header's "format", and where what is read of it in the block is not
-    there: it is no saved `what`.
+    What is wrong with the content shows only when it is read. Therefore errors such as a `KeyError`
+    that the `with` block raises become `FileFormatError`, too.
+
+    Args:
+        path: The file.
+        what: What the file should hold, for errors, such as "run".
+        version: The one version of the header's "format" that is accepted.
+
+    Yields:
+        The header, and a mapping of names to arrays, which are read when they are asked for.
+
+    Raises:
+        FileFormatError: The file cannot be read, would unpack to more than `MAX_ARRAY_BYTES`, has
+            another version, or does not hold what the block asks for.
+        InputError: The block raises one, for content that it checks itself.
     """
     try:
         if not Path(path).is_file():
-            os.stat(path)  # says why there is none
+            os.stat(path)  # its error says why there is none
             raise FileFormatError(f"{path} is no regular file")
         with zipfile.ZipFile(path) as archive:
             size = sum(info.file_size for info in archive.infolist())
-        if size > MOST_BYTES:
-            raise FileFormatError(f"{path} would unpack to {size} bytes, the limit is {MOST_BYTES}")
+        if size > MAX_ARRAY_BYTES:
+            raise FileFormatError(
+                f"{path} would unpack to {size} bytes, the limit is {MAX_ARRAY_BYTES}"
+            )
         with np.load(path, allow_pickle=False) as data:
             header = json.loads(str(data["header"]))
             if header["format"] != version:
@@ -161,7 +224,7 @@ def saved_arrays(path: str | os.PathLike[str], what: str, version: int) -> Itera
         raise
     except OSError as error:
         raise FileFormatError(f"{path} cannot be read: {error}") from error
-    except _GARBLED as error:
+    except _MALFORMED as error:
         raise FileFormatError(f"{path} is not a saved {what}: {error}") from error
 
 
@@ -176,15 +239,18 @@ def atomic(path: str | os.PathLike[str], *, grows: bool = False) -> Iterator[Pat
         path: File to write; folders on the way to it are made.
         grows: Whether lines are going to be appended to the file later.
 
+    Yields:
+        The path of the temporary file, which is empty. It is removed if the block fails.
+
     Raises:
-        FileWriteError: The system does not write it, or `path` lies in the folder of an open run
-            and is a file that this run has not written.
+        FileWriteError: The system does not write it, the block raises an `OSError`, or `path` lies
+            in the folder of an open run and is a file that this run has not written.
     """
     target = Path(path)
     if not target.name or target.is_dir():
         raise FileWriteError(f"{target} cannot be written: it is a folder")
     temporary = target.with_name(f".{target.stem}-{uuid4().hex}{target.suffix}")
-    store = store_of(target)
+    store = find_store(target)
     try:
         if store is not None:
             store.announce(target, temporary)
@@ -204,7 +270,14 @@ def atomic(path: str | os.PathLike[str], *, grows: bool = False) -> Iterator[Pat
         raise FileWriteError(f"{target} cannot be written: {reason}") from error
 
 
-def packed(values: ArrayLike) -> dict[str, Any]:
-    """An array for JSON that is drawn: its shape, and 32-bit numbers, little-endian, in base64."""
+def encode_array(values: ArrayLike) -> dict[str, Any]:
+    """Return an array for JSON in single precision, as the page of a run draws it.
+
+    Args:
+        values: Numbers of any shape.
+
+    Returns:
+        "shape", and under "float32" the entries in the order of C, little-endian, in base64.
+    """
     array = np.asarray(values, dtype="<f4")
     return {"shape": list(array.shape), "float32": b64encode(array.tobytes()).decode("ascii")}

@@ -1,7 +1,7 @@
 """Canonical forms of settings and of code, by which kept results are found again.
 
-A journal keeps results by what they depend on. `canonical_form` describes a value such that two
-values with one form are the same for a computation, whoever made them, in whichever process:
+A journal keeps results by what they depend on. `make_canonical_form` describes a value such that
+two values with one form are the same for a computation, whoever made them, in whichever process:
 
 - None, truth values, whole numbers below 2^64, finite floats and text stand for themselves, lists
   and mappings of text to values too. All else is tagged by a key that begins with "$".
@@ -19,19 +19,19 @@ Other objects have no form and are refused by name: two of them cannot be told a
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property, partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -46,21 +46,30 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
-from hybridctl.base.checks import quoted
-from hybridctl.base.code_reading import instructions_digest, is_installed, names_read, source_digest
+from hybridctl.base.checks import quote
+from hybridctl.base.code_reading import (
+    digest_instructions,
+    digest_sources,
+    find_names_read,
+    is_installed,
+)
+from hybridctl.base.digests import hash_bytes, hash_file
 from hybridctl.base.errors import InputError
+from hybridctl.base.files import find_named_files
 
 _EXACT_REPR = (date, datetime, time, timedelta, Decimal, Fraction, UUID, range, type(...))
 """Types whose representation determines the value."""
 _ARRAYS = (np.ndarray, np.memmap, np.matrix)
 """Arrays that are described by their entries alone; other subclasses hold more, such as units."""
+_DIGITS = 32
+"""Hexadecimal digits of a digest: 128 bits, which two contents do not share by chance. A choice."""
 _MAPPINGS = (dict, OrderedDict, MappingProxyType)
 _LARGEST_DECIMAL = 2**64
 """Whole numbers from it on are hexadecimal: Python refuses decimals of more than 4300 digits. The
 threshold is a choice."""
 
 
-def canonical_form(name: str, value: Any) -> Any:
+def make_canonical_form(name: str, value: Any) -> Any:
     """Return the canonical form of a value, which JSON can hold and which determines the value.
 
     Args:
@@ -77,10 +86,10 @@ def canonical_form(name: str, value: Any) -> Any:
     try:
         return _Description().form(name, value)
     except RecursionError as error:
-        raise InputError(f"{name} is nested too deeply, got {quoted(value)}") from error
+        raise InputError(f"{name} is nested too deeply, got {quote(value)}") from error
 
 
-def canonical_text(name: str, value: Any) -> str:
+def make_canonical_text(name: str, value: Any) -> str:
     """Return the canonical form of a value as one line of JSON.
 
     Args:
@@ -88,12 +97,12 @@ def canonical_text(name: str, value: Any) -> str:
         value: A setting, or a function.
 
     Raises:
-        InputError: The value has no canonical form, see `canonical_form`.
+        InputError: The value has no canonical form, see `make_canonical_form`.
     """
-    return json.dumps(canonical_form(name, value), sort_keys=True)
+    return json.dumps(make_canonical_form(name, value), sort_keys=True)
 
 
-def fingerprint(value: Any, name: str = "value") -> str:
+def compute_fingerprint(value: Any, name: str = "value") -> str:
     """Return 32 hexadecimal digits that determine a value.
 
     Args:
@@ -101,14 +110,14 @@ def fingerprint(value: Any, name: str = "value") -> str:
         name: Name of the argument, for errors.
 
     Raises:
-        InputError: The value has no canonical form, see `canonical_form`.
+        InputError: The value has no canonical form, see `make_canonical_form`.
     """
-    return _digest(canonical_text(name, value).encode())
+    return _hash_short(make_canonical_text(name, value).encode())
 
 
-def _digest(content: bytes) -> str:
-    """Return the first 32 hexadecimal digits of the SHA-256 of bytes."""
-    return hashlib.sha256(content).hexdigest()[:32]
+def _hash_short(content: bytes) -> str:
+    """Return the first `_DIGITS` hexadecimal digits of the SHA-256 of bytes."""
+    return hash_bytes(content)[:_DIGITS]
 
 
 class _Description:
@@ -132,7 +141,7 @@ class _Description:
             value: The value.
 
         Returns:
-            The form, as `canonical_form` returns it.
+            The form, as `make_canonical_form` returns it.
 
         Raises:
             InputError: The value, or something in it, has no form.
@@ -158,7 +167,7 @@ class _Description:
         if found is None:
             raise InputError(
                 f"{where} cannot be told from others, so that results with it in a folder would be "
-                f"mixed up: a {kind.__name__} has no canonical form, got {quoted(value)}. Give the "
+                f"mixed up: a {kind.__name__} has no canonical form, got {quote(value)}. Give the "
                 "numbers, text, arrays or dataclasses that it is made of, or no folder"
             )
         return found
@@ -185,7 +194,7 @@ class _Description:
         if type(value) is complex:
             return {"$complex": [self.form(where, value.real), self.form(where, value.imag)]}
         if type(value) in (bytes, bytearray):
-            return {"$bytes": [len(value), _digest(value)]}
+            return {"$bytes": [len(value), _hash_short(value)]}
         if isinstance(value, PurePath):
             return {"$path": str(value)}
         if isinstance(value, _EXACT_REPR) and type(value) in _EXACT_REPR:
@@ -203,7 +212,7 @@ class _Description:
             entries = [self.form(where, entry) for entry in value.ravel().tolist()]
             return {"$objects": [list(value.shape), entries]}
         kind = value.dtype.descr if value.dtype.names else value.dtype.str
-        return {"$array": [str(kind), list(value.shape), _digest(value.tobytes())]}
+        return {"$array": [str(kind), list(value.shape), _hash_short(value.tobytes())]}
 
     def _container_form(self, where: str, value: Any) -> Any:
         """Return the form of a list, tuple, set or mapping.
@@ -238,7 +247,7 @@ class _Description:
         if all(type(key) is str and not key.startswith("$") for key in value):
             return {key: self.form(f"{where}.{key}", entry) for key, entry in value.items()}
         pairs = [
-            [self.form(f"{where}, a key", key), self.form(f"{where}[{quoted(key)}]", entry)]
+            [self.form(f"{where}, a key", key), self.form(f"{where}[{quote(key)}]", entry)]
             for key, entry in value.items()
         ]
         return {"$mapping": sorted(pairs, key=_sort_key)}
@@ -274,7 +283,7 @@ class _Description:
         """
         if isinstance(value, ModuleType):
             installed = is_installed(value.__name__)
-            return {"$module": [value.__name__, None if installed else source_digest(value)]}
+            return {"$module": [value.__name__, None if installed else digest_sources(value)]}
         if isinstance(value, partial):
             parts = (value.func, value.args, value.keywords)
             return {"$partial": [self.form(where, part) for part in parts]}
@@ -304,7 +313,7 @@ class _Description:
         else:
             describe = self._class_parts if isinstance(value, type) else self._function_parts
             text = json.dumps(describe(value), sort_keys=True)
-            found = {"$code": value.__qualname__, "$digest": _digest(text.encode())}
+            found = {"$code": value.__qualname__, "$digest": _hash_short(text.encode())}
         self._known[id(value)] = found
         return found
 
@@ -328,7 +337,7 @@ class _Description:
         code, module = function.__code__, sys.modules.get(function.__module__ or "")
         title = f"function {function.__qualname__!r}"
         made_once = module if _is_importable(function) else None
-        read = names_read(code)
+        read = find_names_read(code)
         around = {}
         for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             if name in read:
@@ -387,7 +396,7 @@ class _Description:
         try:
             return self.form(where, value)
         except InputError:
-            source = None if module is None else source_digest(module)
+            source = None if module is None else digest_sources(module)
             if source is None:
                 raise
             return {"$source": source}
@@ -441,36 +450,19 @@ def _is_written(function: FunctionType) -> bool:
 def _instructions(code: CodeType) -> list[Any]:
     """Return the instructions of a code with its constants, and those of codes within it."""
     constants = [_instructions(c) if isinstance(c, CodeType) else c for c in code.co_consts]
-    return [instructions_digest(code), constants]
+    return [digest_instructions(code), constants]
 
 
-def files_named(settings: Any) -> Iterator[tuple[str, str]]:
-    """Yield the files that settings name, as (text, digest of the content).
+def digest_named_files(settings: Any) -> Iterator[tuple[str, str]]:
+    """Yield the files that settings name, as (text that names it, digest of its content).
 
     Args:
-        settings: Text, a path, or mappings, lists and tuples of them. Text that is the path of a
-            file, from the working directory on, counts as one. Keys of mappings do not, and
-            fields of other objects are not looked at.
+        settings: Settings, see `files.find_named_files`.
+
+    Yields:
+        Each file once, with 32 hexadecimal digits of its content. Files that cannot be read are
+        left out.
     """
-    if isinstance(settings, str | PurePath):
-        path = Path(settings)
-        try:
-            if str(settings) and path.is_file():
-                yield str(settings), _file_digest(path)
-        except (OSError, ValueError):  # no name of a file: too long, or a zero byte in it
-            return
-    elif isinstance(settings, Mapping):
-        for entry in settings.values():
-            yield from files_named(entry)
-    elif isinstance(settings, list | tuple):
-        for entry in settings:
-            yield from files_named(entry)
-
-
-def _file_digest(path: Path) -> str:
-    """Return the first 32 hexadecimal digits of the SHA-256 of a file."""
-    total = hashlib.sha256()
-    with open(path, "rb") as file:
-        for block in iter(lambda: file.read(2**20), b""):
-            total.update(block)
-    return total.hexdigest()[:32]
+    for text, path in find_named_files(settings).items():
+        with suppress(OSError):
+            yield text, hash_file(path)[:_DIGITS]

@@ -1,7 +1,8 @@
-"""CasADi functions that are called often, and kept on disk between runs.
+"""Functions of CasADi that are kept on disk between runs, as serialized or as compiled code.
 
 They are kept in the user's cache directory, or in the directory that `HYBRIDCTL_CACHE` names;
-`HYBRIDCTL_CACHE=off` keeps none.
+`HYBRIDCTL_CACHE=off` keeps none. There is one file `<key>.casadi` for each serialized function, and
+for machine code a file `<key>.native` that names the library `<digest>.so`. Nothing removes files.
 
 A kept function is code. A file is used only if this user owns it, if nobody else can write it or
 its folder, and if its content has the SHA-256 digest that was written with it: a library that was
@@ -29,27 +30,32 @@ import casadi as ca
 import numpy as np
 import platformdirs
 
+from hybridctl.base.digests import hash_bytes
 from hybridctl.base.errors import InputError
-from hybridctl.base.files import atomic, read_private, why_not_private
+from hybridctl.base.files import atomic, find_privacy_fault, read_private
 
 _LOG = logging.getLogger(__name__)
-_SETTING = "HYBRIDCTL_CACHE"
-_SHARED = 256  # functions that were read, in memory for the next who asks for them
-_PRIVATE = 0o700  # mode of the folder: its owner reads, writes and searches it, nobody else
-_REPORTED: set[str] = set()  # causes for which this process has written a line to the log
+_FOLDER_VARIABLE = "HYBRIDCTL_CACHE"
+"""Name of the environment variable with the folder, or "off"."""
+_MAX_FUNCTIONS_IN_MEMORY = 256
+"""Most functions that `_read_function` holds for the next caller. A choice."""
+_OWNER_ONLY = 0o700
+"""Mode of the folder: its owner reads, writes and searches it, nobody else."""
+_REPORTED: set[str] = set()
+"""Causes for which this process has written a line to the log."""
 
 
-def kept(key: str, build: Callable[[], Any]) -> Any:
+def load_or_build(key: str, build: Callable[[], Any]) -> Any:
     """Return the function that is kept on disk under a key, or build it and keep it.
 
     Args:
-        key: Name of the file, without its suffix. See `key_of`.
+        key: Name of the file, without its suffix. See `make_key`.
         build: Returns the `casadi.Function`. It is called if there is no file that can be trusted.
 
     Returns:
         The `casadi.Function`.
     """
-    folder = _folder()
+    folder = _open_cache_folder()
     if folder is None:
         return build()
     path = folder / f"{key}.casadi"
@@ -59,34 +65,45 @@ def kept(key: str, build: Callable[[], Any]) -> Any:
     except FileNotFoundError:
         found = None
     except OSError as error:
-        _report_unused(path, error)
+        _warn_of_unused_file(path, error)
         found = None
     if found is not None:
         return found
     function = build()
     text = function.serialize()
-    _keep(path, f"{_digest(text.encode())}\n{text}".encode())
+    _write_private_file(path, f"{hash_bytes(text.encode())}\n{text}".encode())
     return function
 
 
-def compiler() -> str | None:
-    """The C compiler of this machine, `cc` or the one that `CC` names; None where there is none."""
+def find_compiler() -> str | None:
+    """Return the path of the C compiler, `cc` or the one that `CC` names; None if there is none."""
     return shutil.which(os.environ.get("CC", "cc"))
 
 
-def needed_compiler() -> str:
-    """The C compiler of this machine. Raises `InputError` where there is none."""
-    command = compiler()
+def require_compiler() -> str:
+    """Return the path of the C compiler.
+
+    Raises:
+        InputError: There is none, see `find_compiler`.
+    """
+    command = find_compiler()
     if command is None:
         raise InputError("functions can be compiled where there is a C compiler, named cc or by CC")
     return command
 
 
 class NativeFunction(ca.Function):
-    """Machine code of a CasADi function, with the function that it was compiled from: its `source`.
+    """Machine code of a CasADi function.
 
     It is pickled as its source and compiled again where it is unpickled: a library is code of one
     machine, and its file may be gone.
+
+    Args:
+        function: The function in a library.
+        source: The interpreted `casadi.Function` that it was compiled from.
+
+    Attributes:
+        source: See the argument.
     """
 
     def __init__(self, function: Any, source: Any) -> None:
@@ -94,10 +111,10 @@ class NativeFunction(ca.Function):
         self.source = source
 
     def __reduce__(self) -> tuple[Callable[[Any], Any], tuple[Any]]:
-        return _native_or_interpreted, (self.source,)
+        return _compile_if_possible, (self.source,)
 
 
-def native(function: Any) -> Any:
+def compile_function(function: Any) -> Any:
     """Return a function as machine code, by the C compiler of this machine: some 10 times as fast.
 
     The library is kept where functions are kept. Without a folder that can be trusted it is built
@@ -113,10 +130,10 @@ def native(function: Any) -> Any:
     Raises:
         InputError: There is no compiler (`cc`, or the one that `CC` names), or it fails.
     """
-    command = needed_compiler()
-    key, folder = key_of("native", platform.machine(), function.serialize()), _folder()
+    command = require_compiler()
+    key, folder = make_key("native", platform.machine(), function.serialize()), _open_cache_folder()
     if folder is not None:
-        found = _kept_library(folder, key, function)
+        found = _load_library_from_cache(folder, key, function)
         if found is not None:
             return found
     try:
@@ -127,41 +144,43 @@ def native(function: Any) -> Any:
         ) as building:
             library = _build_library(command, function, Path(building))
             content = library.read_bytes()
-            digest = _digest(content)
+            digest = hash_bytes(content)
             # The library is named after its content. Processes that build one function at the same
             # time get libraries of different bytes: whichever key is written last, its library is
             # there.
             if (
                 folder is not None
-                and _keep(folder / f"{digest}.so", content)
-                and _keep(folder / f"{key}.native", digest.encode())
+                and _write_private_file(folder / f"{digest}.so", content)
+                and _write_private_file(folder / f"{key}.native", digest.encode())
             ):
                 library = folder / f"{digest}.so"
-            return _load(function, library)
+            return _load_library(function, library)
     except (OSError, RuntimeError) as error:
-        _report("interpreted", f"functions are interpreted, not machine code: {_reason(error)}")
+        _warn_once(
+            "interpreted", f"functions are interpreted, not machine code: {_describe_error(error)}"
+        )
         return function
 
 
-def _native_or_interpreted(function: Any) -> Any:
+def _compile_if_possible(function: Any) -> Any:
     """Return a function as machine code, or the function itself if it cannot be compiled.
 
     For unpickling, which may be on a machine without a compiler: there is a line in the log then.
     """
     try:
-        return native(function)
+        return compile_function(function)
     except InputError as error:
-        _report("interpreted", f"functions are interpreted, not machine code: {error}")
+        _warn_once("interpreted", f"functions are interpreted, not machine code: {error}")
         return function
 
 
 def _build_library(command: str, function: Any, building: Path) -> Path:
-    """Compile a function to a library in a folder, and return the path of the library.
+    """Return the path of a library into which a function is compiled.
 
     Args:
         command: The C compiler.
         function: A `casadi.Function`.
-        building: An empty folder.
+        building: An empty folder, in which the source and the library are written.
 
     Raises:
         InputError: The compiler fails for another reason than a full disk.
@@ -185,14 +204,14 @@ def _build_library(command: str, function: Any, building: Path) -> Path:
     return library
 
 
-def _kept_library(folder: Path, key: str, function: Any) -> Any:
+def _load_library_from_cache(folder: Path, key: str, function: Any) -> Any:
     """Return a function from the library that is kept under a key.
 
     The file `<key>.native` has the SHA-256 digest of the library, which is `<digest>.so`.
 
     Args:
         folder: Folder with the kept files.
-        key: Name of the function's content, see `key_of`.
+        key: Name of the function's content, see `make_key`.
         function: The `casadi.Function` of which the library was made.
 
     Returns:
@@ -203,33 +222,52 @@ def _kept_library(folder: Path, key: str, function: Any) -> Any:
     try:
         digest = read_private(path).decode("ascii", "replace")
         path = folder / f"{digest}.so"
-        if not _is_digest(digest) or _digest(read_private(path)) != digest:
-            raise OSError("it is damaged")
-        return _load(function, path)
+        _check_library(path, digest)
+        return _load_library(function, path)
     except FileNotFoundError:
         return None
     except (OSError, RuntimeError) as error:
-        _report_unused(path, error)
+        _warn_of_unused_file(path, error)
         return None
 
 
-def _load(function: Any, library: Path) -> NativeFunction:
+def _check_library(path: Path, digest: str) -> None:
+    """Check that the content of a library has a digest.
+
+    Raises:
+        OSError: It has another one, the digest is none, or the file cannot be read or trusted.
+    """
+    if not _is_digest(digest) or hash_bytes(read_private(path)) != digest:
+        raise OSError("it is damaged")
+
+
+def _load_library(function: Any, library: Path) -> NativeFunction:
     """Return a function from its library; CasADi raises `RuntimeError` if it cannot be loaded."""
     return NativeFunction(ca.external(function.name(), str(library)), function)
 
 
-def key_of(*parts: Any) -> str:
-    """A name for what is made from these strings, numbers, arrays, Nones, and tuples of them."""
+def make_key(*parts: Any) -> str:
+    """Return the name under which a function is kept: a digest of all that it is made from.
+
+    Args:
+        *parts: Text, numbers, arrays, None, and tuples and lists of these. Of other objects their
+            `repr` counts, which must then determine them.
+
+    Returns:
+        64 hexadecimal digits. They depend on the version of CasADi, too, as another version may not
+        read a serialized function.
+    """
     digest = hashlib.sha256()
-    _feed(digest, (ca.CasadiMeta.version(), *parts))
+    _update_digest(digest, (ca.CasadiMeta.version(), *parts))
     return digest.hexdigest()
 
 
-def _feed(digest: Any, part: Any) -> None:
+def _update_digest(digest: Any, part: Any) -> None:
+    """Add a part of a key to a digest of hashlib, with its type and size to tell it from others."""
     if isinstance(part, tuple | list):
         digest.update(f"({len(part)}".encode())
         for one in part:
-            _feed(digest, one)
+            _update_digest(digest, one)
     elif isinstance(part, np.ndarray):
         digest.update(f"{part.dtype}{part.shape}".encode())
         digest.update(np.ascontiguousarray(part).tobytes())
@@ -237,68 +275,71 @@ def _feed(digest: Any, part: Any) -> None:
         digest.update(f"{type(part).__name__} {part!r};".encode())
 
 
-def _folder() -> Path | None:
+def _open_cache_folder() -> Path | None:
     """Return the absolute path of the folder of kept functions, or None if none is to be used.
 
     The folder is made if there is none. A folder that others can write, or that belongs to another
     user, could hold code of theirs. It is not used then, with a line in the log.
     """
-    setting = os.environ.get(_SETTING)
+    setting = os.environ.get(_FOLDER_VARIABLE)
     if setting == "off":
         return None
     folder = Path(setting) if setting else platformdirs.user_cache_path("hybridctl")
     folder = folder.absolute()  # the system loader looks up a name without "/" elsewhere
     try:
-        folder.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        if not setting and why_not_private(folder.stat()):
+        folder.mkdir(mode=_OWNER_ONLY, parents=True, exist_ok=True)
+        if not setting and find_privacy_fault(folder.stat()):
             # Earlier versions made the default folder with the usual mode, by which the group may
             # write. Nobody else uses it. A folder that the user names may be shared on purpose.
             with suppress(OSError):
-                folder.chmod(_PRIVATE)
-        reason = why_not_private(folder.stat())
+                folder.chmod(_OWNER_ONLY)
+        reason = find_privacy_fault(folder.stat())
         if not reason and not os.access(folder, os.X_OK):
             reason = "cannot be searched"
     except OSError as error:
-        reason = f"cannot be used: {_reason(error)}"
+        reason = f"cannot be used: {_describe_error(error)}"
     if reason:
-        _report(
+        _warn_once(
             f"{folder} {reason}",
             f"functions are neither kept nor read: folder {folder} {reason}; "
-            f"{_SETTING} names another, which only you can write (chmod go-w), or off",
+            f"{_FOLDER_VARIABLE} names another, which only you can write (chmod go-w), or off",
         )
         return None
     return folder
 
 
-def _keep(path: Path, content: bytes) -> bool:
-    """Write a file that only this user can write, whole or not at all; return whether it is."""
+def _write_private_file(path: Path, content: bytes) -> bool:
+    """Return whether a file could be written, which is then whole and writable by this user only.
+
+    Why it could not is logged.
+    """
     try:
         with atomic(path) as temporary:
             temporary.chmod(0o600)  # by the usual mode the group of some users may write
             temporary.write_bytes(content)
     except OSError as error:
-        _report(f"{path.parent} unwritten", f"functions are not kept: {_reason(error)}")
+        _warn_once(f"{path.parent} unwritten", f"functions are not kept: {_describe_error(error)}")
         return False
     return True
 
 
-def _report_unused(path: Path, error: Exception) -> None:
+def _warn_of_unused_file(path: Path, error: Exception) -> None:
     """Log that a kept file is not used, once for each pair of folder and reason."""
-    reason = _reason(error)
-    _report(
+    reason = _describe_error(error)
+    _warn_once(
         f"{path.parent} {reason}",
         f"kept function {path} is not used: {reason}; it and others like it are made anew",
     )
 
 
-def _report(cause: str, message: str) -> None:
+def _warn_once(cause: str, message: str) -> None:
     """Log a message, unless this process has logged one for the same cause."""
     if cause not in _REPORTED:
         _REPORTED.add(cause)
         _LOG.warning("%s", message)
 
 
-def _reason(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     """Return the message of an error in one line of at most 300 characters.
 
     Of an error of the system it is the reason without the path, which the log names anyway.
@@ -307,7 +348,7 @@ def _reason(error: Exception) -> str:
     return " ".join(reason.split())[-300:]
 
 
-@lru_cache(maxsize=_SHARED)
+@lru_cache(maxsize=_MAX_FUNCTIONS_IN_MEMORY)
 def _read_function(path: Path, version: tuple[int, int, int]) -> Any:
     """Return the function that is kept in a file.
 
@@ -321,17 +362,12 @@ def _read_function(path: Path, version: tuple[int, int, int]) -> Any:
         OSError: The file cannot be read, can be written by others, or is damaged.
     """
     digest, _, text = read_private(path).partition(b"\n")
-    if digest.decode("ascii", "replace") != _digest(text):
+    if digest.decode("ascii", "replace") != hash_bytes(text):
         raise OSError("it is damaged")
     try:
         return ca.Function.deserialize(text.decode("ascii"))
     except (RuntimeError, UnicodeDecodeError) as error:
         raise OSError("it is damaged") from error
-
-
-def _digest(content: bytes) -> str:
-    """Return the SHA-256 digest of bytes, in 64 hexadecimal digits."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def _is_digest(text: str) -> bool:

@@ -13,19 +13,19 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hybridctl import __version__
-from hybridctl.base.checks import quoted
+from hybridctl.base.checks import join_names, quote
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.files import atomic
-from hybridctl.base.fingerprint import canonical_form, canonical_text, fingerprint
+from hybridctl.base.fingerprint import compute_fingerprint, make_canonical_form, make_canonical_text
 from hybridctl.base.run_store import check_writable
 from hybridctl.base.workers import Crew, call_numbered
 
 R = TypeVar("R")
 T = TypeVar("T")
-FORMAT = 2
+FORMAT_VERSION = 2
 """Version of the file: 2 has digests of code, and canonical forms in its first line. A file of
 another version counts as one of other settings."""
-_MOST_LISTED = 5
+_MAX_LISTED_SETTINGS = 5
 """Most settings that a message names, to keep it short. A choice."""
 
 
@@ -36,8 +36,9 @@ class Journal:
     `put` adds one to memory and to the file. The file is open only during a `put`.
 
     The first line has the settings that all results depend on, as canonical forms (see
-    `fingerprint`). Each other line has a key, the result, and a digest of the code that computed
-    it: results of other code or another version of hybridctl stay in the file but are not found. A
+    `fingerprint.make_canonical_form`). Each other line has a key, the result, and a digest of the
+    code that computed it: results of other code or another version of hybridctl stay in the file
+    but are not found. A
     process that is killed may leave a line in part: what follows the last whole line is cut off at
     the next start. Nothing keeps a second process from the file but the lock of its `RunStore`.
 
@@ -48,7 +49,8 @@ class Journal:
 
     Attributes:
         path: The file.
-        others: Number of results in the file that are not found, as other code computed them.
+        unused_results: Number of results in the file that `get` does not return, as other code
+            computed them.
 
     Raises:
         InputError: The file has another configuration, or an entry has no canonical form.
@@ -62,18 +64,18 @@ class Journal:
         configuration: Mapping[str, Any],
         code: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.path, self.others = Path(path), 0
-        settings = {name: canonical_form(name, entry) for name, entry in configuration.items()}
-        self._header = {"format": FORMAT, **settings}
-        forms = {name: canonical_form(name, entry) for name, entry in code.items()}
-        self._code = fingerprint({"version": __version__, **forms})[:16]
+        self.path, self.unused_results = Path(path), 0
+        settings = {name: make_canonical_form(name, entry) for name, entry in configuration.items()}
+        self._header = {"format": FORMAT_VERSION, **settings}
+        forms = {name: make_canonical_form(name, entry) for name, entry in code.items()}
+        self._code = compute_fingerprint({"version": __version__, **forms})[:16]
         self._known: dict[str, tuple[Any, ...]] = {}
         if self.path.exists():
             check_writable(self.path)
             self._read()
         else:
             with atomic(self.path, grows=True) as temporary:
-                temporary.write_text(_text(self._header) + "\n")
+                temporary.write_text(_write_form(self._header) + "\n")
 
     def __len__(self) -> int:
         return len(self._known)
@@ -101,13 +103,13 @@ class Journal:
             InputError: JSON does not hold one of the values. Nothing is stored.
             OSError: The file cannot be written.
         """
-        line = json.dumps([key, values, self._code], default=_as_json)
+        line = json.dumps([key, values, self._code], default=_convert_numpy)
         with open(self.path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
         self._known[key] = values
 
     def _read(self) -> None:
-        """Update `_known` and `others` from the file, and cut off an unfinished last line.
+        """Update `_known` and `unused_results` from the file, and cut off an unfinished last line.
 
         Raises:
             InputError: The first line has other settings. The file is left as it is.
@@ -123,35 +125,39 @@ class Journal:
                 if code == self._code:
                     self._known[key] = tuple(values)
                 else:
-                    self.others += 1
+                    self.unused_results += 1
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{self.path} is not a record of a run: {error}") from error
-        other = list(_differences(stored, self._header))
+        other = list(_find_differences(stored, self._header))
         if other:
             raise InputError(
-                f"{self.path.parent} holds a run with other settings: {_join_names(other)}. Use "
-                "those of before again to resume it, overwrite it, or name another folder"
+                f"{self.path.parent} holds a run with other settings: "
+                f"{join_names(other, _MAX_LISTED_SETTINGS)}. Use those of before again to resume "
+                "it, overwrite it, or name another folder"
             )
         if len(whole) < len(content):
             os.truncate(self.path, len(whole))
 
 
-def _as_json(value: Any) -> Any:
-    """Return a number or an array of numpy as those of JSON; raises InputError for other values.
+def _convert_numpy(value: Any) -> Any:
+    """Return a number or an array of numpy as those of Python.
 
-    `json.dumps` calls this for what it cannot write itself.
+    `json.dumps` calls this for each value that it cannot write itself.
+
+    Raises:
+        InputError: The value is something else.
     """
     if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in "biuf":
         return value.tolist()
-    raise InputError(f"results that are kept must be numbers, text or lists, got {quoted(value)}")
+    raise InputError(f"results that are kept must be numbers, text or lists, got {quote(value)}")
 
 
-def _text(form: Any) -> str:
+def _write_form(form: Any) -> str:
     """Return a form as text, to compare forms: to Python 1 equals 1.0, and nan not itself."""
     return json.dumps(form, sort_keys=True)
 
 
-def _differences(stored: Any, own: Any, name: str = "") -> Iterator[str]:
+def _find_differences(stored: Any, own: Any, name: str = "") -> Iterator[str]:
     """Yield the settings that differ between two configurations.
 
     Args:
@@ -164,10 +170,11 @@ def _differences(stored: Any, own: Any, name: str = "") -> Iterator[str]:
     """
     if isinstance(stored, dict) and isinstance(own, dict) and not _is_tagged(stored | own):
         for key in dict.fromkeys([*stored, *own]):
-            yield from _differences(stored.get(key), own.get(key), f"{name}.{key}" if name else key)
-    elif _text(stored) != _text(own):
+            dotted = f"{name}.{key}" if name else key
+            yield from _find_differences(stored.get(key), own.get(key), dotted)
+    elif _write_form(stored) != _write_form(own):
         long = isinstance(stored, dict | list) or isinstance(own, dict | list)
-        yield name if long else f"{name} (before {quoted(stored)}, now {quoted(own)})"
+        yield name if long else f"{name} (before {quote(stored)}, now {quote(own)})"
 
 
 def _is_tagged(form: Mapping[str, Any]) -> bool:
@@ -175,13 +182,7 @@ def _is_tagged(form: Mapping[str, Any]) -> bool:
     return any(key.startswith("$") for key in form)
 
 
-def _join_names(names: Sequence[str]) -> str:
-    """Return names as text for a message, at most `_MOST_LISTED` of them."""
-    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
-    return ", ".join(names[:_MOST_LISTED]) + more
-
-
-def completed(
+def compute_all(
     fn: Callable[[T], R],
     items: Sequence[T],
     crew: Crew,
@@ -211,10 +212,10 @@ def completed(
         InputError: An item has no canonical form, or a result cannot be recorded.
     """
     found: dict[int, Any] = {}
-    key = key or partial(canonical_text, "item")
+    key = key or partial(make_canonical_text, "item")
 
     # By number, as items that are equal to Python (1, 1.0, True) are different computations.
-    def keep(number: int, result: Any) -> None:
+    def store_result(number: int, result: Any) -> None:
         found[number] = result
         if tick is not None:
             tick(len(found) / len(items))
@@ -222,17 +223,17 @@ def completed(
     for number, item in enumerate(items):
         stored = None if record is None else record.get(key(item))
         if stored is not None:
-            keep(number, stored)
+            store_result(number, stored)
     left = [(number, item) for number, item in enumerate(items) if number not in found]
     for (number, item), call in crew.finished(partial(call_numbered, fn), left):
         result: Any = call.result()
         if record is not None:
             record.put(key(item), result)
-        keep(number, result)
+        store_result(number, result)
     return [found[number] for number in range(len(items))]
 
 
-def repeated(
+def compute_trials(
     fn: Callable[[tuple[T, int]], R],
     cases: Sequence[T],
     numbers: Sequence[int],
@@ -252,5 +253,5 @@ def repeated(
         The results of each case, in the order of `numbers`.
     """
     trials = [(case, number) for case in cases for number in numbers]
-    found = iter(completed(fn, trials, crew, tick))
+    found = iter(compute_all(fn, trials, crew, tick))
     return {case: [next(found) for _ in numbers] for case in cases}

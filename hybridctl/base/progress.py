@@ -1,7 +1,8 @@
-"""Progress of calls that take long, by their keyword `progress`.
+"""Progress reports of calls that take long, by their keyword `progress`.
 
-`progress=None` or `False` reports nothing. `True` prints lines on standard error. A function is
-called with the progress.
+None and False report nothing, True prints lines on standard error, and a function is called with
+the progress. A call makes its report function by `report_share` or `report_time` once, and calls it
+as its work goes on.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from hybridctl.base.checks import quoted
+from hybridctl.base.checks import quote
 from hybridctl.base.errors import InputError
 
 T = TypeVar("T")
 Report = Callable[[float], None]
-"""Called with the share of the work that is done, from 0 to 1. Calls that give the function of the
-user something else, such as `simulate` the time, say so where they document `progress`."""
+"""Function of the share of the work that is done, from 0 to 1, unless stated otherwise.
+
+`simulate` and others call the function of the user with the time of the run, s, instead."""
 Progress = Report | bool | None
+"""Type of the keyword `progress` of public calls."""
 
 _SECONDS_BETWEEN_LINES = 2.0
 """Least time before the first line and between two, s. Quicker calls print nothing. A choice."""
@@ -41,9 +44,9 @@ def report_share(progress: Progress, title: str) -> Report | None:
     if progress is None or progress is False:
         return None
     if progress is True:
-        return _Lines(title)
+        return _ShareLines(title)
     if not callable(progress):
-        raise InputError(f"progress must be True or a function, got {quoted(progress)}")
+        raise InputError(f"progress must be True or a function, got {quote(progress)}")
     return progress
 
 
@@ -63,18 +66,20 @@ def report_time(progress: Progress, title: str, start: float, end: float) -> Rep
         InputError: `progress` is none of these.
     """
     report = report_share(progress, title)
-    if not isinstance(report, _Lines):  # None, or the function of the user, which takes the time
+    if not isinstance(
+        report, _ShareLines
+    ):  # None, or the function of the user, which takes the time
         return report
     return lambda t: report((t - start) / (end - start))
 
 
 def report_each(items: Iterable[T], total: int, report: Report | None) -> Iterator[T]:
-    """Yield items, and report the share of them that the caller has been given.
+    """Yield items, and report before each which share of them has then been yielded.
 
     Args:
         items: The items, which may be computed one by one.
-        total: How many there are.
-        report: As `report_share` returns it.
+        total: Number of items.
+        report: Function of the share, as `report_share` returns it, or None.
     """
     for done, item in enumerate(items, start=1):
         if report is not None:
@@ -86,22 +91,26 @@ class WorkCount:
     """Counts pieces of work, and reports their share.
 
     Args:
-        pieces: How many pieces there are; where that is an estimate, more of them count as all.
-        report: As `report_share` returns it.
+        pieces: Number of pieces. It may be an estimate: further pieces report a share of 1.
+        report: Function of the share, as `report_share` returns it, or None.
     """
 
     def __init__(self, pieces: int, report: Report | None) -> None:
-        self._pieces, self._report, self._ended = pieces, report, 0
+        self._pieces, self._report, self._completed = pieces, report, 0
 
     def end_piece(self) -> None:
-        """Count one piece more."""
-        self._ended += 1
+        """Count one more piece as completed, and report the share."""
+        self._completed += 1
         if self._report is not None:
-            self._report(min(1.0, self._ended / self._pieces))
+            self._report(min(1.0, self._completed / self._pieces))
 
 
-class _Lines:
-    """Prints the share that is done, at most every `_SECONDS_BETWEEN_LINES`."""
+class _ShareLines:
+    """Report function that prints the share, at most every `_SECONDS_BETWEEN_LINES`.
+
+    Args:
+        title: Name of the call, at the start of each line.
+    """
 
     def __init__(self, title: str) -> None:
         self._title, self._last = title, time.monotonic()

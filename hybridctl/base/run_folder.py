@@ -7,8 +7,7 @@ import itertools
 import json
 import platform
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,19 +19,23 @@ import numpy as np
 
 from hybridctl import __version__
 from hybridctl.base.errors import InputError
-from hybridctl.base.files import atomic
+from hybridctl.base.files import atomic, find_named_files
 from hybridctl.base.run_store import RunStore
 
 CONFIGURATION = "config.json"
+"""Name of the file with the resolved settings of a run."""
 _PACKAGES = ("hybridctl", "numpy", "scipy", "pin", "casadi", "clarabel", "matplotlib")
+"""Packages, as pip names them, on whose versions numbers or figures of a run depend."""
+_EXECUTION_SETTINGS = ("workers", "dask")
+"""Settings that say who computes, not what: they may change when a run is resumed."""
 
 
 class RunFolder:
     """A folder that holds one run: configuration, versions, seed, metrics, data and figures.
 
-    Its marker lists what the run has written, see `run_store`. Only listed files are ever
-    removed or overwritten. `write_text`, `write_json`, `files.atomic` and all writers of hybridctl
-    list their files; a file that is written by other means is foreign to the next run.
+    Its marker lists what the run has written, see `run_store`. Only listed files are ever removed
+    or overwritten. `write_text`, `write_json`, `files.atomic` and all writers of hybridctl list
+    their files; a file that is written by other means is foreign to the next run.
 
     Life cycle: a `with` statement ends the run. A run that ends by an exception has failed, and the
     run that it has replaced comes back. Without a `with` statement the run ends with the object,
@@ -43,6 +46,21 @@ class RunFolder:
         experiment: Name of the run.
         path: The folder, as it was given.
         draws: Whether figures are wanted.
+
+    Args:
+        experiment: Name of the run.
+        path: Folder that is new, holds no visible files, or holds a run of the same kind. None for
+            `runs/<experiment>-<date>-<time>`, numbered where another run has that name.
+        kind: Command that makes the run. A run of another kind is never replaced.
+        overwrite: Whether a run that has ended, or could be resumed, is replaced.
+        resumes: Name of the journal from which such a run goes on; None if it cannot be resumed.
+        draws: Whether figures are wanted.
+        inputs: Settings in which texts and paths name the files that the run reads, see
+            `files.find_named_files`. A run that wrote one of them is not replaced.
+
+    Raises:
+        InputError: The folder holds something else, or another run goes on in it.
+        FileWriteError: The folder cannot be written.
     """
 
     def __init__(
@@ -54,33 +72,18 @@ class RunFolder:
         overwrite: bool = False,
         resumes: str | None = None,
         draws: bool = True,
-        inputs: Sequence[Path] = (),
+        inputs: Any = (),
     ) -> None:
-        """Open a folder for a run.
-
-        Args:
-            experiment: Name of the run.
-            path: Folder that is new, holds no visible files, or holds a run of the same kind. None
-                for `runs/<experiment>-<date>-<time>`, numbered where another run has that name.
-            kind: Command that makes the run. A run of another kind is never replaced.
-            overwrite: Whether a run that has ended, or could be resumed, is replaced.
-            resumes: Name of the journal from which such a run goes on.
-            draws: Whether figures are wanted.
-            inputs: Files that the run reads. A run that wrote one of them is not replaced.
-
-        Raises:
-            InputError: The folder holds something else, or another run goes on in it.
-            FileWriteError: The folder cannot be written.
-        """
         self.experiment = experiment
         self.draws = draws
-        self.path = _new_folder(Path("runs"), experiment) if path is None else Path(path)
+        self.path = _make_dated_folder(Path("runs"), experiment) if path is None else Path(path)
         header = {"kind": kind, "experiment": experiment, "version": __version__, "record": resumes}
-        self._store = RunStore(self.path, header, overwrite=overwrite, inputs=inputs)
+        files = list(find_named_files(inputs).values())
+        self._store = RunStore(self.path, header, overwrite=overwrite, inputs=files)
         self._end_left_over = finalize(self, self._store.close_left_over)
 
     def __enter__(self) -> RunFolder:
-        self._store.guarded = True
+        self._store.in_with_block = True
         return self
 
     def __exit__(
@@ -93,7 +96,7 @@ class RunFolder:
         self._store.close(ended=error is None)
 
     def __truediv__(self, name: str) -> Path:
-        """The path of a file in the folder."""
+        """Return the path of a file in the folder, by its name."""
         return self.path / name
 
     def write_configuration(self, config: Any, seed: int | None) -> None:
@@ -101,10 +104,11 @@ class RunFolder:
 
         Args:
             config: Configuration dataclass.
-            seed: Seed of random numbers, None where there are none.
+            seed: Seed of random numbers; None if the run draws none.
 
         Raises:
             InputError: The run is resumed and its config.json has other settings.
+            FileWriteError: The file cannot be written.
         """
         settings = dataclasses.asdict(config)
         if self._store.resumed:
@@ -115,18 +119,22 @@ class RunFolder:
                 "experiment": self.experiment,
                 "seed": seed,
                 "configuration": settings,
-                "versions": versions(),
+                "versions": collect_versions(),
             },
         )
 
     def _check_resumed(self, settings: Mapping[str, Any]) -> None:
-        """Raise InputError if config.json has other settings; who computes may change."""
+        """Check that config.json has these settings, but for those in `_EXECUTION_SETTINGS`.
+
+        Raises:
+            InputError: It has others.
+        """
         try:
             stored = json.loads((self / CONFIGURATION).read_text())["configuration"]
-        except (OSError, KeyError, TypeError, ValueError):  # stopped before it was written
-            return
-        asked = json.loads(json.dumps(plain(settings)))
-        for name in ("workers", "dask"):
+        except (OSError, KeyError, TypeError, ValueError):
+            return  # the run was killed before the file was written, so no result depends on it
+        asked = json.loads(json.dumps(_convert_to_json(settings)))
+        for name in _EXECUTION_SETTINGS:
             stored.pop(name, None)
             asked.pop(name, None)
         if stored != asked:
@@ -136,17 +144,38 @@ class RunFolder:
             )
 
     def write_json(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON file; arrays become lists, and infinities and NaN become null."""
-        self.write_text(name, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+        """Write a JSON file.
+
+        Args:
+            name: Name of the file.
+            content: Values for JSON. Arrays become lists, and infinities and NaN become null.
+
+        Raises:
+            FileWriteError: The file cannot be written, or is foreign.
+        """
+        self.write_text(
+            name, json.dumps(_convert_to_json(content), indent=2, allow_nan=False) + "\n"
+        )
 
     def write_text(self, name: str, content: str) -> None:
-        """Write a text file."""
+        """Write a text file in UTF-8.
+
+        Args:
+            name: Name of the file.
+            content: The text. What UTF-8 does not hold, such as a broken file name, is escaped.
+
+        Raises:
+            FileWriteError: The file cannot be written, or is foreign.
+        """
         with atomic(self / name) as temporary:
             temporary.write_text(content, encoding="utf-8", errors="backslashreplace")
 
 
-def _new_folder(parent: Path, experiment: str) -> Path:
-    """A folder of its own for a run that begins now, also beside others that begin now."""
+def _make_dated_folder(parent: Path, experiment: str) -> Path:
+    """Return the path of a new folder, which is made for a run that begins now.
+
+    Runs that begin in the same second, also in other processes, get folders of their own.
+    """
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     path = parent / f"{experiment}-{stamp}"
     for k in itertools.count(2):
@@ -158,41 +187,28 @@ def _new_folder(parent: Path, experiment: str) -> Path:
     return path
 
 
-def named_files(values: Iterable[object]) -> list[Path]:
-    """Return the files that are named by arguments and options of a command.
+def collect_versions() -> dict[str, str]:
+    """Return the versions of Python, the platform, and the packages that a result depends on.
 
-    Args:
-        values: Values of the arguments and options, which may be tuples of values. A text or path
-            counts if a regular file is there, from the working directory on.
+    A package that is not there has the version "not installed".
     """
-    flat = (one for value in values for one in (value if isinstance(value, tuple) else (value,)))
-    found = []
-    for one in flat:
-        with suppress(OSError, ValueError):  # too long for a name, or with a null character
-            if isinstance(one, str | Path) and Path(one).is_file():
-                found.append(Path(one))
-    return found
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python, the platform, and the packages a result depends on."""
-    found = {"python": sys.version.split()[0], "platform": platform.platform()}
+    versions = {"python": sys.version.split()[0], "platform": platform.platform()}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
-def plain(value: Any) -> Any:
+def _convert_to_json(value: Any) -> Any:
     """Return a value as JSON holds it: arrays as lists, infinities and NaN as None."""
     if isinstance(value, np.ndarray | np.bool_):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): _convert_to_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
+        return [_convert_to_json(v) for v in value]
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, float | np.floating):

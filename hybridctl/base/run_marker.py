@@ -8,16 +8,16 @@ foreign: no function of this module moves or removes them.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from hybridctl.base.digests import hash_file
 from hybridctl.base.errors import InputError
 
 MARKER = ".hybridctl.jsonl"
@@ -28,18 +28,16 @@ LOCK = ".hybridctl.lock"
 """Name of the file that a run locks while it writes into its folder."""
 OWN_NAMES = frozenset({MARKER, EARLIER, LOCK})
 """Names that cannot be the first part of a listed name."""
-FORMAT = 1
+FORMAT_VERSION = 1
 """Version of the lines of a marker. A marker of another version is refused."""
-_NOT_A_MARKER = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
+_MARKER_ERRORS = (AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """Errors of `Marker.read` that show that the content of the file is no marker."""
-_START = b'{"hybridctl run": '
+_MARKER_START = b'{"hybridctl run": '
 """First bytes of every marker: they show that a first line without an end is a marker's."""
-_CHUNK_BYTES = 2**20
-"""Bytes of a file that are in memory at a time while it is hashed. A choice."""
 
 
 @dataclass(frozen=True)
-class Fingerprint:
+class FileDigest:
     """The size and the SHA-256 of the content of a file.
 
     Attributes:
@@ -53,7 +51,7 @@ class Fingerprint:
     grows: bool = False
 
     @classmethod
-    def of(cls, path: Path, grows: bool = False) -> Fingerprint:
+    def from_file(cls, path: Path, grows: bool = False) -> FileDigest:
         """Return the fingerprint of all that a file holds now.
 
         Args:
@@ -64,7 +62,7 @@ class Fingerprint:
             OSError: The file cannot be read.
         """
         size = path.stat().st_size
-        return cls(size, _hash_start(path, size), grows)
+        return cls(size, hash_file(path, size), grows)
 
     def matches(self, path: Path) -> bool:
         """Return whether a file is a regular file, and no link, with this content.
@@ -78,7 +76,7 @@ class Fingerprint:
                 return False
             if found.st_size < self.size or (found.st_size > self.size and not self.grows):
                 return False
-            return _hash_start(path, self.size) == self.digest
+            return hash_file(path, self.size) == self.digest
         except OSError:  # not there, or unreadable: without its content it counts as foreign
             return False
 
@@ -100,12 +98,16 @@ class Marker:
         finished: Whether the run has ended without an error.
         interrupted: Name of the folder, beside the marker, to which the results of this failed run
             are being moved. None if they are not moved.
+
+    Args:
+        path: Path of the marker. The constructor neither reads nor writes it.
+        header: Its first line, see the attribute.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self.path = path
         self.header = dict(header)
-        self.files: dict[str, list[Fingerprint]] = {}
+        self.files: dict[str, list[FileDigest]] = {}
         self.folders: list[str] = []
         self.temporaries: set[str] = set()
         self.finished = False
@@ -157,18 +159,15 @@ class Marker:
         whole = content[: content.rfind(b"\n") + 1]
         try:
             lines = [json.loads(line) for line in whole.decode().splitlines()]
-            if not lines and (content.startswith(_START) or _START.startswith(content)):
+            if not lines and (
+                content.startswith(_MARKER_START) or _MARKER_START.startswith(content)
+            ):
                 return None  # the run was killed before its first line was whole
             marker = cls(path, lines[0])
-            if marker.header["hybridctl run"] != FORMAT:
-                raise ValueError(f"its format is {marker.header['hybridctl run']!r}")
-            if not {"kind", "experiment"} <= marker.header.keys():
-                raise ValueError("it names no run")
-            if marker.record is not None:
-                _check_name(marker.record)
+            marker._check_header()
             for line in lines[1:]:
                 marker._apply_entry(line)
-        except _NOT_A_MARKER as error:
+        except _MARKER_ERRORS as error:
             raise InputError(
                 f"out: {path} is no list of files of this version of hybridctl ({error}), so no "
                 "file there is touched; name another folder"
@@ -176,6 +175,20 @@ class Marker:
         if locked and len(whole) < len(content):
             os.truncate(path, len(whole))
         return marker
+
+    def _check_header(self) -> None:
+        """Check the first line of the marker.
+
+        Raises:
+            ValueError: It has another format, names no run, or its journal could lie outside.
+            LookupError: It has no format.
+        """
+        if self.header["hybridctl run"] != FORMAT_VERSION:
+            raise ValueError(f"its format is {self.header['hybridctl run']!r}")
+        if not {"kind", "experiment"} <= self.header.keys():
+            raise ValueError("it names no run")
+        if self.record is not None:
+            _check_name(self.record)
 
     @property
     def kind(self) -> str:
@@ -218,7 +231,7 @@ class Marker:
             KeyError: The line is of no known kind, or is incomplete.
         """
         if "file" in entry:
-            given = Fingerprint(int(entry["bytes"]), entry["sha256"], bool(entry["grows"]))
+            given = FileDigest(int(entry["bytes"]), entry["sha256"], bool(entry["grows"]))
             if given.grows and given.size < 1:
                 raise ValueError("a journal has a first line")  # with 0 bytes any file would match
             self.files.setdefault(_check_name(entry["file"]), []).append(given)
@@ -248,7 +261,7 @@ class Marker:
             return (base / name).is_file()
         return any(listed.matches(base / name) for listed in self.files.get(name, ()))
 
-    def present(self, base: Path) -> list[str]:
+    def find_owned_files(self, base: Path) -> list[str]:
         """Return the names of all files that the run owns and that are there.
 
         Args:
@@ -256,7 +269,7 @@ class Marker:
         """
         return [name for name in (*self.files, *self.temporaries) if self.owns(name, base)]
 
-    def changed(self, base: Path) -> list[str]:
+    def find_changed_files(self, base: Path) -> list[str]:
         """Return the listed names that are in use, but not by a file of the run.
 
         Args:
@@ -300,7 +313,7 @@ def move_files(marker: Marker, source: Path, target: Path) -> None:
             it have been moved.
         OSError: A file cannot be moved.
     """
-    for name in marker.present(source):
+    for name in marker.find_owned_files(source):
         _move_file(source / name, target / name)
     _remove_empty_folders(marker, source)
 
@@ -344,7 +357,7 @@ def remove_run(marker: Marker, base: Path) -> None:
     Raises:
         OSError: A file cannot be removed. The marker is still there.
     """
-    for name in marker.present(base):
+    for name in marker.find_owned_files(base):
         (base / name).unlink()
     _remove_empty_folders(marker, base)
     (base / MARKER).unlink()
@@ -369,7 +382,11 @@ def passes_link(base: Path, name: str) -> bool:
 
 
 def _check_name(name: Any) -> str:
-    """Return a name without redundant parts; raises ValueError if it could leave the folder."""
+    """Return the name of a file relative to the folder of a run, without redundant parts.
+
+    Raises:
+        ValueError: The name is empty, could lead out of the folder, or is one of `OWN_NAMES`.
+    """
     parts = PurePosixPath(name).parts
     if not parts or ".." in parts or parts[0] == "/" or parts[0] in OWN_NAMES or "\0" in name:
         raise ValueError(f"{name!r} is no file of a run")
@@ -398,23 +415,12 @@ def _append_line(path: Path, entry: Mapping[str, Any], flags: int) -> None:
 
 
 def _read_regular(path: Path) -> bytes:
-    """Return the content of a regular file; raises InputError for a link, device or folder."""
+    """Return the content of a marker.
+
+    Raises:
+        InputError: The path is a link, a device or a folder.
+        FileNotFoundError: Nothing is there.
+    """
     if not stat.S_ISREG(path.lstat().st_mode):
         raise InputError(f"out: {path} is no regular file; name another folder")
     return path.read_bytes()
-
-
-def _hash_start(path: Path, size: int) -> str:
-    """Return the SHA-256 of the first `size` bytes of a file, in hexadecimal digits."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        for chunk in _chunks(file, size):
-            found.update(chunk)
-    return found.hexdigest()
-
-
-def _chunks(file: Any, size: int) -> Iterator[bytes]:
-    """Yield the first `size` bytes of a file in pieces."""
-    while size > 0 and (chunk := file.read(min(size, _CHUNK_BYTES))):
-        size -= len(chunk)
-        yield chunk

@@ -25,15 +25,15 @@ from datetime import datetime
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from hybridctl.base.checks import printable
+from hybridctl.base.checks import join_names, make_printable
 from hybridctl.base.errors import FileWriteError, InputError
 from hybridctl.base.run_marker import (
     EARLIER,
-    FORMAT,
+    FORMAT_VERSION,
     LOCK,
     MARKER,
     OWN_NAMES,
-    Fingerprint,
+    FileDigest,
     Marker,
     move_files,
     move_run,
@@ -43,7 +43,7 @@ from hybridctl.base.run_marker import (
 
 SUMMARY = "summary.json"
 """Name of the file that a run writes last. Without a `with` statement it shows that it ended."""
-_MOST_NAMED_FILES = 8
+_MAX_LISTED_FILES = 8
 """Most files that a message names, to keep it short. A choice."""
 _LOCK_TEXT = "hybridctl process "
 """First words of the lock file, by which a foreign file under its name is recognised."""
@@ -51,18 +51,29 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunStore:
-    """The folder of one run, locked against other processes.
+    """Folder of one run, locked against other processes.
 
     Life cycle: the constructor locks the folder, completes what a killed run left, moves the run
     that is replaced aside and creates or reopens the marker. `announce` and `list_file` are called
     by `files.atomic` around each write. `close` ends the run, once, and removes the lock. Without a
-    `with` statement of its owner, `RunFolder`, `close_left_over` does so.
+    `with` statement of its owner, `RunFolder`, `close_left_over` calls `close`.
 
     Attributes:
         root: The folder, absolute and without links.
         marker: The marker of this run.
         resumed: Whether the run goes on from the journal of an earlier one.
-        guarded: Whether a `with` statement closes the store; its owner sets it.
+        in_with_block: Whether a `with` statement closes the store; its owner sets it.
+
+    Args:
+        path: Folder that is new, has no visible files, or holds a run of the same kind.
+        header: "kind", "experiment", "version" and "record" of the run, see `Marker`.
+        overwrite: Whether a finished run, or one that could be resumed, is replaced.
+        inputs: Files that the run reads. A run that wrote one of them is not replaced.
+
+    Raises:
+        InputError: The folder holds something else, another run uses it, or foreign files keep
+            the files of a killed run from going back.
+        FileWriteError: The folder cannot be written.
     """
 
     def __init__(
@@ -73,45 +84,32 @@ class RunStore:
         overwrite: bool = False,
         inputs: Sequence[Path] = (),
     ) -> None:
-        """Open a folder for a run.
-
-        Args:
-            path: Folder that is new, has no visible files, or holds a run of the same kind.
-            header: "kind", "experiment", "version" and "record" of the run, see `Marker`.
-            overwrite: Whether a finished run, or one that could be resumed, is replaced.
-            inputs: Files that the run reads. A run that wrote one of them is not replaced.
-
-        Raises:
-            InputError: The folder holds something else, another run uses it, or foreign files keep
-                the files of a killed run from going back.
-            FileWriteError: The folder cannot be written.
-        """
-        self._shown = printable(str(path))
-        self._header = {"hybridctl run": FORMAT, **header}
+        self._label = make_printable(str(path))
+        self._header = {"hybridctl run": FORMAT_VERSION, **header}
         self._given = Path(os.path.abspath(path))
-        self.resumed = self.guarded = self._closed = False
+        self.resumed = self.in_with_block = self._closed = False
         self._process = os.getpid()
         if path.exists() and not path.is_dir():
-            raise InputError(f"out must be a folder, but {self._shown} is a file")
+            raise InputError(f"out must be a folder, but {self._label} is a file")
         try:
             self.root = path.resolve()
             if path.is_dir() and not os.path.lexists(path / EARLIER):
-                # `_start` checks it again. This comes before the lock, so that nothing is written
-                # into a folder that is refused. With `EARLIER` in it the marker may be in there.
+                # `_open_marker` checks it again. This comes before the lock, so that nothing is
+                # written into a folder that is refused. With `EARLIER` the marker may be in there.
                 self._refuse_foreign(Marker.read(self.root, locked=False))
             path.mkdir(parents=True, exist_ok=True)
             self._replace_unattended()
-            self._release = _lock(self.root, self._shown)
+            self._release = _lock_folder(self.root, self._label)
             try:
                 self._recover()
-                self.marker = self._start(overwrite, inputs)
+                self.marker = self._open_marker(overwrite, inputs)
             except BaseException:
                 self._release()
                 raise
         except FileWriteError:
             raise
         except OSError as error:
-            where = self._shown if error.filename is None else printable(str(error.filename))
+            where = self._label if error.filename is None else make_printable(str(error.filename))
             raise FileWriteError(f"out: {where}: {error.strerror or error}") from error
         _OPEN[self.root] = self
 
@@ -126,7 +124,7 @@ class RunStore:
             FileWriteError: `target` is there and foreign, or one of its folders is a link.
             OSError: The marker cannot be written.
         """
-        name = self._name_of(target)
+        name = self._find_relative_name(target)
         self._check_free(name)
         for folder in reversed(PurePosixPath(name).parents[:-1]):
             if not os.path.lexists(self.root / folder):
@@ -145,11 +143,11 @@ class RunStore:
             FileWriteError: A foreign file has appeared under the name.
             OSError: The marker cannot be written.
         """
-        name = self._name_of(target)
+        name = self._find_relative_name(target)
         self._check_free(name)
-        found = Fingerprint.of(temporary, grows)
-        if found not in self.marker.files.get(name, ()):
-            self.marker.add(file=name, bytes=found.size, sha256=found.digest, grows=grows)
+        content = FileDigest.from_file(temporary, grows)
+        if content not in self.marker.files.get(name, ()):
+            self.marker.add(file=name, bytes=content.size, sha256=content.digest, grows=grows)
 
     def check_writable(self, path: Path) -> None:
         """Check that the run may write a file.
@@ -160,7 +158,7 @@ class RunStore:
         Raises:
             FileWriteError: `path` is there and foreign, or one of its folders is a link.
         """
-        self._check_free(self._name_of(path))
+        self._check_free(self._find_relative_name(path))
 
     def close(self, *, ended: bool) -> None:
         """End the run and let others into the folder; further calls do nothing.
@@ -189,7 +187,7 @@ class RunStore:
             _LOG.warning("%s", error)
         except OSError as error:
             if self.root.exists():  # else somebody has removed the folder: nothing is left to move
-                raise FileWriteError(f"out: {self._shown}: {error.strerror or error}") from error
+                raise FileWriteError(f"out: {self._label}: {error.strerror or error}") from error
         finally:
             self._release()
 
@@ -197,7 +195,7 @@ class RunStore:
         """Close the store of a run that no `with` statement ends; without `SUMMARY` it failed."""
         self.close(ended=self.marker.owns(SUMMARY, self.root))
 
-    def _start(self, overwrite: bool, inputs: Sequence[Path]) -> Marker:
+    def _open_marker(self, overwrite: bool, inputs: Sequence[Path]) -> Marker:
         """Return the marker of this run: a new one, or that of the run that is resumed.
 
         A run that is replaced is moved aside first. If the run is resumed, `resumed` becomes True.
@@ -218,13 +216,13 @@ class RunStore:
         kind, record = self._header["kind"], self._header.get("record")
         if earlier.kind != kind:
             raise InputError(
-                f"out: {self._shown} holds a run of `{printable(earlier.kind)}` "
-                f"({printable(earlier.experiment)}), which `{kind}` does not replace; name another "
-                "folder, or remove that one"
+                f"out: {self._label} holds a run of `{make_printable(earlier.kind)}` "
+                f"({make_printable(earlier.experiment)}), which `{kind}` does not replace; name "
+                "another folder, or remove that one"
             )
-        if changed := earlier.changed(self.root):
+        if changed := earlier.find_changed_files(self.root):
             raise InputError(
-                f"out: {self._shown} holds {_join_names(changed)}, changed since the run wrote it, "
+                f"out: {self._label} holds {_join_names(changed)}, changed since the run wrote it, "
                 "so it is kept; move it away, or name another folder"
             )
         if record is not None and not overwrite and earlier.owns(record, self.root):
@@ -232,41 +230,48 @@ class RunStore:
             return earlier
         results = [n for n in (earlier.record,) if n is not None and earlier.owns(n, self.root)]
         if earlier.finished and not results:
-            results = sorted(earlier.present(self.root))[:1]
+            results = sorted(earlier.find_owned_files(self.root))[:1]
         # A run without results has failed and cannot be resumed: it is replaced without asking.
         if results and not overwrite:
             raise InputError(
-                f"out must be a new or an empty folder, but {self._shown} holds {results[0]!r}; "
+                f"out must be a new or an empty folder, but {self._label} holds {results[0]!r}; "
                 "overwrite replaces the run in it"
             )
         for one in inputs:
             name = _name_below(one, self._roots())
             if name is not None and earlier.owns(name, self.root):
                 raise InputError(
-                    f"out: {self._shown} holds {printable(name)}, which this run reads and would "
-                    "replace; name another folder, or copy that file"
+                    f"out: {self._label} holds {make_printable(name)}, which this run reads and "
+                    "would replace; name another folder, or copy that file"
                 )
         return self._replace(earlier)
 
     def _replace(self, earlier: Marker) -> Marker:
-        """Move the earlier run aside, and return the marker of the new one."""
+        """Return the marker of the new run, after the earlier one has been moved aside."""
         self._set_aside(earlier)
         try:
-            if foreign := _foreign_names(self.root, earlier.folders):
-                _LOG.warning("%s also holds %s, which stays", self._shown, _join_names(foreign))
+            if foreign := _list_foreign_names(self.root, earlier.folders):
+                _LOG.warning("%s also holds %s, which stays", self._label, _join_names(foreign))
             return Marker.create(self.root, self._header)
         except BaseException:  # such as a full disk: the earlier run goes back
             self._recover()
             raise
 
     def _refuse_foreign(self, marker: Marker | None) -> None:
-        """Raise InputError for a folder with visible files and without a marker."""
+        """Check that the folder has a marker or no visible files.
+
+        Args:
+            marker: The marker of the folder, None if it has none.
+
+        Raises:
+            InputError: It has visible files that no run has written.
+        """
         if marker is not None:
             return
         names = sorted(n for n in os.listdir(self.root) if not n.startswith("."))
         if names:
             raise InputError(
-                f"out must be a new or an empty folder, but {self._shown} holds {names[0]!r} and "
+                f"out must be a new or an empty folder, but {self._label} holds {names[0]!r} and "
                 f"no {MARKER}: it is no run that may be replaced, or one by an earlier version; "
                 "name another folder, or remove it yourself"
             )
@@ -284,9 +289,9 @@ class RunStore:
         other = _OPEN.get(self.root)
         if other is None or other._process != os.getpid():
             return
-        if other.guarded:
+        if other.in_with_block:
             raise InputError(
-                f"out: process {os.getpid()} on {platform.node()} is running into {self._shown}; "
+                f"out: process {os.getpid()} on {platform.node()} is running into {self._label}; "
                 "name another folder"
             )
         other.close_left_over()
@@ -306,7 +311,7 @@ class RunStore:
             aside.mkdir()
         except FileExistsError as error:
             raise InputError(
-                f"out: {self._shown} holds files in {EARLIER} that no run has written; move them "
+                f"out: {self._label} holds files in {EARLIER} that no run has written; move them "
                 "away, or name another folder"
             ) from error
         try:
@@ -344,13 +349,13 @@ class RunStore:
         elif current is not None and current.finished:
             remove_run(earlier, aside)
         else:
-            _check_way_back(earlier, aside, self.root, current)
+            _check_return_is_free(earlier, aside, self.root, current)
             if current is None:
                 outside.unlink(missing_ok=True)  # the start of a marker, cut off by a kill
             kept = None if current is None else self._withdraw(current)
             move_run(earlier, aside, self.root)
             also = "" if kept is None else f"; that of the run that was stopped is in {kept}"
-            _LOG.warning("the earlier run is back in %s%s", self._shown, also)
+            _LOG.warning("the earlier run is back in %s%s", self._label, also)
         _remove_empty_tree(aside)
 
     def _withdraw(self, current: Marker) -> str | None:
@@ -379,7 +384,7 @@ class RunStore:
         target = self.root / current.interrupted
         target.mkdir(exist_ok=True)
         move_run(current, self.root, target)
-        return f"{self._shown}/{target.name}"
+        return f"{self._label}/{target.name}"
 
     def _has_results(self, marker: Marker) -> bool:
         """Return whether the journal of a run has more than its header, which is one line."""
@@ -389,24 +394,28 @@ class RunStore:
         return (self.root / record).read_bytes().count(b"\n") > 1
 
     def _check_free(self, name: str) -> None:
-        """Raise FileWriteError if a name is a foreign file, or one of its folders is a link."""
+        """Check that this run may write a file of a name.
+
+        Raises:
+            FileWriteError: The name is in use by a foreign file, or one of its folders is a link.
+        """
         path = self.root / name
         if passes_link(self.root, name) or (
             os.path.lexists(path) and not self.marker.owns(name, self.root)
         ):
             raise FileWriteError(
-                f"{printable(str(path))} was not written by this run, so it is not overwritten; "
-                "move it away, or name another folder"
+                f"{make_printable(str(path))} was not written by this run, so it is not "
+                "overwritten; move it away, or name another folder"
             )
 
-    def _name_of(self, path: Path) -> str:
+    def _find_relative_name(self, path: Path) -> str:
         """Return the name of a file relative to the folder, in which it must be."""
         name = _name_below(path, self._roots())
         assert name is not None
         return name
 
     def _roots(self) -> tuple[Path, Path]:
-        """Return the folder with its links resolved, and as it was given."""
+        """Return the absolute path of the folder without links, and as it was given."""
         return self.root, self._given
 
 
@@ -414,7 +423,7 @@ _OPEN: dict[Path, RunStore] = {}
 """Stores of this process that are not closed, by their `root`."""
 
 
-def store_of(path: Path) -> RunStore | None:
+def find_store(path: Path) -> RunStore | None:
     """Return the open store whose folder a path lies in.
 
     Args:
@@ -436,7 +445,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     Raises:
         FileWriteError: The path is there and foreign, or one of its folders is a link.
     """
-    store = store_of(Path(path))
+    store = find_store(Path(path))
     if store is not None:
         store.check_writable(Path(path))
 
@@ -454,17 +463,20 @@ def _name_below(path: Path, roots: tuple[Path, Path]) -> str | None:
     return None
 
 
-def _check_way_back(earlier: Marker, aside: Path, root: Path, current: Marker | None) -> None:
-    """Raise InputError if foreign files stand where files of the earlier run are to go back.
+def _check_return_is_free(earlier: Marker, aside: Path, root: Path, current: Marker | None) -> None:
+    """Check that no foreign files stand where files of the earlier run are to go back.
 
     Args:
         earlier: Marker of the run in `aside`.
         aside: Folder of the earlier run.
         root: Folder into which it goes back.
         current: Marker of the failed run in `root`, whose files are not in the way.
+
+    Raises:
+        InputError: Some do; the message names them.
     """
     blocked = []
-    for name in earlier.present(aside):
+    for name in earlier.find_owned_files(aside):
         path = root / name
         # The two names are of one file if a move was killed between link and unlink.
         free = not os.path.lexists(path) or os.path.samestat(path.lstat(), (aside / name).lstat())
@@ -475,7 +487,7 @@ def _check_way_back(earlier: Marker, aside: Path, root: Path, current: Marker | 
             blocked.append(name)
     if blocked:
         raise InputError(
-            f"out: the earlier run in {printable(str(aside))} cannot go back, as "
+            f"out: the earlier run in {make_printable(str(aside))} cannot go back, as "
             f"{_join_names(blocked)} is in its way; move that away"
         )
 
@@ -487,7 +499,7 @@ def _remove_empty_tree(folder: Path) -> None:
             os.rmdir(place)
 
 
-def _foreign_names(root: Path, own_folders: list[str], below: str = "") -> list[str]:
+def _list_foreign_names(root: Path, own_folders: list[str], below: str = "") -> list[str]:
     """Return the names of all that is left in a folder after the files of its run have moved.
 
     Args:
@@ -501,20 +513,18 @@ def _foreign_names(root: Path, own_folders: list[str], below: str = "") -> list[
         if name in OWN_NAMES:
             continue
         if name in own_folders and entry.is_dir(follow_symlinks=False):
-            names += _foreign_names(root, own_folders, f"{name}/")
+            names += _list_foreign_names(root, own_folders, f"{name}/")
         else:
             names.append(name)
     return names
 
 
-def _join_names(names: list[str]) -> str:
-    """Return names as text for a message, at most `_MOST_NAMED_FILES` of them."""
-    shown = ", ".join(printable(name) for name in names[:_MOST_NAMED_FILES])
-    rest = len(names) - _MOST_NAMED_FILES
-    return f"{shown} and {rest} more" if rest > 0 else shown
+def _join_names(names: Sequence[str]) -> str:
+    """Return names of files as text for a message."""
+    return join_names([make_printable(name) for name in names], _MAX_LISTED_FILES)
 
 
-def _lock(root: Path, shown: str) -> Callable[[], None]:
+def _lock_folder(root: Path, shown: str) -> Callable[[], None]:
     """Keep other processes out of a folder, and return the function that lets them in.
 
     The lock is a POSIX one: it is of the process, so another thread of it is not kept out, and it
@@ -546,8 +556,8 @@ def _lock(root: Path, shown: str) -> Callable[[], None]:
             holder = os.read(file, 200).decode(errors="replace").removeprefix(_LOCK_TEXT)
             os.close(file)
             raise InputError(
-                f"out: process {printable(holder)} is running into {shown}; wait for its end, or "
-                "name another folder"
+                f"out: process {make_printable(holder)} is running into {shown}; wait for its end, "
+                "or name another folder"
             ) from error
         except OSError:  # a file system without locks
             break
@@ -565,8 +575,8 @@ def _lock(root: Path, shown: str) -> Callable[[], None]:
     os.ftruncate(file, 0)
     os.pwrite(file, f"{_LOCK_TEXT}{os.getpid()} on {platform.node()}".encode(), 0)
 
-    def release() -> None:
+    def release_lock() -> None:
         path.unlink(missing_ok=True)
         os.close(file)
 
-    return release
+    return release_lock

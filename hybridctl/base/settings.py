@@ -1,9 +1,13 @@
-"""Settings of experiments and models: types say their bounds, whoever gives them.
+"""Settings of experiments and models: their types state their bounds, whoever gives the values.
 
-@dataclass(frozen=True)
-class Config(Settings):
-    slope: Annotated[float, Meta(gt=0.0, le=1.5)] = 0.3  # rad
-    widths: tuple[Positive, ...] = (1e-2, 1e-3)
+    @dataclass(frozen=True)
+    class Config(Settings):
+        slope: Annotated[float, Meta(gt=0.0, le=1.5)] = 0.3  # rad
+        widths: tuple[Positive, ...] = (1e-2, 1e-3)
+
+Values come from Python (`Settings` checks them when an object is made) or from YAML and JSON
+(`parse_settings`, `load_configuration`). Both ways convert by msgspec, so that they accept the same
+and say the same in errors.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import msgspec.inspect
 import numpy as np
 from msgspec import Meta as Meta
 
-from hybridctl.base.checks import instance, member, number, quoted
+from hybridctl.base.checks import check_instance, check_member, check_number, quote
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.files import read_text
 
@@ -34,10 +38,13 @@ UnitInterval = Annotated[float, Meta(ge=0.0, le=1.0)]
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 
-_WHERE = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
-_KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
-_WANTED = re.compile(r"Expected (.*?)(?:, got .*)?")
-_WORDS = {  # for what msgspec expects
+# Messages of msgspec are translated, as they speak of Python's types and of "$" for the value:
+# "Expected `float` <= 1.0 - at `$.slope`", "Object missing required field `mass` - at `$[2]`".
+_MESSAGE_AND_PATH = re.compile(r"(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?", re.DOTALL)
+_WRONG_KEY = re.compile(r"Object (contains unknown|missing required) field `(.*)`")
+_EXPECTED = re.compile(r"Expected (.*?)(?:, got .*)?")
+_PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_PLAIN_WORDS = {
     "array": "a list",
     "bool": "true or false",
     "float": "a number",
@@ -47,66 +54,138 @@ _WORDS = {  # for what msgspec expects
     "null": "nothing",
     "|": "or",
 }
-_BOUNDS = {
+_PLAIN_BOUNDS = {
     "a number > ": "greater than ",
     "a number >= ": "at least ",
     "a number <= ": "at most ",
     "a whole number >= ": "a whole number of at least ",
     "a whole number <= ": "a whole number of at most ",
 }
-_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
-def least_and_most(kind: type, name: str) -> tuple[float, float]:
-    """Bounds between which a field of settings may lie, by its type; infinite without any."""
-    found: Any = get_type_hints(kind, include_extras=True).get(name)
-    bounds = getattr(found, "__metadata__", (Meta(),))[0]
+def find_bounds(kind: type, name: str) -> tuple[float, float]:
+    """Return the least and the greatest value of a numeric setting, by its type.
+
+    Args:
+        kind: Class of the settings.
+        name: Name of the field.
+
+    Returns:
+        The bounds. They are infinite where the type states none, and for a name that is no field.
+        A bound that must be exceeded (`gt`) is returned like one that may be met (`ge`).
+    """
+    hint: Any = get_type_hints(kind, include_extras=True).get(name)
+    bounds = getattr(hint, "__metadata__", (Meta(),))[0]
     lower = bounds.ge if bounds.gt is None else bounds.gt
     return -math.inf if lower is None else lower, math.inf if bounds.le is None else bounds.le
 
 
 class Settings:
-    """What a dataclass of settings derives from: they are checked when they are made.
+    """Base of dataclasses of settings, whose fields are checked when an object is made.
 
-    All fields, by their types; what a dataclass that it derives from says of a field holds as well.
-    Raises `InputError` for a number outside its bounds, one that is not finite, and what has
-    another type.
+    Each field must have its type, also the type that a base class gives it. The object keeps the
+    values as they were given.
+
+    Raises:
+        InputError: A number is not finite or out of its bounds, or a value has another type.
+        UnknownNameError: A text is none of those that a `Literal` lists.
     """
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for name, hint in _hints(kind):
+        for name, hint in _find_hints(kind):
             given = getattr(self, name)
-            found = _converted(hint, _plain(name, given), name)
+            found = _convert(hint, _to_python_numbers(name, given), name)
+            # msgspec would also take a mapping, or another class with the same fields.
             if is_dataclass(found):
-                instance(name, given, type(found))
+                check_instance(name, given, type(found))
 
 
-def typed(kind: type[T], content: Any, where: str) -> T:
-    """What YAML or JSON has given as a type; `where` is the key that holds it, for errors.
+def parse_settings(kind: type[T], content: Any, where: str) -> T:
+    """Return what YAML or JSON holds as an object of a type.
 
-    Raises `UnknownNameError` for a key that is none, and `InputError` for one that is missing or
-    has another type, with its path, its value and what would be right. Numbers of dataclasses are
-    finite.
+    Dataclasses are made by their own constructors, with their defaults and checks.
+
+    Args:
+        kind: The type, such as a dataclass, or a tuple of dataclasses.
+        content: Numbers, text, lists and dicts.
+        where: Key that holds the content, for errors.
+
+    Raises:
+        UnknownNameError: A key is no field of its dataclass, or a text is none of those allowed.
+        InputError: A key is missing, a value has another type, or a number is not finite. The
+            message has its path, its value and what would be right.
     """
-    whole: T = _checked(where, _converted(kind, content, where), content)
+    whole: T = _rebuild(where, _convert(kind, content, where), content)
     return whole
 
 
-@cache
-def _hints(settings: type) -> list[tuple[str, Any]]:
-    """Fields with all types that a class and those that it derives from give them.
+def load_configuration(
+    kind: type[T],
+    file: str | Path | None,
+    assignments: Sequence[str],
+    given: Mapping[str, Any] = MappingProxyType({}),
+) -> T:
+    """Return settings from `given`, a JSON file and `key=value` assignments; later ones win.
 
-    Those that msgspec does not know, such as `ArrayLike`, are left to the class itself.
+    Args:
+        kind: Dataclass of the settings.
+        file: The config.json of an earlier run, or a JSON object of settings. None for no file.
+        assignments: Texts `key=value`, with values in JSON or else text. Of two with one key the
+            second wins.
+        given: Settings that both the file and the assignments replace.
+
+    Raises:
+        FileFormatError: The file cannot be read, or holds no JSON object.
+        InputError: A text is no assignment, or a value is not right, see `parse_settings`.
+        UnknownNameError: A key is no setting.
+    """
+    values = dict(given)
+    if file is not None:
+        try:
+            content = json.loads(read_text("configuration", file))
+        except FileFormatError:  # of `read_text`; it is a ValueError, too
+            raise
+        except (ValueError, RecursionError) as error:
+            raise FileFormatError(f"configuration {file} cannot be read: {error}") from error
+        found = content.get("configuration", content) if isinstance(content, dict) else content
+        if not isinstance(found, dict):
+            raise FileFormatError(
+                f"configuration {file} must hold a JSON object, got {quote(found)}"
+            )
+        values |= found
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise InputError(f"a setting must look like key=value, got {quote(assignment)}")
+        values[key] = parse_json_or_text(text)
+    return parse_settings(kind, values, "settings")
+
+
+def parse_json_or_text(text: str) -> Any:
+    """Return the value of a text in JSON, or the text itself if it is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+@cache
+def _find_hints(settings: type) -> list[tuple[str, Any]]:
+    """Return (name, type) of each field of a class and of the dataclasses that it derives from.
+
+    A field stands in the list once for each type that one of them gives it. Types that msgspec does
+    not know, such as `ArrayLike`, are left out: the class itself checks these fields.
     """
     found = list[tuple[str, Any]]()
     for kind in filter(is_dataclass, settings.__mro__):
         hints = get_type_hints(kind, include_extras=True).items()
         found += [each for each in hints if each not in found]
-    return [(name, hint) for name, hint in found if _is_known(hint)]
+    return [(name, hint) for name, hint in found if _is_known_type(hint)]
 
 
-def _is_known(hint: Any) -> bool:
+def _is_known_type(hint: Any) -> bool:
+    """Return whether msgspec can convert to a type."""
     try:
         msgspec.inspect.type_info(hint)
     except TypeError:
@@ -114,110 +193,95 @@ def _is_known(hint: Any) -> bool:
     return True
 
 
-def _plain(name: str, value: Any) -> Any:
-    """A value with numpy's numbers and arrays as Python's, the numbers finite."""
+def _to_python_numbers(name: str, value: Any) -> Any:
+    """Return a value with arrays as lists and numpy's numbers as Python's, which msgspec reads.
+
+    `name` is that of the setting, for the `InputError` of a number that is not finite.
+    """
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(f"{name}[{k}]", entry) for k, entry in enumerate(value)]
+        return [_to_python_numbers(f"{name}[{k}]", entry) for k, entry in enumerate(value)]
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
-    return int(value) if isinstance(value, Integral) else number(name, value)
+    return int(value) if isinstance(value, Integral) else check_number(name, value)
 
 
-def _converted(kind: Any, content: Any, where: str) -> Any:
-    """The content as a type, by msgspec; an error says in plain words what would be right."""
+def _convert(kind: Any, content: Any, where: str) -> Any:
+    """Return the content as a type, by msgspec.
+
+    Args:
+        kind: The type.
+        content: Numbers, text, lists and dicts.
+        where: Key or setting that holds the content, for errors.
+
+    Raises:
+        InputError: The content does not fit, see `parse_settings`. If the constructor of a class
+            raised an `InputError`, one of the same class with the path before its message.
+    """
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        found = _WHERE.fullmatch(str(error))
-        assert found is not None
-        path, what = found["path"] or "", found["what"]
-        if isinstance(error.__cause__, InputError):  # of a type's own check, which names its field
+        message = _MESSAGE_AND_PATH.fullmatch(str(error))
+        assert message is not None  # the pattern matches every text
+        path, what = message["path"] or "", message["what"]
+        if isinstance(error.__cause__, InputError):
             raise type(error.__cause__)(f"{where}{path}.{error.__cause__}") from error
-        value, steps = content, _STEP.findall(path)
+        value, steps = content, _PATH_STEP.findall(path)
         for name, index in steps:
             value = value[name] if name else value[int(index)]
-        key = _KEY.fullmatch(what)
+        key = _WRONG_KEY.fullmatch(what)
         if key is not None and key[1].startswith("missing"):
-            raise InputError(f"{where}{path} needs {key[2]}, got {quoted(value)}") from error
+            raise InputError(f"{where}{path} needs {key[2]}, got {quote(value)}") from error
         if key is not None:
+            # Of an outermost object the fields are known, so that the error can list them.
             known = [name for name in kind.__annotations__] if not path else []
             if known:
-                member(f"key in {where}", key[2], known)
+                check_member(f"key in {where}", key[2], known)
             raise InputError(f"{where}{path} has no key {key[2]!r}") from error
-        if what.startswith("Invalid enum"):  # one of a few texts
+        if what.startswith("Invalid enum"):
+            # The value is none of the texts of a `Literal`: of this type, or of its field or entry.
+            # Deeper ones are not looked up; the last error of this function is raised for them.
             chosen = kind
             if len(steps) == 1:
                 chosen = get_type_hints(kind)[steps[0][0]] if steps[0][0] else get_args(kind)[0]
-            member(f"{where}{path}", value, get_args(chosen))
-        wanted = _WANTED.fullmatch(what)
-        right = "in range" if wanted is None else wanted[1]
-        right = re.sub(r"\w+|\|", lambda word: _WORDS.get(word[0], word[0]), right)
-        right = right.replace("`", "")
-        for bound, words in _BOUNDS.items():
-            right = right.replace(bound, words)
-        raise InputError(f"{where}{path} must be {right}, got {quoted(value)}") from error
+            check_member(f"{where}{path}", value, get_args(chosen))
+        right = _translate_expectation(what)
+        raise InputError(f"{where}{path} must be {right}, got {quote(value)}") from error
 
 
-def _checked(where: str, made: Any, content: Any) -> Any:
-    """What msgspec has made: dataclasses by their own constructor, which sets their defaults too.
+def _translate_expectation(message: str) -> str:
+    """Return what msgspec expected in plain words, such as "at most 1.0" or "text or nothing"."""
+    expected = _EXPECTED.fullmatch(message)
+    right = "in range" if expected is None else expected[1]
+    right = re.sub(r"\w+|\|", lambda word: _PLAIN_WORDS.get(word[0], word[0]), right)
+    right = right.replace("`", "")
+    for bound, words in _PLAIN_BOUNDS.items():
+        right = right.replace(bound, words)
+    return right
 
-    Raises for a key of one that is no field, and for a number in it that is not finite.
+
+def _rebuild(where: str, made: Any, content: Any) -> Any:
+    """Return what msgspec has made, with dataclasses made anew by their own constructors.
+
+    Args:
+        where: Key that holds the content, for errors.
+        made: Object that msgspec has made of the content. It ignores unknown keys of dataclasses
+            and accepts infinities.
+        content: The content, whose keys alone are given to the constructors.
+
+    Raises:
+        UnknownNameError: A key of the content is no field.
+        InputError: A number is not finite.
     """
     if is_dataclass(made):
         names = [field.name for field in fields(made)]
         for key in content:
-            member(f"key in {where}", key, names)
-        parts = {k: _checked(f"{where}.{k}", getattr(made, k), v) for k, v in content.items()}
+            check_member(f"key in {where}", key, names)
+        parts = {k: _rebuild(f"{where}.{k}", getattr(made, k), v) for k, v in content.items()}
         kind: Any = type(made)
         return kind(**parts)
     if isinstance(made, tuple):
         both = enumerate(zip(made, content, strict=True))
-        return tuple(_checked(f"{where}[{i}]", part, entry) for i, (part, entry) in both)
-    return number(where, made) if isinstance(made, float) else made
-
-
-C = TypeVar("C")
-
-
-def load_configuration(
-    kind: type[C],
-    file: str | Path | None,
-    assignments: Sequence[str],
-    given: Mapping[str, Any] = MappingProxyType({}),
-) -> C:
-    """A configuration dataclass from a JSON file and `key=value` assignments, later ones winning.
-
-    given: values that both win over. The file may be the config.json of an earlier run, or a plain
-    object. Values of assignments are JSON, or else text. Unknown keys raise `InputError` and name
-    the known ones.
-    """
-    values = dict(given)
-    if file is not None:
-        try:
-            content = json.loads(read_text("configuration", file))
-        except (ValueError, RecursionError) as error:
-            if isinstance(error, FileFormatError):
-                raise
-            raise FileFormatError(f"configuration {file} cannot be read: {error}") from error
-        found = content.get("configuration", content) if isinstance(content, dict) else content
-        if not isinstance(found, dict):
-            raise FileFormatError(
-                f"configuration {file} must hold a JSON object, got {quoted(found)}"
-            )
-        values |= found
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals:
-            raise InputError(f"a setting must look like key=value, got {quoted(assignment)}")
-        values[key] = json_or_text(text)
-    return typed(kind, values, "settings")
-
-
-def json_or_text(text: str) -> Any:
-    """The value that JSON says, or else the text."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+        return tuple(_rebuild(f"{where}[{i}]", part, entry) for i, (part, entry) in both)
+    return check_number(where, made) if isinstance(made, float) else made

@@ -1,7 +1,9 @@
-"""State spaces: points in `nx` coordinates, perturbations in an `ndx`-dimensional tangent space.
+r"""State spaces: points in `nx` coordinates, perturbations in an `ndx`-dimensional tangent space.
 
 Jacobians, covariances and gains live in the tangent space. In a vector space `integrate` and
-`difference` are + and -; on a manifold they satisfy integrate(x, difference(x, y)) = y.
+`difference` are + and -. On a manifold they satisfy
+
+.. math:: \text{integrate}(x, \text{difference}(x, y)) = y.
 """
 
 from __future__ import annotations
@@ -11,13 +13,16 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.base.checks import Array, count, quoted
+from hybridctl.base.checks import Array, check_count, quote
 from hybridctl.base.errors import InputError
 
 
 @runtime_checkable
 class Space(Protocol):
-    """A state space X of dimension `ndx`, embedded in `nx` coordinates."""
+    """A state space of dimension `ndx`, embedded in `nx` coordinates.
+
+    A space may also have a method `tangent_map(x)`, see `compute_tangent_map`.
+    """
 
     @property
     def nx(self) -> int:
@@ -30,43 +35,80 @@ class Space(Protocol):
         ...
 
     def integrate(self, x: Array, dx: Array) -> Array:
-        """The point reached from x (nx,) along dx (ndx,)."""
+        """Return the point (nx,) that is reached from a point along a perturbation.
+
+        Args:
+            x: Point (nx,).
+            dx: Perturbation (ndx,).
+        """
         ...
 
     def difference(self, x0: Array, x1: Array) -> Array:
-        """The perturbation (ndx,) that leads from x0 to x1."""
+        """Return the perturbation (ndx,) that leads from one point to another.
+
+        Args:
+            x0: First point (nx,), whose tangent space the perturbation is in.
+            x1: Second point (nx,).
+        """
         ...
 
     def rate(self, x: Array, dx: Array) -> Array:
-        """Time derivative (nx,) of the coordinates of x when it moves with velocity dx (ndx,)."""
+        """Return the time derivative (nx,) of the coordinates of a moving point.
+
+        Args:
+            x: Point (nx,).
+            dx: Its velocity (ndx,) in the tangent space, 1/s.
+        """
         ...
 
     def transport(self, dx: Array) -> Array:
-        r"""How a perturbation turns with the point that carries it, (ndx, ndx).
+        r"""Return the matrix (ndx, ndx) by which a perturbation turns with its moving point.
 
         A perturbation z of a trajectory that moves with velocity f(x) obeys
         :math:`\dot z = (D_x f + T(f)) z`, where T is this matrix: zero in a vector space,
         minus the adjoint action of f on a Lie group with perturbations in the body frame.
+
+        Args:
+            dx: Velocity (ndx,) of the point in the tangent space, 1/s.
         """
         ...
 
     def normalize(self, x: Array) -> Array:
-        """The nearest point of the space, to take rounding off; x itself in a vector space."""
+        """Return the nearest point of the space, to remove rounding; x itself in a vector space.
+
+        Args:
+            x: Coordinates (nx,) of almost a point.
+        """
         ...
 
     def check(self, name: str, x: Array) -> None:
-        """Raise `InputError` if x is not a point of the space."""
+        """Check that coordinates are those of a point of the space.
+
+        Args:
+            name: Name of the argument, for errors.
+            x: Coordinates (nx,).
+
+        Raises:
+            InputError: They are not, such as a quaternion that is not normalised.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class VectorSpace:
-    """The space R^n, where points and perturbations are the same thing."""
+    """The space R^n, where points and perturbations have the same coordinates.
+
+    Args:
+        n: Number of coordinates, at least 1.
+
+    Raises:
+        InputError: n is no such number.
+    """
 
     n: int
 
     def __post_init__(self) -> None:
-        count("n", self.n)
+        check_count("n", self.n)
 
     @property
     def nx(self) -> int:
@@ -79,53 +121,78 @@ class VectorSpace:
         return self.n
 
     def integrate(self, x: Array, dx: Array) -> Array:
-        """The point x + dx."""
+        """Return the point x + dx."""
         return x + dx
 
     def difference(self, x0: Array, x1: Array) -> Array:
-        """The perturbation x1 - x0."""
+        """Return the perturbation x1 - x0."""
         return x1 - x0
 
     def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
-        """The derivatives: the negative identity, and the identity."""
+        """Return the derivatives of the difference by x0 and by x1: -I and I, both (n, n)."""
         return -np.eye(self.n), np.eye(self.n)
 
     def rate(self, x: Array, dx: Array) -> Array:
-        """The rate of the coordinates, which is dx itself."""
+        """Return the rate of the coordinates, which is dx itself."""
         return dx
 
     def transport(self, dx: Array) -> Array:
-        """The transport, which is zero."""
+        """Return zeros (n, n): perturbations of a vector space do not turn."""
         return np.zeros((self.n, self.n))
 
     def normalize(self, x: Array) -> Array:
-        """The state x itself."""
+        """Return x itself."""
         return x
 
     def check(self, name: str, x: Array) -> None:
-        """There is nothing to check: every vector is a point."""
+        """Accept every vector."""
 
 
 @runtime_checkable
 class DifferentiableSpace(Space, Protocol):
-    """A space whose difference has derivatives, which feedback of it needs."""
+    """A space whose difference has derivatives, which linear feedback needs."""
 
     def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
-        """Derivatives (ndx, ndx) of difference(x0, x1) by a perturbation of x0, and of x1."""
+        """Return the derivatives of `difference` by perturbations of its two points.
+
+        Args:
+            x0: First point (nx,).
+            x1: Second point (nx,).
+
+        Returns:
+            Derivative (ndx, ndx) by a perturbation of x0, and that by a perturbation of x1.
+        """
         ...
 
 
-def difference_jacobians(space: Space, x0: Array, x1: Array) -> tuple[Array, Array]:
-    """Derivatives of a `DifferentiableSpace`; `InputError` for a space that has none."""
+def compute_difference_jacobians(space: Space, x0: Array, x1: Array) -> tuple[Array, Array]:
+    """Return the derivatives of a space's difference by perturbations of its two points.
+
+    Args:
+        space: A `DifferentiableSpace`.
+        x0: First point (nx,).
+        x1: Second point (nx,).
+
+    Returns:
+        Derivative (ndx, ndx) by a perturbation of x0, and that by a perturbation of x1.
+
+    Raises:
+        InputError: The space does not have these derivatives.
+    """
     if not isinstance(space, DifferentiableSpace):
-        raise InputError(f"space must have difference_jacobians for this, got {quoted(space)}")
+        raise InputError(f"space must have difference_jacobians for this, got {quote(space)}")
     return space.difference_jacobians(x0, x1)
 
 
-def tangent_map(space: Space, x: Array) -> Array:
-    """The map L (nx, ndx) from velocities to rates of coordinates at x.
+def compute_tangent_map(space: Space, x: Array) -> Array:
+    """Return the map L (nx, ndx) from velocities in the tangent space to rates of coordinates.
 
-    By the space's own method of this name, if it has one, or by its `rate`, column by column.
+    A space with a method `tangent_map(x)` gives the map by this one call. For other spaces the map
+    is put together from `rate`, column by column.
+
+    Args:
+        space: The space.
+        x: Point (nx,).
     """
     own = getattr(space, "tangent_map", None)
     if own is not None:

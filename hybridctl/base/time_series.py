@@ -1,4 +1,4 @@
-"""Samples of one quantity over time: the one form of a channel, from the file to the filter."""
+"""Samples of one quantity over time: the form of a channel, from the file to the filter."""
 
 from __future__ import annotations
 
@@ -7,23 +7,40 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.base.checks import Array, Indices, array, floats, member, quoted
+from hybridctl.base.checks import (
+    Array,
+    Indices,
+    check_array,
+    check_member,
+    convert_to_floats,
+    quote,
+)
 from hybridctl.base.errors import InputError
 
 ROLES = ("measurement", "input", "truth")
-QUATERNION = ("qx", "qy", "qz", "qw")
+QUATERNION_COLUMNS = ("qx", "qy", "qz", "qw")
 
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """Values (n, m) at times (n,) in s; a value that is NaN is missing, a time must not be.
+    """Values of one quantity at times as they were recorded, which may repeat or go back.
 
-    Stamps are as recorded: they may repeat or go back. `values` are in the SI unit `unit` ("1"
-    without one), expressed in `frame`. `columns` names the m columns, by number if left out. `role`
-    is "measurement", "input" (what was commanded) or "truth". With `quaternion`, values are unit
-    quaternions in the order (x, y, z, w) that states use.
+    Arrays are copied and read-only.
 
-    Raises `InputError` where sizes disagree, a stamp is not finite, or a value infinite.
+    Args:
+        times: Stamps (n,), s, all finite.
+        values: Samples (n, m) in the unit `unit`; (n,) is one column. NaN is a missing value.
+        columns: Names of the m columns, all different. If empty, "0", "1", ..., or the names
+            `QUATERNION_COLUMNS` of quaternions.
+        unit: SI unit of the values, "1" for none.
+        frame: Frame in which vectors are expressed, "" where it is not stated.
+        role: "measurement", "input" (what was commanded) or "truth".
+        quaternion: Whether the values are unit quaternions in the order (x, y, z, w) of states.
+
+    Raises:
+        InputError: Sizes disagree, a stamp is not finite, a value is infinite, or names of columns
+            repeat.
+        UnknownNameError: `role` is none of `ROLES`.
     """
 
     times: Array
@@ -35,12 +52,12 @@ class Series:
     quaternion: bool = False
 
     def __post_init__(self) -> None:
-        times = array("times", self.times, (None,))
+        times = check_array("times", self.times, (None,))
         try:
-            values = floats(self.values)
+            values = convert_to_floats(self.values)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(
-                f"values must be an array of numbers, got {quoted(self.values)}"
+                f"values must be an array of numbers, got {quote(self.values)}"
             ) from error
         if values.ndim == 1:
             values = values[:, None]
@@ -56,11 +73,11 @@ class Series:
         width = values.shape[1]
         if self.quaternion and width != 4:
             raise InputError(f"values of quaternions need 4 columns, got {width}")
-        unnamed = QUATERNION if self.quaternion else map(str, range(width))
-        columns = tuple(map(str, self.columns or unnamed))
+        default = QUATERNION_COLUMNS if self.quaternion else map(str, range(width))
+        columns = tuple(map(str, self.columns or default))
         if len(columns) != width or len(set(columns)) != width:
             raise InputError(f"columns must be {width} different names, got {list(columns)}")
-        member("role", self.role, ROLES)
+        check_member("role", self.role, ROLES)
         for name, value in (("times", times), ("values", values), ("columns", columns)):
             object.__setattr__(self, name, value)
 
@@ -69,7 +86,8 @@ class Series:
 
     @property
     def rate(self) -> float:
-        """Samples per second, by the median spacing of the stamps; NaN with fewer than two."""
+        """Sampling rate, Hz, by the median positive spacing of the stamps in order; NaN without."""
+        # The difference of two huge stamps may overflow; a rate of 0 is right then.
         with np.errstate(over="ignore"):
             spacing = np.diff(np.sort(self.times))
             spacing = spacing[spacing > 0]
@@ -77,23 +95,37 @@ class Series:
 
     @property
     def disorder(self) -> int:
-        """How many stamps are earlier than the one before them."""
+        """Number of stamps that are earlier than the stamp before them."""
         return int((np.diff(self.times) < 0.0).sum())
 
-    def sorted(self) -> Series:
-        """The rows in order of time; rows of equal time keep their order."""
-        return self.rows(np.argsort(self.times, kind="stable")) if self.disorder else self
+    def sort_by_time(self) -> Series:
+        """Return the rows in the order of their times; rows of equal time keep their order."""
+        if not self.disorder:
+            return self
+        return self.select_rows(np.argsort(self.times, kind="stable"))
 
     @property
-    def complete(self) -> Series:
-        """The rows without missing values, in order of time."""
-        ordered = self.sorted()
-        return ordered.rows(np.asarray(np.isfinite(ordered.values).all(axis=1)))
+    def complete_rows(self) -> Series:
+        """The rows without a missing value, in the order of their times."""
+        ordered = self.sort_by_time()
+        return ordered.select_rows(np.asarray(np.isfinite(ordered.values).all(axis=1)))
 
-    def held(self, times: ArrayLike) -> Array:
-        """The last values (..., m) at or before these times (...), or the first; rows in order."""
+    def hold_last(self, times: ArrayLike) -> Array:
+        """Return the values that a zero-order hold of the samples has at given times.
+
+        Args:
+            times: Times (...), s.
+
+        Returns:
+            Values (..., m): the last row at or before each time, and the first row before all. The
+            rows must be in the order of their times, see `sort_by_time`; this is not checked.
+        """
         return self.values[np.maximum(self.times.searchsorted(times, "right") - 1, 0)]
 
-    def rows(self, chosen: Indices | NDArray[np.bool_]) -> Series:
-        """The series of some rows, by their numbers or by a mask."""
+    def select_rows(self, chosen: Indices | NDArray[np.bool_] | slice) -> Series:
+        """Return the series of some of the rows.
+
+        Args:
+            chosen: Row numbers, a mask (n,), or a slice.
+        """
         return replace(self, times=self.times[chosen], values=self.values[chosen])

@@ -1,4 +1,8 @@
-"""Executors for work in many parts: this process, processes that may die, a Dask cluster."""
+"""Executors for work in many parts: this process, processes that may die, a Dask cluster.
+
+`crew` opens one of them by the options `workers` and `dask` of a command, and `Crew.finished` hands
+out calls and yields them as they end.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +30,23 @@ from multiprocessing.connection import wait as wait_for_any
 from os import cpu_count
 from typing import Any, NamedTuple, TypeVar
 
-from hybridctl.base.checks import count
+from hybridctl.base.checks import check_count
 from hybridctl.base.errors import InputError
 
 R = TypeVar("R")
 T = TypeVar("T")
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
+"""Times that a call is made before it fails because its processes die. A choice: a process may be
+killed by chance, as when memory is short, but a call that kills each process must end."""
 _SECONDS_BEFORE_RETRY = 0.2
 """Time that a lane gives `stop` to be called, before it makes the call of a dead worker again, s.
 A choice."""
+_CALLS_PER_PROCESS = 2
+"""Calls that a process is given at a time: one that runs and one that waits. A choice."""
+_CALLS_PER_CLUSTER_THREAD = 4
+"""Calls that each thread of a cluster is given at a time: they travel by a network. A choice."""
+_CLUSTER_TIMEOUT = "10s"
+"""Time that a scheduler has to answer. A choice."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -50,11 +62,17 @@ def call_numbered(fn: Callable[[T], R], numbered: tuple[int, T]) -> R:
     return fn(numbered[1])
 
 
-class Here(Executor):
-    """An executor that makes each call at once, in this process."""
+class InProcessExecutor(Executor):
+    """Executor that makes each call at once, in this process and thread."""
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
-        """The finished call."""
+        """Return the finished future of a call, which is made at once.
+
+        Args:
+            fn: The function. An `Exception` that it raises is held by the future.
+            *args: Its arguments.
+            **kwargs: Its keyword arguments.
+        """
         future: Future[R] = Future()
         try:
             future.set_result(fn(*args, **kwargs))
@@ -63,30 +81,41 @@ class Here(Executor):
         return future
 
 
-class Processes(Executor):
-    """An executor of processes that may die: only the call of a dead process is made again.
+class WorkerProcesses(Executor):
+    """Executor of processes that may die: only the call of a dead process is made again.
 
-    A call that has lost three processes raises `BrokenProcessPool`. The processes end with this
-    one, however it ends, and ignore keyboard interrupts. Each belongs to one thread of this
-    process, its lane.
+    A call that has lost `MAX_ATTEMPTS` processes raises `BrokenProcessPool`. The processes end with
+    this one, however it ends, and ignore keyboard interrupts. Each process belongs to one thread of
+    this process, its lane, and is a pool of one: a dead process breaks no other pool.
 
     Life cycle: `submit` starts processes as they are needed. `shutdown` waits for the calls that
     have begun; `stop` kills them. Neither is followed by another `submit`.
 
     Args:
-        workers: Number of processes.
+        workers: Number of processes, at least 1.
+
+    Raises:
+        InputError: `workers` is no such number.
     """
 
     def __init__(self, workers: int) -> None:
         _start_quiet_tracker()
-        self._lanes = ThreadPoolExecutor(count("workers", workers), initializer=_block_interrupts)
+        self._lanes = ThreadPoolExecutor(
+            check_count("workers", workers), initializer=_block_interrupts
+        )
         self._own = threading.local()
         self._pools: set[ProcessPoolExecutor] = set()
         self._starting = threading.Lock()
         self._stopped = threading.Event()
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> Future[R]:
-        """Return the future of a call in one of the processes."""
+        """Return the future of a call in one of the processes.
+
+        Args:
+            fn: Function that can be pickled, as can its arguments and its result.
+            *args: Its arguments.
+            **kwargs: Its keyword arguments.
+        """
         return self._lanes.submit(self._call, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -113,20 +142,41 @@ class Processes(Executor):
         self.shutdown(cancel_futures=True)
 
     def _call(self, fn: Callable[..., R], args: Any, kwargs: Any) -> R:
-        for attempt in range(1, ATTEMPTS + 1):
+        """Return the result of a call in the process of this lane, made again if that dies.
+
+        Args:
+            fn: The function.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            BrokenProcessPool: The process has died `MAX_ATTEMPTS` times, or was stopped.
+            Exception: The function raises it.
+        """
+        attempt = 1
+        while True:
             try:
                 return self._begin_call(fn, args, kwargs).result()
             except BrokenProcessPool:
                 self._own.pool = None
                 # A signal to all processes of a terminal or a job ends workers before it makes this
                 # process call `stop`: their calls must not be made again meanwhile.
-                if attempt == ATTEMPTS or self._stopped.wait(_SECONDS_BEFORE_RETRY):
+                if attempt == MAX_ATTEMPTS or self._stopped.wait(_SECONDS_BEFORE_RETRY):
                     raise
-                _LOG.warning("a worker died; its call is made again, attempt %d", attempt + 1)
-        raise AssertionError("unreachable")
+                attempt += 1
+                _LOG.warning("a worker died; its call is made again, attempt %d", attempt)
 
     def _begin_call(self, fn: Callable[..., R], args: Any, kwargs: Any) -> Future[R]:
-        """Give a call to the one process of this lane, which is started if there is none."""
+        """Return the future of a call that the process of this lane begins; start one if needed.
+
+        Args:
+            fn: The function.
+            args: Its arguments.
+            kwargs: Its keyword arguments.
+
+        Raises:
+            BrokenProcessPool: `stop` has been called.
+        """
         with self._starting:
             if self._stopped.is_set():
                 raise BrokenProcessPool("the processes have been stopped")
@@ -172,7 +222,7 @@ def _end_with_parent() -> None:
     if parent is None:
         return
 
-    def follow() -> None:
+    def exit_after_parent() -> None:
         wait_for_any([parent.sentinel])
         os._exit(1)
 
@@ -180,22 +230,37 @@ def _end_with_parent() -> None:
         fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
         flags = fcntl.fcntl(parent.sentinel, fcntl.F_GETFL)
         fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=exit_after_parent, daemon=True).start()
 
 
 class Crew(NamedTuple):
-    """An executor, and how many calls it is given before the first of them ends."""
+    """An executor, and how many calls it is given at a time.
+
+    Attributes:
+        pool: The executor.
+        ahead: Most calls that are submitted and not yet yielded. More than there are processes, so
+            that none waits for the next call; few, so that a long list of items is not pickled at
+            once.
+    """
 
     pool: Executor
     ahead: int = 1
 
     @property
-    def others(self) -> Executor | None:
-        """The executor, or None where it is this process."""
-        return None if isinstance(self.pool, Here) else self.pool
+    def parallel_executor(self) -> Executor | None:
+        """The executor, or None if calls are made in this process, which needs none."""
+        return None if isinstance(self.pool, InProcessExecutor) else self.pool
 
     def finished(self, fn: Callable[[T], R], items: Iterable[T]) -> Iterator[tuple[T, Future[R]]]:
-        """The items with their calls, as they end; few are handed out ahead of what has ended."""
+        """Yield the items with their finished calls, in the order in which the calls end.
+
+        Args:
+            fn: Function of one item.
+            items: The items. The next one is taken when fewer than `ahead` calls are open.
+
+        Yields:
+            Pairs (item, future). The future holds the result or the exception of the call.
+        """
         waiting: dict[Future[R], T] = {}
         try:
             for item in items:
@@ -205,43 +270,58 @@ class Crew(NamedTuple):
                         yield waiting.pop(future), future
             for future in as_completed(list(waiting)):
                 yield waiting[future], future
-        finally:  # the caller may have stopped in the middle: calls that have not begun are void
+        finally:  # if the caller stops in between, calls that have not begun are not made
             for future in waiting:
                 future.cancel()
 
 
 @contextmanager
 def crew(workers: int = 1, dask: str | None = None) -> Iterator[Crew]:
-    """The crew: this process for one worker, as many processes for more, or a Dask cluster.
+    """Open an executor for a `with` block: this process, several processes, or a Dask cluster.
 
-    workers: 0 for one on each processor. Raises `InputError` where Dask is asked for and not
-    installed, or does not answer.
+    Args:
+        workers: Number of processes; 1 for this process alone, 0 for one on each processor.
+        dask: Address of a Dask scheduler, which takes the place of processes; None for none.
+
+    Yields:
+        The crew. When the block ends, processes finish the calls that they have begun, and the
+        other calls are cancelled. If the block fails, the processes are killed instead.
+
+    Raises:
+        InputError: `workers` is negative or no whole number, Dask is not installed, or no scheduler
+            answers at the address.
     """
     if dask is not None:
-        with _cluster(dask) as client:
-            yield Crew(client.get_executor(pure=False), 4 * max(sum(client.nthreads().values()), 1))
+        with _connect_to_cluster(dask) as client:
+            threads = max(sum(client.nthreads().values()), 1)
+            yield Crew(client.get_executor(pure=False), _CALLS_PER_CLUSTER_THREAD * threads)
         return
-    workers = count("workers", workers, at_least=0) or cpu_count() or 1
+    workers = check_count("workers", workers, at_least=0) or cpu_count() or 1
     if workers == 1:
-        yield Crew(Here())
+        yield Crew(InProcessExecutor())
         return
-    pool = Processes(workers)
+    pool = WorkerProcesses(workers)
     try:
-        yield Crew(pool, 2 * workers)
-    except BaseException:  # results are not wanted any more, so no call is waited for
+        yield Crew(pool, _CALLS_PER_PROCESS * workers)
+    except BaseException:  # nobody takes results any more, so no call is waited for
         pool.stop()
         raise
     pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
-def _cluster(address: str) -> Iterator[Any]:
+def _connect_to_cluster(address: str) -> Iterator[Any]:
+    """Yield a `distributed.Client` of the scheduler at an address.
+
+    Raises:
+        InputError: Dask is not installed, or no scheduler answers there.
+    """
     try:
         distributed = import_module("distributed")
     except ImportError as error:
         raise InputError('--dask needs `pip install "hybridctl[cluster]"`') from error
     try:
-        client = distributed.Client(address, timeout="10s")
+        client = distributed.Client(address, timeout=_CLUSTER_TIMEOUT)
     except (OSError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at {address!r}: {error}") from error
     with client:

@@ -12,7 +12,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, flag, instance, interval, sequence, vector
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_flag,
+    check_instance,
+    check_interval,
+    check_sequence,
+    check_vector,
+)
 from hybridctl.base.errors import HybridctlError, InputError, SimulationError
 from hybridctl.base.progress import Progress, report_each, report_share
 from hybridctl.base.spaces import VectorSpace
@@ -93,11 +101,11 @@ def simulate_batch(
     A member for which `simulate` or `linearize` raises does not keep the others from going on: it
     is in `Batch.errors`. Raises `InputError` and its kin for arguments that serve no member.
     """
-    instance("system", system, HybridSystem)
-    start, end = interval("t_span", t_span)
-    flag("sensitivities", sensitivities)
+    check_instance("system", system, HybridSystem)
+    start, end = check_interval("t_span", t_span)
+    check_flag("sensitivities", sensitivities)
     if executor is not None:
-        instance("executor", executor, Executor)
+        check_instance("executor", executor, Executor)
     settings = settings_among(locals())
     at_once = {**settings, "on_jam": "raise", "first_step": None, "progress": None}
     run = new_run(system, policy, end, **at_once)
@@ -121,16 +129,18 @@ def _starts(
     system: HybridSystem, mode: ModeKey | list[ModeKey], x0: ArrayLike | Sequence[ArrayLike]
 ) -> tuple[list[ModeKey], list[Array]]:
     """Modes and states of the members, checked."""
-    rows = sequence("x0", x0)
+    rows = check_sequence("x0", x0)
     modes = mode if isinstance(mode, list) else [mode] * len(rows)
     if len(modes) != len(rows):
         raise InputError(f"mode must have one entry per state ({len(rows)}), got {len(modes)}")
     sizes = {system.mode(key).space.nx for key in dict.fromkeys(modes)}
     if isinstance(x0, np.ndarray) and len(sizes) == 1:
-        states = list(array("x0", x0, (None, *sizes)))
+        states = list(check_array("x0", x0, (None, *sizes)))
     else:
         pairs = enumerate(zip(modes, rows, strict=True))
-        states = [vector(f"x0[{i}]", row, system.mode(key).space.nx) for i, (key, row) in pairs]
+        states = [
+            check_vector(f"x0[{i}]", row, system.mode(key).space.nx) for i, (key, row) in pairs
+        ]
     spaces = {key: system.mode(key).space for key in dict.fromkeys(modes)}
     if not all(isinstance(space, VectorSpace) for space in spaces.values()):
         for i, (key, state) in enumerate(zip(modes, states, strict=True)):

@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, number, semidefinite
+from hybridctl.base.checks import Array, check_number, check_semidefinite
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import Impact
@@ -45,7 +45,7 @@ class _Windows:
         pair = (window, window) if isinstance(window, float | int) else tuple(window)
         if len(pair) != 2:
             raise InputError(f"window must be one length, or one before and after, got {window}")
-        early, late = (number("window", width, at_least=0.0) for width in pair)
+        early, late = (check_number("window", width, at_least=0.0) for width in pair)
         if not early + late > 0.0:
             raise InputError(f"window must be greater than 0, got {window}")
         times = [event.time for event in reference.events]
@@ -91,11 +91,11 @@ class NearestTracking:
     ) -> None:
         self.reference = reference
         self.gains = scheduled(reference, gains)
-        self.period = number("period", period, above=0.0)
+        self.period = check_number("period", period, above=0.0)
         self.limits = checked_limits(reference, limits)
         self._windows = _Windows.around(reference, window)
         ndx = reference.arcs[0].space.ndx
-        weight = np.eye(ndx) if metric is None else semidefinite("metric", metric, ndx)
+        weight = np.eye(ndx) if metric is None else check_semidefinite("metric", metric, ndx)
         self._metric = weight
         for k in range(len(reference.events)):
             before, after = reference.arcs[k : k + 2]
@@ -165,7 +165,7 @@ class ImpactInvariantTracking:
         self.reference = reference
         self.gains = scheduled(reference, gains)
         self.limits = checked_limits(reference, limits)
-        self.blend = number("blend", blend, at_least=0.0)
+        self.blend = check_number("blend", blend, at_least=0.0)
         self.projectors = tuple(
             impact_projector(system, event)
             if velocities is None

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import nnls
 
-from hybridctl.base.checks import Array, instance, number
+from hybridctl.base.checks import Array, check_instance, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.compiled import Compiled, transposed
 from hybridctl.control.laws import input_limits
@@ -70,16 +70,16 @@ class ConeFilter:
         least: float = 5.0,
         ahead: float = 0.05,
     ) -> None:
-        self.system = instance("system", system, ContactSystem)
+        self.system = check_instance("system", system, ContactSystem)
         self._contacts = system.contacts_in_space("a friction cone filter")
         found = input_limits(limits, system.robot.nu)
         if found is None:
             raise InputError("limits must be given, got None")
         self.limits = found
         self.landings = dict(landings or {})
-        self.share = number("share", share, above=0.0, at_most=1.0)
-        self.least = number("least", least, at_least=0.0)
-        self.ahead = number("ahead", ahead, at_least=0.0)
+        self.share = check_number("share", share, above=0.0, at_most=1.0)
+        self.least = check_number("least", least, at_least=0.0)
+        self.ahead = check_number("ahead", ahead, at_least=0.0)
         self._functions: dict[ModeKey, tuple[Compiled, list[_Landing]]] = {}
 
     def __call__(self, key: ModeKey, x: Array, wanted: Array) -> Array:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.base.checks import count, instance, number
+from hybridctl.base.checks import check_count, check_instance, check_number
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import due, locate
@@ -41,8 +41,8 @@ class ForceSignal:
     output: str = "normal_force"
 
     def __post_init__(self) -> None:
-        number("threshold", self.threshold, above=0.0)
-        number("period", self.period, above=0.0)
+        check_number("threshold", self.threshold, above=0.0)
+        check_number("period", self.period, above=0.0)
 
     def shows(self, contact: int, event: Event) -> bool:
         """Whether the force of a contact is above the threshold just before an event."""
@@ -82,10 +82,10 @@ class Detection:
 
     def __post_init__(self) -> None:
         for name in ("delay", "threshold", "jitter", "noise"):
-            number(name, getattr(self, name), at_least=0.0)
-        count("seed", self.seed, at_least=0)
+            check_number(name, getattr(self, name), at_least=0.0)
+        check_count("seed", self.seed, at_least=0)
         if self.timeout != math.inf:
-            number("timeout", self.timeout, at_least=0.0)
+            check_number("timeout", self.timeout, at_least=0.0)
 
     @property
     def is_immediate(self) -> bool:
@@ -175,8 +175,8 @@ class DetectedPolicy:
     )
 
     def __post_init__(self) -> None:
-        instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
-        timeout = instance("detection", self.detection, Detection).timeout
+        check_instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
+        timeout = check_instance("detection", self.detection, Detection).timeout
         if self.reference is None:
             object.__setattr__(self, "reference", getattr(self.policy, "reference", None))
         if self.reference is None and timeout != math.inf:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.base.checks import Array, count, instance, number, sequence
+from hybridctl.base.checks import Array, check_count, check_instance, check_number, check_sequence
 from hybridctl.base.errors import InputError
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import START, Position, advance, due, missing
@@ -126,8 +126,8 @@ class MomentumForces:
     _residual: Array = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        instance("dynamics", self.dynamics, ContactDynamics)
-        number("rate", self.rate, above=0.0)
+        check_instance("dynamics", self.dynamics, ContactDynamics)
+        check_number("rate", self.rate, above=0.0)
         self.reset()
 
     def __call__(self, reading: Reading) -> Sequence[float] | None:
@@ -176,18 +176,18 @@ class Threshold:
         closed: Sequence[int] = (),
     ) -> None:
         self._signal = Channel(signal) if isinstance(signal, str) else signal
-        instance("signal", self._signal, Signal)  # type: ignore[type-abstract]
-        self._closes = sequence("closes", closes)
-        self._opens = sequence("opens", opens or [None] * len(self._closes))
+        check_instance("signal", self._signal, Signal)  # type: ignore[type-abstract]
+        self._closes = check_sequence("closes", closes)
+        self._opens = check_sequence("opens", opens or [None] * len(self._closes))
         if len(self._opens) != len(self._closes):
             raise InputError(
                 f"opens must have an entry for each of closes ({len(self._closes)}), "
                 f"got {self._opens}"
             )
-        self._rises = number("rises", rises)
-        self._falls = number("falls", rises if falls is None else falls, at_most=self._rises)
-        self._debounce = number("debounce", debounce, at_least=0.0)
-        self._closed = frozenset(count("closed", i, at_least=0) for i in closed)
+        self._rises = check_number("rises", rises)
+        self._falls = check_number("falls", rises if falls is None else falls, at_most=self._rises)
+        self._debounce = check_number("debounce", debounce, at_least=0.0)
+        self._closed = frozenset(check_count("closed", i, at_least=0) for i in closed)
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
@@ -225,8 +225,8 @@ class AnyOf:
     detectors: tuple[Detector, ...] = ()
 
     def __post_init__(self) -> None:
-        for i, each in enumerate(sequence("detectors", self.detectors)):
-            instance(f"detectors[{i}]", each, Detector)  # type: ignore[type-abstract]
+        for i, each in enumerate(check_sequence("detectors", self.detectors)):
+            check_instance(f"detectors[{i}]", each, Detector)  # type: ignore[type-abstract]
 
     def step(self, reading: Reading) -> Guards:
         """The guards that any of the detectors reports for this reading."""
@@ -258,11 +258,11 @@ class Gate:
         before: float = math.inf,
         timeout: float = math.inf,
     ) -> None:
-        self._detector = instance("detector", detector, Detector)  # type: ignore[type-abstract]
-        self._reference = instance("reference", reference, Reference)
+        self._detector = check_instance("detector", detector, Detector)  # type: ignore[type-abstract]
+        self._reference = check_instance("reference", reference, Reference)
         for name, length in (("before", before), ("timeout", timeout)):
             if length != math.inf:
-                number(name, length, at_least=0.0)
+                check_number(name, length, at_least=0.0)
         self._before, self._timeout = before, timeout
         self.reset()
 
@@ -300,10 +300,10 @@ class Delayed:
     def __init__(
         self, detector: Detector, *, delay: float = 0.0, misses: float = 0.0, seed: int = 0
     ) -> None:
-        self._detector = instance("detector", detector, Detector)  # type: ignore[type-abstract]
-        self._delay = number("delay", delay, at_least=0.0)
-        self._misses = number("misses", misses, at_least=0.0, at_most=1.0)
-        self._seed = count("seed", seed, at_least=0)
+        self._detector = check_instance("detector", detector, Detector)  # type: ignore[type-abstract]
+        self._delay = check_number("delay", delay, at_least=0.0)
+        self._misses = check_number("misses", misses, at_least=0.0, at_most=1.0)
+        self._seed = check_count("seed", seed, at_least=0)
         self.reset()
 
     def step(self, reading: Reading) -> Guards:

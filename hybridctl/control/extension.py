@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from scipy.interpolate import BPoly
 from scipy.linalg import block_diag
 
-from hybridctl.base.checks import Array, array, instance, member, number
+from hybridctl.base.checks import Array, check_array, check_instance, check_member, check_number
 from hybridctl.control.feasibility import GUARD_ERROR, least_guards
 from hybridctl.control.laws import input_limits
 from hybridctl.control.reference import (
@@ -115,11 +115,11 @@ def extend_by_rule(
     Raises `InputError`, and `IntegrationError` where a field cannot be continued.
     """
     if isinstance(rule, str):
-        member("rule", rule, RULES)
-    number("spread", spread, at_least=0.0)
-    number("margin", margin, at_least=0.0)
-    number("most_growth", most_growth, above=0.0)
-    instance("linearization", linearization, Linearization)
+        check_member("rule", rule, RULES)
+    check_number("spread", spread, at_least=0.0)
+    check_number("margin", margin, at_least=0.0)
+    check_number("most_growth", most_growth, above=0.0)
+    check_instance("linearization", linearization, Linearization)
     trajectory, system = linearization.trajectory, linearization.system
     deviations = event_time_deviations(
         linearization, covariance, mean, input_covariance=input_covariance
@@ -156,12 +156,12 @@ def event_time_deviations(
     """
     trajectory = linearization.trajectory
     ndx, nu = trajectory.arcs[0].space.ndx, trajectory.arcs[0].inputs.shape[2]
-    p: Array = array("covariance", covariance, (ndx, ndx))
-    m: Array = np.zeros(ndx) if mean is None else array("mean", mean, (ndx,))
+    p: Array = check_array("covariance", covariance, (ndx, ndx))
+    m: Array = np.zeros(ndx) if mean is None else check_array("mean", mean, (ndx,))
     n = 0
     if input_covariance is not None:
         n = nu
-        p = block_diag(p, array("input_covariance", input_covariance, (nu, nu)))
+        p = block_diag(p, check_array("input_covariance", input_covariance, (nu, nu)))
         m = np.append(m, np.zeros(nu))
     found = []
     for k, jump in enumerate(linearization.jumps):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.base.checks import Array, instance
-from hybridctl.base.tables import mode_text
+from hybridctl.base.checks import Array, check_instance
+from hybridctl.base.tables import format_mode
 from hybridctl.control.reference import PhantomArc, Reference, firings_at
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
@@ -76,7 +76,7 @@ def feasibility(
 
     Raises `InputError` for a reference that was made of a run of another system.
     """
-    nominal = instance("reference", reference, Reference).nominal
+    nominal = check_instance("reference", reference, Reference).nominal
     check_system(system, nominal)
     margins = tuple(m for arc in nominal.arcs for m in _margins(system, nominal, arc, period))
     events = tuple(_event(system, reference, k) for k in range(len(reference.events)))
@@ -146,7 +146,7 @@ def _event(system: HybridSystem, reference: Reference, index: int) -> EventFeasi
         _guard_rates(system, event),
         float(max(differences, default=0.0)),
         float(min((impulse for row in acting for impulse in row), default=np.inf)),
-        {mode_text(p.mode): _phantom_margin(system, event, p) for p in phantoms},
+        {format_mode(p.mode): _phantom_margin(system, event, p) for p in phantoms},
         len(complete) == len(ended),
     )
 

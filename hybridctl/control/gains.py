@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.interpolate import CubicHermiteSpline, PPoly
 
-from hybridctl.base.checks import Array, array
+from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError
-from hybridctl.base.files import save_arrays, saved_arrays
+from hybridctl.base.files import open_arrays, save_arrays
 
 Gain = Callable[[float], Array]
 
@@ -35,14 +35,14 @@ class GainCurve:
     slopes: Array | None = None
 
     def __post_init__(self) -> None:
-        times = array("times", self.times, (None,))
-        values = array("values", self.values, (len(times), None, None))
+        times = check_array("times", self.times, (None,))
+        values = check_array("values", self.values, (len(times), None, None))
         if not len(times) or not (np.diff(times) > 0.0).all():
             raise InputError(f"times must increase and have one entry at least, got {times}")
         object.__setattr__(self, "times", times)
         object.__setattr__(self, "values", values)
         if self.slopes is not None:
-            object.__setattr__(self, "slopes", array("slopes", self.slopes, values.shape))
+            object.__setattr__(self, "slopes", check_array("slopes", self.slopes, values.shape))
 
     def __repr__(self) -> str:
         shape = self.values.shape[1:]
@@ -51,7 +51,7 @@ class GainCurve:
     @staticmethod
     def constant(gain: ArrayLike) -> GainCurve:
         """A curve with one K (nu, ndx) at all times."""
-        return GainCurve(np.zeros(1), array("gain", gain, (None, None))[None])
+        return GainCurve(np.zeros(1), check_array("gain", gain, (None, None))[None])
 
     @staticmethod
     def joined(curves: Sequence[GainCurve]) -> GainCurve:
@@ -131,7 +131,7 @@ class GainSchedule:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> GainSchedule:
         """Read what `save` wrote. Raises `FileFormatError` for anything else."""
-        with saved_arrays(path, "gain schedule", FORMAT) as (header, data):
+        with open_arrays(path, "gain schedule", FORMAT) as (header, data):
 
             def curve(name: str) -> GainCurve:
                 slopes = data.get(f"{name}.slopes")

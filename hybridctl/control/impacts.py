@@ -21,7 +21,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hybridctl.base.checks import Array, array, count, sequence
+from hybridctl.base.checks import Array, check_array, check_count, check_sequence
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
@@ -59,9 +59,9 @@ class Impact:
         Raises `InputError` for velocities that there are not.
         """
         nv = len(self.mass)
-        kept = list(range(nv)) if velocities is None else sequence("velocities", velocities)
+        kept = list(range(nv)) if velocities is None else check_sequence("velocities", velocities)
         for i in kept:
-            if count("velocities", i, at_least=0) >= nv:
+            if check_count("velocities", i, at_least=0) >= nv:
                 raise InputError(f"velocities must be below {nv}, got {i}")
         response, metric = self.response[kept], self.mass[np.ix_(kept, kept)]
         return Explanation(tuple(kept), response, metric, self.least, self.greatest)
@@ -171,7 +171,7 @@ def impact_of(
     rows = [row for row in rows if np.abs(row).max(initial=0.0) > 0.0]
     if not rows:
         return None
-    return Impact(np.eye(nv), array("rows", rows), np.zeros(len(rows)), np.ones(len(rows)))
+    return Impact(np.eye(nv), check_array("rows", rows), np.zeros(len(rows)), np.ones(len(rows)))
 
 
 def _of_contacts(system: ContactSystem, event: Event, impulses: Sequence[Array]) -> Impact | None:

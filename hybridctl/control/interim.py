@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, sequence
+from hybridctl.base.checks import Array, check_sequence
 from hybridctl.base.settings import NotNegative, Settings
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.impacts import Unexplained
@@ -59,7 +59,9 @@ class Interim(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.velocities is not None:
-            object.__setattr__(self, "velocities", tuple(sequence("velocities", self.velocities)))
+            object.__setattr__(
+                self, "velocities", tuple(check_sequence("velocities", self.velocities))
+            )
 
 
 class InterimMoment(NamedTuple):

@@ -12,9 +12,15 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, floats, instance, sequence
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_instance,
+    check_sequence,
+    convert_to_floats,
+)
 from hybridctl.base.errors import EffortLimitWarning, InputError
-from hybridctl.base.spaces import VectorSpace, difference_jacobians, tangent_map
+from hybridctl.base.spaces import VectorSpace, compute_difference_jacobians, compute_tangent_map
 from hybridctl.control.feedback_terms import FeedbackTerms
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
@@ -97,7 +103,9 @@ class Tracking(LinearFeedback):
 
     def jacobian(self, t: float, x: Array) -> Array:
         """The derivative (nu, ndx) by the state."""
-        by_state, _ = difference_jacobians(self.arc.space, x, self.arc.state_and_input(t)[0])
+        by_state, _ = compute_difference_jacobians(
+            self.arc.space, x, self.arc.state_and_input(t)[0]
+        )
         return self._where_free(t, x, self.gain(t) @ by_state)
 
     def rate(self, t: float, x: Array) -> Array:
@@ -106,8 +114,10 @@ class Tracking(LinearFeedback):
         alpha, _ = arc.state_and_input(t)
         change = self.gain.rate(t) @ space.difference(x, alpha)
         if arc.start <= t <= arc.end:
-            _, by_target = difference_jacobians(space, x, alpha)
-            velocity = np.linalg.lstsq(tangent_map(space, alpha), arc.state_rate(t), rcond=None)[0]
+            _, by_target = compute_difference_jacobians(space, x, alpha)
+            velocity = np.linalg.lstsq(
+                compute_tangent_map(space, alpha), arc.state_rate(t), rcond=None
+            )[0]
             change += arc.input_rate(t) + self.gain(t) @ by_target @ velocity
         return self._where_free(t, x, change)
 
@@ -264,12 +274,12 @@ def input_limits(limits: ArrayLike | None, nu: int) -> Array | None:
     if limits is None:
         return None
     try:
-        infinite = np.isinf(floats(limits))
+        infinite = np.isinf(convert_to_floats(limits))
     except (TypeError, ValueError, OverflowError):
         infinite = np.zeros(0, dtype=np.bool_)  # `array` says what is wrong
     finite = np.where(infinite, 0.0, limits) if infinite.any() else limits
-    shape = (nu,) if array("limits", finite).ndim == 1 else (2, nu)
-    values = np.array(array("limits", finite, shape))
+    shape = (nu,) if check_array("limits", finite).ndim == 1 else (2, nu)
+    values = np.array(check_array("limits", finite, shape))
     if infinite.any():
         values[infinite] = np.asarray(limits)[infinite]
     both = np.array([-values, values]) if values.ndim == 1 else values
@@ -280,10 +290,12 @@ def input_limits(limits: ArrayLike | None, nu: int) -> Array | None:
 
 def scheduled(reference: Reference, gains: GainSchedule | Sequence[ArrayLike]) -> GainSchedule:
     """The gains of a reference as a schedule, checked: a `GainSchedule`, or K (nu, ndx) per arc."""
-    instance("reference", reference, Reference)
+    check_instance("reference", reference, Reference)
     if not isinstance(gains, GainSchedule):
-        given = enumerate(sequence("gains", gains))
-        gains = GainSchedule.constant([array(f"gains[{i}]", k, (None, None)) for i, k in given])
+        given = enumerate(check_sequence("gains", gains))
+        gains = GainSchedule.constant(
+            [check_array(f"gains[{i}]", k, (None, None)) for i, k in given]
+        )
     if len(gains.arcs) != len(reference.arcs):
         raise InputError(
             f"gains must have one matrix per arc ({len(reference.arcs)}), got {len(gains.arcs)}"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, function, instance, number
+from hybridctl.base.checks import Array, check_callable, check_instance, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.control.gains import GainSchedule
@@ -92,7 +92,7 @@ class LeastValueTracking:
         patience: float = 0.02,
         correction: Correction | None = None,
     ) -> None:
-        self.reference = instance("reference", reference, Reference)
+        self.reference = check_instance("reference", reference, Reference)
         space = reference.arcs[0].space
         if not isinstance(space, VectorSpace):
             raise InputError(f"reference must be in a vector space, got one in {space!r}")
@@ -102,10 +102,10 @@ class LeastValueTracking:
             Tracking(arc, gain, None, often=True)
             for arc, gain in zip(reference.arcs, self.gains.arcs, strict=True)
         ]
-        function("value", value)
+        check_callable("value", value)
         self._value, self._correction = value, correction
-        self._sample = number("sample", sample, above=0.0)
-        self._patience = number("patience", patience, at_least=0.0)
+        self._sample = check_number("sample", sample, above=0.0)
+        self._patience = check_number("patience", patience, at_least=0.0)
         self._grids: dict[int, _Grid] = {}
         self._follower = Follower(self.reference)
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, all_finite, instance, number, vector
+from hybridctl.base.checks import Array, check_instance, check_number, check_vector, is_finite
 from hybridctl.base.errors import HybridctlError, ReferenceRangeError
 from hybridctl.control.detectors import AnyOf, Detector, Guards, Reading
 from hybridctl.control.laws import cut, input_limits, motor_limits
@@ -102,21 +102,25 @@ class Controller:
         patience: float = 0.05,
         fallback: ArrayLike | None = None,
     ) -> None:
-        self.system = instance("system", system, HybridSystem)
-        self.policy = instance("policy", policy, Policy)  # type: ignore[type-abstract]
-        self.period = number("period", period, above=0.0)
+        self.system = check_instance("system", system, HybridSystem)
+        self.policy = check_instance("policy", policy, Policy)  # type: ignore[type-abstract]
+        self.period = check_number("period", period, above=0.0)
         self.detector: Detector = AnyOf() if detector is None else detector
-        instance("detector", self.detector, Detector)  # type: ignore[type-abstract]
+        check_instance("detector", self.detector, Detector)  # type: ignore[type-abstract]
         if reference is None:
             reference = getattr(policy, "reference", None)
-        self.reference = None if reference is None else instance("reference", reference, Reference)
-        self.patience = number("patience", patience, at_least=0.0)
+        self.reference = (
+            None if reference is None else check_instance("reference", reference, Reference)
+        )
+        self.patience = check_number("patience", patience, at_least=0.0)
         first = system.mode(mode)
         if limits is None:
             self._limits = motor_limits(system, first.nu)
         else:
             self._limits = input_limits(limits, first.nu)
-        given = np.zeros(first.nu) if fallback is None else vector("fallback", fallback, first.nu)
+        given = (
+            np.zeros(first.nu) if fallback is None else check_vector("fallback", fallback, first.nu)
+        )
         self._fallback = cut(np.array(given), self._limits)
         self._start = mode
         self.reset()
@@ -158,7 +162,7 @@ class Controller:
         follows = self._follows(t) if math.isfinite(t) else None
         state = np.array(x, dtype=np.float64)
         space = self.system.mode(self.mode).space
-        if follows is None or state.shape != (space.nx,) or not all_finite(state):
+        if follows is None or state.shape != (space.nx,) or not is_finite(state):
             return self._without()
         status: Status = "ok" if follows else "late"
         reading = Reading(t, state, self._input, sensed if sensed is not None else _NOTHING)
@@ -169,7 +173,7 @@ class Controller:
             self._ask(t, state)
         assert self._law is not None
         u = self._law(t, state)
-        if u.shape != self._fallback.shape or not all_finite(u):
+        if u.shape != self._fallback.shape or not is_finite(u):
             return self._without()
         self._input = u = cut(u, self._limits)
         self._refused = 0

@@ -17,13 +17,13 @@ import numpy as np
 
 from hybridctl.base.checks import (
     Array,
-    counted,
-    function,
-    instance,
-    member,
-    number,
-    sequence,
-    vector,
+    check_callable,
+    check_instance,
+    check_member,
+    check_number,
+    check_sequence,
+    check_vector,
+    format_count,
 )
 from hybridctl.base.errors import InputError
 from hybridctl.base.progress import Progress, report_share
@@ -78,7 +78,7 @@ class Reference:
     def __repr__(self) -> str:
         span = f"{self.nominal.start:.6g} to {self.nominal.end:.6g} s"
         parts = {"arc": self.arcs, "event": self.events, "phantom": self.phantoms}
-        counts = ", ".join(counted(len(some), what) for what, some in parts.items())
+        counts = ", ".join(format_count(len(some), what) for what, some in parts.items())
         return f"Reference({span}, {counts})"
 
     @property
@@ -123,17 +123,17 @@ def extend(
     `InputError` for bad arguments and for the run of another system, `IntegrationError` if a field
     cannot be continued.
     """
-    instance("system", system, HybridSystem)
-    events = instance("trajectory", trajectory, HybridTrajectory).guard_events
+    check_instance("system", system, HybridSystem)
+    events = check_instance("trajectory", trajectory, HybridTrajectory).guard_events
     check_system(system, trajectory)
     early, late = per_event("before", before, len(events)), per_event("after", after, len(events))
-    member("phantom", phantom, PHASES)
-    rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
+    check_member("phantom", phantom, PHASES)
+    rtol, atol = check_number("rtol", rtol, above=0.0), check_number("atol", atol, above=0.0)
     integrator = Integrator(METHODS["DOP853"], rtol, atol, np.inf)
     if feedforward is None:
         inputs = [held(arc) for arc in trajectory.arcs]
     else:
-        inputs = sequence("feedforward", feedforward)
+        inputs = check_sequence("feedforward", feedforward)
     if len(inputs) != len(trajectory.arcs):
         raise InputError(
             f"feedforward must have one function per arc ({len(trajectory.arcs)}), "
@@ -141,7 +141,9 @@ def extend(
         )
     for k, (u, arc) in enumerate(zip(inputs, trajectory.arcs, strict=True)):
         name = f"feedforward[{k}]"
-        vector(f"{name}({arc.start})", function(name, u)(arc.start), arc.inputs.shape[2])
+        check_vector(
+            f"{name}({arc.start})", check_callable(name, u)(arc.start), arc.inputs.shape[2]
+        )
     report = report_share(progress, "extend") or (lambda share: None)
     arcs = list[Arc]()
     for pieces, length, past in zip(
@@ -168,8 +170,8 @@ def per_event(name: str, value: float | Sequence[float], count: int) -> tuple[fl
     if isinstance(value, Sequence):
         if len(value) != count:
             raise InputError(f"{name} must have one length per event ({count}), got {len(value)}")
-        return tuple(number(f"{name}[{k}]", v, at_least=0.0) for k, v in enumerate(value))
-    return (number(name, value, at_least=0.0),) * count
+        return tuple(check_number(f"{name}[{k}]", v, at_least=0.0) for k, v in enumerate(value))
+    return (check_number(name, value, at_least=0.0),) * count
 
 
 def firings_at(system: HybridSystem, event: Event) -> list[Firing]:

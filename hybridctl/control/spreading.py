@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, instance, number
+from hybridctl.base.checks import Array, check_instance, check_number
 from hybridctl.base.errors import ReferenceRangeError
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.impacts import Unexplained
@@ -153,10 +153,10 @@ class ReferenceSpreading:
         self.reference = reference
         self.gains = scheduled(reference, gains)
         self.limits = checked_limits(reference, limits)
-        self.interim = Interim() if interim is None else instance("interim", interim, Interim)
+        self.interim = Interim() if interim is None else check_instance("interim", interim, Interim)
         self.patience = patience
         if patience != math.inf:
-            number("patience", patience, at_least=0.0)
+            check_number("patience", patience, at_least=0.0)
         self._laws: dict[tuple[Position, float], DifferentiableLaw] = {}
         velocities, excess = self.interim.velocities, self.interim.excess
         self._unexplained = tuple(

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import followed, locate
 from hybridctl.hybrid.arc import Arc
@@ -60,7 +60,7 @@ def tracking_error(
     kind "spread" takes the extended or phantom arc of the same event count ([RS] 3.1.2),
     "conventional" the nominal reference at the same time.
     """
-    member("kind", kind, ("spread", "conventional"))
+    check_member("kind", kind, ("spread", "conventional"))
     times, errors, indices = [], [], []
     for arc, t in trajectory.sampled(period):
         events = trajectory.events[: arc.index]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.base.checks import Array, number
+from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.correct import correct
 from hybridctl.estimation.estimate import Estimate
@@ -44,7 +44,7 @@ class ContactSignal:
     opens: str | None
 
     def __post_init__(self) -> None:
-        if not number("off", self.off) < number("on", self.on):
+        if not check_number("off", self.off) < check_number("on", self.on):
             raise InputError(f"off must be below on, got off = {self.off}, on = {self.on}")
 
     def applied(

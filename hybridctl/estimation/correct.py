@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotrs
 from scipy.special import gammaincinv
 
-from hybridctl.base.checks import Array, all_finite, array, floats, quoted
+from hybridctl.base.checks import Array, check_array, convert_to_floats, is_finite, quote
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate, corrected, nearest_semidefinite
 from hybridctl.estimation.measurement import (
@@ -127,7 +127,7 @@ def present(
     measurement: Measurement, value: Array
 ) -> tuple[NDArray[np.bool_] | slice, Array] | None:
     """The residual's components that were measured, and their noise; None where there are none."""
-    if all_finite(value):
+    if is_finite(value):
         return _ALL, measurement.covariance
     given = np.isfinite(value)
     if measurement.residual is not None or not given.any():
@@ -141,10 +141,10 @@ def observed(measurement: Measurement, mode: ModeModel, t: float, x: Array, u: A
     if type(value) is np.ndarray and value.dtype == np.float64:
         return value
     try:
-        return floats(value)
+        return convert_to_floats(value)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"value of measurement {measurement.name!r} must return numbers, got {quoted(value)} "
+            f"value of measurement {measurement.name!r} must return numbers, got {quote(value)} "
             f"at t = {t} in mode {mode.key!r}"
         ) from error
 
@@ -215,7 +215,7 @@ def _limit(gate: float, dimension: int) -> float:
 def _jacobian(measurement: Measurement, mode: ModeModel, estimate: Estimate, u: Array) -> Array:
     h, k = measurement.jacobian(mode, estimate.time, estimate.mean, u), measurement.dimension
     if type(h) is not np.ndarray or h.flags.writeable:
-        h = array(f"Jacobian of {measurement.name!r}", h)
+        h = check_array(f"Jacobian of {measurement.name!r}", h)
     if h.shape != (k, mode.space.ndx):
         raise InputError(
             f"the Jacobian of {measurement.name!r} must have shape ({k}, {mode.space.ndx}), got "

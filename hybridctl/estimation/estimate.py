@@ -15,7 +15,7 @@ from scipy.special import log_ndtr
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
 from hybridctl.base.spaces import Space, VectorSpace
-from hybridctl.base.tables import html_table
+from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.tolerances import OFF
 
@@ -48,7 +48,7 @@ class Estimate:
         rows = zip_longest(self.mean.tolist(), spread, fillvalue=math.nan)
         cells = [(k, f"{x:.6g}", f"{s:.3g}") for k, (x, s) in enumerate(rows)]
         title = f"<p>{escape(str(self.mode))} at {self.time:.6g} s</p>"
-        return title + html_table(("", "mean", "deviation"), cells)
+        return title + render_html_table(("", "mean", "deviation"), cells)
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from hybridctl.base.checks import Array, instance, number, semidefinite, vector
+from hybridctl.base.checks import (
+    Array,
+    check_instance,
+    check_number,
+    check_semidefinite,
+    check_vector,
+)
 from hybridctl.base.errors import GuardViolatedError
 from hybridctl.estimation.estimate import Estimate, nearest_semidefinite
 from hybridctl.estimation.model import Model, guard_rates, sees_input
@@ -23,12 +29,12 @@ def fitting(system: HybridSystem, estimate: Estimate) -> Estimate:
     Its covariance must be symmetric and positive semidefinite up to rounding, and is made so
     entirely. Raises `InputError` for anything else, `UnknownNameError` for a mode that is none.
     """
-    mode = system.mode(instance("estimate", estimate, Estimate).mode)
-    mean = vector("mean", estimate.mean, mode.space.nx)
+    mode = system.mode(check_instance("estimate", estimate, Estimate).mode)
+    mean = check_vector("mean", estimate.mean, mode.space.nx)
     mode.space.check("mean", mean)
-    p = nearest_semidefinite(semidefinite("covariance", estimate.covariance, mode.space.ndx))
+    p = nearest_semidefinite(check_semidefinite("covariance", estimate.covariance, mode.space.ndx))
     p.setflags(write=False)
-    return replace(estimate, time=number("time", estimate.time), mean=mean, covariance=p)
+    return replace(estimate, time=check_number("time", estimate.time), mean=mean, covariance=p)
 
 
 def admitted(model: Model, estimate: Estimate) -> Estimate:

@@ -11,15 +11,15 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import (
     Array,
-    all_finite,
-    count,
-    floats,
-    instance,
-    member,
-    number,
-    quoted,
-    semidefinite,
-    sequence,
+    check_count,
+    check_instance,
+    check_member,
+    check_number,
+    check_semidefinite,
+    check_sequence,
+    convert_to_floats,
+    is_finite,
+    quote,
 )
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
@@ -105,26 +105,26 @@ class SaltedKalmanFilter:
         if reset_noise is not None and not isinstance(reset_noise, EventNoise):
             reset_noise = as_noise("reset_noise", reset_noise)
         self.model = Model(
-            instance("system", system, HybridSystem),
+            check_instance("system", system, HybridSystem),
             as_noise("process_noise", process_noise),
             reset_noise,
             EXACT_GUARDS if guard_noise is None else GuardNoise(guard_noise),
-            member("strategy", strategy, STRATEGIES),
-            number("rewind", rewind, at_least=0.0),
-            fine if rtol is None else number("rtol", rtol, above=0.0),
-            fine if atol is None else number("atol", atol, above=0.0),
+            check_member("strategy", strategy, STRATEGIES),
+            check_number("rewind", rewind, at_least=0.0),
+            fine if rtol is None else check_number("rtol", rtol, above=0.0),
+            fine if atol is None else check_number("atol", atol, above=0.0),
         )
         check_guards(self.model, signals)
         if beginning is not None:
             ndx = system.mode(beginning.mode).space.ndx
-            semidefinite("beginning", beginning.covariance, ndx)
+            check_semidefinite("beginning", beginning.covariance, ndx)
         self.rules = Rules(
             self.model,
             self.moments,
             self.measurements,
             self.signals,
-            count("hypotheses", hypotheses),
-            None if patience is None else count("patience", patience),
+            check_count("hypotheses", hypotheses),
+            None if patience is None else check_count("patience", patience),
             beginning,
         )
 
@@ -146,7 +146,7 @@ class SaltedKalmanFilter:
         Raises `InputError` for a time before that of the state, and for an estimate what `start`
         raises; states are the filter's own.
         """
-        state, end = self._state(state), number("time", time)
+        state, end = self._state(state), check_number("time", time)
         if end < state.time:
             raise InputError(
                 f"time must not be before that of the estimate, {state.time} s, got {end}"
@@ -164,7 +164,7 @@ class SaltedKalmanFilter:
 
         Raises for an estimate what `start` raises.
         """
-        member("channel", channel, self.channels)
+        check_member("channel", channel, self.channels)
         state = self._state(state)
         return self._updated(state, channel, _check_value(channel, value), input)
 
@@ -256,15 +256,15 @@ def _check_value(channel: str, value: ArrayLike) -> Array:
         InputError: It is no vector of numbers, or infinite.
     """
     try:
-        values = np.atleast_1d(floats(value))
+        values = np.atleast_1d(convert_to_floats(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"value of {channel!r} must be an array of numbers, got {quoted(value)}"
+            f"value of {channel!r} must be an array of numbers, got {quote(value)}"
         ) from error
     if values.ndim != 1:
         raise InputError(f"value of {channel!r} must have shape (any,), got {values.shape}")
-    if not all_finite(values) and np.isinf(values).any():
-        raise InputError(f"value of {channel!r} must not be infinite, got {quoted(values)}")
+    if not is_finite(values) and np.isinf(values).any():
+        raise InputError(f"value of {channel!r} must not be infinite, got {quote(values)}")
     values.flags.writeable = False
     return values
 
@@ -274,12 +274,12 @@ def by_name(
 ) -> dict[str, AnyMeasurement]:
     """Measurements by the name of their channel. Raises `InputError` for what is none."""
     rows = [measurement] if isinstance(measurement, AnyMeasurement) else measurement
-    given: list[AnyMeasurement] = sequence("measurement", rows)
+    given: list[AnyMeasurement] = check_sequence("measurement", rows)
     for k, m in enumerate(given):
         if not isinstance(m, AnyMeasurement):
-            raise InputError(f"measurement[{k}] must be a Measurement, got {quoted(m)}")
-    for k, signal in enumerate(sequence("signals", signals)):
-        instance(f"signals[{k}]", signal, ContactSignal)
+            raise InputError(f"measurement[{k}] must be a Measurement, got {quote(m)}")
+    for k, signal in enumerate(check_sequence("signals", signals)):
+        check_instance(f"signals[{k}]", signal, ContactSignal)
     names = [m.name for m in given] + [signal.channel for signal in signals]
     if not given or len(set(names)) != len(names):
         raise InputError(
@@ -294,8 +294,8 @@ def check_guards(model: Model, signals: Sequence[ContactSignal]) -> None:
     if known is None:
         return
     for name in model.guard_noise.named:
-        member("guard_noise of", name, known)
+        check_member("guard_noise of", name, known)
     for signal in signals:
         for what, guard in (("closes", signal.closes), ("opens", signal.opens)):
             if guard is not None:
-                member(f"{what} of signal {signal.channel!r},", guard, known)
+                check_member(f"{what} of signal {signal.channel!r},", guard, known)

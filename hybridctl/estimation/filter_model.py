@@ -14,10 +14,10 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
-from hybridctl.base.checks import Array, array, instance, sequence
+from hybridctl.base.checks import Array, check_array, check_instance, check_sequence
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
-from hybridctl.base.spaces import Space, tangent_map
+from hybridctl.base.spaces import Space, compute_tangent_map
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import observed, residual
 from hybridctl.estimation.estimate import Estimate
@@ -62,7 +62,7 @@ class Sensor:
     parts: tuple[LogChannel, ...] = ()
 
     def __post_init__(self) -> None:
-        instance("measurement", self.measurement, Measurement)
+        check_instance("measurement", self.measurement, Measurement)
         if not self.parts:
             object.__setattr__(self, "parts", (LogChannel(self.measurement.name, unit=""),))
 
@@ -142,11 +142,11 @@ class FilterModel:
     name: str = ""
 
     def __post_init__(self) -> None:
-        instance("system", self.system, HybridSystem)
-        instance("process_noise", self.process_noise, Noise)
-        sensors = sequence("sensors", self.sensors)
+        check_instance("system", self.system, HybridSystem)
+        check_instance("process_noise", self.process_noise, Noise)
+        sensors = check_sequence("sensors", self.sensors)
         for k, sensor in enumerate(sensors):
-            instance(f"sensors[{k}]", sensor, Sensor)
+            check_instance(f"sensors[{k}]", sensor, Sensor)
         if not sensors:
             raise InputError("sensors must have one entry at least, got none")
         if self.start is not None:
@@ -159,7 +159,7 @@ class FilterModel:
         else:
             nv = self.robot.nv
             speeds = 10.0 * np.ones(nv) if self.speeds is None else self.speeds
-            object.__setattr__(self, "speeds", array("speeds", speeds, (nv,)))
+            object.__setattr__(self, "speeds", check_array("speeds", speeds, (nv,)))
         states = self.states or self.system.state_labels(self.open)
         object.__setattr__(self, "sensors", tuple(sensors))
         object.__setattr__(self, "states", states)
@@ -186,7 +186,7 @@ class FilterModel:
         """
         if self.shown is not None:
             return self.shown(x, p)
-        j = tangent_map(self.space, x)
+        j = compute_tangent_map(self.space, x)
         return x, np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", j, p, j), 0.0))
 
     @property

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from scipy.linalg import block_diag
 
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import HybridctlError, ImplausibleLogError, InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -43,7 +43,7 @@ def make_filter(
     name: str, model: FilterModel, settings: FilterSettings
 ) -> SaltedKalmanFilter | ParticleFilter:
     """A filter by its name in `FILTERS`: salted, a baseline, unscented, or particles."""
-    member("filter", name, FILTERS)
+    check_member("filter", name, FILTERS)
     if name != "particle":
         kind = UnscentedFilter if name == "unscented" else SaltedKalmanFilter
         return kalman(model, settings, STRATEGIES.get(name, "saltation"), kind=kind)
@@ -174,7 +174,7 @@ def first_estimate(
         begin = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
         return replace(model.start, time=begin), record
     sensor = model.sensors[0]
-    times = record.channels[sensor.name].complete.times[: settings.warm_up]
+    times = record.channels[sensor.name].complete_rows.times[: settings.warm_up]
     if len(times) < settings.warm_up or not times[0] < times[-1]:
         raise InputError(
             f"the first estimate needs {settings.warm_up} complete rows of {sensor.name!r} at "
@@ -208,7 +208,7 @@ def _configuration(model: FilterModel, record: Record, time: float) -> tuple[Arr
     robot, rows = model.robot, dict[str, Array]()
     assert robot is not None
     for sensor in model.sensors:
-        series = record.channels[sensor.name].complete
+        series = record.channels[sensor.name].complete_rows
         if len(series):
             rows[sensor.name] = series.values[np.abs(series.times - time).argmin()]
     q = robot.neutral()

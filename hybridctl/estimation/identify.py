@@ -28,7 +28,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
 
-from hybridctl.base.checks import Array, array, count, member, number, sequence, vector
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_count,
+    check_member,
+    check_number,
+    check_sequence,
+    check_vector,
+)
 from hybridctl.base.errors import ConstraintViolatedError, InputError, SimulationError
 from hybridctl.base.progress import Progress, WorkCount, report_share
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
@@ -145,7 +153,7 @@ class Problem:
     def __post_init__(self) -> None:
         if not self.names or len(set(self.names)) != len(self.names):
             raise InputError(f"names must be one or more different parameters, got {self.names}")
-        limits = array("bounds", self.bounds, (len(self.names), 2))
+        limits = check_array("bounds", self.bounds, (len(self.names), 2))
         if not (limits[:, 0] < limits[:, 1]).all():
             raise InputError(f"bounds must have a lower one below an upper, got {limits.tolist()}")
         if not self.records:
@@ -216,14 +224,14 @@ def identify(
     Raises `InputError`, and `SimulationError` where no
     record can be filtered.
     """
-    first = vector("start", start, len(problem.names))
+    first = check_vector("start", start, len(problem.names))
     low, high = problem.bounds.T
     if not ((low <= first) & (first <= high)).all():
         raise InputError(
             f"start must lie within the bounds {problem.bounds.tolist()}, got {first.tolist()}"
         )
-    number("tolerance", tolerance, above=0.0)
-    count("max_evaluations", max_evaluations)
+    check_number("tolerance", tolerance, above=0.0)
+    check_count("max_evaluations", max_evaluations)
     work = WorkCount(max_evaluations, report_share(progress, "identify"))
     problem.evaluate(first)  # raises what its model raises
 
@@ -241,7 +249,7 @@ def identify(
         max_evaluations=max_evaluations,
     )
     best, judged = problem.evaluate(found.top.values), None
-    if len(sequence("held_out", held_out)):
+    if len(check_sequence("held_out", held_out)):
         others = replace(problem, records=tuple(held_out), known={}, told=None)
         judged = others.evaluate(best.values)
     parameters, correlation = _parameters(problem, found), found.top.correlation
@@ -285,7 +293,7 @@ def profile(
     deviations: where, in standard errors from what was found, inside the bounds; in tenths of the
     range of the bounds for a parameter without a standard error.
     """
-    k = problem.names.index(member("parameter", name, problem.names))
+    k = problem.names.index(check_member("parameter", name, problem.names))
     low, high = problem.bounds[k].tolist()
     here = float(found.values[k])
     unit = found.parameters[k].standard_error or 0.1 * (high - low)

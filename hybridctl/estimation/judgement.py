@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2
 
-from hybridctl.base.checks import Array, count, number
+from hybridctl.base.checks import Array, check_count, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import Space
 from hybridctl.estimation.estimate import Estimate, Mixture
@@ -59,7 +59,7 @@ def nees(
     """
     e = space.difference(estimate.mean, truth)
     scale = np.sqrt(np.maximum(np.diag(estimate.covariance), 0.0))
-    free = scale > number("held", held, at_least=0.0)
+    free = scale > check_number("held", held, at_least=0.0)
     if not free.any():
         return 0.0, 0
     scale = scale[free]
@@ -80,10 +80,10 @@ def band(values: Iterable[float], degrees: Iterable[int], *, level: float = 0.99
         raise InputError(
             f"values and degrees must have one entry each, got {len(found)} and {len(sizes)}"
         )
-    number("level", level, above=0.0)
+    check_number("level", level, above=0.0)
     if level >= 1.0:
         raise InputError(f"level must be below 1, got {level}")
-    total, n = sum(count("degrees", d, at_least=0) for d in sizes), len(found)
+    total, n = sum(check_count("degrees", d, at_least=0) for d in sizes), len(found)
     tail = 0.5 * (1.0 - level)
     low, high = chi2.ppf([tail, 1.0 - tail], total) / n
     return Consistency(float(found.mean()), n, total, float(low), float(high), level)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.stats import chi2
 
-from hybridctl.base.checks import Array, array, count, number, vector
+from hybridctl.base.checks import Array, check_array, check_count, check_number, check_vector
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.likelihood_quadratic import maximise
@@ -103,11 +103,11 @@ def fit_noise(
     progress: called with the levels and their log-likelihood. Raises `InputError`, and
     `SimulationError` where a record cannot be filtered at the start.
     """
-    first = vector("start", start)
+    first = check_vector("start", start)
     if not first.size or (first <= 0.0).any():
         raise InputError(f"start must have positive levels, got {first.tolist()}")
     limits = np.outer(first, [1e-4, 1e4]) if bounds is None else bounds
-    limits = array("bounds", limits, (len(first), 2))
+    limits = check_array("bounds", limits, (len(first), 2))
     if (limits[:, 0] <= 0.0).any() or not ((limits[:, 0] <= first) & (first <= limits[:, 1])).all():
         raise InputError(
             f"bounds must be positive and hold start {first.tolist()}, got {limits.tolist()}"
@@ -117,8 +117,8 @@ def fit_noise(
             f"records must have one entry at least, and initials one for each or one for all, got "
             f"{len(records)} and {len(initials)}"
         )
-    number("tolerance", tolerance, above=0.0)
-    count("max_evaluations", max_evaluations)
+    check_number("tolerance", tolerance, above=0.0)
+    check_count("max_evaluations", max_evaluations)
     starts = list(initials) * (len(records) if len(initials) == 1 else 1)
     mapped = map if executor is None else executor.map
 

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize
 
-from hybridctl.base.checks import Array, array, number
+from hybridctl.base.checks import Array, check_array, check_number
 from hybridctl.base.errors import InputError, SimulationError
 
 _FALLS = 0.25, 1.0  # of the log-likelihood, that a step may cause; 0.5 is one standard error
@@ -146,7 +146,7 @@ class LikelihoodQuadratic:
 
     def __call__(self, point: ArrayLike) -> float:
         """The sum of the quadratics at parameters (np,)."""
-        z = (array("point", point, (len(self.center),)) - self.center) / self.scale
+        z = (check_array("point", point, (len(self.center),)) - self.center) / self.scale
         each = self.constants + self.gradients @ z - 0.5 * (self.curvatures @ z) @ z
         return float(each.sum())
 
@@ -159,13 +159,13 @@ def fitted(
     depth: see this module; a log-likelihood of -inf is one that is cut. Raises `InputError` for
     fewer points than a quadratic has coefficients.
     """
-    p = array("points", points, (None, None))
+    p = check_array("points", points, (None, None))
     n = p.shape[1]
     coefficients = (n + 1) * (n + 2) // 2
     given = np.asarray(log_likelihoods, dtype=np.float64)
     if given.ndim != 2 or len(given) != len(p) or np.isnan(given).any():
         raise InputError(f"log_likelihoods must have {len(p)} rows, got shape {given.shape}")
-    number("depth", depth, above=0.0)
+    check_number("depth", depth, above=0.0)
     if len(p) <= coefficients:
         raise InputError(
             f"points must be more than the {coefficients} coefficients of a quadratic of {n} "

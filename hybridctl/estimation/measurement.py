@@ -17,13 +17,13 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import (
     Array,
-    array,
-    count,
-    function,
-    instance,
-    number,
-    semidefinite,
-    sequence,
+    check_array,
+    check_callable,
+    check_count,
+    check_instance,
+    check_number,
+    check_semidefinite,
+    check_sequence,
 )
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import ModeModel
@@ -58,9 +58,9 @@ class Measurement:
     together: bool = False
 
     def __post_init__(self) -> None:
-        function(f"value of {self.name!r}", self.value)
-        function(f"jacobian of {self.name!r}", self.jacobian)
-        r = semidefinite(f"covariance of {self.name!r}", self.covariance, definite=True)
+        check_callable(f"value of {self.name!r}", self.value)
+        check_callable(f"jacobian of {self.name!r}", self.jacobian)
+        r = check_semidefinite(f"covariance of {self.name!r}", self.covariance, definite=True)
         if not len(r):
             raise InputError(f"covariance of {self.name!r} must have one row at least")
         object.__setattr__(self, "covariance", r)
@@ -98,7 +98,7 @@ class ImplicitMeasurement:
     gate: float | None = GATE
 
     def __post_init__(self) -> None:
-        function(f"compare of {self.name!r}", self.compare)
+        check_callable(f"compare of {self.name!r}", self.compare)
         check_gate(self.gate)
 
 
@@ -125,7 +125,7 @@ def explicit(measurement: AnyMeasurement) -> Measurement:
 def check_gate(gate: float | None) -> None:
     """Raise `InputError` for what is no probability between 0 and 1; None takes everything."""
     if gate is not None:
-        number("gate", gate, above=0.0)
+        check_number("gate", gate, above=0.0)
         if gate >= 1.0:
             raise InputError(f"gate must be below 1, got {gate}; None takes everything")
 
@@ -134,7 +134,7 @@ def linear(
     name: str, matrix: ArrayLike, covariance: ArrayLike, *, gate: float | None = GATE
 ) -> Measurement:
     """The measurement z = C x with C (k, nx), in a vector space."""
-    c = array("matrix", matrix, (None, None))
+    c = check_array("matrix", matrix, (None, None))
     if len(c) != len(np.atleast_2d(covariance)):
         raise InputError(f"matrix must have a row for each of covariance, got {len(c)}")
     value, jacobian = partial(_product, name, c), partial(_constant, c)
@@ -146,8 +146,8 @@ def coordinates(
     name: str, indices: Sequence[int], covariance: ArrayLike, *, gate: float | None = GATE
 ) -> Measurement:
     """Some coordinates of a state in a vector space, such as joint encoders or a position."""
-    chosen = sequence("indices", indices)
-    entries = _StateEntries(name, [count("indices", i, at_least=0) for i in chosen])
+    chosen = check_sequence("indices", indices)
+    entries = _StateEntries(name, [check_count("indices", i, at_least=0) for i in chosen])
     r = np.atleast_2d(covariance)
     return Measurement(name, entries.value, entries.jacobian, r, gate=gate, together=True)
 
@@ -163,7 +163,7 @@ def configuration(
     position in m, then rotation in rad. The residual is difference(q predicted, q measured), whose
     Jacobian at the prediction is [I 0]. Measured quaternions need not be normalized.
     """
-    robot = instance("space", space, RobotStateSpace).robot
+    robot = check_instance("space", space, RobotStateSpace).robot
     return _posed(_RobotPose(name, robot, robot.nq, robot.nv), space, covariance, gate)
 
 
@@ -179,7 +179,7 @@ def encoders(
 
     covariance (m, m). Raises `UnknownNameError` for a joint that the robot lacks.
     """
-    robot = instance("space", space, RobotStateSpace).robot
+    robot = check_instance("space", space, RobotStateSpace).robot
     places = [robot.joints.single(f"joints of {name!r}", joint) for joint in joints]
     columns = [coordinate for coordinate, _ in places]
     h = np.eye(space.ndx)[[velocity for _, velocity in places]]
@@ -197,7 +197,7 @@ def base_pose(
 
     covariance (6, 6) in the frame of the base: position in m, then rotation in rad.
     """
-    robot = instance("space", space, RobotStateSpace).robot
+    robot = check_instance("space", space, RobotStateSpace).robot
     return _posed(_RobotPose(name, robot, 7, 6), space, covariance, gate)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.base.checks import Array, vector
+from hybridctl.base.checks import Array, check_vector
 from hybridctl.base.errors import (
     ConstraintViolatedError,
     GuardViolatedError,
@@ -142,7 +142,7 @@ class Model:
         if callable(given):
             return given
         nu = self.system.mode(key).nu
-        return no_input(nu) if given is None else HeldInput(vector("input", given, nu))
+        return no_input(nu) if given is None else HeldInput(check_vector("input", given, nu))
 
     def diffusion(self, mode: ModeModel, ahead: StepAhead, u: Array) -> Diffusion | None:
         """The noise of a mode that takes whole steps, where it is constant under a held input.

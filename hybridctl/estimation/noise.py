@@ -30,7 +30,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, all_finite, array, function, number, semidefinite
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_callable,
+    check_number,
+    check_semidefinite,
+    is_finite,
+)
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import Diffusion, ModeKey, ModeModel, Point
 from hybridctl.hybrid.system import HybridSystem
@@ -60,13 +67,13 @@ class Noise:
     _held: dict[ModeKey, Diffusion] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        number("compliance", self.compliance, at_least=0.0)
+        check_number("compliance", self.compliance, at_least=0.0)
         if callable(self.value):
             return
         given = self.value if isinstance(self.value, Mapping) else {None: self.value}
         for mode, matrix in given.items():
             label = self.name if mode is None else f"{self.name}[{mode!r}]"
-            self._fixed[mode] = semidefinite(label, matrix)
+            self._fixed[mode] = check_semidefinite(label, matrix)
 
     def held(self, mode: ModeModel, t: float, x: Array, u: Array) -> Diffusion | None:
         """The noise at a point, where it stays the same while the input is held; or None."""
@@ -127,9 +134,9 @@ def _check_found(name: str, mode: ModeModel, found: ArrayLike) -> Array:
     Raises:
         InputError: It is no such array.
     """
-    if type(found) is np.ndarray and found.dtype == np.float64 and all_finite(found):
+    if type(found) is np.ndarray and found.dtype == np.float64 and is_finite(found):
         return found
-    return array(f"{name} in mode {mode.key!r}", found)
+    return check_array(f"{name} in mode {mode.key!r}", found)
 
 
 @lru_cache
@@ -147,7 +154,7 @@ class EventNoise:
     function: Callable[[Event], ArrayLike | None]
 
     def __post_init__(self) -> None:
-        function("function", self.function)
+        check_callable("function", self.function)
 
 
 def as_noise(name: str, value: Noise | ArrayLike | Mapping[ModeKey, ArrayLike]) -> Noise:
@@ -170,7 +177,7 @@ def reset_covariance(
     mode = system.mode(event.mode_after)
     if isinstance(noise, EventNoise):
         found = noise.function(event)
-        return None if found is None else semidefinite("reset_noise", found, mode.space.ndx)
+        return None if found is None else check_semidefinite("reset_noise", found, mode.space.ndx)
     t, x, u = event.time, event.state_after, event.input_after
     point = mode.calc(t, x, u)
     through = point.field_jacobian.input if noise.through_input else np.zeros((0, 0))
@@ -189,7 +196,7 @@ class GuardNoise:
     def __post_init__(self) -> None:
         given = self.variance
         for name, value in given.items() if isinstance(given, Mapping) else [("", given)]:
-            number(f"guard_noise {name}".strip(), value, at_least=0.0)
+            check_number(f"guard_noise {name}".strip(), value, at_least=0.0)
 
     @property
     def named(self) -> tuple[str, ...]:

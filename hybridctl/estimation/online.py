@@ -11,7 +11,7 @@ from time import perf_counter
 
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import flag, instance, number
+from hybridctl.base.checks import check_flag, check_instance, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
@@ -47,11 +47,11 @@ class Estimator:
         clock: Callable[[], float] = perf_counter,
         finish: bool = True,
     ) -> None:
-        instance("kept", kept, SaltedKalmanFilter)
-        self._finish = flag("finish", finish)
+        check_instance("kept", kept, SaltedKalmanFilter)
+        self._finish = check_flag("finish", finish)
         self.filter = kept if finish else kept.hurried(self._late)
         if deadline != math.inf:
-            number("deadline", deadline, above=0.0)
+            check_number("deadline", deadline, above=0.0)
         self._deadline, self._clock, self._limit = deadline, clock, math.inf
         self._usual = 0.0  # s, that a piece takes
         self.reset(initial)
@@ -73,7 +73,7 @@ class Estimator:
         input: since the sample before, as for `SaltedKalmanFilter.predict`. Raises `InputError` for
         a time before that of the sample before, and what the filter raises.
         """
-        begun, time = self._clock(), number("t", t)
+        begun, time = self._clock(), check_number("t", t)
         if time < self._time:
             raise InputError(f"t must not be before the last sample, {self._time} s, got {time}")
         self._left.extend(self._pieces(time, values, input))

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import logsumexp
 
-from hybridctl.base.checks import Array, Indices, count, number
+from hybridctl.base.checks import Array, Indices, check_count, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.contact_signal import ContactSignal
 from hybridctl.estimation.correct import Innovation, judged, observed, present, residual
@@ -172,10 +172,10 @@ class ParticleFilter:
         ).rules
         self.model, self.measurements = self.rules.model, self.rules.measurements
         self.signals = self.rules.signals
-        self.particles = count("particles", particles)
-        self.seed = count("seed", seed, at_least=0)
-        self.resample = number("resample", resample, at_least=0.0, at_most=1.0)
-        self.smoothing = number("smoothing", smoothing, at_least=0.0)
+        self.particles = check_count("particles", particles)
+        self.seed = check_count("seed", seed, at_least=0)
+        self.resample = check_number("resample", resample, at_least=0.0, at_most=1.0)
+        self.smoothing = check_number("smoothing", smoothing, at_least=0.0)
         if self.smoothing >= 1.0:
             raise InputError(f"smoothing must be below 1, got {smoothing}")
 

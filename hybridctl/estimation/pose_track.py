@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.spatial.transform import Rotation, Slerp
 
-from hybridctl.base.checks import Array, Indices, array, member, number
+from hybridctl.base.checks import Array, Indices, check_array, check_member, check_number
 from hybridctl.base.errors import InputError
 
 Association = Literal["interpolate", "nearest"]
@@ -48,14 +48,14 @@ class PoseTrack:
     orientations: Array | None = None
 
     def __post_init__(self) -> None:
-        times = array("times", self.times, (None,))
+        times = check_array("times", self.times, (None,))
         if not (np.diff(times) > 0.0).all():
             raise InputError("times of a track must increase strictly")
         object.__setattr__(self, "times", times)
-        places = array("positions", self.positions, (len(times), 3))
+        places = check_array("positions", self.positions, (len(times), 3))
         object.__setattr__(self, "positions", places)
         if self.orientations is not None:
-            given = array("orientations", self.orientations, (len(times), 4))
+            given = check_array("orientations", self.orientations, (len(times), 4))
             lengths = np.linalg.norm(given, axis=1)
             wrong = np.flatnonzero(np.abs(lengths - 1.0) > NORM_DEVIATION)
             if len(wrong):
@@ -73,7 +73,7 @@ class PoseTrack:
         """The orientations as rotations, None without them."""
         return None if self.orientations is None else Rotation.from_quat(self.orientations)
 
-    def rows(self, chosen: Indices) -> PoseTrack:
+    def select_rows(self, chosen: Indices) -> PoseTrack:
         """Return the track of some rows, by increasing numbers."""
         turns = None if self.orientations is None else self.orientations[chosen]
         return PoseTrack(self.times[chosen], self.positions[chosen], turns)
@@ -146,12 +146,12 @@ def associate(
     Raises:
         InputError: Fewer than two stamps of the reference have estimates within that time.
     """
-    member("association", method, ASSOCIATIONS)
+    check_member("association", method, ASSOCIATIONS)
     if len(estimate) < 2:
         raise InputError(f"estimates must have two poses at least, got {len(estimate)}")
     if within is None:
         within = PERIODS_APART * float(np.median(np.diff(estimate.times)))
-    number("within", within, above=0.0)
+    check_number("within", within, above=0.0)
     before = np.clip(estimate.times.searchsorted(reference.times, "right") - 1, 0, None)
     after = np.minimum(estimate.times.searchsorted(reference.times, "left"), len(estimate) - 1)
     early = np.abs(reference.times - estimate.times[before])
@@ -168,10 +168,10 @@ def associate(
             f"({estimate.times[0]:.6g} to {estimate.times[-1]:.6g} s) share {len(chosen)} stamps "
             f"within {within:.3g} s: stamp both by one clock, or allow a longer time"
         )
-    there, rows = reference.rows(chosen), nearest[chosen]
+    there, rows = reference.select_rows(chosen), nearest[chosen]
     if method == "interpolate":
         return PosePairs(estimate.interpolate(there.times), there, rows)
-    taken = estimate.rows(rows)
+    taken = estimate.select_rows(rows)
     return PosePairs(PoseTrack(there.times, taken.positions, taken.orientations), there, rows)
 
 
@@ -205,7 +205,7 @@ def align(pairs: PosePairs, alignment: Alignment = "yaw") -> RigidMotion:
         InputError: "start" without orientations of the reference, or positions that leave the
             rotation undetermined: along a line for "se3", along a vertical one for "yaw".
     """
-    member("alignment", alignment, ALIGNMENTS)
+    check_member("alignment", alignment, ALIGNMENTS)
     if alignment == "none":
         return RigidMotion(np.eye(3), np.zeros(3))
     if alignment == "start":

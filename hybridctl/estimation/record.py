@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, quoted
+from hybridctl.base.checks import Array, quote
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series as Series
 
@@ -39,17 +39,17 @@ class Record:
 
     def __post_init__(self) -> None:
         if not isinstance(self.channels, Mapping):
-            raise InputError(f"channels must map names to Series, got {quoted(self.channels)}")
+            raise InputError(f"channels must map names to Series, got {quote(self.channels)}")
         inputs = {} if self.inputs is None else {"inputs": self.inputs}
         for name, series in (*self.channels.items(), *inputs.items()):
             if not isinstance(series, Series):
                 raise InputError(
-                    f"channel {name!r} of a record must be a Series, got {quoted(series)}"
+                    f"channel {name!r} of a record must be a Series, got {quote(series)}"
                 )
         if self.inputs is not None:
             if not len(self.inputs.times) or not np.isfinite(self.inputs.values).all():
                 raise InputError("inputs must have at least one row, and no missing value")
-            object.__setattr__(self, "inputs", self.inputs.sorted())
+            object.__setattr__(self, "inputs", self.inputs.sort_by_time())
 
     @property
     def disorder(self) -> int:
@@ -58,7 +58,7 @@ class Record:
 
     def samples(self) -> Iterator[ChannelRow]:
         """All rows of all channels in order of time; at equal times in the order of channels."""
-        ordered = {name: series.sorted() for name, series in self.channels.items()}
+        ordered = {name: series.sort_by_time() for name, series in self.channels.items()}
         rows = [
             (float(t), rank, k, name)
             for rank, (name, series) in enumerate(ordered.items())
@@ -71,12 +71,12 @@ class Record:
         """The rows of all channels at times in (after, until], and all inputs."""
         channels = {}
         for name, series in self.channels.items():
-            channels[name] = series.rows((series.times > after) & (series.times <= until))
+            channels[name] = series.select_rows((series.times > after) & (series.times <= until))
         return replace(self, channels=channels)
 
     def input(self, t: float) -> Array | None:
         """The input (nu,) held at time t, None without inputs."""
-        return None if self.inputs is None else self.inputs.held(t)
+        return None if self.inputs is None else self.inputs.hold_last(t)
 
     def input_changes(self, start: float, end: float) -> list[float]:
         """The stamps of the input strictly between two times."""

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from hybridctl.base.checks import Array, instance, member
+from hybridctl.base.checks import Array, check_instance, check_member
 from hybridctl.estimation.chances import ASTRIDE
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
@@ -202,8 +202,8 @@ def over_record(
     raises ends the run. Raises `InputError` for a channel of the record that is
     none of `channels`.
     """
-    for name in instance("record", record, Record).channels:
-        member("channel", name, channels)
+    for name in check_instance("record", record, Record).channels:
+        check_member("channel", name, channels)
     begun, states, skipped = time.perf_counter(), list[FilterState](), 0
     state = start
     for sample in record.samples():

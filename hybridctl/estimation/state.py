@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr
 
-from hybridctl.base.checks import Array, all_finite, quoted
+from hybridctl.base.checks import Array, is_finite, quote
 from hybridctl.base.errors import SimulationError
 from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate, Mixture
@@ -205,10 +205,10 @@ class FilterState(NamedTuple):
         """The same state; `SimulationError` where it has a mean or covariance that overflowed."""
         for hypothesis in self.hypotheses:
             e = hypothesis.estimate
-            if not (all_finite(e.mean) and all_finite(e.covariance)):
+            if not (is_finite(e.mean) and is_finite(e.covariance)):
                 raise SimulationError(
                     f"the estimate at t = {e.time:.6g} s is not finite, its mean is "
-                    f"{quoted(e.mean)}: are times, noise levels and units right?"
+                    f"{quote(e.mean)}: are times, noise levels and units right?"
                 )
         return self
 

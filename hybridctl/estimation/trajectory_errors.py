@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from hybridctl.base.checks import Array, Indices, array, number
+from hybridctl.base.checks import Array, Indices, check_array, check_number
 from hybridctl.estimation.pose_track import (
     Alignment,
     Association,
@@ -130,7 +130,7 @@ def trajectory_errors(
     path = path_distances(pairs.reference.positions)
     nees = None
     if covariances is not None and begun is not None:
-        given = array("covariances", covariances, (len(estimate), 3, 3))[pairs.rows]
+        given = check_array("covariances", covariances, (len(estimate), 3, 3))[pairs.rows]
         nees = np.einsum(
             "ij,ij->i", begun.position, np.linalg.solve(given, begun.position[..., None])[..., 0]
         )
@@ -164,7 +164,7 @@ def path_distances(positions: Array, step: float = PATH_STEP) -> Array:
     The path goes straight between positions that are at least `step` m apart; between them the
     length grows linearly with the number of the row.
     """
-    number("step", step, above=0.0)
+    check_number("step", step, above=0.0)
     kept, lengths = [0], [0.0]
     for k, place in enumerate(positions):
         moved = float(np.linalg.norm(place - positions[kept[-1]]))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hybridctl.base.checks import Array, function
+from hybridctl.base.checks import Array, check_callable
 from hybridctl.base.errors import HybridctlError, UnfinishedRunError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.event import Event
@@ -89,7 +89,7 @@ class OwnClock:
         """
         if ends is None:
             return None
-        checked = function("terminal", ends)
+        checked = check_callable("terminal", ends)
         return lambda event: checked(self.event(event))
 
     def progress(self, report: Callable[[float], None] | None) -> Callable[[float], None] | None:
@@ -106,7 +106,7 @@ class OwnClock:
         """
         if report is None:
             return None
-        checked = function("progress", report)
+        checked = check_callable("progress", report)
         return lambda t: checked(t + self.origin)
 
     @contextmanager

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hybridctl.base.checks import Array
-from hybridctl.base.tables import html_table
+from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.model import ModeKey
 
 
@@ -82,4 +82,4 @@ class Event:
             rows.append(("bridge", self.bridge))
         if self.rest is not None:
             rows.append(("rest", self.rest))
-        return html_table(("event", ""), rows)
+        return render_html_table(("event", ""), rows)

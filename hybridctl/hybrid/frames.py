@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
-from hybridctl.base.tables import mode_text
+from hybridctl.base.tables import format_mode
 from hybridctl.hybrid.arc import Arc, outputs_on
 from hybridctl.hybrid.system import HybridSystem
 
@@ -34,7 +34,7 @@ def pandas() -> Any:
 
 def _of_arc(pd: Any, system: HybridSystem, arc: Arc, times: Array) -> Any:
     states, inputs = arc(times), arc.input(times)
-    columns: dict[str, Any] = {"mode": [mode_text(arc.mode)] * len(times)}
+    columns: dict[str, Any] = {"mode": [format_mode(arc.mode)] * len(times)}
     columns |= zip(system.state_labels(arc.mode), states.T, strict=True)
     columns |= zip(system.input_labels(arc.mode), inputs.T, strict=True)
     mode = system.mode(arc.mode)

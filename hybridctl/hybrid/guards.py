@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, floats, quoted
+from hybridctl.base.checks import Array, convert_to_floats, quote
 from hybridctl.base.errors import SystemDefinitionError
 
 
@@ -24,7 +24,7 @@ class GuardJacobian(NamedTuple):
 def check_function(name: str, what: str, value: object, *, optional: bool = False) -> None:
     """Raise `SystemDefinitionError` where `name` of `what` is no function; None may be optional."""
     if not callable(value) and not (optional and value is None):
-        raise SystemDefinitionError(f"{name} of {what} must be a function, got {quoted(value)}")
+        raise SystemDefinitionError(f"{name} of {what} must be a function, got {quote(value)}")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise SystemDefinitionError(f"name of a guard must be text, got {quoted(self.name)}")
+            raise SystemDefinitionError(f"name of a guard must be text, got {quote(self.name)}")
         check_function("value", f"guard {self.name!r}", self.value)
         check_function("jacobian", f"guard {self.name!r}", self.jacobian, optional=True)
 
@@ -84,7 +84,7 @@ class GuardSet:
         if isinstance(given, float):  # np.float64 is one: nothing to be checked on the usual path
             return float(given)
         try:
-            value = floats(given)
+            value = convert_to_floats(given)
         except (TypeError, ValueError) as error:
             raise self._no_number(i, t, given) from error
         if value.shape != ():
@@ -93,7 +93,7 @@ class GuardSet:
 
     def _no_number(self, i: int, t: float, given: object) -> SystemDefinitionError:
         return SystemDefinitionError(
-            f"guard {self.names[i]!r} must return a number, got {quoted(given)} at t = {t:.9g} s"
+            f"guard {self.names[i]!r} must return a number, got {quote(given)} at t = {t:.9g} s"
         )
 
     def checked(self, key: Hashable, t: float, x: Array, u: Array) -> Array:
@@ -103,10 +103,10 @@ class GuardSet:
         """
         given, shape = self.values(t, x, u), (len(self.names),)
         try:
-            values = floats(given)
+            values = convert_to_floats(given)
         except (TypeError, ValueError) as error:
             raise SystemDefinitionError(
-                f"guards of mode {key!r} must return numbers, got {quoted(given)} at t = {t:.9g} s"
+                f"guards of mode {key!r} must return numbers, got {quote(given)} at t = {t:.9g} s"
             ) from error
         if values.shape != shape:
             raise SystemDefinitionError(

@@ -24,7 +24,7 @@ from scipy.optimize import approx_fprime
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError, StepSizeError
-from hybridctl.base.spaces import VectorSpace, tangent_map
+from hybridctl.base.spaces import VectorSpace, compute_tangent_map
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.step import DrivenMode, Step, failure
@@ -211,7 +211,7 @@ def _jacobian(motion: DrivenMode) -> Callable[[float, Array], Array] | None:
 
     def in_coordinates(t: float, coordinates: Array) -> Array:
         x = space.normalize(coordinates)
-        turn = tangent_map(space, x)
+        turn = compute_tangent_map(space, x)
         inverse = np.linalg.solve(turn.T @ turn, turn.T)
         return np.asarray(turn @ of_velocities(t, x) @ inverse)
 

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from hybridctl.base.checks import Array, count, floats, quoted
+from hybridctl.base.checks import Array, check_count, convert_to_floats, quote
 from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.base.spaces import Space
 from hybridctl.hybrid.guards import Guard as Guard
@@ -73,7 +73,7 @@ class Mode(ModeModel):
         project: Callable[[Array], Array] | None = None,
         held: Held | None = None,
     ) -> None:
-        self.nu = count("nu", nu, at_least=0)
+        self.nu = check_count("nu", nu, at_least=0)
         if not isinstance(space, Space):
             raise SystemDefinitionError(
                 f"space of mode {key!r} must be a space, such as VectorSpace, got {space!r}"
@@ -181,10 +181,10 @@ class Reset(ResetModel):
         if isinstance(result, Jump):
             return result
         try:
-            return Jump(floats(result))
+            return Jump(convert_to_floats(result))
         except (TypeError, ValueError) as error:
             raise SystemDefinitionError(
-                f"a reset must return a state or a Jump, got {quoted(result)} at t = {t:.9g} s"
+                f"a reset must return a state or a Jump, got {quote(result)} at t = {t:.9g} s"
             ) from error
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
@@ -265,7 +265,7 @@ class Transition:
             for part in parts:
                 if not isinstance(part, kind):
                     raise SystemDefinitionError(
-                        f"the transition from {source!r} needs a {name}, got {quoted(part)}"
+                        f"the transition from {source!r} needs a {name}, got {quote(part)}"
                     )
         object.__setattr__(self, "source", source)
         object.__setattr__(self, "guards", guards)

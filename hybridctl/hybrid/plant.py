@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, instance, number, vector
+from hybridctl.base.checks import Array, check_instance, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.jump import consistent
@@ -61,8 +61,8 @@ class SimulatedPlant:
     def __init__(
         self, system: HybridSystem, mode: ModeKey, period: float = 1e-3, **options: Any
     ) -> None:
-        self.system = instance("system", system, HybridSystem)
-        self._period = number("period", period, above=0.0)
+        self.system = check_instance("system", system, HybridSystem)
+        self._period = check_number("period", period, above=0.0)
         self._first = system.mode(mode)
         self._options = options
         self._mode = mode
@@ -75,9 +75,9 @@ class SimulatedPlant:
 
     def reset(self, time: float, state: ArrayLike) -> Sample:
         """Begin at a time in s and a state (nx,) of the first mode."""
-        self._begun, self._count = number("time", time), 0
+        self._begun, self._count = check_number("time", time), 0
         self._mode = self._first.key
-        self._state = vector("state", state, self._first.space.nx)
+        self._state = check_vector("state", state, self._first.space.nx)
         self._first.space.check("state", self._state)
         warn_of_start(self.system, self._state)
         self._rows: list[list[Arc]] = []  # consecutive arcs of one mode
@@ -92,7 +92,7 @@ class SimulatedPlant:
         """
         if self._state is None:
             raise InputError("a plant must be reset to a state before its first step")
-        held = vector("u", u, self.system.mode(self._mode).nu)
+        held = check_vector("u", u, self.system.mode(self._mode).nu)
         start, self._count = self._now, self._count + 1
         x = self._state
         here = consistent(self.system, self._mode, lambda mode: mode.calc(start, x, held), _AT_REST)

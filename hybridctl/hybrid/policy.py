@@ -9,7 +9,16 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from hybridctl.base.checks import Array, array, floats, function, instance, number, quoted, vector
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_callable,
+    check_instance,
+    check_number,
+    check_vector,
+    convert_to_floats,
+    quote,
+)
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.laws import (
@@ -72,13 +81,13 @@ class DisturbedPolicy:
     disturbance: InputLaw
 
     def __post_init__(self) -> None:
-        instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
-        function("disturbance", self.disturbance)
+        check_instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
+        check_callable("disturbance", self.disturbance)
 
     def law(self, history: History) -> InputLaw:
         """The law of the policy, and the disturbance; with derivatives if both have them."""
         other, t = self.disturbance, history.time
-        array(f"disturbance at t = {t}", other(t, history.state))
+        check_array(f"disturbance at t = {t}", other(t, history.state))
         if history.events:
             *past, last = history.events
             own = last.input_before - other(last.time, last.state_before)
@@ -132,10 +141,10 @@ class SampledPolicy:
     def __post_init__(self) -> None:
         given = self.law_or_policy
         if not isinstance(given, Policy):
-            given = SameLaw(function("law_or_policy", given))
+            given = SameLaw(check_callable("law_or_policy", given))
         object.__setattr__(self, "_policy", given)
-        number("period", self.period, above=0.0)
-        number("start", self.start)
+        check_number("period", self.period, above=0.0)
+        check_number("start", self.start)
 
     def law(self, history: History) -> InputLaw:
         """The input of the last sample, held."""
@@ -210,11 +219,11 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
     if law is no_input(nu):
         return law
     if isinstance(law, HeldInput):
-        value = vector(f"input of the policy at t = {history.time}", law.value, nu)
+        value = check_vector(f"input of the policy at t = {history.time}", law.value, nu)
         return HeldInput(value, law.demand)
     if not callable(law):
         raise InputError(
-            f"law of the policy must return a function u(t, x), got {quoted(law)} in mode "
+            f"law of the policy must return a function u(t, x), got {quote(law)} in mode "
             f"{history.mode!r}"
         )
     source = law.function if isinstance(law, DifferentiableLaw) else law
@@ -224,10 +233,10 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
         if type(value) is np.ndarray and value.dtype.kind == "f" and value.shape == shape:
             return np.array(value, dtype=np.float64)
         try:
-            u = floats(value)
+            u = convert_to_floats(value)
         except (TypeError, ValueError) as error:
             raise InputError(
-                f"the policy must return numbers, got {quoted(value)} at t = {t} in mode "
+                f"the policy must return numbers, got {quote(value)} at t = {t} in mode "
                 f"{history.mode!r}"
             ) from error
         if u.shape != shape:
@@ -252,11 +261,11 @@ def next_change(policy: Policy, history: History) -> float:
         return math.inf
     time = ask(history)
     if not isinstance(time, float):
-        time = number("next_change of the policy", time)
+        time = check_number("next_change of the policy", time)
     if not time > history.time:
         raise InputError(
             f"next_change of the policy must be after the time of the history, t = "
-            f"{history.time!r} s, got {quoted(time)}"
+            f"{history.time!r} s, got {quote(time)}"
         )
     return float(time)
 
@@ -277,4 +286,4 @@ def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:
             f"policy must be a function u(t, x) of time and state, but at t = {t} s it raises "
             f"TypeError: {error}"
         ) from error
-    return vector(f"input of the policy at t = {t}", u, nu)
+    return check_vector(f"input of the policy at t = {t}", u, nu)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.base.spaces import tangent_map
+from hybridctl.base.spaces import compute_tangent_map
 from hybridctl.hybrid.held import Held
 from hybridctl.hybrid.model import ModeModel
 from hybridctl.hybrid.step import failure
@@ -95,7 +95,9 @@ def _residual_error(mode: ModeModel, held: Held, x: Array, error: Array) -> Arra
     Without a Jacobian of the residuals, their changes are differences over errors of that size.
     """
     space = mode.space
-    errors = np.abs(np.linalg.pinv(tangent_map(space, x))) @ error  # of the perturbation (ndx,)
+    errors = (
+        np.abs(np.linalg.pinv(compute_tangent_map(space, x))) @ error
+    )  # of the perturbation (ndx,)
     if held.jacobian is not None:
         return np.asarray(np.abs(held.jacobian(x)) @ errors)
     residuals = held.residuals(x)

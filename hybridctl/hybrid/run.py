@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, vector
+from hybridctl.base.checks import Array, check_vector
 from hybridctl.base.errors import GuardViolatedError, NoContactSolutionError, StepSizeError
 from hybridctl.hybrid.arc import Arc, arc_from_steps, read_only
 from hybridctl.hybrid.efforts import EffortWatch
@@ -333,7 +333,7 @@ def cross(
         key, jump, guards = outcome(run.system, arc.mode, crossing.guards, t, before, u)
     name, space, after = f"state after the event at t = {t}", run.system.mode(key).space, before
     if moves:
-        after = vector(name, jump.state, space.nx)
+        after = check_vector(name, jump.state, space.nx)
         space.check(name, after)
     impulses = read_only(np.array(jump.impulses, dtype=np.float64))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.base.files import save_arrays, saved_arrays
+from hybridctl.base.files import open_arrays, save_arrays
 from hybridctl.hybrid.arc import ARRAYS, Arc, read_only
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.model import ModeKey
@@ -55,7 +55,7 @@ def read_run(
     path: str | os.PathLike[str], system: HybridSystem
 ) -> tuple[tuple[Arc, ...], tuple[Event, ...]]:
     """The arcs and the events of a file, of a run of this system; see `HybridTrajectory.load`."""
-    with saved_arrays(path, "hybrid trajectory", _FORMAT) as (header, data):
+    with open_arrays(path, "hybrid trajectory", _FORMAT) as (header, data):
         arcs = [_load_arc(system, i, meta, data) for i, meta in enumerate(header["arcs"])]
         events = [_load_event(i, meta, data) for i, meta in enumerate(header["events"])]
         _check_run(arcs, events, system)

@@ -13,7 +13,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, count, function, instance, interval, member, number, vector
+from hybridctl.base.checks import (
+    Array,
+    check_callable,
+    check_count,
+    check_instance,
+    check_interval,
+    check_member,
+    check_number,
+    check_vector,
+)
 from hybridctl.base.errors import EffortLimitWarning, EventLimitError, StepLimitError, ZenoError
 from hybridctl.base.progress import Progress, report_time
 from hybridctl.hybrid.arc import Arc, arc_from_steps
@@ -138,11 +147,11 @@ def simulate(
     `EventLimitError`, `StepLimitError`, `ZenoError`, `AmbiguousEventError` and
     `NoContactSolutionError` where the run cannot go on.
     """
-    instance("system", system, HybridSystem)
-    start, end = interval("t_span", t_span)
+    check_instance("system", system, HybridSystem)
+    start, end = check_interval("t_span", t_span)
     if wrench is not None:
         system = system.pushed(wrench)
-    if member("on_zeno", on_zeno, ("raise", "rest", "relax")) == "relax":
+    if check_member("on_zeno", on_zeno, ("raise", "rest", "relax")) == "relax":
         from hybridctl.hybrid.relaxation.zeno_rest import past_zeno  # what few runs load
 
         system, on_zeno = past_zeno(system), "rest"
@@ -157,11 +166,11 @@ def simulate(
         return clock.trajectory(found, system)
 
     def find_mode() -> ModeKey:
-        return consistent_start(system, as_policy(policy, system), start, vector("x0", x0))
+        return consistent_start(system, as_policy(policy, system), start, check_vector("x0", x0))
 
     mode = find_mode() if mode is None else system.complete_mode(mode, find_mode)
     first = system.mode(mode)
-    state = vector("x0", x0, first.space.nx)
+    state = check_vector("x0", x0, first.space.nx)
     first.space.check("x0", state)
     warn_of_start(system, state)
     run = new_run(system, policy, end, progress=tick, **settings)
@@ -170,7 +179,7 @@ def simulate(
     u = first_input(law, start, state, first.nu)
     point = ArcStart(first, law, start, state, u, next_change(run.policy, history))
     check_start(run, point)
-    ends = _never if terminal is None else function("terminal", terminal)
+    ends = _never if terminal is None else check_callable("terminal", terminal)
     found = _event_loop(run, point, ends)
     warn_of_efforts(run)
     return found
@@ -237,29 +246,29 @@ def new_run(
     progress: Callable[[float], None] | None,
 ) -> Run:
     """The settings of `simulate`, checked: `InputError` and its kin for what does not serve."""
-    member("on_zeno", on_zeno, ("raise", "rest"))
-    member("on_jam", on_jam, ("bridge", "raise"))
+    check_member("on_zeno", on_zeno, ("raise", "rest"))
+    check_member("on_jam", on_jam, ("bridge", "raise"))
     integrator = Integrator(
-        METHODS[member("method", method, METHODS)],
-        number("rtol", rtol, above=0.0),
-        number("atol", atol, above=0.0),
-        max_step if max_step == math.inf else number("max_step", max_step, above=0.0),
-        None if first_step is None else number("first_step", first_step, above=0.0),
+        METHODS[check_member("method", method, METHODS)],
+        check_number("rtol", rtol, above=0.0),
+        check_number("atol", atol, above=0.0),
+        max_step if max_step == math.inf else check_number("max_step", max_step, above=0.0),
+        None if first_step is None else check_number("first_step", first_step, above=0.0),
     )
     return Run(
         system,
         as_policy(policy, system),
         integrator,
         end,
-        count("max_events", max_events, at_least=0),
-        number("event_window", event_window, at_least=0.0),
-        number("guard_tolerance", guard_tolerance, above=0.0),
-        number("min_dwell", min_dwell, at_least=0.0),
+        check_count("max_events", max_events, at_least=0),
+        check_number("event_window", event_window, at_least=0.0),
+        check_number("guard_tolerance", guard_tolerance, above=0.0),
+        check_number("min_dwell", min_dwell, at_least=0.0),
         on_zeno == "rest",
         on_jam == "bridge",
-        number("zeno_horizon", zeno_horizon, at_least=0.0),
+        check_number("zeno_horizon", zeno_horizon, at_least=0.0),
         progress,
-        count("max_steps", max_steps, at_least=0),
+        check_count("max_steps", max_steps, at_least=0),
         Memory(),
     )
 

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.exceptions import ComplexWarning
 
-from hybridctl.base.checks import Array, floats
+from hybridctl.base.checks import Array, convert_to_floats
 from hybridctl.base.errors import IntegrationError, SystemDefinitionError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
@@ -120,7 +120,7 @@ class DrivenMode:
             known = self.point = mode.calc(t, x, u)
         given = known.field
         try:
-            velocity = floats(given)
+            velocity = convert_to_floats(given)
         except (TypeError, ValueError) as error:
             raise self._no_velocity(repr(given), t) from error
         if velocity.shape != (mode.space.ndx,):

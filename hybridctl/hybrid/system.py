@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, did_you_mean, quoted
+from hybridctl.base.checks import Array, quote, suggest_names
 from hybridctl.base.errors import (
     HybridctlError,
     HybridctlWarning,
@@ -21,7 +21,7 @@ from hybridctl.base.errors import (
     SystemDefinitionError,
     UnknownNameError,
 )
-from hybridctl.base.tables import html_table
+from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.laws import (
     DifferentiableLaw,
     HeldInput,
@@ -92,7 +92,7 @@ class HybridSystem:
 
     def _repr_html_(self) -> str:
         """A table of the guards."""
-        return html_table(("guard",), [(name,) for name in self.guard_names or ("by mode",)])
+        return render_html_table(("guard",), [(name,) for name in self.guard_names or ("by mode",)])
 
     def state_labels(self, key: ModeKey) -> tuple[str, ...]:
         """Names of the coordinates (nx,) of a mode's state, with units in brackets if known."""
@@ -215,7 +215,7 @@ def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
     if callable(policy):
         _check_signature(policy)
         return SameLaw(policy)
-    raise InputError(f"policy must be None, a function u(t, x) or a Policy, got {quoted(policy)}")
+    raise InputError(f"policy must be None, a function u(t, x) or a Policy, got {quote(policy)}")
 
 
 def _check_signature(law: InputLaw) -> None:
@@ -241,7 +241,7 @@ def _check_signature(law: InputLaw) -> None:
         parameters.bind(0.0, None)
     except TypeError as error:
         raise InputError(
-            f"policy must be a function u(t, x) of time and state, got {quoted(law)}, which takes "
+            f"policy must be a function u(t, x) of time and state, got {quote(law)}, which takes "
             f"{parameters}"
         ) from error
 
@@ -254,7 +254,7 @@ def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T])
     except TypeError as error:
         instead = f": give the tuple {tuple(key)!r}" if isinstance(key, list) else ""
         raise UnknownNameError(
-            f"mode must be a key, which is hashable, got {quoted(key)}{instead}"
+            f"mode must be a key, which is hashable, got {quote(key)}{instead}"
         ) from error
 
 
@@ -267,11 +267,11 @@ def listed_parts(
     `SystemDefinitionError` for anything else.
     """
     if not isinstance(given, Iterable):
-        raise SystemDefinitionError(f"{name} must be {whole}, got {quoted(given)}")
+        raise SystemDefinitionError(f"{name} must be {whole}, got {quote(given)}")
     parts = list(given)
     for i, entry in enumerate(parts):
         if not isinstance(entry, kinds):
-            raise SystemDefinitionError(f"{name}[{i}] must be {part}, got {quoted(entry)}")
+            raise SystemDefinitionError(f"{name}[{i}] must be {part}, got {quote(entry)}")
     return parts
 
 
@@ -301,7 +301,7 @@ def _listed(
 def _known(parts: dict[ModeKey, T], key: ModeKey) -> T:
     if key not in parts:
         raise UnknownNameError(
-            f"mode {key!r} is unknown, expected one of {list(parts)}" + did_you_mean(key, parts)
+            f"mode {key!r} is unknown, expected one of {list(parts)}" + suggest_names(key, parts)
         )
     return parts[key]
 

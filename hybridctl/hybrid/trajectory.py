@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, counted, member, number, vector
+from hybridctl.base.checks import Array, check_member, check_number, check_vector, format_count
 from hybridctl.base.errors import InputError
-from hybridctl.base.tables import html_table
+from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid import drawing
 from hybridctl.hybrid.arc import Arc, Side, outputs_on
 from hybridctl.hybrid.event import Event as Event
@@ -72,8 +72,8 @@ class HybridTrajectory:
 
         Raises `InputError` outside [start, end].
         """
-        t = number("t", t)
-        member("side", side, ("left", "right"))
+        t = check_number("t", t)
+        check_member("side", side, ("left", "right"))
         if not self.start <= t <= self.end:
             raise InputError(f"t must lie in [{self.start}, {self.end}], got {t}")
         ends = np.array([arc.end for arc in self.arcs[:-1]])
@@ -95,15 +95,18 @@ class HybridTrajectory:
 
     def _of_arcs(self, of: Callable[[Arc, float], Array], t: ArrayLike, side: Side) -> Array:
         if np.ndim(t) == 0:
-            return of(self.arc(t, side), number("t", t))  # type: ignore[arg-type]
-        rows = [of(self.arc(one, side), one) for one in vector("t", t).tolist()]
+            return of(self.arc(t, side), check_number("t", t))  # type: ignore[arg-type]
+        rows = [of(self.arc(one, side), one) for one in check_vector("t", t).tolist()]
         sizes = {len(row) for row in rows}
         if len(sizes) > 1:
             raise InputError(f"t must lie in modes of one size, got sizes {sorted(sizes)}")
         return np.array(rows).reshape(len(rows), max(sizes, default=0))
 
     def __repr__(self) -> str:
-        arcs, events = counted(len(self.arcs), "arc"), counted(len(self.guard_events), "event")
+        arcs, events = (
+            format_count(len(self.arcs), "arc"),
+            format_count(len(self.guard_events), "event"),
+        )
         span = f"{self.start:.6g} to {self.end:.6g} s"
         return f"HybridTrajectory({span}, {arcs}, {events}, ends in {self.final_mode})"
 
@@ -114,7 +117,7 @@ class HybridTrajectory:
             (f"{arc.start:.6g}", f"{arc.end:.6g}", arc.mode, end)
             for arc, end in zip(self.arcs, [*ends, ""], strict=True)
         ]
-        return html_table(("from [s]", "to [s]", "mode", "event"), rows)
+        return render_html_table(("from [s]", "to [s]", "mode", "event"), rows)
 
     def outputs(self, name: str, t: ArrayLike, side: Side = "right") -> Array:
         """A quantity that modes declare, such as "normal_force": at time t, or (n, ...) at (n,).
@@ -125,9 +128,9 @@ class HybridTrajectory:
         Raises `InputError` for times outside [start, end] and for a run without its system,
         `UnknownNameError` for a name that no mode of this run declares.
         """
-        shape = self._declared[member("output", name, self._declared)]
+        shape = self._declared[check_member("output", name, self._declared)]
         single = np.ndim(t) == 0
-        times = [number("t", t)] if single else vector("t", t).tolist()
+        times = [check_number("t", t)] if single else check_vector("t", t).tolist()
         values = np.full((len(times), *shape), np.nan)
         for row, time in zip(values, times, strict=True):
             found = self._outputs_of(self.arc(time, side), time)
@@ -170,7 +173,7 @@ class HybridTrajectory:
         """
         if times is None:
             return dataframe(self.known_system, [(arc, arc.times) for arc in self.arcs])
-        t = vector("times", times)
+        t = check_vector("times", times)
         if len(t) and not (self.start <= t[0] and t[-1] <= self.end and (np.diff(t) >= 0).all()):
             raise InputError(
                 f"times must lie in [{self.start}, {self.end}] and not decrease, got {t.tolist()}"
@@ -190,7 +193,7 @@ class HybridTrajectory:
 
     def sampled(self, period: float) -> Iterator[tuple[Arc, Array]]:
         """The arcs, each with times at most `period` apart, both ends included."""
-        number("period", period, above=0.0)
+        check_number("period", period, above=0.0)
         for arc in self.arcs:
             n = max(int(np.ceil((arc.end - arc.start) / period)), 1)
             yield arc, np.linspace(arc.start, arc.end, n + 1)

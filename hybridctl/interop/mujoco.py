@@ -21,7 +21,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.base.checks import Array, Indices, all_finite, instance, number, vector
+from hybridctl.base.checks import (
+    Array,
+    Indices,
+    check_instance,
+    check_number,
+    check_vector,
+    is_finite,
+)
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.hybrid.plant import Sample
 from hybridctl.mechanics.contacts.contact import WORLD, Contact, checked_contacts
@@ -47,8 +54,8 @@ class Compliance:
     damping_ratio: float = 1.0
 
     def __post_init__(self) -> None:
-        number("time_constant", self.time_constant, above=0.0)
-        number("damping_ratio", self.damping_ratio, above=0.0)
+        check_number("time_constant", self.time_constant, above=0.0)
+        check_number("damping_ratio", self.damping_ratio, above=0.0)
 
     @staticmethod
     def of(duration: float, restitution: float) -> Compliance:
@@ -56,8 +63,8 @@ class Compliance:
 
         restitution: between 1e-3 and 0.99.
         """
-        number("duration", duration, above=0.0)
-        number("restitution", restitution, at_least=1e-3, at_most=0.99)
+        check_number("duration", duration, above=0.0)
+        check_number("restitution", restitution, at_least=1e-3, at_most=0.99)
         ratio = float(brentq(lambda z: _rebound(z)[1] - restitution, *_DAMPING, xtol=1e-12))
         return Compliance(duration / _rebound(ratio)[0], ratio)
 
@@ -105,10 +112,10 @@ class MujocoModel:
                 f"{sorted(self.robot.mimics)}"
             )
         object.__setattr__(self, "contacts", checked_contacts(self.robot, self.contacts))
-        give = instance("compliance", self.compliance, Compliance)
+        give = check_instance("compliance", self.compliance, Compliance)
         if self.timestep is None:
             object.__setattr__(self, "timestep", min(_LONGEST, give.time_constant / _STEPS))
-        number("timestep", self.timestep, above=0.0)
+        check_number("timestep", self.timestep, above=0.0)
 
     @cached_property
     def model(self) -> Any:
@@ -183,8 +190,8 @@ class MujocoPlant:
     """
 
     def __init__(self, model: MujocoModel, period: float = 1e-3) -> None:
-        self.model = instance("model", model, MujocoModel)
-        self._period = number("period", period, above=0.0)
+        self.model = check_instance("model", model, MujocoModel)
+        self._period = check_number("period", period, above=0.0)
         assert model.timestep is not None
         self._substeps = max(round(period / model.timestep), 1)
         mujoco, engine = load_mujoco(), model.model
@@ -202,12 +209,12 @@ class MujocoPlant:
     def reset(self, time: float, state: ArrayLike) -> Sample:
         """Begin at a time in s and a state (nx,)."""
         robot, data = self.model.robot, self._data
-        x = vector("state", state, robot.nq + robot.nv)
+        x = check_vector("state", state, robot.nq + robot.nv)
         self._engine.mj_resetData(self.model.model, data)
         data.qpos[:], data.qvel[:] = self.model.to_engine(x)
         with mujoco_warnings_logged():
             self._engine.mj_forward(self.model.model, data)
-        self._begun, self._count = number("time", time), 0
+        self._begun, self._count = check_number("time", time), 0
         return self._sample()
 
     def step(self, u: ArrayLike) -> Sample:
@@ -220,7 +227,7 @@ class MujocoPlant:
         with mujoco_warnings_logged():
             self._engine.mj_step(self.model.model, data, nstep=self._substeps)
         self._count += 1
-        if not all_finite(data.qvel) or data.warning[self._diverging].number:
+        if not is_finite(data.qvel) or data.warning[self._diverging].number:
             raise SimulationError(f"MuJoCo diverges before t = {self._sample().time:.6g} s")
         return self._sample()
 

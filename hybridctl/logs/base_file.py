@@ -30,8 +30,8 @@ from typing import Annotated, Any
 import msgspec
 
 from hybridctl.base.errors import InputError
-from hybridctl.base.files import packaged_file
-from hybridctl.base.settings import Meta, typed
+from hybridctl.base.files import find_packaged_file
+from hybridctl.base.settings import Meta, parse_settings
 from hybridctl.estimation.legged.estimator import BaseSettings
 from hybridctl.estimation.legged.system import BaseNoise
 from hybridctl.logs.legged import BaseChannels, BaseModel, OdometryFrames
@@ -140,7 +140,7 @@ def find_urdf(urdf: str, folder: Path) -> Path:
     if not urdf.startswith(_PACKAGED):
         return folder / urdf
     package, _, file = urdf.removeprefix(_PACKAGED).partition("/")
-    return packaged_file(package, file)
+    return find_packaged_file(package, file)
 
 
 def load_base(path: str | Path, content: Any) -> BaseFile:
@@ -149,8 +149,8 @@ def load_base(path: str | Path, content: Any) -> BaseFile:
     An error names the file, the key, its value, and what is right.
     """
     try:
-        entry = typed(BaseEntry, content, "robot")
-        settings = typed(BaseSettings, entry.settings_given(), "settings")
+        entry = parse_settings(BaseEntry, content, "robot")
+        settings = parse_settings(BaseSettings, entry.settings_given(), "settings")
         if entry.mapping is not None:
             LogMapping.parse(entry.mapping)
         return BaseFile(Path(path), entry, settings)

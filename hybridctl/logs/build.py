@@ -138,7 +138,7 @@ def read_log(
     if segment is not None:
         if mapping.segment is None:
             raise InputError(f"segment {segment} was asked for, but the mapping has no segments")
-        index = checks.count("segment", segment, at_least=0)
+        index = checks.check_count("segment", segment, at_least=0)
         mapping = msgspec.structs.replace(mapping, segment=Segment(mapping.segment.offsets, index))
     raw = read_raw(path, {source.topic for _, _, source in mapping.sources()})
     if is_default and raw.native is not None:
@@ -212,7 +212,7 @@ def _channel(
 ) -> tuple[Series, Stamps, int]:
     if source.topic in raw.unread:
         raise InputError(f"topic {source.topic!r} cannot be read: {raw.unread[source.topic]}")
-    table = raw.tables[checks.member("topic", source.topic, raw.tables)]
+    table = raw.tables[checks.check_member("topic", source.topic, raw.tables)]
     joined = join_fields(table, source)
     count = len(joined)
     rows = _segment(table, mapping, count)
@@ -344,7 +344,7 @@ def find_layout(table: RawTable, source: ChannelSource, width: int) -> ColumnLay
         elif column.isdecimal() and int(column) < len(labels):
             chosen.append(int(column))
         else:
-            checks.member("column", column, labels)
+            checks.check_member("column", column, labels)
     columns = tuple(chosen) if source.columns else tuple(range(width))
     unit, factor = si("unit", source.unit or table.units.get(source.fields[0], "1"))
     names = tuple(labels[k] for k in columns)

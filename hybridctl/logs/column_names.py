@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from hybridctl.base.checks import quoted
+from hybridctl.base.checks import quote
 from hybridctl.base.errors import UnknownNameError
 
 _ALIKE = 0.75
@@ -153,7 +153,7 @@ def _refuse_names(channel: str, wanted: Sequence[str], found: Sequence[str]) -> 
 def _list_names(names: Sequence[str]) -> str:
     """Return names for an error; long lists are cut, and the rest counted."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"[{', '.join(quoted(name) for name in names[:_SHOWN])}]{more}"
+    return f"[{', '.join(quote(name) for name in names[:_SHOWN])}]{more}"
 
 
 def _find_affix(labels: dict[str, str]) -> str:
@@ -165,4 +165,4 @@ def _find_affix(labels: dict[str, str]) -> str:
     if len(affixes) != 1 or (pair := affixes.pop()) is None:
         return ""
     words = zip(("the prefix", "the suffix"), pair, strict=True)
-    return " and ".join(f"{word} {quoted(affix)}" for word, affix in words if affix)
+    return " and ".join(f"{word} {quote(affix)}" for word, affix in words if affix)

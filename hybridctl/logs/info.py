@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hybridctl.base.checks import printable
+from hybridctl.base.checks import make_printable
 from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.base.files import atomic
 from hybridctl.logs.bags import TEXT
@@ -74,7 +74,7 @@ def write_mapping(path: str | Path, target: str | Path) -> None:
 
 
 def _say(console: Console, line: str) -> None:
-    console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+    console.print(make_printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_log(log: Log, console: Console) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.base.checks import Array, number, vector
+from hybridctl.base.checks import Array, check_number, check_vector
 from hybridctl.base.errors import ImplausibleLogError, InputError
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
@@ -86,8 +86,8 @@ class BaseModel:
             raise InputError(
                 f"loads must have one channel, or None, for each of {len(feet)} feet, got {loads}"
             )
-        number("heading", self.heading)
-        vector("position", self.position, 3)
+        check_number("heading", self.heading)
+        check_vector("position", self.position, 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +261,7 @@ def _check_overlap(channels: Mapping[str, Series]) -> None:
 def _in(log: Log, name: str, unit: str, width: int | None = None) -> Series:
     """A channel in a unit, with so many columns, each row once."""
     series = log[name]
-    series = series.rows(find_first_rows(series))
+    series = series.select_rows(find_first_rows(series))
     if series.unit not in ("1", unit):
         raise InputError(f"channel {name!r} must be in {unit}, got {series.unit}")
     if width is not None and series.values.shape[1] != width:
@@ -275,5 +275,5 @@ def _at(series: Series, times: Array) -> Array:
     """The values (n, m) of a channel at these times."""
     if np.array_equal(series.times, times):
         return series.values
-    known = series.sorted()
+    known = series.sort_by_time()
     return np.column_stack([np.interp(times, known.times, column) for column in known.values.T])

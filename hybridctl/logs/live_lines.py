@@ -30,7 +30,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from hybridctl.base.checks import Array, quoted
+from hybridctl.base.checks import Array, quote
 from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.logs.legged import BaseChannels
@@ -73,7 +73,7 @@ class SampleReader:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise InputError(f"a line must be a JSON object: {error}") from error
         if not isinstance(given, dict):
-            raise InputError(f"a line must be a JSON object, got {quoted(given)}")
+            raise InputError(f"a line must be a JSON object, got {quote(given)}")
         channels = self._channels
         if logged is not None and channels.gyroscope not in given:
             return None
@@ -81,7 +81,7 @@ class SampleReader:
         if isinstance(angles, Mapping):
             missing = [name for name in self.joints if name not in angles]
             if missing:
-                raise InputError(f"{channels.joints} has no joint {quoted(missing[0])}")
+                raise InputError(f"{channels.joints} has no joint {quote(missing[0])}")
             angles = [angles[name] for name in self.joints]
         loads = {}
         for foot, channel in zip(self.feet, channels.loads, strict=True):
@@ -105,7 +105,7 @@ def _numbers(name: str, given: Any, size: int) -> Array:
         isinstance(v, int | float) and not isinstance(v, bool) and math.isfinite(v) for v in given
     ):
         what = "a number" if size == 1 else f"{size} numbers"
-        raise InputError(f"{name} must be {what}, got {quoted(given)}")
+        raise InputError(f"{name} must be {what}, got {quote(given)}")
     return np.array(given, dtype=np.float64)
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.live import LiveSample
 from hybridctl.logs.bags import Topic, find_field
@@ -289,7 +289,7 @@ class TopicSamples:
         ]
         sources = dict[tuple[str, str, str], _Source]()
         for name, what, foot in used:
-            source = entries[member("channel", name, entries)]
+            source = entries[check_member("channel", name, entries)]
             if not source.topic:
                 raise InputError(f"channel {name!r} needs `topic` in the mapping to be read live")
             made = _find_source(sources, mapping, source)

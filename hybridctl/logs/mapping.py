@@ -25,7 +25,7 @@ import yaml
 
 from hybridctl.base import checks
 from hybridctl.base.errors import InputError
-from hybridctl.base.settings import Meta, Natural, Positive, typed
+from hybridctl.base.settings import Meta, Natural, Positive, parse_settings
 from hybridctl.base.yaml_files import read_yaml
 from hybridctl.logs.units import NANOSECONDS as NANOSECONDS
 from hybridctl.logs.units import UNITS as UNITS
@@ -55,9 +55,9 @@ class TimeSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         if self.field and self.rate:
             raise InputError("rate must be left out: stamps have a field or a rate, not both")
         if self.unit:
-            checks.member("unit", self.unit, NANOSECONDS)
+            checks.check_member("unit", self.unit, NANOSECONDS)
         if self.steps:
-            checks.member("steps", self.steps, STEPS)
+            checks.check_member("steps", self.steps, STEPS)
             if not self.field:
                 raise InputError("steps need the field that holds them, got none")
 
@@ -89,11 +89,11 @@ class ChannelSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     time: TimeSource | None = None
 
     def __post_init__(self) -> None:
-        checks.number("scale", self.scale)
+        checks.check_number("scale", self.scale)
         if self.unit:
-            checks.member("unit", self.unit, UNITS)
+            checks.check_member("unit", self.unit, UNITS)
         if self.rotation:
-            checks.member("rotation", self.rotation, ROTATIONS)
+            checks.check_member("rotation", self.rotation, ROTATIONS)
 
 
 class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -124,20 +124,22 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     @classmethod
     def parse(cls, content: Any) -> Mapping:
         """The mapping in nested dictionaries, as YAML gives them."""
-        given = typed(dict[str, Any], content, "mapping")
+        given = parse_settings(dict[str, Any], content, "mapping")
         for key in given:
-            checks.member("key in mapping", key, cls.__struct_fields__)
+            checks.check_member("key in mapping", key, cls.__struct_fields__)
         parts: dict[str, Any] = {
             section: {
-                str(name): typed(ChannelSource, _spelled(source), f"{section}.{name}")
-                for name, source in typed(dict[Any, Any], given.get(section) or {}, section).items()
+                str(name): parse_settings(ChannelSource, _spelled(source), f"{section}.{name}")
+                for name, source in parse_settings(
+                    dict[Any, Any], given.get(section) or {}, section
+                ).items()
             }
             for section in ROLES
         }
         if given.get("time"):
-            parts["time"] = typed(TimeSource, given["time"], "time")
+            parts["time"] = parse_settings(TimeSource, given["time"], "time")
         if given.get("segment"):
-            parts["segment"] = typed(Segment, given["segment"], "segment")
+            parts["segment"] = parse_settings(Segment, given["segment"], "segment")
         return cls(**parts)
 
     def text(self) -> str:

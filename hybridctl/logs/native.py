@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.base.checks import quoted
+from hybridctl.base.checks import quote
 from hybridctl.base.errors import FileFormatError
 from hybridctl.base.time_series import Series
 from hybridctl.logs.raw import RawLog, measured, reading
@@ -56,7 +56,7 @@ def native_log(raw: RawLog) -> Log:
         origin = given["origin_ns"]
         if not isinstance(origin, int):
             raise FileFormatError(
-                f"{raw.path}: origin_ns must be a whole number, got {quoted(origin)}"
+                f"{raw.path}: origin_ns must be a whole number, got {quote(origin)}"
             )
         metadata = {str(k): str(v) for k, v in given["metadata"].items()}
         return Log(channels, origin, str(raw.path), raw.format, metadata, tuple(raw.notes))

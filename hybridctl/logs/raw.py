@@ -57,7 +57,7 @@ class RawTable:
             raise InputError(
                 f"field {name!r} of {self.name!r} cannot be used: {self.unusable[name]}"
             )
-        found: Field = self.fields[checks.member("field", name, self.fields)]
+        found: Field = self.fields[checks.check_member("field", name, self.fields)]
         return found
 
     def obvious_unit(self, name: str) -> str | None:

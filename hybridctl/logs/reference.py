@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridctl.base.checks import did_you_mean, quoted
+from hybridctl.base.checks import quote, suggest_names
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.pose_track import PoseTrack
@@ -34,14 +34,14 @@ def read_reference(text: str, log: Log) -> PoseTrack:
     for name in names:
         if name not in log:
             raise UnknownNameError(
-                f"reference {quoted(name)} is neither a file (TUM) nor a channel of the log"
-                f"{did_you_mean(name, log.names)}; it has {list(log.names)[:12]}"
+                f"reference {quote(name)} is neither a file (TUM) nor a channel of the log"
+                f"{suggest_names(name, log.names)}; it has {list(log.names)[:12]}"
             )
     found = [_clean(log[name]) for name in names]
     widths = [series.values.shape[1] for series in found]
     if widths not in ([7], [3], [3, 4]):
         raise InputError(
-            f"reference {quoted(text)} must be POSITION,ORIENTATION with 3 and 4 columns, or one "
+            f"reference {quote(text)} must be POSITION,ORIENTATION with 3 and 4 columns, or one "
             f"channel with 7 or 3, got {widths} columns"
         )
     places = found[0]
@@ -53,13 +53,13 @@ def read_reference(text: str, log: Log) -> PoseTrack:
         return PoseTrack(places.times, places.values[:, :3], places.values[:, 3:])
     turns = PoseTrack(found[1].times, np.zeros((len(found[1]), 3)), found[1].values)
     inside = (places.times >= turns.times[0]) & (places.times <= turns.times[-1])
-    places = places.rows(inside)
+    places = places.select_rows(inside)
     return PoseTrack(places.times, places.values, turns.interpolate(places.times).orientations)
 
 
 def _clean(series: Series) -> Series:
     """Return the rows of a channel without missing values, in order of time, each stamp once."""
-    whole = series.complete
+    whole = series.complete_rows
     if not len(whole):
         raise InputError("reference has no row without missing values")
-    return whole.rows(np.unique(whole.times, return_index=True)[1])
+    return whole.select_rows(np.unique(whole.times, return_index=True)[1])

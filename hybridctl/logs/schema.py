@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hybridctl.base import checks
-from hybridctl.base.checks import Array, quoted
+from hybridctl.base.checks import Array, quote
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.filter_model import FilterModel, LogChannel
@@ -38,9 +38,9 @@ class Log:
 
     def __post_init__(self) -> None:
         if not isinstance(self.channels, Dictionary) or not self.channels:
-            raise InputError(f"channels must map names to Series, got {quoted(self.channels)}")
+            raise InputError(f"channels must map names to Series, got {quote(self.channels)}")
         for name, series in self.channels.items():
-            checks.instance(f"channel {name!r}", series, Series)
+            checks.check_instance(f"channel {name!r}", series, Series)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class Log:
         return tuple(self.channels)
 
     def __getitem__(self, name: str) -> Series:
-        return self.channels[checks.member("channel", name, self.channels)]
+        return self.channels[checks.check_member("channel", name, self.channels)]
 
     def __contains__(self, name: object) -> bool:
         return name in self.channels
@@ -132,7 +132,7 @@ def _columns(log: Log, part: LogChannel, notes: list[str]) -> tuple[Array, Array
         )
     first = find_first_rows(channel)  # a value that was written twice was measured once
     if len(first) < len(channel):
-        channel = channel.rows(first)
+        channel = channel.select_rows(first)
     values = np.array(_order_values(channel, part, notes))
     broken = np.abs(values) > LARGEST
     if part.quaternion:

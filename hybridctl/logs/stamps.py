@@ -112,7 +112,7 @@ def _find_rate(table: RawTable, rate: float | str) -> float:
     value = table[rate]
     if value.size != 1 or value.dtype.kind not in "iuf":
         raise InputError(f"time.rate: field {rate!r} must be one number, got shape {value.shape}")
-    return checks.number(f"time.rate (field {rate!r})", value.item(), above=0)
+    return checks.check_number(f"time.rate (field {rate!r})", value.item(), above=0)
 
 
 def _from_obvious_steps(table: RawTable, rows: slice) -> Stamps:
@@ -157,7 +157,9 @@ def _sum_steps(table: RawTable, name: str, unit: str, steps: str, rows: slice) -
     if values.ndim != 1 or values.dtype.kind not in "iuf" or not np.isfinite(values[1:]).all():
         raise InputError(f"steps of time {name!r} must be (n,) numbers without missing ones")
     unit = unit or table.units.get(name, "s")
-    factor = NANOSECONDS[checks.member(f"unit of time field {name!r}", unit, NANOSECONDS)] * 1e-9
+    factor = (
+        NANOSECONDS[checks.check_member(f"unit of time field {name!r}", unit, NANOSECONDS)] * 1e-9
+    )
     parts = values[1:] if steps == "previous" else values[:-1]
     if (parts < 0).any():
         raise InputError(f"steps of time {name!r} must not be negative, got {parts.min():g}")
@@ -167,7 +169,9 @@ def _sum_steps(table: RawTable, name: str, unit: str, steps: str, rows: slice) -
 
 def _from_field(name: str, values: Field, unit: str, is_absent: NDArray[np.bool_]) -> Stamps:
     """Return the stamps in a field; those of cells that are absent are NaN."""
-    nanoseconds = NANOSECONDS[checks.member(f"unit of time field {name!r}", unit, NANOSECONDS)]
+    nanoseconds = NANOSECONDS[
+        checks.check_member(f"unit of time field {name!r}", unit, NANOSECONDS)
+    ]
     if values.dtype.kind in "iu":
         known = values[~is_absent]
         largest = max(abs(int(known.min())), abs(int(known.max()))) if len(known) else 0

@@ -37,7 +37,7 @@ def write_tum(path: str | Path, track: PoseTrack, *, origin_ns: int = 0) -> None
     Raises:
         InputError: The track has no orientations.
     """
-    turns = checks.instance("track", track, PoseTrack).orientations
+    turns = checks.check_instance("track", track, PoseTrack).orientations
     if turns is None:
         raise InputError("a TUM trajectory needs orientations, and the track has none")
     rows = np.hstack([track.positions, turns]).tolist()
@@ -63,7 +63,7 @@ def read_tum(path: str | Path, *, origin_ns: int = 0) -> PoseTrack:
     """
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"reference {checks.quoted(str(path))} does not exist")
+        raise InputError(f"reference {checks.quote(str(path))} does not exist")
     stamps, rows = list[int](), list[list[float]]()
     for number, line in enumerate(read_text("reference", path, MOST_BYTES).splitlines(), 1):
         cells = line.partition("#")[0].replace(",", " ").split()
@@ -94,5 +94,5 @@ def read_tum(path: str | Path, *, origin_ns: int = 0) -> PoseTrack:
 def _refuse(path: Path, number: int, line: str) -> FileFormatError:
     """Return the error for a line that is no pose."""
     return FileFormatError(
-        f"{path}, line {number}: {checks.quoted(line)} is no pose; a line is `{' '.join(COLUMNS)}`"
+        f"{path}, line {number}: {checks.quote(line)} is no pose; a line is `{' '.join(COLUMNS)}`"
     )

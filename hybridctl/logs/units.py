@@ -69,7 +69,7 @@ def si(name: str, unit: object) -> tuple[str, float]:
     Raises:
         UnknownNameError: The unit is unknown.
     """
-    known: tuple[str, float] = UNITS[checks.member(name, unit, UNITS)]
+    known: tuple[str, float] = UNITS[checks.check_member(name, unit, UNITS)]
     return known
 
 

@@ -130,13 +130,13 @@ def write_estimates(
 
     Raises InputError where a length, a column name or the order of the stamps is wrong.
     """
-    t = checks.vector("times", times)
+    t = checks.check_vector("times", times)
     if (np.diff(t) < 0).any():
         raise InputError("times must not decrease")
     arrays = {key: _series(key, value, len(t)) for key, value in series.items()}
     labels = {key: _labels(key, value, columns or {}) for key, value in arrays.items()}
     for key in columns or {}:
-        checks.member("columns", key, arrays)
+        checks.check_member("columns", key, arrays)
     paths = [Path(folder) / f"{name}.npz", Path(folder) / f"{name}.csv"]
     with atomic(paths[0]) as temporary:
         columned = {
@@ -184,7 +184,7 @@ def _labels(name: str, value: NDArray[Any], given: Dictionary[str, Sequence[str]
 
 
 def _poses(name: str, series: PoseSeries, count: int) -> Array:
-    return checks.array(f"poses of {name!r}", series.poses, (count, 7))
+    return checks.check_array(f"poses of {name!r}", series.poses, (count, 7))
 
 
 def _csv(
@@ -262,8 +262,8 @@ def write_log(path: str | Path, log: Log) -> None:
         ".mcap": _write_mcap,
     }
     path = Path(path)
-    checks.instance("log", log, Log)
-    write = writers[checks.member("suffix of the log", path.suffix, writers)]
+    checks.check_instance("log", log, Log)
+    write = writers[checks.check_member("suffix of the log", path.suffix, writers)]
     with atomic(path) as temporary:
         write(temporary, log)
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, instance, number, vector
+from hybridctl.base.checks import Array, check_instance, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.base.progress import Progress, Report, report_share
 from hybridctl.hybrid.mode import ModeKey
@@ -155,20 +155,20 @@ def equilibrium(
     """
     if isinstance(system, PushedSystem):
         raise InputError("system must be without wrenches, got a pushed one: give `system.own`")
-    instance("system", system, ContactSystem)
+    check_instance("system", system, ContactSystem)
     rubbing = len(system.dynamics.pressed)
     resting = (OPEN,) * (len(system.contacts) - rubbing) + (STICK,) * rubbing
     mode = system.complete_mode(mode, lambda: resting)
     system.mode(mode)  # refuses an unknown mode
-    start = vector("q0", q0, system.robot.nq)
+    start = check_vector("q0", q0, system.robot.nq)
     system.robot.check("q0", start)
-    number("torque_weight", torque_weight, above=0.0)
+    check_number("torque_weight", torque_weight, above=0.0)
     if torque != np.inf:
-        number("torque", torque, above=0.0)
-    number("force", force, at_least=0.0)
-    number("share", share, above=0.0, at_most=1.0)
+        check_number("torque", torque, above=0.0)
+    check_number("force", force, at_least=0.0)
+    check_number("share", share, above=0.0, at_most=1.0)
     if reach != np.inf:
-        number("reach", reach, above=0.0)
+        check_number("reach", reach, above=0.0)
     problem = StaticProblem(system, mode, start, torque_weight, StaticMargins(torque, force, share))
     count = _ProgrammeCount(report_share(progress, "equilibrium"))
     problem, point, violation = _search_with_margins(problem, reach, count)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from hybridctl.base.checks import Array, member, number, vector
+from hybridctl.base.checks import Array, check_member, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contacts.contact import Contact
@@ -101,8 +101,8 @@ def limb_symmetry(
         raise InputError(
             f"system: robot must have no joints that mimic others, got {sorted(robot.mimics)}"
         )
-    number("tolerance", tolerance, above=0.0)
-    axis = vector("normal", normal, 3)
+    check_number("tolerance", tolerance, above=0.0)
+    axis = check_vector("normal", normal, 3)
     if not axis.any():
         raise InputError("normal must not be zero, got (0, 0, 0)")
     names = [contact.name for contact in system.contacts]
@@ -189,7 +189,7 @@ def _pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> dict[st
     found: dict[str, str] = {}
     for one, other in pairs.items():
         for name in (one, other):
-            if member(f"name in {what}", name, known) in found:
+            if check_member(f"name in {what}", name, known) in found:
                 raise InputError(f"{what}: {name!r} must be in one pair only, got {dict(pairs)}")
         found |= {one: other, other: one}
     return found

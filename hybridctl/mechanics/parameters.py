@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.model import JumpPoint, ModeKey, Point, PointProperty
 from hybridctl.mechanics.constrained.equations import (
@@ -164,10 +164,10 @@ class _Columns:
         kind, colon, owner = str(name).partition(":")
         if not colon:
             raise UnknownNameError(f"parameter {name!r} is unknown, expected KIND:OWNER")
-        member("kind of parameter", kind, (*_OF_CONTACT, *_OF_JOINT, *_INERTIAL))
+        check_member("kind of parameter", kind, (*_OF_CONTACT, *_OF_JOINT, *_INERTIAL))
         if kind in _OF_CONTACT:
             owners = [contact.name for contact in dynamics.contacts]
-            i = owners.index(member(f"contact of parameter {name!r}:", owner, owners))
+            i = owners.index(check_member(f"contact of parameter {name!r}:", owner, owners))
             contact = dynamics.contacts[i]
             if not isinstance(contact, Contact):
                 raise InputError(
@@ -184,7 +184,7 @@ class _Columns:
                 )
             self._joints[kind][velocity, column] = 1.0
         else:
-            member(f"link of parameter {name!r}:", owner, self._robot.link_names)
+            check_member(f"link of parameter {name!r}:", owner, self._robot.link_names)
             body = self._robot.body(owner)
             rows = slice(10 * (body.joint - 1), 10 * body.joint)
             self._bodies[rows, column] = _inertial_derivative(body, kind)

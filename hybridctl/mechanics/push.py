@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.base.checks import Array, instance, number, sequence, vector
+from hybridctl.base.checks import Array, check_instance, check_number, check_sequence, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
@@ -55,11 +55,11 @@ class Wrench:
     moment: Any = (0.0, 0.0, 0.0)
 
     def __post_init__(self) -> None:
-        instance("body", self.body, str)
-        number("start", self.start)
-        number("end", self.end, above=self.start)
+        check_instance("body", self.body, str)
+        check_number("start", self.start)
+        check_number("end", self.end, above=self.start)
         for name in ("force", "at", "moment"):
-            object.__setattr__(self, name, vector(name, getattr(self, name), 3))
+            object.__setattr__(self, name, check_vector(name, getattr(self, name), 3))
         if not self.size > 0.0:
             what = f"force and moment of the wrench on {self.body!r}"
             raise InputError(f"{what} must not both be zero, got none")
@@ -224,9 +224,9 @@ class Pushing:
 
 def listed_wrenches(wrench: object) -> tuple[Wrench, ...]:
     """One wrench or several; `InputError` for anything else."""
-    given = [wrench] if isinstance(wrench, Wrench) else sequence("wrench", wrench)
+    given = [wrench] if isinstance(wrench, Wrench) else check_sequence("wrench", wrench)
     for one in given:
-        instance("wrench", one, Wrench)
+        check_instance("wrench", one, Wrench)
     return tuple(given)
 
 

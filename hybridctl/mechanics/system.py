@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, flag, instance, vector
+from hybridctl.base.checks import Array, check_flag, check_instance, check_vector
 from hybridctl.base.errors import (
     FixedRootWarning,
     HybridctlWarning,
@@ -46,7 +46,7 @@ from hybridctl.base.errors import (
     UnknownNameError,
 )
 from hybridctl.base.spaces import Space, VectorSpace
-from hybridctl.base.tables import html_table
+from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.laws import InputLaw, no_input
 from hybridctl.hybrid.mapped import MappedMode
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
@@ -168,7 +168,7 @@ class ContactSystem(HybridSystem):
     def _repr_html_(self) -> str:
         """A table of the contacts."""
         rows = [(c.name, c.frame, c.friction, c.restitution) for c in self.contacts]
-        return html_table(("contact", "frame", "friction", "restitution"), rows)
+        return render_html_table(("contact", "frame", "friction", "restitution"), rows)
 
     def state_labels(self, key: ModeKey) -> tuple[str, ...]:
         """Names of the coordinates (q, v), after the joints."""
@@ -260,8 +260,8 @@ class ContactSystem(HybridSystem):
 
         Raises what `consistent_mode` does, and `UnknownNameError` for a frame that is none.
         """
-        self.robot.body(instance("body", body, str))
-        blow, place = vector("impulse", impulse, 3), vector("at", at, 3)
+        self.robot.body(check_instance("body", body, str))
+        blow, place = check_vector("impulse", impulse, 3), check_vector("at", at, 3)
         state = self._state(x)
         return kicked(self.dynamics, state, body, blow, place, self._input(u, state))
 
@@ -274,12 +274,12 @@ class ContactSystem(HybridSystem):
         return made
 
     def _state(self, x: ArrayLike) -> Array:
-        state = vector("x", x, self.space.nx)
+        state = check_vector("x", x, self.space.nx)
         self.space.check("x", state)
         return state
 
     def _input(self, u: ArrayLike | None, x: Array) -> Array:
-        return np.zeros(self.robot.nu) if u is None else vector("u", u, self.robot.nu)
+        return np.zeros(self.robot.nu) if u is None else check_vector("u", u, self.robot.nu)
 
     def _mode_at(self, key: ModeKey) -> ModeModel:
         return self._contact_mode(key)
@@ -376,7 +376,7 @@ class PushedSystem(ContactSystem):
 
     def _input(self, u: ArrayLike | None, x: Array) -> Array:
         size = self.own.robot.nu + len(self.wrenches)
-        return self._push.input(np.zeros(size) if u is None else vector("u", u, size), x)
+        return self._push.input(np.zeros(size) if u is None else check_vector("u", u, size), x)
 
     def _mode_at(self, key: ModeKey) -> ModeModel:
         known = self._pushed.get(key)
@@ -433,14 +433,14 @@ def contact_system(
     Raises:
         InputError: Contacts or stops do not fit the robot.
     """
-    instance("robot", robot, Robot)
+    check_instance("robot", robot, Robot)
     dynamics = ContactDynamics(
         robot,
         contacts,
         stabilization=stabilization,
         terms=terms,
         on_several=on_several,
-        joints=joint_contacts(robot, joint_stops, flag("joint_friction", joint_friction)),
+        joints=joint_contacts(robot, joint_stops, check_flag("joint_friction", joint_friction)),
     )
     if robot.fixed_by_default is not None and _has_feet(robot, contacts):
         warnings.warn(

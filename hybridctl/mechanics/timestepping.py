@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, interval, number, vector
+from hybridctl.base.checks import Array, check_interval, check_number, check_vector
 from hybridctl.base.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -99,11 +99,11 @@ def time_stepping(
         NoContactSolutionError: No impulses obey the law, as is possible with restitution.
         RiserError: A contact runs into a riser of its `Stairs`.
     """
-    start, end = interval("t_span", t_span)
+    start, end = check_interval("t_span", t_span)
     system = contact_system(robot, contacts, joint_stops=joint_stops, joint_friction=joint_friction)
-    state = vector("x0", x0, system.space.nx)
+    state = check_vector("x0", x0, system.space.nx)
     system.space.check("x0", state)
-    number("step", step, above=0.0)
+    check_number("step", step, above=0.0)
     gaps = system.dynamics.gaps(state[: robot.nq])
     if gaps.min() < -PENETRATION:
         deepest = system.contacts[int(gaps.argmin())]

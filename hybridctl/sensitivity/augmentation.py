@@ -24,9 +24,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array
+from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError, SystemDefinitionError
-from hybridctl.base.spaces import Space, difference_jacobians
+from hybridctl.base.spaces import Space, compute_difference_jacobians
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
 from hybridctl.hybrid.model import (
@@ -218,7 +218,7 @@ class _AugmentedSpace:
 
     def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
         by_first, by_second = -np.eye(self.ndx), np.eye(self.ndx)
-        parts = difference_jacobians(self.space, x0[: -self.n], x1[: -self.n])
+        parts = compute_difference_jacobians(self.space, x0[: -self.n], x1[: -self.n])
         by_first[: -self.n, : -self.n], by_second[: -self.n, : -self.n] = parts
         return by_first, by_second
 
@@ -348,7 +348,7 @@ class _WithParameters(MappedSystem):
 
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
         """The mode in which the state without its parameters flows on."""
-        return super().consistent_mode(array("x", x, (None,))[: -self._n], u)
+        return super().consistent_mode(check_array("x", x, (None,))[: -self._n], u)
 
     def pushed(self, wrench: object) -> HybridSystem:
         """The derivatives by parameters are those of a system that is not pushed."""

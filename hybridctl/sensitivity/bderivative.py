@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import null_space
 
-from hybridctl.base.checks import Array, array, vector
+from hybridctl.base.checks import Array, check_array, check_vector
 from hybridctl.base.errors import GrazingError, InputError
 from hybridctl.sensitivity.gains import GRAZING, JumpGains
 from hybridctl.sensitivity.pieces import ROUNDING, distinct
@@ -51,7 +51,7 @@ class BDerivative(PiecewiseLinearJump):
     def __init__(
         self, normals: ArrayLike, field: Field, guards: Sequence[str] | None = None
     ) -> None:
-        self.normals = array("normals", normals, (None, None))
+        self.normals = check_array("normals", normals, (None, None))
         for j, normal in enumerate(self.normals):
             if not normal.any():
                 raise InputError(f"normals[{j}] must not be zero, got {normal.tolist()}")
@@ -124,7 +124,7 @@ class BDerivative(PiecewiseLinearJump):
         b = np.full(len(self.normals), -1.0)
         b[list(fired)] = 1.0
         signs = [int(s) for s in b]
-        value = vector(f"field({signs})", self.field(b), self.normals.shape[1])
+        value = check_vector(f"field({signs})", self.field(b), self.normals.shape[1])
         rates = self.normals @ value
         sizes = np.abs(self.normals) @ np.abs(value)
         for j, (rate, size) in enumerate(zip(rates, sizes, strict=True)):
@@ -180,7 +180,7 @@ class Triangulation:
         each is the largest that leaves no guard above its surface.
         """
         n, d = self.normals.shape
-        directions = array("dx", dx)
+        directions = check_array("dx", dx)
         if directions.ndim not in (1, 2) or directions.shape[-1] != d:
             raise InputError(f"dx must have shape ({d},) or (m, {d}), got {directions.shape}")
         result: Array = np.atleast_2d(directions).copy()

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array
+from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError
 from hybridctl.sensitivity.first_order import FirstOrderMap
 from hybridctl.sensitivity.gains import JumpGains
@@ -63,7 +63,7 @@ class ConewiseMap:
 
     def __call__(self, dx: ArrayLike) -> Array:
         """The image P(dx) (n+,) of dx (n,), or (m, n+) of m of them in rows."""
-        x = array("dx", dx)
+        x = check_array("dx", dx)
         n = self.pieces[0].matrix.shape[1]
         if x.ndim not in (1, 2) or x.shape[-1] != n:
             raise InputError(f"dx must have shape ({n},) or (m, {n}), got {x.shape}")

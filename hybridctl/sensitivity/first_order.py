@@ -19,7 +19,15 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, function, instance, number, sequence, vector
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_callable,
+    check_instance,
+    check_number,
+    check_sequence,
+    check_vector,
+)
 from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.base.progress import Report, report_each
 from hybridctl.hybrid.arc import Arc
@@ -99,10 +107,10 @@ class FirstOrderMap:
         report: Report | None = None,
     ) -> M:
         """The map of a simulated trajectory, see `linearize`."""
-        instance("system", system, HybridSystem)
-        instance("trajectory", trajectory, HybridTrajectory)
+        check_instance("system", system, HybridSystem)
+        check_instance("trajectory", trajectory, HybridTrajectory)
         check_system(system, trajectory)
-        rtol, atol = number("rtol", rtol, above=0.0), number("atol", atol, above=0.0)
+        rtol, atol = check_number("rtol", rtol, above=0.0), check_number("atol", atol, above=0.0)
         feedback = None if policy is None else Feedback(system, trajectory, policy)
         jumps: list[JumpGains | PiecewiseLinearJump] = []
         reported = report_each(trajectory.events, len(trajectory.events), report)
@@ -118,7 +126,9 @@ class FirstOrderMap:
         gains = None if feedback is None else feedback.gains()
         nearby = list[NearbyEvents]()
         if merge is not None:
-            for k, events in nearby_events(system, trajectory, number("merge", merge, above=0.0)):
+            for k, events in nearby_events(
+                system, trajectory, check_number("merge", merge, above=0.0)
+            ):
                 law = held_law(system, events, phantom_input)
                 if feedback is not None:
                     law = partial(feedback.after, k)
@@ -141,7 +151,7 @@ class FirstOrderMap:
         Raises `InputError` for sizes that do not fit.
         """
         arcs = self.trajectory.arcs
-        given = sequence("gains", gains)
+        given = check_sequence("gains", gains)
         if len(given) != len(arcs):
             raise InputError(f"gains must have one entry per arc ({len(arcs)}), got {len(given)}")
         laws = tuple(
@@ -253,7 +263,7 @@ class FirstOrderMap:
 
     def follow(self, dx0: ArrayLike, input_change: InputChange | None = None) -> RunPassage:
         """What becomes of deviations dx0 (ndx,) or (m, ndx), and when they have the events."""
-        z = array("dx0", dx0)
+        z = check_array("dx0", dx0)
         ndx = self.trajectory.arcs[0].space.ndx
         if z.ndim not in (1, 2) or z.shape[-1] != ndx:
             raise InputError(f"dx0 must be of shape ({ndx},) or (m, {ndx}), got {z.shape}")
@@ -295,7 +305,7 @@ class FirstOrderMap:
         another event count, its deviation is that from the arc continued past its end. Between
         events that are one jump it is that of their order in the run.
         """
-        z: Array = array("dx0", dx0, (self.trajectory.arcs[0].space.ndx,))
+        z: Array = check_array("dx0", dx0, (self.trajectory.arcs[0].space.ndx,))
         found: list[Variation] = []
         merged = {group.last: group for group in self.nearby}
         for k, arc in enumerate(self.trajectory.arcs):
@@ -319,8 +329,8 @@ class FirstOrderMap:
     def _along(self, k: int, arc: Arc, start: Array, input_change: InputChange | None) -> Variation:
         mode, gain = self.system.mode(arc.mode), None if self.gains is None else self.gains[k]
         if input_change is not None:
-            du = function("input_change", input_change)(arc.start)
-            vector(f"input_change({arc.start})", du, arc.inputs.shape[2])
+            du = check_callable("input_change", input_change)(arc.start)
+            check_vector(f"input_change({arc.start})", du, arc.inputs.shape[2])
         return along(mode, arc, start, input_change, gain, rtol=self.rtol, atol=self.atol)
 
 
@@ -346,9 +356,9 @@ def _gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:
     """A gain as a function of time, checked at the start of its arc."""
     shape = (arc.inputs.shape[2], arc.space.ndx)
     if callable(gain):
-        array(f"{name}(t)", gain(arc.start), shape)
+        check_array(f"{name}(t)", gain(arc.start), shape)
         return gain
-    return partial(constant_gain, array(name, gain, shape))
+    return partial(constant_gain, check_array(name, gain, shape))
 
 
 def _sum(one: Gain, other: Gain, t: float) -> Array:
@@ -361,7 +371,7 @@ def _phantom_gain(
     """The gain in the phantom modes of event k; before: that of the arc before it."""
     if gains is None or not fired:
         return before
-    return array(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), before.shape)
+    return check_array(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), before.shape)
 
 
 def _nearby_gain(group: NearbyEvents, ends: tuple[Array, ...], fired: frozenset[int]) -> Array:

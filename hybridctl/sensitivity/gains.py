@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.base.checks import Array, instance
+from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import (
     GrazingError,
     InputError,
@@ -117,7 +117,7 @@ def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
     where the terms of the guard's rate cancel, `SystemDefinitionError` where the guard or the reset
     has no Jacobian.
     """
-    if instance("event", event, Event).accumulation is not None:
+    if check_instance("event", event, Event).accumulation is not None:
         raise InputError(
             f"the event at t = {event.time:.9g} s ends infinitely many: rest is assumed there, and "
             "has no derivative; linearize a run that ends before it"

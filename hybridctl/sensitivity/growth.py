@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.base.checks import Array, array, sequence
+from hybridctl.base.checks import Array, check_array, check_sequence
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.sensitivity.conewise import ConewiseMap, LinearPiece
 from hybridctl.sensitivity.contraction import ContractionMargin, FormSearch, Route, routes
@@ -59,10 +59,10 @@ def growth_derivatives(found: Stability, changes: Sequence[Array]) -> GrowthDeri
     and where the verdict has no form.
     """
     pieces = found.return_map.pieces
-    if len(sequence("changes", changes)) != len(pieces):
+    if len(check_sequence("changes", changes)) != len(pieces):
         raise InputError(f"changes must have one entry a piece ({len(pieces)}), got {len(changes)}")
     n = pieces[0].matrix.shape[1]
-    moved = [array(f"changes[{k}]", change, (None, n, n)) for k, change in enumerate(changes)]
+    moved = [check_array(f"changes[{k}]", change, (None, n, n)) for k, change in enumerate(changes)]
     if len(pieces) == 1:
         value, change = _largest(pieces[0].matrix, moved[0])
         return GrowthDerivatives(np.array([value, value]), np.stack([change, change]))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from hybridctl.base.checks import Array, array
+from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mapped import Change, MappedPoint
@@ -38,7 +38,7 @@ def inputs_as_parameters(
     last columns of the system's own Jacobians. Modes of fewer inputs raise `InputError` when
     they are entered, and derivatives of what has no Jacobian `SystemDefinitionError`.
     """
-    held = HeldInputs(array("values", list(values.values()), (None,)))
+    held = HeldInputs(check_array("values", list(values.values()), (None,)))
     mapped = _WithHeldInputs(system, held)
     return mapped, _LastInputs(mapped, held, tuple(values))
 
@@ -54,7 +54,9 @@ class _WithHeldInputs(MappedSystem):
         """The mode in which the state flows on under the inputs that are left and those held."""
         if u is None:
             u = np.zeros(self.mode(super().consistent_mode(x)).nu)
-        return super().consistent_mode(x, self._held.input(array("u", u, (None,)), np.array(x)))
+        return super().consistent_mode(
+            x, self._held.input(check_array("u", u, (None,)), np.array(x))
+        )
 
     def pushed(self, wrench: object) -> HybridSystem:
         """The size of a wrench would be the last input."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import counted
+from hybridctl.base.checks import format_count
 from hybridctl.base.progress import Progress, report_share
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import Policy
@@ -42,7 +42,9 @@ class Linearization(FirstOrderMap):
         if radius is not None and np.isfinite(radius):
             merged.append(f"in this order for |dx0| below {radius:.3g}")
         more = "".join(f", {one}" for one in merged)
-        return f"Linearization({span}, {counted(len(self.jumps), 'jump')}, {kind}{under}{more})"
+        return (
+            f"Linearization({span}, {format_count(len(self.jumps), 'jump')}, {kind}{under}{more})"
+        )
 
     def radius(
         self,

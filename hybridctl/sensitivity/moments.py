@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from scipy.special import ndtri
 
-from hybridctl.base.checks import Array, array, count, semidefinite
+from hybridctl.base.checks import Array, check_array, check_count, check_semidefinite
 from hybridctl.base.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
@@ -47,8 +47,8 @@ def propagate_moments(
     so that a linear map keeps its mean exactly. Raises `InputError`.
     """
     ndx = linearization.trajectory.arcs[0].space.ndx
-    m = np.zeros(ndx) if mean is None else array("mean", mean, (ndx,))
-    p = semidefinite("covariance", covariance, ndx)
+    m = np.zeros(ndx) if mean is None else check_array("mean", mean, (ndx,))
+    p = check_semidefinite("covariance", covariance, ndx)
     _check_points(points)
     merged = {group.first: group for group in linearization.nearby}
     k, flows = 0, linearization.transitions
@@ -101,5 +101,5 @@ def normal_points(covariance: Array, points: int, seed: int) -> Array:
 
 
 def _check_points(points: int) -> None:
-    if count("points", points, at_least=2) & (points - 1):
+    if check_count("points", points, at_least=2) & (points - 1):
         raise InputError(f"points must be a power of two, got {points}")

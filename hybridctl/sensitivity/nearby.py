@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array
+from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -59,7 +59,7 @@ class PiecewiseAffineJump:
 
     def follow(self, dx: ArrayLike) -> Passage:
         """Deviation, order, and times of guards in s after the first event of the run."""
-        z = array("dx", dx)
+        z = check_array("dx", dx)
         if z.ndim not in (1, 2) or z.shape[-1] != self.dimension:
             raise InputError(f"dx must have shape ({self.dimension},) or (m, ...), got {z.shape}")
         one = np.ones((*z.shape[:-1], 1))

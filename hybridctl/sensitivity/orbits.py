@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import null_space
 
-from hybridctl.base.checks import Array, number
+from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import GrazingError, InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.sensitivity.first_order import FirstOrderMap
@@ -89,7 +89,7 @@ def check_closed(lin: FirstOrderMap, symmetry: Symmetry | None, tolerance: float
     start = first(first.start)
     gap = closing_error(symmetry, first.space, start, lin.trajectory.final_state)
     off = float(np.abs(gap).max())
-    allowed = number("tolerance", tolerance, above=0.0) * (1.0 + float(np.abs(start).max()))
+    allowed = check_number("tolerance", tolerance, above=0.0) * (1.0 + float(np.abs(start).max()))
     if off > allowed:
         raise InputError(
             f"trajectory must be periodic, but its final state differs from its initial one by "
@@ -183,7 +183,7 @@ def lyapunov_exponents(
 
     Raises `InputError` where the trajectory is piecewise linear or its dimension changes.
     """
-    number("settle", settle, at_least=0.0)
+    check_number("settle", settle, at_least=0.0)
     if not interval > 0.0:
         raise InputError(f"interval must be greater than 0, got {interval}")
     arcs = lin.trajectory.arcs

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, instance, member
+from hybridctl.base.checks import Array, check_array, check_instance, check_member
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -82,7 +82,7 @@ class ParameterSensitivity:
         """Deviations (..., ndx + np) of state and parameters."""
         n, changes = len(self.names), self._changes(dp)
         ndx = self.linearization.trajectory.arcs[0].space.ndx - n
-        start = np.zeros(ndx) if dx0 is None else array("dx0", dx0)
+        start = np.zeros(ndx) if dx0 is None else check_array("dx0", dx0)
         if start.shape[-1:] != (ndx,) or start.ndim > 2:
             raise InputError(f"dx0 must have shape ({ndx},) or (m, {ndx}), got {start.shape}")
         try:
@@ -99,9 +99,9 @@ class ParameterSensitivity:
         if isinstance(dp, Mapping):
             values = np.zeros(n)
             for name, value in dp.items():
-                values[self.names.index(member("parameter", name, self.names))] = value
+                values[self.names.index(check_member("parameter", name, self.names))] = value
             dp = values
-        changes = array("dp", dp)
+        changes = check_array("dp", dp)
         if changes.ndim not in (1, 2) or changes.shape[-1] != n:
             raise InputError(f"dp must have shape ({n},) or (m, {n}), got {changes.shape}")
         return changes
@@ -122,7 +122,7 @@ def parameter_sensitivity(
 
     Options are those of `linearize`, and so is what is raised.
     """
-    instance("derivatives", derivatives, ParameterModel)  # type: ignore[type-abstract]
+    check_instance("derivatives", derivatives, ParameterModel)  # type: ignore[type-abstract]
     lin = linearize(
         *with_parameters(system, trajectory, derivatives),
         merge=merge,
@@ -136,7 +136,7 @@ def parameter_sensitivity(
 
 def _padded(name: str, gain: ArrayLike, n: int) -> Array:
     """A gain (nu, ndx) that does not see n parameters: (nu, ndx + n)."""
-    k = array(name, gain, (None, None))
+    k = check_array(name, gain, (None, None))
     return np.hstack((k, np.zeros((len(k), n))))
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, Indices, array
+from hybridctl.base.checks import Array, Indices, check_array
 from hybridctl.base.errors import InputError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.pieces import (
@@ -134,7 +134,7 @@ class PiecewiseLinearJump:
         inputs: Sequence[ArrayLike] | None = None,
     ) -> tuple[int, ...]:
         """The guards in the order in which they fire for one direction dx (d,)."""
-        dx = array("dx", dx, (self.dimension,))
+        dx = check_array("dx", dx, (self.dimension,))
         return tuple(int(j) for j in self.follow(dx, du, inputs=inputs).orders)
 
     def follow(
@@ -283,7 +283,7 @@ _Groups = dict[frozenset[int], list[tuple[Indices, Array]]]
 
 def _directions(name: str, value: ArrayLike, width: int) -> Array:
     """One direction (width,), or at least one in rows."""
-    result = array(name, value)
+    result = check_array(name, value)
     if result.ndim not in (1, 2) or result.shape[-1] != width or 0 in result.shape[:-1]:
         raise InputError(f"{name} must have shape ({width},) or (m, {width}), got {result.shape}")
     return result

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from scipy.integrate import trapezoid
 from scipy.optimize import brentq
 
-from hybridctl.base.checks import Array, number, vector
+from hybridctl.base.checks import Array, check_number, check_vector
 from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
@@ -77,8 +77,8 @@ def radius_of(
 ) -> Radius:
     """How far a linearization may be believed, see `Linearization.radius`."""
     run = lin.trajectory
-    d = vector("direction", direction, run.arcs[0].space.ndx)
-    error = number("error", error, above=0.0, at_most=1.0)
+    d = check_vector("direction", direction, run.arcs[0].space.ndx)
+    error = check_number("error", error, above=0.0, at_most=1.0)
     slope = lin.derivative(d)
     if not d.any() or not slope.any():
         raise InputError("direction must change the end of the run to first order")
@@ -116,7 +116,7 @@ def _window(lin: FirstOrderMap, window: float | None) -> float:
         return 0.0
     if window is None:
         raise InputError("event_window must be given: the one within which contacts are one impact")
-    return number("event_window", window, above=0.0)
+    return check_number("event_window", window, above=0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -330,7 +330,7 @@ def order_change(lin: FirstOrderMap, direction: ArrayLike) -> OrderChange:
 
     Of events that are one jump the order may change; where they meet others counts.
     """
-    d, run = vector("direction", direction, lin.trajectory.arcs[0].space.ndx), lin.trajectory
+    d, run = check_vector("direction", direction, lin.trajectory.arcs[0].space.ndx), lin.trajectory
     if not lin.nearby:
         return lin.follow(d).change(run)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from hybridctl.base.checks import Array, count, number, quoted, vector
+from hybridctl.base.checks import Array, check_count, check_number, check_vector, quote
 from hybridctl.base.errors import HybridctlError, InputError, SimulationError
 from hybridctl.base.progress import Progress, report_each, report_share
 from hybridctl.base.spaces import Space
@@ -141,16 +141,16 @@ def periodic_orbit(
     another one after the return; `SimulationError` with all residuals where it does not converge,
     or where it tends to rest; and what `simulate` and `linearize` raise.
     """
-    returns = _Returns(system, mode, section, horizon, count("crossings", crossings),
-                       number("start", start), input, symmetry, simultaneous, rtol, atol,
-                       number("event_window", event_window, at_least=0.0))  # fmt: skip
+    returns = _Returns(system, mode, section, horizon, check_count("crossings", crossings),
+                       check_number("start", start), input, symmetry, simultaneous, rtol, atol,
+                       check_number("event_window", event_window, at_least=0.0))  # fmt: skip
     window = returns.window
-    number("tolerance", tolerance, above=0.0)
-    count("max_steps", max_steps)
+    check_number("tolerance", tolerance, above=0.0)
+    check_count("max_steps", max_steps)
     space = system.mode(mode).space
     if symmetry is not None:
         symmetry.check(space)
-    x: Array = vector("x0", x0, space.nx)
+    x: Array = check_vector("x0", x0, space.nx)
     returns.check(x)
     report = report_share(progress, "periodic_orbit")
     current, residuals = returns.at(x), list[float]()
@@ -210,9 +210,9 @@ class _Returns:
         if isinstance(self.section, str | PoincareSection):
             if self.horizon is None:
                 raise InputError("horizon must be given: how long to wait for the return, in s")
-            number("horizon", self.horizon, above=0.0)
+            check_number("horizon", self.horizon, above=0.0)
             return
-        number("section", self.section, above=0.0)
+        check_number("section", self.section, above=0.0)
         if self.horizon is not None or self.crossings != 1:
             raise InputError("horizon and crossings are for sections in space, not for a period")
 
@@ -221,7 +221,7 @@ class _Returns:
         if not isinstance(self.section, PoincareSection):
             return
         if self.section.mode != self.mode:
-            raise InputError(f"section.mode must be {self.mode!r}, got {quoted(self.section.mode)}")
+            raise InputError(f"section.mode must be {self.mode!r}, got {quote(self.section.mode)}")
         height = _height(self.section, self.system.mode(self.mode).space)(x)
         if abs(height) > _ON * (1.0 + float(np.abs(x).max())):
             raise InputError(
@@ -325,7 +325,7 @@ class _Returns:
         if isinstance(self.section, PoincareSection):
             arc = lin.trajectory.arcs[-1]
             f = carried(self.symmetry, velocity(lin, arc, arc.end))
-            normal = vector("section.normal", self.section.normal, len(f))
+            normal = check_vector("section.normal", self.section.normal, len(f))
             return whole.then(projection(f, normal))
         return whole
 
@@ -380,8 +380,8 @@ class _Returns:
 
 def _height(section: PoincareSection, space: Space) -> Callable[[Array], float]:
     """The height normal . (x - point), as a function of x."""
-    point = vector("section.point", section.point, space.nx)
-    normal = vector("section.normal", section.normal, space.ndx)
+    point = check_vector("section.point", section.point, space.nx)
+    normal = check_vector("section.normal", section.normal, space.ndx)
     return lambda x: float(normal @ space.difference(point, x))
 
 

@@ -24,7 +24,7 @@ from typing import Literal
 
 import numpy as np
 
-from hybridctl.base.checks import Array, instance, member
+from hybridctl.base.checks import Array, check_instance, check_member
 from hybridctl.base.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import ModeKey, ResetBorder, ResetJacobian
@@ -119,8 +119,8 @@ def jump_derivative(
     at borders of the reset that are not one between two cases, or are met by one of several guards;
     `SystemDefinitionError` where a Jacobian is missing.
     """
-    member("phantom_input", phantom_input, ("pushing", "withdrawing"))
-    instance("event", event, Event)
+    check_member("phantom_input", phantom_input, ("pushing", "withdrawing"))
+    check_instance("event", event, Event)
     if _is_one(system, event, simultaneous):
         return _at_once(system, event)
     return _in_turn(system, event, held_law(system, [event], phantom_input))
@@ -150,7 +150,7 @@ def jump_under(
 
 def _is_one(system: HybridSystem, event: Event, simultaneous: Simultaneous) -> bool:
     """Whether the guards of an event stay one event in motions beside it."""
-    member("simultaneous", simultaneous, ("in turn", "at once"))
+    check_member("simultaneous", simultaneous, ("in turn", "at once"))
     if simultaneous == "in turn" or len(event.guards) < 2 or event.bridge or event.accumulation:
         return False
     edge = system.outgoing(event.mode_before).edge(event.guards)

@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 from scipy.linalg import matrix_balance
 
-from hybridctl.base.checks import Array, count, instance
+from hybridctl.base.checks import Array, check_count, check_instance
 from hybridctl.sensitivity.conewise import ConewiseMap, LinearPiece, conewise
 from hybridctl.sensitivity.contraction import FormSearch, PiecewiseForm, Route, routes
 from hybridctl.sensitivity.linearize import Linearization
@@ -98,7 +98,7 @@ class Stability:
         if start is None:
             start = _directions(self.basis.shape[1])
         lengths, x = [np.linalg.norm(start, axis=1)], start
-        for _ in range(count("periods", periods)):
+        for _ in range(check_count("periods", periods)):
             x = self.return_map(x)
             lengths.append(np.linalg.norm(x, axis=1))
         return np.asarray(np.array(lengths).T)
@@ -118,7 +118,7 @@ def stability(
     if isinstance(orbit, PeriodicOrbit):
         lin, symmetry = orbit.linearization, orbit.symmetry
     else:
-        instance("orbit", lin := orbit, Linearization)
+        check_instance("orbit", lin := orbit, Linearization)
         check_closed(lin, symmetry, 1e-6)
     whole = conewise(lin)
     if symmetry is not None:
@@ -138,7 +138,7 @@ def judge(map: ConewiseMap, basis: Array | None = None, *, depth: int = 4) -> St
         return Stability(
             _verdict(largest, largest), (largest, largest), map, basis, values, None, None
         )
-    search = _Search.of(map, count("depth", depth))
+    search = _Search.of(map, check_count("depth", depth))
     low, high, ray, form = search.bounds()
     found = None
     if ray is not None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, function, vector
+from hybridctl.base.checks import Array, check_array, check_callable, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import Space
 from hybridctl.hybrid.mode import ModeKey
@@ -59,11 +59,11 @@ class Symmetry:
     coordinates: ArrayLike | None = None
 
     def __post_init__(self) -> None:
-        function("mode", self.mode)
-        function("guard", self.guard)
+        check_callable("mode", self.mode)
+        check_callable("guard", self.guard)
         _regular("state", self.matrix)
         if self.input is not None:
-            _regular("input", array("input", self.input, (None, None)))
+            _regular("input", check_array("input", self.input, (None, None)))
         if self.coordinates is not None:
             _regular("coordinates", self.state_map)
         directions = self.directions
@@ -73,14 +73,14 @@ class Symmetry:
     @cached_property
     def matrix(self) -> Array:
         """The map S (ndx, ndx) of perturbations."""
-        return array("state", self.state, (None, None))
+        return check_array("state", self.state, (None, None))
 
     @cached_property
     def state_map(self) -> Array:
         """The map (nx, nx) of the coordinates of states."""
         if self.coordinates is None:
             return self.matrix
-        return array("coordinates", self.coordinates, (None, None))
+        return check_array("coordinates", self.coordinates, (None, None))
 
     def image(self, states: Array) -> Array:
         """Return states of the other motion.
@@ -98,13 +98,13 @@ class Symmetry:
         """The free directions (n, k) in columns."""
         n = len(self.matrix)
         directions = [
-            vector(f"free[{name!r}]", direction, n) for name, direction in self.free.items()
+            check_vector(f"free[{name!r}]", direction, n) for name, direction in self.free.items()
         ]
         return np.asarray(np.array(directions, dtype=np.float64).reshape(len(directions), n).T)
 
     def inputs(self, nu: int) -> Array:
         """The matrix W (nu, nu) of inputs."""
-        return array("input", np.eye(nu) if self.input is None else self.input, (nu, nu))
+        return check_array("input", np.eye(nu) if self.input is None else self.input, (nu, nu))
 
     def check(self, space: Space) -> None:
         """Raise `InputError` if the maps do not fit this space.

@@ -20,7 +20,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from hybridctl.base.checks import number
+from hybridctl.base.checks import check_number
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.limb_symmetry import limb_symmetry
@@ -42,7 +42,7 @@ def robot(torso: float = 1.0, tilt: float = 0.0) -> Robot:
     torso: by which its mass and moment of inertia are multiplied. tilt: by which gravity leans
     backwards, rad: walking uphill, as seen from the ground.
     """
-    number("torso", torso, above=0.0)
+    check_number("torso", torso, above=0.0)
     tree = ElementTree.parse(Path(__file__).with_name("five_link.urdf"))
     for path in ("mass", "inertia"):
         for part in tree.iterfind(f"link[@name='torso']/inertial/{path}"):

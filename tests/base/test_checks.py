@@ -11,7 +11,7 @@ from hybridctl.base.errors import InputError, UnknownNameError
 
 def test_an_array_is_a_read_only_copy():
     given = np.array([[1, 2], [3, 4]])
-    a = checks.array("a", given, (2, None))
+    a = checks.check_array("a", given, (2, None))
     given[0, 0] = 9
     assert a.dtype == np.float64
     assert a[0, 0] == 1.0
@@ -43,18 +43,18 @@ def test_an_array_is_a_read_only_copy():
 )
 def test_a_wrong_array_is_named(value, shape, message):
     with pytest.raises(InputError, match=message):
-        checks.array("a", value, shape)
+        checks.check_array("a", value, shape)
 
 
 def test_a_number_in_its_range_passes():
-    assert checks.number("n", np.float32(0.5), above=0.0, at_most=1.0) == 0.5
-    assert checks.number("n", 0, at_least=0) == 0.0
-    assert checks.number("n", Fraction(1, 4)) == 0.25
-    assert checks.number("n", np.array(0.5)) == 0.5
+    assert checks.check_number("n", np.float32(0.5), above=0.0, at_most=1.0) == 0.5
+    assert checks.check_number("n", 0, at_least=0) == 0.0
+    assert checks.check_number("n", Fraction(1, 4)) == 0.25
+    assert checks.check_number("n", np.array(0.5)) == 0.5
 
 
 def test_what_is_not_masked_counts():
-    assert checks.vector("a", np.ma.array([1.0, 2.0], mask=False)).tolist() == [1.0, 2.0]
+    assert checks.check_vector("a", np.ma.array([1.0, 2.0], mask=False)).tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize(
@@ -81,36 +81,36 @@ def test_what_is_not_masked_counts():
 )
 def test_a_wrong_number_is_named(value, bounds, message):
     with pytest.raises(InputError, match=message):
-        checks.number("n", value, **bounds)
+        checks.check_number("n", value, **bounds)
 
 
 @pytest.mark.parametrize("value", [0, -3, 1.0, "1", True, None])
 def test_a_count_is_a_whole_number_of_at_least_one(value):
     with pytest.raises(InputError, match="n must be a whole number of at least 1"):
-        checks.count("n", value)
-    assert checks.count("n", np.int64(3)) == 3
+        checks.check_count("n", value)
+    assert checks.check_count("n", np.int64(3)) == 3
 
 
 def test_an_interval_increases():
-    assert checks.interval("i", [0, 1]) == (0.0, 1.0)
+    assert checks.check_interval("i", [0, 1]) == (0.0, 1.0)
     for wrong in ((1, 0), (0, 0), (0, np.nan), (0,), 3, None, "ab", ((0, 1), 2)):
         with pytest.raises(InputError, match="i must"):
-            checks.interval("i", wrong)
+            checks.check_interval("i", wrong)
 
 
 def test_a_member_is_returned_and_a_stranger_gets_a_hint():
-    assert checks.member("colour", "red", ("red", "blue")) == "red"
+    assert checks.check_member("colour", "red", ("red", "blue")) == "red"
     with pytest.raises(UnknownNameError, match="did you mean 'blue'"):
-        checks.member("colour", "bleu", ("red", "blue"))
+        checks.check_member("colour", "bleu", ("red", "blue"))
     with pytest.raises(UnknownNameError, match="colour"):
-        checks.member("colour", [], {"red": 1})
+        checks.check_member("colour", [], {"red": 1})
 
 
 def test_names_spelled_alike_are_offered_whatever_their_case_and_long_lists_are_cut():
     frames = [f"link_{k}" for k in range(40)] + ["Left_Foot", "left_foot_2"]
     with pytest.raises(UnknownNameError) as caught:
-        checks.member("frame", "left_foot", frames)
+        checks.check_member("frame", "left_foot", frames)
     message = str(caught.value)
     assert "'link_19'] and 22 more; did you mean 'Left_Foot' or 'left_foot_2'?" in message
     with pytest.raises(UnknownNameError, match=r"expected one of \['a', 'b'\]$"):
-        checks.member("name", "zzz", ["a", "b"])
+        checks.check_member("name", "zzz", ["a", "b"])

@@ -21,9 +21,9 @@ import pytest
 from hybridctl.robots import ball
 
 import hybridctl as hc
-from hybridctl.base.code_reading import source_digest
+from hybridctl.base.code_reading import digest_sources
 from hybridctl.base.errors import InputError
-from hybridctl.base.fingerprint import canonical_form, canonical_text, files_named
+from hybridctl.base.fingerprint import digest_named_files, make_canonical_form, make_canonical_text
 from hybridctl.mechanics import Terrain
 
 
@@ -39,7 +39,7 @@ def digest_with(folder, monkeypatch, gain, imported):
     for name in ("digested_gains", "digested_user"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     importlib.invalidate_caches()
-    return source_digest(importlib.import_module("digested_user"))
+    return digest_sources(importlib.import_module("digested_user"))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ DIFFERENT = [*SCALARS, *CONTAINERS, *OBJECTS]
 
 
 def test_what_differs_has_another_form_and_what_is_equal_the_same():
-    texts = [canonical_text("value", value) for value in DIFFERENT]
+    texts = [make_canonical_text("value", value) for value in DIFFERENT]
     same = [
         (DIFFERENT[i], DIFFERENT[k])
         for i, k in combinations(range(len(texts)), 2)
@@ -131,18 +131,18 @@ def test_what_differs_has_another_form_and_what_is_equal_the_same():
     ]
     assert same == []
     for value, text in zip(DIFFERENT, texts, strict=True):
-        assert canonical_text("value", pickle.loads(pickle.dumps(value))) == text
+        assert make_canonical_text("value", pickle.loads(pickle.dumps(value))) == text
         json.loads(text)
 
 
 def test_order_in_mappings_and_memory_do_not_matter():
-    assert canonical_form("m", {"a": 1, "b": 2}) == canonical_form("m", {"b": 2, "a": 1})
-    assert canonical_form("m", {1: 1, "b": 2}) == canonical_form("m", {"b": 2, 1: 1})
+    assert make_canonical_form("m", {"a": 1, "b": 2}) == make_canonical_form("m", {"b": 2, "a": 1})
+    assert make_canonical_form("m", {1: 1, "b": 2}) == make_canonical_form("m", {"b": 2, 1: 1})
     a = np.arange(12.0).reshape(3, 4)
-    assert canonical_form("a", a.T) == canonical_form("a", np.ascontiguousarray(a.T))
+    assert make_canonical_form("a", a.T) == make_canonical_form("a", np.ascontiguousarray(a.T))
     loop = [1]
     loop.append(loop)
-    assert canonical_form("loop", loop) == [1, {"$again": 0}]
+    assert make_canonical_form("loop", loop) == [1, {"$again": 0}]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_order_in_mappings_and_memory_do_not_matter():
 )
 def test_an_object_without_a_form_is_refused_by_name(value, where):
     with pytest.raises(InputError, match=where) as refused:
-        canonical_form("grid", value)
+        make_canonical_form("grid", value)
     assert "canonical form" in str(refused.value)
 
 
@@ -169,7 +169,7 @@ def test_a_list_within_lists_without_end_is_refused():
     for _ in range(20_000):
         deep = [deep]
     with pytest.raises(InputError, match="nested too deeply"):
-        canonical_form("grid", deep)
+        make_canonical_form("grid", deep)
     while deep:  # taken apart here: its own end would be a recursion, too
         deep = deep.pop()
 
@@ -216,7 +216,7 @@ def texts(tmp_path):
     def digest(*edit, half="return x / 2", name="f"):
         made(tmp_path, f"def half(x):\n    {half}\n", "helpers_of_swept")
         text = BASE.replace(*edit) if edit else BASE
-        return canonical_text("function", getattr(made(tmp_path, text), name))
+        return make_canonical_text("function", getattr(made(tmp_path, text), name))
 
     yield digest
     del sys.modules["swept"], sys.modules["helpers_of_swept"]
@@ -258,14 +258,14 @@ def scaling(k):
 def test_functions_on_one_line_and_closures_are_told_apart():
     a, b = lambda x: x, lambda x: 100 * x
     times = [scaling(k) for k in (1, 2, 1.0)]
-    texts = {canonical_text("function", each) for each in (a, b, *times)}
+    texts = {make_canonical_text("function", each) for each in (a, b, *times)}
     assert len(texts) == 5
-    assert canonical_text("f", functools.lru_cache(a)) != canonical_text(
+    assert make_canonical_text("f", functools.lru_cache(a)) != make_canonical_text(
         "f", functools.lru_cache(b)
     )
-    assert canonical_text("function", scaling(1)) == canonical_text("function", times[0])
+    assert make_canonical_text("function", scaling(1)) == make_canonical_text("function", times[0])
     with pytest.raises(InputError, match=r"'k', which cannot be told from others"):
-        canonical_form("function", scaling(object()))
+        make_canonical_form("function", scaling(object()))
 
 
 def test_a_list_of_calls_is_not_what_a_function_depends_on():
@@ -278,10 +278,10 @@ def test_a_list_of_calls_is_not_what_a_function_depends_on():
     def reading(x):
         return len(calls) + x
 
-    before = [canonical_text("function", each) for each in (noting, reading)]
+    before = [make_canonical_text("function", each) for each in (noting, reading)]
     calls.append(1)
-    assert canonical_text("function", noting) == before[0]
-    assert canonical_text("function", reading) != before[1]
+    assert make_canonical_text("function", noting) == before[0]
+    assert make_canonical_text("function", reading) != before[1]
 
 
 def test_methods_and_recursion_have_forms():
@@ -291,15 +291,15 @@ def test_methods_and_recursion_have_forms():
     def other(n):
         return n and other(n - 2)
 
-    assert canonical_text("f", count) != canonical_text("f", other)
-    assert canonical_text("f", Color.RED.__class__) != canonical_text("f", Part)
-    assert canonical_text("f", Part(1.0).__eq__) != canonical_text("f", Part(2.0).__eq__)
+    assert make_canonical_text("f", count) != make_canonical_text("f", other)
+    assert make_canonical_text("f", Color.RED.__class__) != make_canonical_text("f", Part)
+    assert make_canonical_text("f", Part(1.0).__eq__) != make_canonical_text("f", Part(2.0).__eq__)
 
 
 def test_files_that_settings_name_count_with_what_they_hold(tmp_path):
     (tmp_path / "a").write_text("1")
     settings = {"data": str(tmp_path / "a"), "list": [tmp_path / "none", {"x": "\0", "y": 3}]}
-    ((name, first),) = files_named(settings)
+    ((name, first),) = digest_named_files(settings)
     assert name == str(tmp_path / "a")
     (tmp_path / "a").write_text("2")
-    assert dict(files_named(settings))[name] != first
+    assert dict(digest_named_files(settings))[name] != first

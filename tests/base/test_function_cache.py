@@ -16,7 +16,7 @@ import pytest
 
 from hybridctl.base import function_cache
 from hybridctl.base.errors import FileWriteError, InputError
-from hybridctl.base.function_cache import kept, native
+from hybridctl.base.function_cache import compile_function, load_or_build
 from hybridctl.compiled import Compiled, MappedFunction, transposed
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -91,12 +91,12 @@ def test_a_library_that_cannot_be_trusted_is_compiled_again(
     damage, reason, suffix, folder, tmp_path, caplog
 ):
     """A library cut in half would end the process by SIGBUS; others would run their own code."""
-    native(function())
+    compile_function(function())
     (path,) = folder.glob(f"*.{suffix}")
     before = path.stat().st_ino
     (tmp_path / "other").write_bytes(b"\x7fELF, of somebody else")
     damage(path, tmp_path / "other")
-    made = native(function())
+    made = compile_function(function())
     assert is_machine_code(made)
     assert_right(made)
     (line,) = caplog.messages
@@ -106,7 +106,7 @@ def test_a_library_that_cannot_be_trusted_is_compiled_again(
     assert again.stat().st_ino != before
     assert not again.is_symlink()
     caplog.clear()
-    assert_right(native(function()))  # of the new files, without a word
+    assert_right(compile_function(function()))  # of the new files, without a word
     assert not caplog.messages
 
 
@@ -116,12 +116,12 @@ def test_an_expression_that_cannot_be_trusted_is_made_again(
 ):
     made = []
     build = lambda: (made.append(1), function())[1]  # noqa: E731
-    kept("key", build)
+    load_or_build("key", build)
     (tmp_path / "other").write_text("0\nof somebody else")
     damage(folder / "key.casadi", tmp_path / "other")
     function_cache._read_function.cache_clear()
     for _ in range(2):
-        assert_right(kept("key", build))
+        assert_right(load_or_build("key", build))
     assert len(made) == 2
     (line,) = caplog.messages
     assert reason in line
@@ -131,12 +131,16 @@ def test_an_expression_that_cannot_be_trusted_is_made_again(
 @posix
 def test_a_folder_that_others_can_write_is_not_used(folder, temporary, caplog):
     """Nothing in it is read, nothing is written there, and there is one line for all functions."""
-    native(function())
-    kept("key", function)
+    compile_function(function())
+    load_or_build("key", function)
     folder.chmod(0o777)
     for path in folder.iterdir():
         path.write_bytes(b"not to be loaded")
-    for made in (native(function()), native(function()), kept("key", function)):
+    for made in (
+        compile_function(function()),
+        compile_function(function()),
+        load_or_build("key", function),
+    ):
         assert_right(made)
     assert {path.read_bytes() for path in folder.iterdir()} == {b"not to be loaded"}
     (line,) = caplog.messages
@@ -148,10 +152,10 @@ def test_a_folder_that_others_can_write_is_not_used(folder, temporary, caplog):
 @needs_compiler
 @posix
 def test_a_folder_of_another_user_is_not_used(folder, temporary, monkeypatch, caplog):
-    native(function())
+    compile_function(function())
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    made = native(function())
+    made = compile_function(function())
     assert is_machine_code(made)
     assert_right(made)
     (line,) = caplog.messages
@@ -166,10 +170,10 @@ def test_without_a_folder_libraries_leave_nothing(folder, temporary, monkeypatch
         monkeypatch.setenv("HYBRIDCTL_CACHE", setting)
         folder.mkdir(exist_ok=True)
         (folder / "file").write_text("")
-        made = native(function())
+        made = compile_function(function())
         assert is_machine_code(made)
         assert_right(made)
-        assert_right(kept("key", function))
+        assert_right(load_or_build("key", function))
         assert list(temporary.iterdir()) == []
         assert len(caplog.messages) == lines
 
@@ -182,8 +186,8 @@ def test_what_cannot_be_written_is_used_all_the_same(folder, temporary, monkeypa
         raise FileWriteError(f"{path} cannot be written: No space left on device")
 
     monkeypatch.setattr(function_cache, "atomic", full)
-    assert_right(native(function()))
-    assert_right(kept("key", function))
+    assert_right(compile_function(function()))
+    assert_right(load_or_build("key", function))
     assert list(temporary.iterdir()) == []
     assert list(folder.iterdir()) == []
     (line,) = caplog.messages
@@ -197,13 +201,13 @@ def test_a_compiler_without_space_leaves_the_interpreter(tmp_path, monkeypatch, 
     monkeypatch.setenv("CC", str(compiler))
     compiler.write_text('#!/bin/sh\necho "motion.c: No space left on device" >&2\nexit 1\n')
     compiler.chmod(0o755)
-    made = native(function())
+    made = compile_function(function())
     assert not is_machine_code(made)
     assert_right(made)
     assert "interpreted" in caplog.text
     compiler.write_text('#!/bin/sh\necho "no such header" >&2\nexit 1\n')
     with pytest.raises(InputError, match="no such header"):
-        native(function())
+        compile_function(function())
 
 
 @posix
@@ -213,7 +217,7 @@ def test_a_library_that_cannot_be_loaded_leaves_the_interpreter(tmp_path, monkey
     compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\necho nothing > "$2"\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CC", str(compiler))
-    made = native(function())
+    made = compile_function(function())
     assert not is_machine_code(made)
     assert_right(made)
     assert len(caplog.messages) == 1
@@ -222,9 +226,9 @@ def test_a_library_that_cannot_be_loaded_leaves_the_interpreter(tmp_path, monkey
 @needs_compiler
 def test_machine_code_is_pickled_as_its_source(folder, monkeypatch, caplog):
     """The library may be gone, or be another's, where it is read: it is made anew there."""
-    values = Compiled(native(function()), [(3,)])
+    values = Compiled(compile_function(function()), [(3,)])
     numbers = ca.SX.sym("x", 3), ca.SX.sym("p", 3)
-    with_numbers = native(transposed("products", numbers, [numbers[0] * numbers[1]]))
+    with_numbers = compile_function(transposed("products", numbers, [numbers[0] * numbers[1]]))
     mapped = Compiled(with_numbers, [(3,)], np.array([1.0, 2.0, 3.0])).mapped()
     np.testing.assert_array_equal(mapped(X[None])[0], X[None] * [1.0, 2.0, 3.0])
     text = pickle.dumps((values, mapped))
@@ -242,13 +246,15 @@ def test_machine_code_is_pickled_as_its_source(folder, monkeypatch, caplog):
 @needs_compiler
 def test_builds_at_the_same_time_leave_files_that_fit(folder, caplog):
     made = []
-    threads = [threading.Thread(target=lambda: made.append(native(function()))) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: made.append(compile_function(function()))) for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(made) == 3
-    for each in (*made, native(function())):
+    for each in (*made, compile_function(function())):
         assert_right(each)
     assert not caplog.messages
     assert {path.suffix for path in folder.iterdir()} == {".so", ".native"}
@@ -258,7 +264,7 @@ def test_builds_at_the_same_time_leave_files_that_fit(folder, caplog):
 def test_folder_and_files_are_private_whatever_the_umask(folder):
     mask = os.umask(0o002)
     try:
-        kept("key", function)
+        load_or_build("key", function)
     finally:
         os.umask(mask)
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -274,7 +280,7 @@ def test_the_folder_of_the_user_is_made_private(tmp_path, monkeypatch, caplog):
     )
     (tmp_path / "hybridctl").mkdir()
     (tmp_path / "hybridctl").chmod(0o775)
-    assert_right(kept("key", function))
+    assert_right(load_or_build("key", function))
     assert (tmp_path / "hybridctl").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "hybridctl" / "key.casadi").exists()
     assert not caplog.messages
@@ -284,5 +290,5 @@ def test_the_folder_of_the_user_is_made_private(tmp_path, monkeypatch, caplog):
 def test_a_pipe_in_place_of_a_function_is_not_waited_for(folder, caplog):
     folder.mkdir(mode=0o700)
     os.mkfifo(folder / "key.casadi", 0o600)
-    assert_right(kept("key", function))
+    assert_right(load_or_build("key", function))
     assert "no regular file" in caplog.text

@@ -12,8 +12,8 @@ from control.pushed_ball import Trial
 from hybridctl.app.experiment import journal_of
 from hybridctl.base import journal as journals
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.base.journal import Journal, completed
-from hybridctl.base.workers import Crew, Here
+from hybridctl.base.journal import Journal, compute_all
+from hybridctl.base.workers import Crew, InProcessExecutor
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.tuning.ensemble import Ensemble, Outcome
 
@@ -53,19 +53,19 @@ def test_results_of_other_code_and_versions_stay_but_are_not_found(tmp_path, mon
         Journal(path, {"a": math.nan}, code).put("x", (k, math.inf))
     for k, code in enumerate(codes):
         stored = Journal(path, {"a": math.nan}, code)
-        assert (stored.get("x"), len(stored), stored.others) == ((k, math.inf), 1, 1)
+        assert (stored.get("x"), len(stored), stored.unused_results) == ((k, math.inf), 1, 1)
     monkeypatch.setattr(journals, "__version__", "99")
     assert Journal(path, {"a": math.nan}, codes[0]).get("x") is None
 
 
 def test_items_that_are_equal_to_python_are_computed_each(tmp_path):
     items = [1, 1.0, True, math.nan, math.nan, -0.0, 0.0, (1,), "1"]
-    shares, crew = [], Crew(Here())
+    shares, crew = [], Crew(InProcessExecutor())
     record = Journal(tmp_path / "r.jsonl", {})
-    found = completed(lambda item: (repr(item),), items, crew, shares.append, record)
+    found = compute_all(lambda item: (repr(item),), items, crew, shares.append, record)
     assert [each[0] for each in found] == [repr(item) for item in items]
     assert shares[-1] == 1.0
-    again = completed(None, items, crew, None, Journal(tmp_path / "r.jsonl", {}))
+    again = compute_all(None, items, crew, None, Journal(tmp_path / "r.jsonl", {}))
     assert [each[0] for each in again] == [repr(item) for item in items]
 
 

@@ -8,7 +8,7 @@ import pytest
 from hybridctl.robots import five_link
 
 from hybridctl.base.errors import InputError
-from hybridctl.base.function_cache import native
+from hybridctl.base.function_cache import compile_function
 from hybridctl.compiled import MappedFunction, transposed
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.model import Diffusion, StepAhead
@@ -22,20 +22,20 @@ def test_compiled_functions_are_the_interpreted_ones(tmp_path, monkeypatch):
     monkeypatch.setenv("HYBRIDCTL_CACHE", str(tmp_path))
     x = ca.SX.sym("x", 14)
     made = transposed("rotated", [x], [ca.sin(x) * ca.sumsqr(x), ca.jacobian(ca.cos(x), x)])
-    both = [MappedFunction(each, [(14,), (14, 14)]) for each in (made, native(made))]
+    both = [MappedFunction(each, [(14,), (14, 14)]) for each in (made, compile_function(made))]
     states = np.random.default_rng(0).normal(size=(10, 14))
     for exact, found in zip(*(each(states) for each in both), strict=True):
         np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12)
     (library,) = tmp_path.glob("*.so")
     written = library.stat().st_mtime_ns
-    native(made)
+    compile_function(made)
     assert library.stat().st_mtime_ns == written
 
 
 def test_without_a_compiler_functions_cannot_be_compiled(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(InputError, match="C compiler"):
-        native(transposed("one", [ca.SX.sym("x")], [ca.SX(1.0)]))
+        compile_function(transposed("one", [ca.SX.sym("x")], [ca.SX(1.0)]))
 
 
 @compiled

@@ -14,8 +14,8 @@ from hybridctl.base.settings import (
     NotNegative,
     Positive,
     Settings,
-    least_and_most,
-    typed,
+    find_bounds,
+    parse_settings,
 )
 
 
@@ -68,7 +68,7 @@ def test_a_number_that_no_float_can_hold_is_out_of_range():
 
 
 def test_bounds_do_not_change_how_settings_are_read():
-    found = typed(Config, {"widths": [1, 2], "angle": 1}, "settings")
+    found = parse_settings(Config, {"widths": [1, 2], "angle": 1}, "settings")
     assert found == Config(1.0, widths=(1, 2))
     assert vars(found) == vars(Config(1.0, widths=(1.0, 2.0)))  # defaults are among them
 
@@ -80,7 +80,7 @@ def test_a_text_that_is_none_of_a_few_is_named_beside_them():
         rules: tuple[Literal["first", "last"], ...] = ()
 
     with pytest.raises(UnknownNameError, match=r"settings\.rule.*'lats'.*first.*last"):
-        typed(Chosen, {"rule": "lats"}, "settings")
+        parse_settings(Chosen, {"rule": "lats"}, "settings")
     with pytest.raises(UnknownNameError, match=r"^rule.*'lats'.*first.*last"):
         Chosen(rule="lats")
     with pytest.raises(UnknownNameError, match=r"^rules\[1\].*'lats'.*first.*last"):
@@ -88,8 +88,8 @@ def test_a_text_that_is_none_of_a_few_is_named_beside_them():
 
 
 def test_bounds_of_a_field_are_those_of_its_type():
-    assert least_and_most(BallSettings, "restitution") == (0.0, 1.0)
-    assert least_and_most(BallSettings, "mass") == (-np.inf, np.inf)
+    assert find_bounds(BallSettings, "restitution") == (0.0, 1.0)
+    assert find_bounds(BallSettings, "mass") == (-np.inf, np.inf)
 
 
 def test_bounds_of_a_field_hold_where_a_class_overrides_its_default():

@@ -10,7 +10,7 @@ from hybridctl.robots import block, cube
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError, ZenoError
-from hybridctl.base.spaces import difference_jacobians
+from hybridctl.base.spaces import compute_difference_jacobians
 from hybridctl.control.ilqr.backward import (
     expand,
     interval,
@@ -244,7 +244,7 @@ def test_the_distance_on_a_manifold_has_its_exact_gradient():
     rng = np.random.default_rng(3)
     target = np.concatenate([[0, 0, 0.2, 0, 0, 0, 1], np.zeros(6)]).astype(float)
     x = space.integrate(target, rng.normal(size=space.ndx))
-    jacobian = difference_jacobians(space, target, x)[1]
+    jacobian = compute_difference_jacobians(space, target, x)[1]
     h = 1e-5
     for i, e in enumerate(np.eye(space.ndx)):
         ends = [space.difference(target, space.integrate(x, s * h * e)) for s in (1.0, -1.0)]

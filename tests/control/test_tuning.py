@@ -10,8 +10,8 @@ from scipy.optimize import minimize
 
 import hybridctl as hc
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.base.journal import Journal, completed, repeated
-from hybridctl.base.workers import Crew, Here, crew
+from hybridctl.base.journal import Journal, compute_all, compute_trials
+from hybridctl.base.workers import Crew, InProcessExecutor, crew
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.control.tuning.ensemble import Ensemble, digest, outcome
@@ -131,13 +131,13 @@ def _of_case(trial):
 def test_results_come_in_their_order_and_kept_ones_are_not_computed_again(tmp_path):
     path, shares = tmp_path / "results.jsonl", []
     with crew(2) as workers:
-        first = completed(math.frexp, [3, 1, 2], workers, None, Journal(path, {}))
+        first = compute_all(math.frexp, [3, 1, 2], workers, None, Journal(path, {}))
     assert first == [(0.75, 2), (0.5, 1), (0.5, 2)]
     kept = Journal(path, {})
-    again = completed(None, [2, 3], Crew(Here()), shares.append, kept)
+    again = compute_all(None, [2, 3], Crew(InProcessExecutor()), shares.append, kept)
     assert again == [(0.5, 2), (0.75, 2)]
     assert shares == [0.5, 1.0]
-    found = repeated(_of_case, ["a", "b"], [1, 2], Crew(Here()))
+    found = compute_trials(_of_case, ["a", "b"], [1, 2], Crew(InProcessExecutor()))
     assert found == {"a": [("a", 1), ("a", 2)], "b": [("b", 1), ("b", 2)]}
 
 

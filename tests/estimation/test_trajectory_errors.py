@@ -150,7 +150,7 @@ def test_stamps_between_samples():
 
 def test_what_is_too_far_from_estimates_is_left_out():
     whole = circle()
-    gap = whole.rows(np.flatnonzero((TIMES < 3.0) | (TIMES > 4.0)))
+    gap = whole.select_rows(np.flatnonzero((TIMES < 3.0) | (TIMES > 4.0)))
     shifted = circle(TIMES[:-1] + 0.004)
     # Without estimates from 2.99 to 4.01 s: 102 periods; the nearest is 4 ms after 2.99 s, too.
     for association, within, count in (("interpolate", 0.01, 898), ("nearest", 0.005, 899)):
@@ -164,7 +164,7 @@ def test_what_is_too_far_from_estimates_is_left_out():
 def test_estimates_three_periods_away_still_count():
     """In a gap of five, between 2.99 and 3.04 s, one stamp is as near to both of its ends."""
     whole = circle()
-    gap = whole.rows(np.flatnonzero((TIMES < 2.995) | (TIMES > 3.035)))
+    gap = whole.select_rows(np.flatnonzero((TIMES < 2.995) | (TIMES > 3.035)))
     found = associate(gap, circle(TIMES[:-1] + 0.004)).reference.times
     inside = found[(found > 2.99) & (found < 3.04)]
     np.testing.assert_allclose(inside, [3.014], atol=1e-9)
@@ -200,7 +200,7 @@ def test_spans_over_gaps_and_short_tracks_have_no_relative_error():
     assert found.rpe is None
     assert found.rpe_metre is None
     whole = circle()
-    jumped = whole.rows(np.flatnonzero((TIMES < 0.9) | (TIMES > 3.0)))
+    jumped = whole.select_rows(np.flatnonzero((TIMES < 0.9) | (TIMES > 3.0)))
     wrong = jumped.positions + np.where(jumped.times > 2.0, 1.0, 0.0)[:, None]
     estimate = PoseTrack(jumped.times, wrong, jumped.orientations)
     assert trajectory_errors(estimate, jumped).rpe.translation < ROUNDING

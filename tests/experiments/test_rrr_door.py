@@ -20,7 +20,7 @@ from hybridctl.base.errors import (
     ReferenceRangeError,
 )
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.base.settings import load_configuration, typed
+from hybridctl.base.settings import load_configuration, parse_settings
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -72,7 +72,7 @@ def test_the_folder_holds_configuration_and_data(result):
     assert all(check["holds"] for check in checks)
     config = json.loads((folder / "config.json").read_text())
     assert config["versions"]["pin"]
-    assert typed(rrr_door.Config, config["configuration"], "settings") == CONFIG
+    assert parse_settings(rrr_door.Config, config["configuration"], "settings") == CONFIG
     assert json.loads((folder / "summary.json").read_text())["drift"] == summary["drift"]
     loaded = HybridTrajectory.load(folder / "tracking.npz", system())
     assert [e.time for e in loaded.events] == [e["time"] for e in summary["tracking"]["events"]]

@@ -65,7 +65,7 @@ def test_a_quadruped_without_forces_knows_where_it_is(name):
         force = told.loads[foot]
         true = Series(load.times, estimator.contact.states(load.values[:, 0]).astype(float))
         stands = estimator.contact.states(force.values[:, 0])
-        assert np.mean(stands == true.held(force.times)[:, 0]) > 0.95
+        assert np.mean(stands == true.hold_last(force.times)[:, 0]) > 0.95
         early = force.times < 1.0  # it stands
         assert force.values[early].mean() == pytest.approx(
             load.values[load.times < 1.0].mean(), rel=0.03

@@ -9,7 +9,7 @@ from estimation.legged.machine import URDF
 
 from hybridctl import Series
 from hybridctl.base.errors import InputError, UnknownNameError
-from hybridctl.base.settings import typed
+from hybridctl.base.settings import parse_settings
 from hybridctl.logs import Log
 from hybridctl.logs.legged import BaseModel, filter_base
 from hybridctl.mechanics.multibody.robot import Robot
@@ -34,7 +34,7 @@ TIMES = 0.01 * np.arange(60)
 @pytest.fixture
 def model(tmp_path):
     (tmp_path / "walker.urdf").write_text(URDF)
-    made = typed(BaseModel, yaml.safe_load(MODEL), "model")
+    made = parse_settings(BaseModel, yaml.safe_load(MODEL), "model")
     return replace(made, urdf=str(tmp_path / made.urdf))
 
 

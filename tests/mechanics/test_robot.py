@@ -6,7 +6,7 @@ import pytest
 from differences import assert_derivative
 
 from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
-from hybridctl.base.spaces import tangent_map
+from hybridctl.base.spaces import compute_tangent_map
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, RobotStateSpace, Sphere
 from mechanics.models import PAIR, SLOPE, TWINS, WHEEL, pair
 
@@ -48,7 +48,7 @@ def test_rate_is_the_derivative_of_the_coordinates_along_a_velocity(robot):
     assert_derivative(lambda s: robot.integrate(q, s[0] * v), robot.rate(q, v)[:, None], 1e-9)
     x, dx = np.concatenate((q, v)), np.concatenate((v, v[::-1]))
     space = RobotStateSpace(robot)
-    np.testing.assert_allclose(tangent_map(space, x) @ dx, space.rate(x, dx), atol=1e-14)
+    np.testing.assert_allclose(compute_tangent_map(space, x) @ dx, space.rate(x, dx), atol=1e-14)
 
 
 def test_every_coordinate_velocity_and_force_has_a_label_of_its_own(robot):

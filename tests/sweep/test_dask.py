@@ -41,6 +41,6 @@ def test_whoever_takes_an_executor_does_not_notice(address, tmp_path):
     """Ensembles submit calls, likelihoods map them: both go on where a worker dies."""
     planned = units(6, folder=str(tmp_path))
     with crew(1, address) as workers:
-        rows = list(workers.others.map(square_but_die_once, planned))
+        rows = list(workers.parallel_executor.map(square_but_die_once, planned))
     assert (tmp_path / "died").exists()
     assert [row["values"]["square"] for row in rows] == [k * k / 7.0 for k in range(6)]

@@ -11,7 +11,7 @@ from hybridctl.app import plugins
 from hybridctl.app.sweep import PLAN, numbers, plan, run, work, write_table
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.base.workers import Crew, Here, Processes, crew
+from hybridctl.base.workers import Crew, InProcessExecutor, WorkerProcesses, crew
 
 
 def silent(line):
@@ -132,7 +132,7 @@ def test_the_table_has_a_row_for_each_unit_and_is_read_back(tmp_path):
 
 
 def test_processes_are_ended(tmp_path):
-    pool = Processes(2)
+    pool = WorkerProcesses(2)
     assert sorted(pool.map(abs, [-1, -2, -3])) == [1, 2, 3]
     pool.shutdown()
     with pytest.raises(RuntimeError):
@@ -158,7 +158,7 @@ def test_here_runs_one_unit_after_another(tmp_path):
         found.append(len((tmp_path / PLAN).read_text().splitlines()) - 1)
         return square(unit)
 
-    run(units(3), RunFolder("sweep", tmp_path), Crew(Here()), silent, job=look)
+    run(units(3), RunFolder("sweep", tmp_path), Crew(InProcessExecutor()), silent, job=look)
     assert found == [0, 1, 2]
 
 

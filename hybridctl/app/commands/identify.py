@@ -15,13 +15,13 @@ from rich.console import Console
 from hybridctl.app.commands.filter import load_log
 from hybridctl.app.models import find_model, from_anywhere
 from hybridctl.app.report import say, table
-from hybridctl.base.checks import Array, array, member, quoted
-from hybridctl.base.code_reading import source_digest
+from hybridctl.base.checks import Array, check_array, check_member, quote
+from hybridctl.base.code_reading import digest_sources
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.base.fingerprint import files_named, fingerprint
+from hybridctl.base.fingerprint import compute_fingerprint, digest_named_files
 from hybridctl.base.journal import Journal
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.base.settings import least_and_most
+from hybridctl.base.settings import find_bounds
 from hybridctl.base.workers import crew
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
 from hybridctl.estimation.identify import (
@@ -139,7 +139,7 @@ def run(
         say(console, f"{len(record)}: log-likelihood {one.log_likelihood:.2f} at {there}")
 
     with crew(request.workers, request.dask) as workers:
-        problem = replace(problem, executor=workers.others, known=known, told=keep)
+        problem = replace(problem, executor=workers.parallel_executor, known=known, told=keep)
         found = identify(problem, start, held_out=judged, max_evaluations=request.max_evaluations)
         profiles = [profile(problem, found, one) for one in request.profiles]
     summary = summarize(found, profiles, len(problem.records), len(judged))
@@ -167,10 +167,10 @@ def _code(request: IdentifyRequest, records: tuple[Record, ...]) -> dict[str, An
     module, robot = sys.modules.get(function.__module__), getattr(function, "__self__", None)
     urdf = robot.path.parent / robot.robot.urdf if isinstance(robot, RobotFile) else ""
     return {
-        "source": None if module is None else source_digest(module),
+        "source": None if module is None else digest_sources(module),
         "robot": robot,
-        "files": dict(files_named([urdf])),
-        "records": fingerprint(records, "records"),
+        "files": dict(digest_named_files([urdf])),
+        "records": compute_fingerprint(records, "records"),
     }
 
 
@@ -179,10 +179,10 @@ def _start(make: ModelAt) -> Array:
     values = vars(make.settings())
     numbers = [k for k, v in values.items() if isinstance(v, float | None) and k != "gate"]
     for name in make.names:
-        member("parameter", name, numbers)
+        check_member("parameter", name, numbers)
         if values[name] is None:
             raise InputError(f"parameter {name!r} has no value; `--set {name}=VALUE` starts it")
-    return array("start", [values[name] for name in make.names])
+    return check_array("start", [values[name] for name in make.names])
 
 
 def _bounds(given: Sequence[str], names: Sequence[str], start: Array, kind: type) -> Array:
@@ -192,17 +192,17 @@ def _bounds(given: Sequence[str], names: Sequence[str], start: Array, kind: type
     """
     bounds = {}
     for name, value in zip(names, start.tolist(), strict=True):
-        least, most = least_and_most(kind, name)
+        least, most = find_bounds(kind, name)
         bounds[name] = max(value / FACTOR, least), min(value * FACTOR, most)
     for text in given:
         name, _, ends = text.partition("=")
         low, _, high = ends.partition(":")
         try:
-            bounds[member("bounds of", name, names)] = float(low), float(high)
+            bounds[check_member("bounds of", name, names)] = float(low), float(high)
         except ValueError as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"bounds must look like NAME=LOW:HIGH, got {quoted(text)}") from error
+            raise InputError(f"bounds must look like NAME=LOW:HIGH, got {quote(text)}") from error
     for name, (low, high) in bounds.items():
         if not low < high:
             raise InputError(
@@ -233,9 +233,7 @@ def _numbers(text: str) -> Iterator[int]:
         try:
             yield from range(int(first), int(last or first) + 1)
         except ValueError as error:
-            raise InputError(
-                f"segments must look like 0-99 or 0,3,7, got {quoted(text)}"
-            ) from error
+            raise InputError(f"segments must look like 0-99 or 0,3,7, got {quote(text)}") from error
 
 
 def _shortened(record: Record, until: float | None) -> Record:

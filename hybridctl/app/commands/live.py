@@ -15,7 +15,7 @@ from typing import BinaryIO, Protocol
 import click
 
 from hybridctl.app.models import find_source
-from hybridctl.base.checks import number, quoted
+from hybridctl.base.checks import check_number, quote
 from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.logs.legged import BaseModel, OdometryFrames
@@ -97,7 +97,7 @@ def start_odometry(
     """
     estimator = model.settings.build(Robot.from_urdf(Path(model.urdf)))
     reader = SampleReader(model.channels, estimator.joints, estimator.base.feet)
-    number("wait", wait, at_least=0.0)
+    check_number("wait", wait, at_least=0.0)
     found = None
     if mapping is not None:
         found = LogMapping.load(mapping)
@@ -149,7 +149,7 @@ def find_base_model(
     """
     source = find_source(text)
     if source.kind is not BaseModel:
-        raise InputError(f"model {quoted(text)} must be a legged base, with `imu` in its file")
+        raise InputError(f"model {quote(text)} must be a legged base, with `imu` in its file")
     made: BaseModel = source.make(source.configured(config, assignments))
     return made
 
@@ -238,7 +238,7 @@ def listen_at(address: str) -> socket.socket:
     if colon and port.isdecimal() and int(port) < 2**16:
         return socket.create_server((host or "localhost", int(port)))
     if colon or not hasattr(socket, "AF_UNIX"):
-        raise InputError(f"listen must be HOST:PORT or the path of a socket, got {quoted(address)}")
+        raise InputError(f"listen must be HOST:PORT or the path of a socket, got {quote(address)}")
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen()

@@ -17,9 +17,9 @@ from rich.console import Console
 
 from hybridctl.app.models import ModelSource
 from hybridctl.app.report import report_alive, say
+from hybridctl.base.digests import hash_file
 from hybridctl.base.errors import HybridctlError, InputError
-from hybridctl.base.run_marker import Fingerprint
-from hybridctl.base.tables import mode_text
+from hybridctl.base.tables import format_mode
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, LogChannel
 from hybridctl.estimation.record import Record
@@ -150,7 +150,7 @@ def _is_recorded_truth(path: Path, digests: Mapping[str, str]) -> bool:
     """Return whether a file beside a log has the content that `record` wrote with that log."""
     if path.is_symlink() or not path.is_file():
         return False
-    return Fingerprint.of(path).digest == digests.get(path.name)
+    return hash_file(path) == digests.get(path.name)
 
 
 def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
@@ -166,7 +166,7 @@ def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
     """
     beside = truth_path(path)
     truth.run.save(beside)
-    modes = [mode_text(truth.run.arc(t).mode) for t in truth.times.tolist()]
+    modes = [format_mode(truth.run.arc(t).mode) for t in truth.times.tolist()]
     sampled = write_estimates(
         path.parent,
         truth.times,
@@ -174,7 +174,7 @@ def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
         columns={"state": model.states},
         name=f"{beside.stem}_sampled",
     )
-    digests = {one.name: Fingerprint.of(one).digest for one in (beside, *sampled)}
+    digests = {one.name: hash_file(one) for one in (beside, *sampled)}
     write_log(path, replace(log, metadata={**log.metadata, _TRUTH: json.dumps(digests)}))
 
 

@@ -23,7 +23,7 @@ from hybridctl.app.plots import (
 from hybridctl.app.plots.filters import SIGMAS, apart, band, gaps, result_bands
 from hybridctl.app.report import table
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.base.tables import mode_text
+from hybridctl.base.tables import format_mode
 from hybridctl.estimation.filter_model import FilterModel
 from hybridctl.estimation.judgement import Judgement
 from hybridctl.estimation.result import FilterResult
@@ -68,7 +68,7 @@ def write_results(
             "state": np.array(result.means),
             "deviation": np.sqrt(np.maximum(np.diagonal(covariances, axis1=1, axis2=2), 0.0)),
             "covariance": covariances,
-            "mode": np.array([mode_text(mode) for mode in result.modes]),
+            "mode": np.array([format_mode(mode) for mode in result.modes]),
             "probability": np.array([m.probabilities[m.mode] for m in result.mixtures]),
         },
         columns={"state": model.states, "deviation": named},
@@ -83,7 +83,7 @@ def write_results(
             folder.path,
             result.times,
             {"probability": shares},
-            columns={"probability": [mode_text(mode) for mode in result.doubtful]},
+            columns={"probability": [format_mode(mode) for mode in result.doubtful]},
             origin_ns=log.origin_ns,
             name=f"modes{ending}",
         )

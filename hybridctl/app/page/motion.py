@@ -10,11 +10,11 @@ import numpy as np
 
 from hybridctl.app.plots import TRACKING
 from hybridctl.app.viewer.figure import contact_forces, event_impulses
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
-from hybridctl.base.files import packed
+from hybridctl.base.files import encode_array
 from hybridctl.base.run_folder import RunFolder
-from hybridctl.base.tables import mode_text
+from hybridctl.base.tables import format_mode
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -66,11 +66,11 @@ def write_motion(folder: RunFolder, scenes: Sequence[Scene]) -> None:
 def _scene(scene: Scene) -> dict[str, Any]:
     if not scene.movers:
         raise InputError(f"scene {scene.title!r} must have at least one mover")
-    columns = ["xyz".index(axis) for axis in member("axes", scene.axes, AXES)]
+    columns = ["xyz".index(axis) for axis in check_member("axes", scene.axes, AXES)]
     return {
         "title": scene.title,
         "axes": scene.axes,
-        "fixed": [packed(line) for line in scene.fixed],
+        "fixed": [encode_array(line) for line in scene.fixed],
         "movers": [_mover(mover, columns) for mover in scene.movers],
     }
 
@@ -82,17 +82,17 @@ def _mover(mover: Mover, columns: list[int]) -> dict[str, Any]:
     record = {
         "label": mover.label,
         "color": mover.color,
-        "times": packed([t for t, _, _ in states]),
+        "times": encode_array([t for t, _, _ in states]),
         "lines": [len(line) for line in shapes[0]],
-        "points": packed([np.concatenate(shape) for shape in shapes]),
-        "modes": [(arc.start, arc.end, mode_text(arc.mode)) for arc in mover.run.arcs],
+        "points": encode_array([np.concatenate(shape) for shape in shapes]),
+        "modes": [(arc.start, arc.end, format_mode(arc.mode)) for arc in mover.run.arcs],
         "events": [(event.time, event_text(event)) for event in mover.run.guard_events],
     }
     mechanism = None if mover.system is None else mover.system.mechanism
     if mover.system is not None and mechanism is not None:
         both = [contact_forces(mover.system, arc, t) for t, arc, _ in states]
         places, forces = (np.array(column)[..., columns] for column in zip(*both, strict=True))
-        record |= {"places": packed(places), "forces": packed(forces)}
+        record |= {"places": encode_array(places), "forces": encode_array(forces)}
         record["impulses"] = [
             impulse | {part: impulse[part][columns] for part in ("place", "value")}
             for event in mover.run.guard_events

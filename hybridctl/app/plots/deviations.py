@@ -18,7 +18,7 @@ from hybridctl.app.plots.panels import (
     grid,
     series,
 )
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearize import Linearization
@@ -72,7 +72,7 @@ def prediction(
         )
     dx0 = first.space.difference(first(first.start), other(other.start))
     labels = lin.system.state_labels(first.mode)
-    shown = labels if names is None else [member("names", name, labels) for name in names]
+    shown = labels if names is None else [check_member("names", name, labels) for name in names]
     curves = [
         (REFERENCE, "-", "nominal", _states(run)),
         (TRACKING, "-", "perturbed", _states(perturbed)),

@@ -21,7 +21,7 @@ from hybridctl.app.plots.panels import (
     series,
 )
 from hybridctl.app.plots.runs import mode_bands
-from hybridctl.base.checks import Array, Indices, instance
+from hybridctl.base.checks import Array, Indices, check_instance
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -64,7 +64,7 @@ def errors(
     each coordinate (ndx,), broken at events. Where filter and truth are in modes of different
     spaces there is no error. Raises `InputError` for a truth that does not cover the samples.
     """
-    instance("truth", truth, HybridTrajectory)
+    check_instance("truth", truth, HybridTrajectory)
     times = result.times
     if not (len(times) and truth.start <= times[0] and times[-1] <= truth.end):
         raise InputError(f"truth must cover the samples, but ends are {truth.start}, {truth.end}")

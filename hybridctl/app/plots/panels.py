@@ -18,10 +18,10 @@ from matplotlib.figure import Figure as Figure
 from matplotlib.mathtext import MathTextParser
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import FileWriteError
-from hybridctl.base.files import atomic, packed
-from hybridctl.base.run_store import store_of
+from hybridctl.base.files import atomic, encode_array
+from hybridctl.base.run_store import find_store
 
 # Okabe and Ito's colours, which people who see fewer colours can tell apart.
 BLUE, VERMILION, ORANGE, GREEN, SKY = "#0072b2", "#d55e00", "#e69f00", "#009e73", "#56b4e9"
@@ -222,7 +222,7 @@ def plane(
 
 def _panel_record(panel: Panel) -> dict[str, Any]:
     lines = [
-        {"x": packed(line.times), "y": packed(line.values)}
+        {"x": encode_array(line.times), "y": encode_array(line.values)}
         | {name: getattr(line, name) for name in ("label", "color", "style", "width")}
         for line in panel.lines
     ]
@@ -321,7 +321,9 @@ def save_figure(
             is written then.
     """
     known = figure.canvas.get_supported_filetypes()
-    member("suffix of path", Path(path).suffix.removeprefix(".").lower() or "png", tuple(known))
+    check_member(
+        "suffix of path", Path(path).suffix.removeprefix(".").lower() or "png", tuple(known)
+    )
     for suffix in (".svg", *beside):
         _check_beside(Path(path).with_suffix(suffix), Path(path))
     with atomic(path) as temporary:
@@ -345,7 +347,7 @@ def _check_beside(path: Path, named: Path) -> None:
         named: File of the figure, which the user named; it may be `path` itself.
     """
     # in the folder of a run its marker tells whose a file is
-    if path == named or not os.path.lexists(path) or store_of(path) is not None:
+    if path == named or not os.path.lexists(path) or find_store(path) is not None:
         return
     start = b""
     if path.is_file() and not path.is_symlink():

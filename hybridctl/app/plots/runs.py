@@ -24,7 +24,7 @@ from hybridctl.app.plots.panels import (
     grid,
     series,
 )
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
@@ -71,7 +71,7 @@ def states(
         raise InputError(f"run must have states of one size to be plotted, got {sorted(sizes)}")
     system, mode = run.system, run.arcs[0].mode
     labels = [f"x{k}" for k in range(*sizes)] if system is None else system.state_labels(mode)
-    wanted = labels if names is None else [member("names", name, labels) for name in names]
+    wanted = labels if names is None else [check_member("names", name, labels) for name in names]
     parts = [(arc, times, arc(times)) for arc, times in run.sampled(_period(run))]
     panels = _panels(wanted, {name: k for k, name in enumerate(labels)}, parts)
     spans = [(times[0], times[-1], arc.mode) for arc, times, _ in parts]
@@ -250,7 +250,7 @@ def _chosen(run: HybridTrajectory, names: Sequence[str] | None) -> list[tuple[in
     """Contacts with their indices, in the order of the system; without dry friction of joints."""
     every = _robot_system(run).contacts
     known = {c.name: c for c in every if not isinstance(c, JointFriction)}
-    wanted = known if names is None else [member("contact", name, known) for name in names]
+    wanted = known if names is None else [check_member("contact", name, known) for name in names]
     return [(i, known[name]) for i, name in enumerate(known) if name in wanted]
 
 

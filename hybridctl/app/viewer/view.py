@@ -15,9 +15,9 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.app.viewer.bodies import DrawnBodies
 from hybridctl.app.viewer.figure import Figure, contact_forces, event_impulses, world_surfaces
-from hybridctl.base.checks import Array, Indices, instance, number
+from hybridctl.base.checks import Array, Indices, check_instance, check_number
 from hybridctl.base.errors import InputError
-from hybridctl.base.tables import mode_text
+from hybridctl.base.tables import format_mode
 from hybridctl.control.reference import Reference
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.mode import ModeKey
@@ -68,10 +68,10 @@ class View:
         port: int = 8080,
     ) -> None:
         viser = _viser()
-        self.run = instance("run", run, HybridTrajectory)
+        self.run = check_instance("run", run, HybridTrajectory)
         given = robot if isinstance(robot, HybridSystem) else None
         self.system: ContactSystem | None = None if given is None else given.mechanism
-        body = instance("robot", robot if self.system is None else self.system.robot, Robot)
+        body = check_instance("robot", robot if self.system is None else self.system.robot, Robot)
         self._reference = reference.nominal if isinstance(reference, Reference) else reference
         self._estimate = estimate
         _check_sizes(body, run, self._reference, estimate)
@@ -107,7 +107,7 @@ class View:
 
     def seek(self, t: float) -> None:
         """Show the time t, in s, of the run."""
-        t = number("t", t, at_least=self.run.start, at_most=self.run.end)
+        t = check_number("t", t, at_least=self.run.start, at_most=self.run.end)
         self.time = t
         with self.server.atomic():
             self.figures["robot"].place(self.run(t))
@@ -127,7 +127,7 @@ class View:
 
         Returns at the end of the run, or where another thread has called `pause`.
         """
-        number("speed", speed, above=0.0)
+        check_number("speed", speed, above=0.0)
         if self.time >= self.run.end:
             self.seek(self.run.start)
         self._playing.set()
@@ -344,9 +344,9 @@ def _check_sizes(
     size = robot.nq + robot.nv
     given = {"run": _of_robot(run)}
     if reference is not None:
-        given["reference"] = _of_robot(instance("reference", reference, HybridTrajectory))
+        given["reference"] = _of_robot(check_instance("reference", reference, HybridTrajectory))
     if estimate is not None:
-        given["estimate"] = len(instance("estimate", estimate, FilterResult).means[-1])
+        given["estimate"] = len(check_instance("estimate", estimate, FilterResult).means[-1])
     for name, found in given.items():
         if found != size:
             raise InputError(
@@ -370,7 +370,7 @@ def _viser() -> Any:
 def timeline_html(run: HybridTrajectory, t: float, contacts: Sequence[str] = ()) -> str:
     """The modes of a run over time, a row for each contact (named below it), and a mark at t."""
     sizes = {len(_words(arc.mode)) for arc in run.arcs}
-    keys = [_words(arc.mode) if len(sizes) == 1 else (mode_text(arc.mode),) for arc in run.arcs]
+    keys = [_words(arc.mode) if len(sizes) == 1 else (format_mode(arc.mode),) for arc in run.arcs]
     known = dict.fromkeys(word for key in keys for word in key)
     tones = {word: TONES[k % len(TONES)] for k, word in enumerate(known)}
     span = run.end - run.start or 1.0
@@ -383,7 +383,7 @@ def timeline_html(run: HybridTrajectory, t: float, contacts: Sequence[str] = ())
     left = f"left:{100.0 * (t - run.start) / span:.2f}%"
     mark = f'<div style="position:absolute;{left};top:0;bottom:0;border-left:2px solid"></div>'
     rows_are = f"<div>rows: {escape(', '.join(contacts))}</div>" if contacts else ""
-    now = f"<div>t = {t:.4f} s: {escape(mode_text(run.arc(t).mode))}</div>"
+    now = f"<div>t = {t:.4f} s: {escape(format_mode(run.arc(t).mode))}</div>"
     strips = f'<div style="position:relative">{rows}{mark}</div>'
     return (
         f'<div style="margin:0 1em;font-size:85%">{strips}<div>{legend}</div>{rows_are}{now}</div>'

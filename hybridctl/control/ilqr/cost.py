@@ -15,8 +15,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from hybridctl.base.checks import Array, array, count, number, semidefinite, vector
-from hybridctl.base.spaces import Space, difference_jacobians
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_count,
+    check_number,
+    check_semidefinite,
+    check_vector,
+)
+from hybridctl.base.spaces import Space, compute_difference_jacobians
 
 
 class Expansion(NamedTuple):
@@ -67,11 +74,11 @@ class QuadraticCost:
     ) -> None:
         n = space.ndx
         self.space = space
-        self.target = vector("target", target, space.nx)
+        self.target = check_vector("target", target, space.nx)
         space.check("target", self.target)
-        self.input = semidefinite("input", input, definite=True)
-        self.final_state = semidefinite("final", final, n)
-        self.state = semidefinite("state", np.zeros((n, n)) if state is None else state, n)
+        self.input = check_semidefinite("input", input, definite=True)
+        self.final_state = check_semidefinite("final", final, n)
+        self.state = check_semidefinite("state", np.zeros((n, n)) if state is None else state, n)
         self.feedforward = feedforward
 
     def running(self, t: float, x: Array, u: Array) -> Expansion:
@@ -88,7 +95,7 @@ class QuadraticCost:
 
     def _distance(self, x: Array, weight: Array) -> tuple[float, Array, Array]:
         d = self.space.difference(self.target, x)
-        _, slope = difference_jacobians(self.space, self.target, x)
+        _, slope = compute_difference_jacobians(self.space, self.target, x)
         pull = weight @ d
         return 0.5 * float(d @ pull), slope.T @ pull, slope.T @ weight @ slope
 
@@ -106,9 +113,9 @@ class TransitionCost:
     """
 
     def __init__(self, cost: Cost, n: int, weight: float, seen: ArrayLike | None = None) -> None:
-        self.cost, self.n = cost, count("n", n)
-        c = np.eye(n) if seen is None else array("seen", seen, (None, n))
-        self.weight = number("weight", weight, at_least=0.0) * np.kron(np.eye(n), c.T @ c)
+        self.cost, self.n = cost, check_count("n", n)
+        c = np.eye(n) if seen is None else check_array("seen", seen, (None, n))
+        self.weight = check_number("weight", weight, at_least=0.0) * np.kron(np.eye(n), c.T @ c)
 
     def running(self, t: float, x: Array, u: Array) -> Expansion:
         """The cost per second, which does not see Phi."""

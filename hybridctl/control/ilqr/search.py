@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, count, number, vector
+from hybridctl.base.checks import Array, check_array, check_count, check_number, check_vector
 from hybridctl.base.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.control.ilqr.backward import (
     BackwardSweep,
@@ -139,8 +139,8 @@ def ilqr(
     raises for the first guess: that has to be a motion whose events are transversal.
     """
     plant, guess = _problem(system, mode, x0, times, inputs, (rtol, atol))
-    tolerance = number("tolerance", tolerance, above=0.0)
-    limit = count("max_iterations", max_iterations, at_least=0)
+    tolerance = check_number("tolerance", tolerance, above=0.0)
+    limit = check_count("max_iterations", max_iterations, at_least=0)
     mu = 0.0  # grows where no step lowers the cost, and falls where one does
     now = expand(plant, open_loop(plant, guess), cost, linearizer)
     done = list[Iteration]()
@@ -226,17 +226,17 @@ def _problem(
     tolerances: tuple[float, float],
 ) -> tuple[ShootingProblem, Array]:
     """The problem, and the inputs (N+1, nu) to begin with, checked."""
-    grid = array("times", times, (None,))
+    grid = check_array("times", times, (None,))
     if len(grid) < 2 or not (np.diff(grid) > 0.0).all():
         raise InputError(f"times must increase and have two entries at least, got {grid}")
     first = system.mode(mode)
-    start = vector("x0", x0, first.space.nx)
+    start = check_vector("x0", x0, first.space.nx)
     first.space.check("x0", start)
     if first.nu == 0:
         raise InputError(f"mode {mode!r} has no input, so that there is nothing to choose")
     rtol, atol = (
-        number(name, value, above=0.0)
+        check_number(name, value, above=0.0)
         for name, value in zip(("rtol", "atol"), tolerances, strict=True)
     )
-    guess = array("inputs", inputs, (len(grid), first.nu))
+    guess = check_array("inputs", inputs, (len(grid), first.nu))
     return ShootingProblem(system, mode, start, grid, rtol, atol), guess

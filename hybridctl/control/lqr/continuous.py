@@ -24,13 +24,13 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import (
     Array,
-    array,
-    counted,
-    instance,
-    member,
-    number,
-    semidefinite,
-    vector,
+    check_array,
+    check_instance,
+    check_member,
+    check_number,
+    check_semidefinite,
+    check_vector,
+    format_count,
 )
 from hybridctl.base.errors import InputError
 from hybridctl.base.progress import Progress, Report, report_share
@@ -69,7 +69,7 @@ class LqrResult:
     def __repr__(self) -> str:
         arcs, run = self.gains.arcs, self.linearization.trajectory
         span, shape = f"{run.start:.6g} to {run.end:.6g} s", arcs[0](run.start).shape
-        return f"LqrResult({span}, {counted(len(arcs), 'arc')}, gains {shape})"
+        return f"LqrResult({span}, {format_count(len(arcs), 'arc')}, gains {shape})"
 
     def cost(self, dx0: ArrayLike) -> float:
         """The least cost from an initial deviation dx0 (ndx,), dx0 . V(start) dx0.
@@ -77,7 +77,7 @@ class LqrResult:
         Where guards are simultaneous it is that of their treatment: a bound, or true in the mean.
         """
         v = self.values[0].start
-        dx = vector("dx0", dx0, len(v))
+        dx = check_vector("dx0", dx0, len(v))
         return float(dx @ v @ dx)
 
     def predicted_cost(self, dx0: ArrayLike) -> float:
@@ -85,7 +85,7 @@ class LqrResult:
 
         It is `cost` where no guards are simultaneous.
         """
-        z = vector("dx0", dx0, len(self.values[0].start))
+        z = check_vector("dx0", dx0, len(self.values[0].start))
         total: float = self.cost(z)
         for k, jump in enumerate(self.closed_loop.jumps):
             before = self.closed_loop.arcs[k].end @ z
@@ -147,7 +147,7 @@ def hybrid_lqr(
     """
     report = report_share(progress, "hybrid_lqr")
     riccati = riccati_equation(lin, state_weight, input_weight, final_weight, rtol, atol, report)
-    final = semidefinite("final_weight", final_weight, lin.trajectory.arcs[-1].space.ndx)
+    final = check_semidefinite("final_weight", final_weight, lin.trajectory.arcs[-1].space.ndx)
     return solved(riccati, final, AtEvents(simultaneous, covariance, lead))
 
 
@@ -165,7 +165,7 @@ def riccati_equation(
     report: called with the share of the trajectory that is integrated, backwards.
     Raises `InputError` for bad weights and for a linearization that has feedback already.
     """
-    if instance("lin", lin, Linearization).gains is not None:
+    if check_instance("lin", lin, Linearization).gains is not None:
         raise InputError("lin must be without feedback, but has gains: pass that of `linearize`")
     arcs = lin.trajectory.arcs
     times = [(arc.start, arc.end) for arc in arcs]
@@ -174,9 +174,13 @@ def riccati_equation(
     r = weight_at("input_weight", input_weight, sizes, times, definite=True)
     largest = [float(np.abs(q(k, arc.start)).max(initial=0.0)) for k, arc in enumerate(arcs)]
     scale = (
-        max(*largest, float(np.abs(array("final_weight", final_weight)).max(initial=0.0))) or 1.0
+        max(*largest, float(np.abs(check_array("final_weight", final_weight)).max(initial=0.0)))
+        or 1.0
     )
-    rtol, atol = number("rtol", rtol, above=0.0), scale * number("atol", atol, above=0.0)
+    rtol, atol = (
+        check_number("rtol", rtol, above=0.0),
+        scale * check_number("atol", atol, above=0.0),
+    )
     if report is None:
         return Riccati(lin, q, r, rtol, atol)
     start, end = lin.trajectory.start, lin.trajectory.end
@@ -192,11 +196,11 @@ class AtEvents:
     lead: float | None
 
     def __post_init__(self) -> None:
-        member("simultaneous", self.simultaneous, TREATMENTS)
+        check_member("simultaneous", self.simultaneous, TREATMENTS)
         if (self.covariance is None) == (self.simultaneous == "mean"):
             raise InputError('covariance must be given for simultaneous="mean", and for it only')
         if self.lead is not None:
-            number("lead", self.lead, above=0.0)
+            check_number("lead", self.lead, above=0.0)
 
 
 class _Before(NamedTuple):
@@ -238,7 +242,7 @@ def _through(riccati: Riccati, k: int, after: Array, rule: AtEvents) -> _Before:
         return _Before(found.value, Instant(found.gain, since, event.time), {})
     spread = rule.covariance(k) if callable(rule.covariance) else rule.covariance
     if spread is not None:
-        spread = semidefinite(f"covariance of event {k}", spread, jump.dimension)
+        spread = check_semidefinite(f"covariance of event {k}", spread, jump.dimension)
     gains = _phantom_gains(riccati, k) | {frozenset[int](): before}
     value, modes = Together(rule.simultaneous, spread).through(jump, after, gains)
     named = {

@@ -38,7 +38,7 @@ from numpy.linalg import multi_dot
 from scipy.linalg import eigh
 from scipy.optimize import root
 
-from hybridctl.base.checks import Array, quoted
+from hybridctl.base.checks import Array, quote
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.moments import normal_points
@@ -76,7 +76,7 @@ def at_the_instant(jump: JumpGains, after: Array, weight: Array) -> EventFeedbac
     except np.linalg.LinAlgError as error:
         raise InputError(
             "input_weight must tell inputs apart that do the same, but is lost in rounding beside "
-            f"what they do: {quoted(whole.tolist())} is singular"
+            f"what they do: {quote(whole.tolist())} is singular"
         ) from error
     return EventFeedback(_form(jump.state - jump.input @ gain, after), gain)
 

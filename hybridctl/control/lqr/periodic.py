@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 from scipy.linalg import eigh, null_space, solve_discrete_are
 
-from hybridctl.base.checks import Array, count, number
+from hybridctl.base.checks import Array, check_count, check_number
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.base.progress import Progress, report_share
 from hybridctl.control.gains import GainCurve, GainSchedule
@@ -166,7 +166,7 @@ class PeriodicLqr:
         later = LaterPeriod.of(once, self.symmetry)
         arcs, curves, events = list(once.arcs), list(gains.arcs), list(once.events)
         phantoms, last, ends = dict(gains.phantoms), once.arcs, once.events
-        for _ in range(count("periods", periods) - 1):
+        for _ in range(check_count("periods", periods) - 1):
             n, done = len(arcs) - 1, len(events)
             last = tuple(later.arc(arc, n + k) for k, arc in enumerate(last))
             ends = tuple(later.event(event, done + k) for k, event in enumerate(ends))
@@ -206,7 +206,7 @@ def periodic_lqr(
     Raises what `hybrid_lqr` and `monodromy` raise, and `SimulationError` where no V is found:
     where the input cannot hold an unstable direction, or the weights do not see one.
     """
-    number("tolerance", tolerance, above=0.0)
+    check_number("tolerance", tolerance, above=0.0)
     if lin.is_linear:
         monodromy(lin, symmetry=symmetry)
     n = lin.trajectory.arcs[0].space.ndx

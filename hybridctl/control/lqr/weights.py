@@ -9,7 +9,7 @@ from typing import TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, semidefinite
+from hybridctl.base.checks import Array, check_semidefinite
 from hybridctl.base.errors import InputError
 
 Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | Callable[[int, float], ArrayLike]
@@ -34,7 +34,7 @@ def weight_at(
     if callable(weights):
         for k, (size, ends) in enumerate(zip(sizes, times, strict=True)):
             for t in ends:
-                semidefinite(f"{name}({k}, {t:g})", weights(k, t), size, definite=definite)
+                check_semidefinite(f"{name}({k}, {t:g})", weights(k, t), size, definite=definite)
         return partial(_in_time, weights)
     per_arc: list[ArrayLike] = [cast(ArrayLike, weights)] * len(sizes)
     if isinstance(weights, list | tuple) and len(weights) and np.ndim(weights[0]) == 2:
@@ -44,7 +44,9 @@ def weight_at(
                 f"{name} must have one matrix per arc ({len(sizes)}), got {len(per_arc)}"
             )
     matrices = [
-        semidefinite(name if per_arc[k] is weights else f"{name}[{k}]", w, size, definite=definite)
+        check_semidefinite(
+            name if per_arc[k] is weights else f"{name}[{k}]", w, size, definite=definite
+        )
         for k, (w, size) in enumerate(zip(per_arc, sizes, strict=True))
     ]
     return partial(_per_arc, matrices)

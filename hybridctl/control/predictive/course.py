@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
 
-from hybridctl.base.checks import Array, count, number
+from hybridctl.base.checks import Array, check_count, check_number
 from hybridctl.control.predictive.functions import PhaseModel, Steps
 from hybridctl.control.predictive.programme import Aim, Followed, Junction, Section
 from hybridctl.control.trajectory.functions import least_gaps
@@ -66,16 +66,16 @@ class Horizon:
 
     def __post_init__(self) -> None:
         for i, n in enumerate(self.intervals):
-            count(f"intervals[{i}]", n, at_least=2)
-        count("phases", self.phases, at_least=0)
-        count("iterations", self.iterations)
+            check_count(f"intervals[{i}]", n, at_least=2)
+        check_count("phases", self.phases, at_least=0)
+        check_count("iterations", self.iterations)
         for name in ("sample", "settled", "memory", "duration", "change", "stay"):
-            number(name, getattr(self, name), above=0.0)
-        number("delay", self.delay, at_least=0.0, at_most=self.sample)
-        number("longest", self.longest, at_least=1.0)
-        number("early", self.early, at_least=0.0)
+            check_number(name, getattr(self, name), above=0.0)
+        check_number("delay", self.delay, at_least=0.0, at_most=self.sample)
+        check_number("longest", self.longest, at_least=1.0)
+        check_number("early", self.early, at_least=0.0)
         if self.patience != math.inf:
-            number("patience", self.patience, at_least=0.0)
+            check_number("patience", self.patience, at_least=0.0)
 
 
 class PlanPlace(NamedTuple):

@@ -17,7 +17,7 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.base.function_cache import native
+from hybridctl.base.function_cache import compile_function
 from hybridctl.compiled import MappedFunction, transposed
 from hybridctl.control.predictive.sides import LimitSides
 from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions, stepped
@@ -169,6 +169,6 @@ def _mapped(name: str, compiled: bool, results: list[Any], *arguments: Any) -> M
     """Values (r, 1), and derivatives (r, n), at many points."""
     function = transposed(name, arguments, results)
     if compiled:
-        function = native(function)
+        function = compile_function(function)
     first, *slopes = (result.shape for result in results)
     return MappedFunction(function, [first[:1], *slopes])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, instance, number, vector
+from hybridctl.base.checks import Array, check_array, check_instance, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.control.laws import cut, input_limits
 from hybridctl.control.predictive.course import Course, Horizon, Moment, Plan
@@ -78,27 +78,28 @@ class HybridMpc:
         disturbed: Task | None = None,
         compiled: bool = False,
     ) -> None:
-        instance("task", task, Task)
-        instance("motion", motion, OptimalTrajectory)
-        self.fixed = instance("fixed", fixed, Policy)  # type: ignore[type-abstract]
-        self.horizon = Horizon() if horizon is None else instance("horizon", horizon, Horizon)
+        check_instance("task", task, Task)
+        check_instance("motion", motion, OptimalTrajectory)
+        self.fixed = check_instance("fixed", fixed, Policy)  # type: ignore[type-abstract]
+        self.horizon = Horizon() if horizon is None else check_instance("horizon", horizon, Horizon)
         if disturbed is not None:
-            instance("disturbed", disturbed, Task)
+            check_instance("disturbed", disturbed, Task)
         self._disturbed = disturbed is not None
         self._course = course = Course(task, motion, self.horizon, disturbed, compiled)
         nx, nu = course.models[0].nx, course.models[0].nu
         needed = len(task.phases) + (not course.is_cyclic)
         if len(values) != needed:
             raise InputError(f"values must have {needed} matrices, got {len(values)}")
-        self._values = [array(f"values[{i}]", v, (nx, nx)) for i, v in enumerate(values)]
+        self._values = [check_array(f"values[{i}]", v, (nx, nx)) for i, v in enumerate(values)]
         self._state, self._input = (
-            array(f"weights[{i}]", weights[i], (n, n)).diagonal() for i, n in enumerate((nx, nu))
+            check_array(f"weights[{i}]", weights[i], (n, n)).diagonal()
+            for i, n in enumerate((nx, nu))
         )
         limits = input_limits(task.greatest_inputs, nu)
         assert limits is not None
         self._limits = limits
-        self._rise = None if rise is None else vector("rise", rise, nx)
-        self._start = number("start", start)
+        self._rise = None if rise is None else check_vector("rise", rise, nx)
+        self._start = check_number("start", start)
         self.reset()
 
     def reset(self) -> None:

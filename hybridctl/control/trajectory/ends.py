@@ -11,7 +11,7 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from hybridctl.base.checks import Array, vector
+from hybridctl.base.checks import Array, check_vector
 from hybridctl.base.errors import ConstraintViolatedError, GuardViolatedError, InputError
 from hybridctl.control.trajectory.functions import end_gap_name, gaps_of, held_at
 from hybridctl.control.trajectory.redundant import determined_rows, end_equations_of_task
@@ -36,7 +36,7 @@ def check_guess(task: Task, guess: Guess) -> Guess:
 
     def guess_state(k: int, share: float) -> Array:
         """Return the state (nx,) that is guessed at a fraction `share` of phase k."""
-        return vector(f"guess({k}, {share:.3g}), a state of phase {k},", guess(k, share), nx)
+        return check_vector(f"guess({k}, {share:.3g}), a state of phase {k},", guess(k, share), nx)
 
     return guess_state
 

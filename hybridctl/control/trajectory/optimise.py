@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hybridctl.base.checks import Array, count, function, instance, number
+from hybridctl.base.checks import Array, check_callable, check_count, check_instance, check_number
 from hybridctl.base.errors import RedundantConditionWarning
 from hybridctl.base.progress import report_share
 from hybridctl.control.trajectory.ends import (
@@ -119,11 +119,11 @@ def optimise(
             constraints that cannot be met, where, and by how much, and what was tried.
         SimulationError: The searches end for another reason. The message has what was tried.
     """
-    instance("task", task, Task)
-    function("guess", guess)
-    number("tolerance", tolerance, above=0.0)
-    count("max_iterations", max_iterations)
-    count("refinements", refinements, at_least=0)
+    check_instance("task", task, Task)
+    check_callable("guess", guess)
+    check_number("tolerance", tolerance, above=0.0)
+    check_count("max_iterations", max_iterations)
+    check_count("refinements", refinements, at_least=0)
     report = report_share(progress, "optimise")  # type: ignore[arg-type]
     tell: Tell | None = report  # type: ignore[assignment]
     if progress is True and report is not None:

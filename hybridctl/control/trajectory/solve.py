@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import casadi as ca
 import numpy as np
 
-from hybridctl.base.checks import Array, counted
+from hybridctl.base.checks import Array, format_count
 from hybridctl.base.errors import HybridctlError, InfeasibleReferenceError, SimulationError
 from hybridctl.control.trajectory.task import Expression
 from hybridctl.control.trajectory.transcription import Block, Transcription
@@ -320,7 +320,7 @@ class _OptimumSearch:
         if least.violations:
             named = "; ".join(map(str, least.violations[:_LISTED]))
             more = len(least.violations) - _LISTED
-            others = f"; and {counted(more, 'other')}" if more > 0 else ""
+            others = f"; and {format_count(more, 'other')}" if more > 0 else ""
             return InfeasibleReferenceError(
                 f"the task cannot be done near this guess: {named}{others}\n{tried}"
             )

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import count, function, instance
+from hybridctl.base.checks import check_callable, check_count, check_instance
 from hybridctl.base.errors import InfeasibleReferenceError, InputError
 from hybridctl.control.extension import Extension, extend_by_rule
 from hybridctl.control.trajectory.optimise import OptimalTrajectory, optimise
@@ -64,14 +64,14 @@ def optimise_over_spread(
     is asked for never shrinks from one round to the next. Raises what `optimise` and `linearize`
     raise, and `InfeasibleReferenceError` where after `rounds` the events still spread further.
     """
-    if instance("task", task, Task).phases[-1].ends:
+    if check_instance("task", task, Task).phases[-1].ends:
         raise InputError(
             f"the last phase of the task must end at a time, got ends = {task.phases[-1].ends}"
         )
-    function("feedback", feedback)
+    check_callable("feedback", feedback)
     lengths = [task.spread_of(k) for k, phase in enumerate(task.phases) if phase.ends]
     needed = covered = np.array(lengths)
-    for done in range(1, count("rounds", rounds) + 1):
+    for done in range(1, check_count("rounds", rounds) + 1):
         covered = np.maximum(covered, np.where(needed > covered, _ROOM * needed, covered))
         optimum = optimise(replace(task, spread=covered.tolist()), guess)
         extension = extend_by_rule(

@@ -11,16 +11,16 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import (
     Array,
-    array,
-    count,
-    floats,
-    function,
-    instance,
-    interval,
-    member,
-    number,
-    quoted,
-    sequence,
+    check_array,
+    check_callable,
+    check_count,
+    check_instance,
+    check_interval,
+    check_member,
+    check_number,
+    check_sequence,
+    convert_to_floats,
+    quote,
 )
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Meta, NotNegative, Settings, UnitInterval
@@ -57,11 +57,11 @@ class Phase:
     ground: Mapping[str, Surface | tuple[Surface, Surface]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        least, _ = interval("duration", self.duration)
-        number("least duration", least, above=0.0)
-        count("intervals", self.intervals)
-        count("points", self.points, at_least=2)
-        member("scheme", self.scheme, ("legendre", "radau"))
+        least, _ = check_interval("duration", self.duration)
+        check_number("least duration", least, above=0.0)
+        check_count("intervals", self.intervals)
+        check_count("points", self.points, at_least=2)
+        check_member("scheme", self.scheme, ("legendre", "radau"))
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Condition:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        function(f"condition {self.name!r}", self.value)
+        check_callable(f"condition {self.name!r}", self.value)
         if not self.lower <= self.upper:
             raise InputError(
                 f"condition {self.name!r}: lower must not exceed upper, got {self.lower} and "
@@ -131,11 +131,11 @@ class TransitionWeight:
 
     def start(self, nx: int) -> Array:
         """The deviations D (nx, k) at the start that count."""
-        return np.eye(nx) if self.begun is None else array("begun", self.begun, (nx, None))
+        return np.eye(nx) if self.begun is None else check_array("begun", self.begun, (nx, None))
 
     def seeing(self, nx: int) -> Array:
         """The matrix C (m, nx) of what counts of the deviation at the end."""
-        return np.eye(nx) if self.seen is None else array("seen", self.seen, (None, nx))
+        return np.eye(nx) if self.seen is None else check_array("seen", self.seen, (None, nx))
 
 
 def squared_input(x: Expression, u: Expression) -> Expression:
@@ -187,33 +187,33 @@ class Task:
     transition: TransitionWeight | None = None
 
     def __post_init__(self) -> None:
-        instance("system", self.system, ContactSystem).contacts_in_space("a plan")
+        check_instance("system", self.system, ContactSystem).contacts_in_space("a plan")
         if not self.system.dynamics.has_expressions:
             raise InputError(
                 f"system must have expressions: at most {MOST_EXPRESSED} velocities (it has "
                 f"{self.system.robot.nv}), and surfaces that have an expression"
             )
-        phases = sequence("phases", self.phases)
+        phases = check_sequence("phases", self.phases)
         if not phases:
             raise InputError("phases must have at least one phase")
         for k, phase in enumerate(phases):
-            self._check_phase(k, instance(f"phases[{k}]", phase, Phase))
+            self._check_phase(k, check_instance(f"phases[{k}]", phase, Phase))
         for k, condition in enumerate(self.conditions):
-            instance(f"conditions[{k}]", condition, Condition)
-        instance("margins", self.margins, Margins)
+            check_instance(f"conditions[{k}]", condition, Condition)
+        check_instance("margins", self.margins, Margins)
         robot = self.system.robot
         index = {"joint_limits": robot.coordinate_index, "rate_limits": robot.velocity_index}
         for what, find_index in index.items():
             for name, limits in getattr(self, what).items():
                 find_index(name)
-                pair = sequence(f"{what}[{name!r}]", limits)
+                pair = check_sequence(f"{what}[{name!r}]", limits)
                 if len(pair) != 2 or not pair[0] < pair[1]:  # one of them may be infinite
                     raise InputError(
-                        f"{what}[{name!r}] must be (least, greatest), got {quoted(limits)}"
+                        f"{what}[{name!r}] must be (least, greatest), got {quote(limits)}"
                     )
         self._check_torque()
         if self.start is not None:
-            array("start", self.start, (self.system.space.nx,))
+            check_array("start", self.start, (self.system.space.nx,))
         if self.symmetry is not None:
             self.symmetry.check(self.system.space)
             if self.symmetry.coordinates is not None:
@@ -222,11 +222,11 @@ class Task:
                 )
         for k in range(len(phases)):
             self.rebounding(k)
-        count("degree", self.degree, at_least=0)
+        check_count("degree", self.degree, at_least=0)
         per_event("spread", self.spread, sum(bool(phase.ends) for phase in phases))
-        number("widen", self.widen, at_least=0.0)
+        check_number("widen", self.widen, at_least=0.0)
         if self.transition is not None:
-            self._check_transition(instance("transition", self.transition, TransitionWeight))
+            self._check_transition(check_instance("transition", self.transition, TransitionWeight))
 
     def _check_torque(self) -> None:
         given, nu = self.torque, self.system.robot.nu
@@ -234,11 +234,11 @@ class Task:
             return
         if not isinstance(given, Sequence | np.ndarray):
             if given != np.inf:
-                number("torque", given, above=0.0)
-        elif not (np.shape(given) == (nu,) and (floats(given) > 0.0).all()):
+                check_number("torque", given, above=0.0)
+        elif not (np.shape(given) == (nu,) and (convert_to_floats(given) > 0.0).all()):
             raise InputError(
                 f"torque must be positive, one number or one for each of {nu} motors, got "
-                f"{quoted(given)}"
+                f"{quote(given)}"
             )
 
     @property
@@ -249,7 +249,7 @@ class Task:
 
     def _check_transition(self, wanted: TransitionWeight) -> None:
         space = self.system.space
-        number("weight of transition", wanted.weight, at_least=0.0)
+        check_number("weight of transition", wanted.weight, at_least=0.0)
         if space.nx != space.ndx:
             raise InputError("transition must be None for states whose coordinates are not added")
         wanted.start(space.nx), wanted.seeing(space.nx)
@@ -263,7 +263,7 @@ class Task:
     def _check_phase(self, k: int, phase: Phase) -> None:
         guards = self.system.outgoing(phase.mode).guards.names
         for name in phase.ends:
-            member(f"guard that ends phases[{k}]", name, guards)
+            check_member(f"guard that ends phases[{k}]", name, guards)
         for i in closed_contacts(phase.mode):
             if self.system.contacts[i].tangential_restitution:
                 raise InputError(
@@ -272,7 +272,7 @@ class Task:
                 )
         for name, piece in phase.ground.items():
             names = [contact.name for contact in self.system.contacts]
-            i = names.index(member(f"contact of ground of phases[{k}]", name, names))
+            i = names.index(check_member(f"contact of ground of phases[{k}]", name, names))
             if isinstance(piece, tuple) and i in closed_contacts(phase.mode):
                 raise InputError(
                     f"ground of phases[{k}] must have one surface for {name!r}, which is closed"

@@ -24,9 +24,9 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import GuardViolatedError, InputError, SimulationError
-from hybridctl.base.fingerprint import fingerprint
-from hybridctl.base.journal import Journal, completed
-from hybridctl.base.workers import Crew, Here
+from hybridctl.base.fingerprint import compute_fingerprint
+from hybridctl.base.journal import Journal, compute_all
+from hybridctl.base.workers import Crew, InProcessExecutor
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
@@ -124,13 +124,17 @@ class Ensemble:
 
     def __call__(self, gains: GainSchedule, controller: Controller = "spreading") -> Statistics:
         """The statistics of these gains over all members."""
-        crew = Crew(Here()) if self.executor is None else Crew(self.executor, len(self.members))
+        crew = (
+            Crew(InProcessExecutor())
+            if self.executor is None
+            else Crew(self.executor, len(self.members))
+        )
         label = f"{controller}:{digest(gains)}"
         if self.record is not None:
             is_function = isinstance(self.trial, FunctionType | MethodType | partial)
             code = self.trial if is_function else type(self.trial)
-            label += f":{fingerprint(code, 'trial')[:16]}"
-        found = completed(
+            label += f":{compute_fingerprint(code, 'trial')[:16]}"
+        found = compute_all(
             partial(_attempt, self.trial, controller, gains),
             self.members,
             crew,

@@ -36,7 +36,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg import block_diag
 
-from hybridctl.base.checks import Array, Indices, count, semidefinite
+from hybridctl.base.checks import Array, Indices, check_count, check_semidefinite
 from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
@@ -232,19 +232,21 @@ class Prediction:
         arcs = linearization.trajectory.arcs
         nu, first, last = arcs[0].inputs.shape[2], arcs[0].space.ndx, arcs[-1].space.ndx
         self.linearization = linearization
-        self._r = semidefinite("input_weight", input_weight, nu)
+        self._r = check_semidefinite("input_weight", input_weight, nu)
         spans = [(arc.start, arc.end) for arc in arcs]
         weight = weight_at("state_weight", state_weight, [a.space.ndx for a in arcs], spans)
-        number = count("intervals", intervals)
+        number = check_count("intervals", intervals)
         self._nodes = [_nodes(linearization, k, weight, number) for k in range(len(arcs))]
         jumps = map(_piecewise, linearization.jumps)
         self._events = [PredictedEvent(k, jump) for k, jump in enumerate(jumps)]
         final = np.zeros((last, last)) if final_weight is None else final_weight
-        self._final = block_diag(semidefinite("final_weight", final, last), np.zeros((nu, nu)))
-        p0 = semidefinite("covariance", covariance, first)
+        self._final = block_diag(
+            check_semidefinite("final_weight", final, last), np.zeros((nu, nu))
+        )
+        p0 = check_semidefinite("covariance", covariance, first)
         nothing = np.zeros((nu, nu))
         pw = nothing if input_covariance is None else input_covariance
-        joint = block_diag(p0, semidefinite("input_covariance", pw, nu))
+        joint = block_diag(p0, check_semidefinite("input_covariance", pw, nu))
         if points < 4 * len(joint):
             raise InputError(
                 f"points must be {4 * len(joint)} or more for {len(joint)} uncertain numbers, got "

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import Bounds, NonlinearConstraint, minimize
 
-from hybridctl.base.checks import Array, count, interval, number, vector
+from hybridctl.base.checks import Array, check_count, check_interval, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.base.progress import Progress, WorkCount, report_share
 from hybridctl.control.gains import GainSchedule
@@ -69,8 +69,8 @@ class Validation:
     finalists: int = 5
 
     def __post_init__(self) -> None:
-        number("peak_input", self.peak_input, above=0.0)
-        count("finalists", self.finalists)
+        check_number("peak_input", self.peak_input, above=0.0)
+        check_count("finalists", self.finalists)
 
     def choose(self, search: _GainSearch) -> Candidate:
         """The candidate to take."""
@@ -96,8 +96,8 @@ def minimize_prediction(
     bounds: of every parameter, or None. The search is for the logarithm of the cost, so that its
     tolerances are relative. A start outside the bounds is moved onto them.
     """
-    x0 = vector("start", start)
-    limits = None if bounds is None else Bounds(*interval("bounds", bounds))
+    x0 = check_vector("start", start)
+    limits = None if bounds is None else Bounds(*check_interval("bounds", bounds))
     if limits is not None:
         x0 = np.clip(x0, limits.lb, limits.ub)
 
@@ -105,7 +105,7 @@ def minimize_prediction(
         predicted = prediction(structure.schedule(p))
         return float(np.log(predicted.cost)), structure.gradient(p, predicted) / predicted.cost
 
-    options = {"maxiter": count("iterations", iterations)}
+    options = {"maxiter": check_count("iterations", iterations)}
     found = minimize(cost, x0, jac=True, method="L-BFGS-B", bounds=limits, options=options)
     return np.asarray(found.x)
 
@@ -141,7 +141,7 @@ def tune(
     """
     if not predictions and ensemble is None:
         raise InputError("tune needs predictions, an ensemble, or both, but got neither")
-    p: Array = vector("start", start)
+    p: Array = check_vector("start", start)
     candidates = [Candidate("start", p)]
     simulated = 0 if ensemble is None else 1 + len(predictions) + evaluations
     work = WorkCount(len(predictions) + simulated, report_share(progress, "tune"))
@@ -153,17 +153,17 @@ def tune(
         work.end_piece()
     if ensemble is None:
         return Tuning(structure.schedule(p), candidates[-1], tuple(candidates))
-    if 0 < count("evaluations", evaluations, at_least=0) < len(p) + 2:
+    if 0 < check_count("evaluations", evaluations, at_least=0) < len(p) + 2:
         raise InputError(
             f"evaluations must be 0, or {len(p) + 2} or more for {len(p)} parameters, got "
             f"{evaluations}"
         )
-    limit = np.inf if peak_input is None else number("peak_input", peak_input, above=0.0)
+    limit = np.inf if peak_input is None else check_number("peak_input", peak_input, above=0.0)
     search = _GainSearch(structure, ensemble, limit, [], work)
     for candidate in candidates:
         search.judge(candidate.origin, candidate.parameters)
     if evaluations:
-        search.around(number("step", step, above=0.0), evaluations, bounds)
+        search.around(check_number("step", step, above=0.0), evaluations, bounds)
     best = search.ranked[0] if validation is None else validation.choose(search)
     return Tuning(structure.schedule(best.parameters), best, tuple(search.tried))
 
@@ -210,7 +210,7 @@ class _GainSearch:
             lambda p: np.log(self.judge("search", p).objective),
             self.ranked[0].parameters,
             method="COBYLA",
-            bounds=None if bounds is None else Bounds(*interval("bounds", bounds)),
+            bounds=None if bounds is None else Bounds(*check_interval("bounds", bounds)),
             constraints=constraints,
             options={"rhobeg": step, "maxiter": evaluations},
         )

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, vector
+from hybridctl.base.checks import Array, check_array, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.tuning.prediction import PhantomKey, PredictedCost
@@ -101,7 +101,7 @@ class EntryGains:
             raise InputError(f"gains must have one matrix per set ({self.sets}), got {len(gains)}")
         found = []
         for i, gain in enumerate(gains):
-            k = array(f"gains[{i}]", gain, self.shape)
+            k = check_array(f"gains[{i}]", gain, self.shape)
             found += [float(k[entry]) for entry in self.entries]
         if not self.positive:
             return np.array(found)
@@ -112,7 +112,7 @@ class EntryGains:
 
     def matrices(self, parameters: ArrayLike) -> list[Array]:
         """The gain K of each set."""
-        p = vector("parameters", parameters, self.sets * len(self.entries))
+        p = check_vector("parameters", parameters, self.sets * len(self.entries))
         values = np.exp(p) if self.positive else p
         result = []
         for part in values.reshape(self.sets, -1):

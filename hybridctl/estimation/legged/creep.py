@@ -91,7 +91,7 @@ class FootMotion(NamedTuple):
             angles: Joint angles (n, m), rad.
             window: Time over which velocities are means, s. If None, it is chosen by the noise.
         """
-        known = angles.complete
+        known = angles.complete_rows
         if len(known) < 2:
             return FootMotion(base.noise.encoder, window or _LONGEST)
         noise = measure_angle_noise(known, base.noise.encoder)

@@ -16,7 +16,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, instance, member, number, vector
+from hybridctl.base.checks import (
+    Array,
+    check_array,
+    check_instance,
+    check_member,
+    check_number,
+    check_vector,
+)
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.estimation.contact_signal import ContactSignal
@@ -127,7 +134,7 @@ class BaseSettings(Settings):
         self.contact(1.0)
         if self.evidence is not None and self.ground is not None:
             raise InputError("ground is compared at touchdowns by thresholds: leave out evidence")
-        down = vector("gravity", self.gravity, 3)
+        down = check_vector("gravity", self.gravity, 3)
         if down[0] or down[1] or not down[2] < 0.0:
             raise InputError(f"gravity must point down along z, got {self.gravity}")
 
@@ -157,9 +164,9 @@ class BaseEstimator:
     """The salted Kalman filter of a legged base, made from `BaseSettings` and a robot."""
 
     def __init__(self, settings: BaseSettings, robot: Robot) -> None:
-        self.settings = instance("settings", settings, BaseSettings)
+        self.settings = check_instance("settings", settings, BaseSettings)
         kinematics = LegKinematics(robot, settings.inertial, settings.feet)
-        gravity = vector("gravity", settings.gravity, 3)
+        gravity = check_vector("gravity", settings.gravity, 3)
         self.base = LeggedBase(kinematics, gravity, settings.noise)
         self._robot = robot
         self.weight = robot.mass * float(np.linalg.norm(gravity))
@@ -235,7 +242,7 @@ class BaseEstimator:
             InputError: Torques have another number of columns, or were never measured along with
                 joint angles.
         """
-        instance("torques", torques, Series)
+        check_instance("torques", torques, Series)
         if torques.values.shape[1] != len(self.joints):
             raise InputError(
                 f"torques must have {len(self.joints)} columns, those of the joints "
@@ -246,8 +253,12 @@ class BaseEstimator:
             return given
         dynamics = LegDynamics(self._robot, self.base.kinematics)
         even = given.uniform() if self.settings.uniform_clock else given
-        stamps = uniform_stamps(torques.sorted().times)
-        motors = Series(stamps, torques.sorted().values) if self.settings.uniform_clock else torques
+        stamps = uniform_stamps(torques.sort_by_time().times)
+        motors = (
+            Series(stamps, torques.sort_by_time().values)
+            if self.settings.uniform_clock
+            else torques
+        )
         forces = estimate_leg_forces(
             dynamics, even.inertial, even.angles, motors, self.settings.observer_gain
         )
@@ -265,9 +276,9 @@ class BaseEstimator:
             InputError: There are angles of another number of joints.
         """
         s, readings = self.settings, self.readings(given)
-        angles, start = readings.angles, float(readings.inertial.complete.times[0])
+        angles, start = readings.angles, float(readings.inertial.complete_rows.times[0])
         # The rows that the record has, so that `run_record` finds the same.
-        evidence = self.find_evidence(readings.loads, angles.rows(angles.times > start))
+        evidence = self.find_evidence(readings.loads, angles.select_rows(angles.times > start))
         record = readings.record(
             self.base,
             self.contact,
@@ -280,7 +291,7 @@ class BaseEstimator:
             return record
         forces = readings.loads if evidence.forces else {}
         channels = {signal_name(foot): load for foot, load in forces.items()}
-        channels[ANGLES] = record.channels[ANGLES].sorted()
+        channels[ANGLES] = record.channels[ANGLES].sort_by_time()
         still = {REST: record.channels[REST]} if REST in record.channels else {}
         return replace(record, channels={**channels, **still})
 
@@ -398,18 +409,18 @@ class BaseEstimator:
             # A jump turns the base at 1 rad/s, and pushes it at 100 m/s^2, before its joints have
             # moved so far that they do not stand any more: a median does not see these samples.
             # Walking, the mean force alone points up.
-            median = np.median(readings.inertial.complete.values[still], axis=0)
+            median = np.median(readings.inertial.complete_rows.values[still], axis=0)
             rate, force = median[:3], median[3:]
             noise = self.raise_noise(record, self.foot_motion(record)).settings.noise
             gyroscope = max(gyroscope, median_variance(noise.gyroscope, standstill) ** 0.5)
         x = np.zeros(16)
         inertial, (_, arm) = self.base.kinematics.base[0], self._locate_root()
         if orientation is None:
-            x[:4] = find_upright(inertial, force, number("heading", heading))
+            x[:4] = find_upright(inertial, force, check_number("heading", heading))
         else:
-            given_turn = vector("orientation", orientation, 4)
+            given_turn = check_vector("orientation", orientation, 4)
             x[:4] = product(given_turn / np.linalg.norm(given_turn), quaternion(inertial))
-        x[4:7] = vector("position", position, 3) - matrix(x[:4]) @ arm
+        x[4:7] = check_vector("position", position, 3) - matrix(x[:4]) @ arm
         x[10:13] = rate
         key = (OPEN,) * len(self.base.feet)
         spread = [s.tilt, s.tilt, s.heading, *np.repeat([s.position, s.velocity], 3)]
@@ -445,7 +456,7 @@ class BaseEstimator:
         Raises:
             UnknownNameError: The robot does not have the foot.
         """
-        member("foot", foot, self.base.feet)
+        check_member("foot", foot, self.base.feet)
         found = self.filter.update(estimate, signal_name(foot), self.contact.on, u)
         return found.estimate
 
@@ -613,7 +624,7 @@ class BaseEstimator:
         """
         x, (arm, turn, still) = estimate.mean, self._root_pose
         own = matrix(x[:4])
-        omega = np.zeros(3) if rate is None else array("rate", rate, (3,)) - x[10:13]
+        omega = np.zeros(3) if rate is None else check_array("rate", rate, (3,)) - x[10:13]
         swing = still[VELOCITY, GYROSCOPE].dot(-omega)
         by = still.copy()
         by[VELOCITY, ANGLE] = skew(-swing)

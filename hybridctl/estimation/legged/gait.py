@@ -41,7 +41,7 @@ def find_gait_period(angles: Series) -> float | None:
     Args:
         angles: Joint angles (n, m) in rad in any order, of a log with at least two periods.
     """
-    known = angles.complete.sorted()
+    known = angles.complete_rows.sort_by_time()
     rates = _measure_rates(known)
     if len(rates) < 2 or not np.percentile(np.abs(rates).max(axis=1), 99.0) > _LEAST_SPEED:
         return None

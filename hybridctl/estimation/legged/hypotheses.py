@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.base.checks import Array, number
+from hybridctl.base.checks import Array, check_number
 from hybridctl.base.settings import Positive, Settings
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.correct import Innovation
@@ -82,7 +82,7 @@ class ContactEvidence(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("moving", self.moving, above=self.still)
+        check_number("moving", self.moving, above=self.still)
 
     def find_step(
         self, contact: Hysteresis, loads: Iterable[Series], angles: Series

@@ -17,7 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, flag, instance, number, quoted, sequence
+from hybridctl.base.checks import (
+    Array,
+    check_flag,
+    check_instance,
+    check_number,
+    check_sequence,
+    quote,
+)
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.rotation import skews
 from hybridctl.mechanics.contacts.found_contacts import find_spheres
@@ -44,11 +51,11 @@ class Foot:
     def __post_init__(self) -> None:
         if not isinstance(self.frame, str) or not self.frame:
             raise InputError(
-                f"frame of a foot must be the name of a frame, got {quoted(self.frame)}"
+                f"frame of a foot must be the name of a frame, got {quote(self.frame)}"
             )
-        flag(f"flat of foot {self.frame!r}", self.flat)
+        check_flag(f"flat of foot {self.frame!r}", self.flat)
         if self.radius is not None:
-            radius = number(f"radius of foot {self.frame!r}", self.radius, at_least=0.0)
+            radius = check_number(f"radius of foot {self.frame!r}", self.radius, at_least=0.0)
             if self.flat and radius:
                 raise InputError(
                     f"radius of foot {self.frame!r} must be 0, because a flat foot does not roll, "
@@ -110,9 +117,10 @@ class LegKinematics:
     """
 
     def __init__(self, robot: Robot, inertial: str, feet: Sequence[Foot]) -> None:
-        self._robot = instance("robot", robot, Robot)
+        self._robot = check_instance("robot", robot, Robot)
         given = [
-            instance(f"feet[{k}]", foot, Foot) for k, foot in enumerate(sequence("feet", feet))
+            check_instance(f"feet[{k}]", foot, Foot)
+            for k, foot in enumerate(check_sequence("feet", feet))
         ]
         self.inertial = inertial
         self.feet = {foot.frame: foot for foot in given}

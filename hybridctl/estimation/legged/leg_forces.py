@@ -247,13 +247,13 @@ def estimate_leg_forces(
         InputError: The three share less than three rows of angles in time, or never three without
             a gap.
     """
-    sensor, places, motors = (s.complete.sorted() for s in (inertial, angles, torques))
+    sensor, places, motors = (s.complete_rows.sort_by_time() for s in (inertial, angles, torques))
     ends = [s.times[[0, -1]] for s in (sensor, motors) if len(s)]
     first, last = (
         (max(e[0] for e in ends), min(e[1] for e in ends)) if len(ends) == 2 else (np.inf, -np.inf)
     )
-    places = places.rows((places.times >= first) & (places.times <= last))
-    places = places.rows(np.append(True, np.diff(places.times) > 0.0)[: len(places)])
+    places = places.select_rows((places.times >= first) & (places.times <= last))
+    places = places.select_rows(np.append(True, np.diff(places.times) > 0.0)[: len(places)])
     times, middles = places.times, 0.5 * (places.times[1:] + places.times[:-1])
     measured = _find_measured(sensor, places, motors) if len(times) >= 3 else np.zeros(0, bool)
     if not measured.any():

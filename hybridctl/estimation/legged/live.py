@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, member, number
+from hybridctl.base.checks import Array, check_array, check_member, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.time_series import Series
 from hybridctl.estimation.estimate import Estimate, Mixture
@@ -227,16 +227,16 @@ class LiveBaseFilter:
 
     def _check_sample(self, sample: LiveSample) -> LiveSample:
         """Return the sample with arrays that are its own; see `step` for what is raised."""
-        time, joints = number("time", sample.time), sample.joints
+        time, joints = check_number("time", sample.time), sample.joints
         if self._time is not None and not time > self._time:
             raise InputError(f"time must be after the last sample, {self._time} s, got {time}")
         if joints is not None:
-            joints = array("joints", joints, (len(self._estimator.joints),))
+            joints = check_array("joints", joints, (len(self._estimator.joints),))
         loads, feet = dict[str, float](), self._estimator.base.feet
         for foot, load in sample.loads.items():
             if foot not in feet:
-                member("load of", foot, feet)
-            loads[foot] = number(f"load of {foot!r}", load)
+                check_member("load of", foot, feet)
+            loads[foot] = check_number(f"load of {foot!r}", load)
             if self._run is not None and foot not in self._run.loaded:
                 raise InputError(
                     f"load of {foot!r} was missing in the first {self._estimator.opening:g} s, so "
@@ -247,7 +247,10 @@ class LiveBaseFilter:
             return LiveSample(time, None, None, joints, loads)
         if rate is None or force is None:
             raise InputError("gyroscope and accelerometer must come together, got one of them")
-        rate, force = array("gyroscope", rate, (3,)), array("accelerometer", force, (3,))
+        rate, force = (
+            check_array("gyroscope", rate, (3,)),
+            check_array("accelerometer", force, (3,)),
+        )
         return LiveSample(time, rate, force, joints, loads)
 
     def _collect(self, sample: LiveSample) -> None:
@@ -293,7 +296,7 @@ class _Run:
         stamps = [load.times for load in given.loads.values()]
         shared = all(np.array_equal(own, stamps[0]) for own in stamps)
         self._weight = weight if shared else None  # as `Readings.filled` does
-        later = given.angles.rows(given.angles.times > times[0])
+        later = given.angles.select_rows(given.angles.times > times[0])
         motion = FootMotion.of(estimator.base, opening_rows(later, times[0] + estimator.opening))
         own = estimator.raise_noise(given.start_record(estimator.base), motion)
         self._filter = CreepFilter(own.base, own.filter, motion)

@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.base.checks import Array, all_finite
+from hybridctl.base.checks import Array, is_finite
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.rotation import matrix, quaternion, skews, vector
 from hybridctl.estimation.legged.space import ANGLE
@@ -50,7 +50,7 @@ def _by_angles(
             f"{z.shape}"
         )
     layout = base.layout(mode.key)
-    if not layout.places or not all_finite(z):
+    if not layout.places or not is_finite(z):
         return None
     feet, turn = base.kinematics.find_feet(z), matrix(x[:4])
     s = (x[layout.mode.space.feet[0]].reshape(-1, 3) - x[4:7]).dot(turn)

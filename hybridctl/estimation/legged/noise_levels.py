@@ -17,7 +17,7 @@ from itertools import combinations
 
 import numpy as np
 
-from hybridctl.base.checks import Array, number
+from hybridctl.base.checks import Array, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.legged.estimator import BaseSettings
@@ -45,7 +45,7 @@ def noise_of_standing(settings: BaseSettings, readings: Readings) -> BaseSetting
         InputError: The robot does not stand at the start.
     """
     series, told = readings.uniform().inertial, settings.standing
-    standing = number("standing", stood(readings.angles) if told is None else told, above=0.0)
+    standing = check_number("standing", stood(readings.angles) if told is None else told, above=0.0)
     still = series.times <= series.times[0] + standing
     samples = series.values[still]
     period = float(np.ptp(series.times[still])) / (len(samples) - 1)
@@ -76,7 +76,7 @@ def noise_of_creep(settings: BaseSettings, robot: Robot, readings: Readings) -> 
     begun = angles.times[0] + (stood(angles) if told is None else told)
     moved = turned = spent = 0.0
     for pair in combinations(timed.loads, 2):
-        loads = [timed.loads[foot].held(angles.times)[:, 0] for foot in pair]
+        loads = [timed.loads[foot].hold_last(angles.times)[:, 0] for foot in pair]
         both = np.logical_and(*(estimator.contact.states(load) for load in loads))
         for first, last in stretches(both):
             if last > first and angles.times[first] > begun:

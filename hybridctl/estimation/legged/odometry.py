@@ -65,9 +65,9 @@ def leg_odometry(estimator: BaseEstimator, given: Readings, first: Estimate) -> 
     """
     timed = given.uniform() if estimator.settings.uniform_clock else given
     timed = timed.filled(estimator.settings.weight)
-    angles = timed.angles.complete
-    angles = angles.rows(angles.times >= first.time)
-    inertial = timed.inertial.complete
+    angles = timed.angles.complete_rows
+    angles = angles.select_rows(angles.times >= first.time)
+    inertial = timed.inertial.complete_rows
     attitudes = integrate_attitude(inertial, first.mean[:4], first.mean[10:13])
     held = np.clip(angles.times, inertial.times[0], inertial.times[-1])
     turns = Slerp(inertial.times, Rotation.from_quat(attitudes))(held)
@@ -104,7 +104,7 @@ def _find_loaded(
     loaded = np.zeros((len(times), len(feet)), dtype=bool)
     for k, foot in enumerate(feet):
         if foot in timed.loads:
-            load = timed.loads[foot].sorted()
+            load = timed.loads[foot].sort_by_time()
             states = estimator.contact.states(load.values[:, 0])
             last = np.maximum(load.times.searchsorted(times, "right") - 1, 0)
             loaded[:, k] = states[last]

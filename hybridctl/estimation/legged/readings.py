@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.base.checks import Array, instance, member, number
+from hybridctl.base.checks import Array, check_instance, check_member, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.creep import FootMotion, measure_angle_noise
 from hybridctl.estimation.legged.input_rows import ROUNDING, InputRows
@@ -53,7 +53,7 @@ class Hysteresis:
     off: float
 
     def __post_init__(self) -> None:
-        if not number("off", self.off) < number("on", self.on):
+        if not check_number("off", self.off) < check_number("on", self.on):
             raise InputError(f"off must be below on, got off = {self.off} N, on = {self.on} N")
 
     def states(self, forces: Array, opening: int | None = None) -> NDArray[np.bool_]:
@@ -115,15 +115,15 @@ class Readings:
     loads: Mapping[str, Series]
 
     def __post_init__(self) -> None:
-        if instance("inertial", self.inertial, Series).values.shape[1] != 6:
+        if check_instance("inertial", self.inertial, Series).values.shape[1] != 6:
             raise InputError(
                 f"inertial must have 6 columns, rate and force, got {self.inertial.values.shape[1]}"
             )
-        instance("angles", self.angles, Series)
+        check_instance("angles", self.angles, Series)
         for name, load in self.loads.items():
-            if instance(f"load of {name!r}", load, Series).values.shape[1] != 1:
+            if check_instance(f"load of {name!r}", load, Series).values.shape[1] != 1:
                 raise InputError(f"load of {name!r} must have one column")
-        if len(self.inertial.complete.times) < 2:
+        if len(self.inertial.complete_rows.times) < 2:
             raise InputError("inertial must have two rows without missing values at least")
 
     @property
@@ -135,7 +135,7 @@ class Readings:
     @property
     def gaps(self) -> Array:
         """Gaps (k, 2) of the inertial samples, begin and end in s."""
-        times = self.inertial.complete.times
+        times = self.inertial.complete_rows.times
         steps = np.diff(times)
         late = np.flatnonzero(steps > _GAP * np.median(steps))
         return np.column_stack([times[late], times[late + 1]])
@@ -149,7 +149,7 @@ class Readings:
         """The rows with the stamps of an even clock, see `uniform_stamps`."""
 
         def timed(series: Series) -> Series:
-            ordered = series.sorted()
+            ordered = series.sort_by_time()
             return Series(uniform_stamps(ordered.times), ordered.values)
 
         return self.each(timed)
@@ -184,25 +184,27 @@ class Readings:
             InputError: There are angles of another number of joints.
         """
         self._check_fit(base)
-        start = self.inertial.complete.times[0]
+        start = self.inertial.complete_rows.times[0]
         later = self.angles.times > start
         channels = {ANGLES: Series(self.angles.times[later], self.angles.values[later])}
         early = opening_rows(channels[ANGLES], start + opening)
         motion = FootMotion.of(base, early, window)
         inputs = self._inputs(base, motion.window, opening)
-        still = find_rest(self.inertial.complete, self.angles.complete, start + standing)
+        still = find_rest(self.inertial.complete_rows, self.angles.complete_rows, start + standing)
         if len(still):
             channels[REST] = still
         touching = [np.zeros(0)]
         for name, given in self.loads.items():
-            load = given.sorted()
+            load = given.sort_by_time()
             states = contact.states(load.values[:, 0], _count_early(load, start + opening))
             rows = np.flatnonzero(np.diff(states)) + 1
             channels[signal_name(name)] = Series(load.times[rows], load.values[rows])
             touching.append(load.times[rows[states[rows]]])
         if ground is not None:
             times = np.unique(np.concatenate(touching))
-            channels[GROUND] = Series(times, np.full((len(times), 1), number("ground", ground)))
+            channels[GROUND] = Series(
+                times, np.full((len(times), 1), check_number("ground", ground))
+            )
         return Record(channels, inputs)
 
     def start_record(self, base: LeggedBase) -> Record:
@@ -219,18 +221,18 @@ class Readings:
             InputError: There are angles of another number of joints.
         """
         self._check_fit(base)
-        inertial, angles = self.inertial.complete, self.angles.complete
+        inertial, angles = self.inertial.complete_rows, self.angles.complete_rows
         rows = np.zeros((len(inertial), base.nu))
         rows[-1, :6] = inertial.values[-1]
         rows[:-1, :6] = 0.5 * (inertial.values[:-1] + inertial.values[1:])
-        rows[:, base.angle_columns] = angles.held(inertial.times)
-        later = self.angles.rows(self.angles.times > inertial.times[0])
+        rows[:, base.angle_columns] = angles.hold_last(inertial.times)
+        later = self.angles.select_rows(self.angles.times > inertial.times[0])
         return Record({ANGLES: later}, Series(inertial.times, rows))
 
     def _check_fit(self, base: LeggedBase) -> None:
         """Raise for a foot that the robot does not have, and for another number of joints."""
         for name in self.loads:
-            member("load of", name, base.feet)
+            check_member("load of", name, base.feet)
         joints = base.kinematics.joints
         if self.angles.values.shape[1] != len(joints):
             raise InputError(
@@ -240,9 +242,9 @@ class Readings:
 
     def standing(self, contact: Hysteresis, opening: float = OPENING) -> dict[str, bool]:
         """Whether each foot that has a force is in contact at the first row, see `record`."""
-        end, found = self.inertial.complete.times[0] + opening, {}
+        end, found = self.inertial.complete_rows.times[0] + opening, {}
         for name, given in self.loads.items():
-            load = given.sorted()
+            load = given.sort_by_time()
             found[name] = bool(contact.states(load.values[:, 0], _count_early(load, end))[0])
         return found
 
@@ -252,12 +254,12 @@ class Readings:
         Where they share their stamps, and the weight is known, that of one foot that is missing is
         filled in, see `completed`.
         """
-        loads = {name: load.sorted() for name, load in self.loads.items()}
+        loads = {name: load.sort_by_time() for name, load in self.loads.items()}
         times = [load.times for load in loads.values()]
         shared = all(len(t) == len(times[0]) and (t == times[0]).all() for t in times)
         if weight is not None and len(loads) > 1 and shared:
             forces = np.column_stack([load.values for load in loads.values()])
-            whole = completed(forces, number("weight", weight, above=0.0))
+            whole = completed(forces, check_number("weight", weight, above=0.0))
             loads = {name: Series(times[0], whole[:, k]) for k, name in enumerate(loads)}
         return replace(self, loads=loads)
 
@@ -284,7 +286,7 @@ class Readings:
             window: Time over which velocities of feet are means, s.
             opening: Time from the first sample that shows the usual period, s.
         """
-        inertial, angles = self.inertial.complete, self.angles.complete
+        inertial, angles = self.inertial.complete_rows, self.angles.complete_rows
         times = inertial.times.tolist()
         made = InputRows(base, window, longest_step(inertial.times, opening))
         ends = np.maximum(angles.times.searchsorted(times, "right"), 1).tolist()
@@ -315,7 +317,7 @@ def longest_step(times: Array, opening: float) -> float:
 def opening_rows(series: Series, end: float) -> Series:
     """Return the rows up to a time in s; all of them where none is so early."""
     early = np.asarray(series.times <= end)
-    return series.rows(early) if early.any() else series
+    return series.select_rows(early) if early.any() else series
 
 
 def _count_early(series: Series, end: float) -> int:
@@ -327,7 +329,7 @@ def step_time(contact: Hysteresis, loads: Iterable[Series]) -> float | None:
     """The time in s that a foot stands or swings by forces (n, 1), the median; None without any."""
     lasted = [np.zeros(0)]
     for load in loads:
-        series = load.sorted()
+        series = load.sort_by_time()
         changed = np.flatnonzero(np.diff(contact.states(series.values[:, 0]).astype(int)))
         lasted.append(np.diff(series.times[changed]))
     every = np.concatenate(lasted)
@@ -343,8 +345,8 @@ def stood(angles: Series) -> float:
     Returns:
         The time in s; 0 for one that walks.
     """
-    known = angles.sorted()
-    still = max(_STILL, _STILL_NOISE * measure_angle_noise(known.complete, 0.0))
+    known = angles.sort_by_time()
+    still = max(_STILL, _STILL_NOISE * measure_angle_noise(known.complete_rows, 0.0))
     away = np.abs(known.values - known.values[0]).max(axis=1) > still
     end = known.times[int(away.argmax()) if away.any() else -1] - known.times[0]
     least, most = _STANDS

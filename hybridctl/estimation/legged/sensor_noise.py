@@ -38,7 +38,7 @@ def raise_to_sensors(
     """
     encoder = max(noise.encoder, angle_noise)
     gyroscope, accelerometer = noise.gyroscope, noise.accelerometer
-    still = inputs.rows(inputs.times <= inputs.times[0] + standing)
+    still = inputs.select_rows(inputs.times <= inputs.times[0] + standing)
     if len(still) >= LEAST_ROWS:
         rate, force = measure_white_noise(still)
         gyroscope, accelerometer = max(gyroscope, rate), max(accelerometer, force)

@@ -57,7 +57,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.base.checks import Array, count
+from hybridctl.base.checks import Array, check_count
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.legged.rotation import (
     inverse,
@@ -115,8 +115,8 @@ class BaseSpace:
     flat: int = 0
 
     def __post_init__(self) -> None:
-        count("points", self.points, at_least=0)
-        count("flat", self.flat, at_least=0)
+        check_count("points", self.points, at_least=0)
+        check_count("flat", self.flat, at_least=0)
 
     @property
     def nx(self) -> int:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, Indices, instance
+from hybridctl.base.checks import Array, Indices, check_instance
 from hybridctl.base.errors import UnknownNameError
 from hybridctl.base.settings import NotNegative, Positive, Settings
 from hybridctl.estimation.legged.kinematics import LegKinematics
@@ -351,7 +351,7 @@ class LeggedBase:
 
 def base_system(base: LeggedBase) -> HybridSystem:
     """The hybrid system of a base with feet; see this module."""
-    instance("base", base, LeggedBase)
+    check_instance("base", base, LeggedBase)
     names = [touches(foot) for foot in base.feet] + [lifts(foot) for foot in base.feet]
     return HybridSystem(base.mode, partial(_outgoing, base), names)
 

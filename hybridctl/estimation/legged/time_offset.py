@@ -209,13 +209,13 @@ def find_time_offset(kinematics: LegKinematics, readings: Readings) -> TimeOffse
     if check_stamps(readings):  # on a wrong clock nothing else means anything
         return TimeOffset(None, None)
     timed = readings.uniform()
-    inertial, angles = timed.inertial.complete, timed.angles.complete
+    inertial, angles = timed.inertial.complete_rows, timed.angles.complete_rows
     if len(angles) < 2:
         return TimeOffset(None, None)
     times = choose_times(angles, float(angles.times[0]) + stood(angles), inertial)
     if len(times) <= FEWEST_BLOCKS * BLOCK:
         return TimeOffset(None, None)
-    loads = {foot: load.complete for foot, load in timed.loads.items()}
+    loads = {foot: load.complete_rows for foot, load in timed.loads.items()}
     standing = find_standing(kinematics, loads, times)
     # Between samples far apart the path of a foot is a guess, however surely it stands.
     standing[~is_sampled(angles.times, times, times)] = False
@@ -284,13 +284,13 @@ def align_inertial(readings: Readings, late: float) -> Readings:
     """
     if not late:
         return readings
-    known = readings.inertial.complete
+    known = readings.inertial.complete_rows
     t = known.times
     kept = t[(t + late >= t[0]) & (t + late <= t[-1])]
     if len(kept) < 2:
         return readings
     columns = [np.interp(kept + late, t, column) for column in known.values.T]
-    inside = readings.each(lambda s: s.rows((s.times >= kept[0]) & (s.times <= kept[-1])))
+    inside = readings.each(lambda s: s.select_rows((s.times >= kept[0]) & (s.times <= kept[-1])))
     return replace(inside, inertial=Series(kept, np.column_stack(columns)))
 
 
@@ -374,8 +374,8 @@ class _Stance:
         self._paths, self._standing = paths, standing
         times, beyond = paths.times, LARGEST + GRID
         near = (inertial.times >= times[0] - beyond) & (inertial.times <= times[-1] + beyond)
-        sensor = inertial.rows(near)
-        self._sensor = sensor.rows(np.append(np.diff(sensor.times) > 0.0, True))
+        sensor = inertial.select_rows(near)
+        self._sensor = sensor.select_rows(np.append(np.diff(sensor.times) > 0.0, True))
         self._blocks = np.arange(len(times)) // BLOCK
         self._rolled = _roll_feet(paths, radii, self._sensor.values[:, 3:].mean(axis=0))
         t, rates = self._sensor.times, self._sensor.values[:, :3]

@@ -93,10 +93,12 @@ def find_wiring_faults(
             None, no delay is.
     """
     stamps = check_stamps(readings)
-    if stamps or len(readings.angles.complete) < 2:  # on a wrong clock nothing else means anything
+    if (
+        stamps or len(readings.angles.complete_rows) < 2
+    ):  # on a wrong clock nothing else means anything
         return stamps
     timed = readings.uniform() if aligned is None else aligned
-    inertial, angles = timed.inertial.complete, timed.angles.complete
+    inertial, angles = timed.inertial.complete_rows, timed.angles.complete_rows
     faults, angles, loads = _check_signals(kinematics, angles, timed.loads, weight)
     still = stood(angles)
     times = choose_times(angles, float(angles.times[0]) + still, inertial)
@@ -138,7 +140,7 @@ def _check_signals(
     if unit is not None:
         faults.append(unit)
         angles = replace(angles, values=np.radians(angles.values))
-    known = {foot: load.complete for foot, load in loads.items()}
+    known = {foot: load.complete_rows for foot, load in loads.items()}
     all_feet = all(len(known.get(foot, ())) for foot in kinematics.feet)
     forces, useless = check_forces(known, weight, all_feet=all_feet)
     faults += forces
@@ -214,7 +216,7 @@ def find_standing(
     for foot in kinematics.feet:
         if foot in found:
             states = Series(loads[foot].times, found[foot].astype(float))
-            columns.append(states.held(times)[:, 0] > 0.5)
+            columns.append(states.hold_last(times)[:, 0] > 0.5)
         else:
             columns.append(np.full(len(times), not found and foot in loads))
     return np.column_stack(columns)

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from hybridctl.base.checks import Array, member
+from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.guards import GuardSet
@@ -108,7 +108,7 @@ def passage(system: HybridSystem, key: ModeKey, name: str) -> tuple[Border, Rese
     Raises `SystemDefinitionError` where the reset names the target, and for modes on manifolds.
     """
     source, way = system.mode(key), system.outgoing(key)
-    index = way.guards.names.index(member(f"guard of mode {key!r}", name, way.guards.names))
+    index = way.guards.names.index(check_member(f"guard of mode {key!r}", name, way.guards.names))
     edge = way.edge((name,))
     if edge is None or edge.target is None:
         raise SystemDefinitionError(

@@ -14,7 +14,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, function, instance, interval, number, vector
+from hybridctl.base.checks import (
+    Array,
+    check_callable,
+    check_instance,
+    check_interval,
+    check_number,
+    check_vector,
+)
 from hybridctl.base.errors import InputError, OverlappingStripsError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -79,15 +86,17 @@ def discretize_relaxed(
     Raises `InputError` for bad arguments, a span that is no multiple of the step, and where a step
     lands outside the next mode; `OverlappingStripsError` where it ends behind two guards.
     """
-    instance("relaxed", relaxed, Relaxed)
-    start, end = interval("t_span", t_span)
-    h, first = number("step", step, above=0.0), relaxed.inner.mode(mode)
+    check_instance("relaxed", relaxed, Relaxed)
+    start, end = check_interval("t_span", t_span)
+    h, first = check_number("step", step, above=0.0), relaxed.inner.mode(mode)
     count = round((end - start) / h)
     if count < 1 or abs(count * h - (end - start)) > _WHOLE * h * count:
         raise InputError(f"t_span must be a multiple of step = {h}, got {end - start} s")
-    walker = _Walker(relaxed, mode, vector("x0", x0, first.space.nx), function("method", method), h)
+    walker = _Walker(
+        relaxed, mode, check_vector("x0", x0, first.space.nx), check_callable("method", method), h
+    )
     if law is not None:
-        function("law", law)
+        check_callable("law", law)
     points = [walker.point(start)]
     for k in range(count):
         t = start + k * h

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from hybridctl.base.checks import Array, count, instance, number, vector
+from hybridctl.base.checks import Array, check_count, check_instance, check_number, check_vector
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.relaxation.chart import passage
@@ -97,7 +97,7 @@ class GluedSpace:
     """
 
     def __init__(self, system: HybridSystem, modes: Sequence[ModeKey]) -> None:
-        self.system = instance("system", system, HybridSystem)
+        self.system = check_instance("system", system, HybridSystem)
         self.gates: list[GluedGuard] = []
         pending, known = list(modes), set(modes)
         while pending:
@@ -127,11 +127,11 @@ class GluedSpace:
         for key in (mode, other_mode):
             if key not in self.modes:
                 raise InputError(f"mode {key!r} is not in this space, it has {set(self.modes)}")
-        start = vector("x", x, self.system.mode(mode).space.nx)
-        end = vector("y", y, self.system.mode(other_mode).space.nx)
+        start = check_vector("x", x, self.system.mode(mode).space.nx)
+        end = check_vector("y", y, self.system.mode(other_mode).space.nx)
         best: GluedPath | None = None
         idle = 0
-        for number_of in range(count("max_jumps", max_jumps, at_least=0) + 1):
+        for number_of in range(check_count("max_jumps", max_jumps, at_least=0) + 1):
             before = best
             for jumps in self._walks(mode, other_mode, number_of):
                 if best is None or self._least(jumps, start, end) < best.length:
@@ -156,7 +156,7 @@ class GluedSpace:
                 f"trajectories on [{one.start}, {one.end}] and [{other.start}, {other.end}] s have "
                 "no time in common"
             )
-        steps = math.ceil((end - start) / number("period", period, above=0.0))
+        steps = math.ceil((end - start) / check_number("period", period, above=0.0))
         events = [e.time for run in (one, other) for e in run.events if start <= e.time <= end]
         times = np.unique(np.concatenate([np.linspace(start, end, steps + 1), events]))
         modes = [one.arc(t).mode for t in times.tolist()]
@@ -172,7 +172,7 @@ class GluedSpace:
         max_jumps: int = 2,
     ) -> Array:
         """Distances (m,) of samples, such as those of a log, to a trajectory at their times."""
-        rows = zip(vector("times", times).tolist(), modes, states, strict=True)
+        rows = zip(check_vector("times", times).tolist(), modes, states, strict=True)
         return np.array(
             [self.distance(key, x, run.arc(t).mode, run(t), max_jumps) for t, key, x in rows]
         )

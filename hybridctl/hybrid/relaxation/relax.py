@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hybridctl.base.checks import Array, array, instance, number
+from hybridctl.base.checks import Array, check_array, check_instance, check_number
 from hybridctl.base.errors import OverlappingStripsError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import (
@@ -71,7 +71,7 @@ class Relaxed(GuardModes):
         In a strip that is the chart of the mode entered: the state through the reset, no farther
         than epsilon outside that mode. A state of any other mode stands for itself.
         """
-        y, u, strip = array("y", y, (None,)), array("u", u, (None,)), self.strip_of(key)
+        y, u, strip = check_array("y", y, (None,)), check_array("u", u, (None,)), self.strip_of(key)
         if strip is None:
             return key, y
         return strip.target.key, strip.entered(t, y, u)
@@ -107,8 +107,8 @@ def relax(system: HybridSystem, epsilon: float) -> Relaxed:
     which both fields lead away is an `EscapingError`: the limit depends on where in the strip it
     is.
     """
-    instance("system", system, HybridSystem)
-    return Relaxed(Strips(system, number("epsilon", epsilon, above=0.0)))
+    check_instance("system", system, HybridSystem)
+    return Relaxed(Strips(system, check_number("epsilon", epsilon, above=0.0)))
 
 
 @dataclass(frozen=True, eq=False)

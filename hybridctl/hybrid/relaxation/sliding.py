@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.base.checks import Array, instance
+from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import IntersectionError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import (
@@ -66,7 +66,7 @@ def filippov(system: HybridSystem) -> Filippov:
     Raises what `relax` raises; starts from which both fields lead away are an `EscapingError`, and
     other intersections an `IntersectionError`, with the fields.
     """
-    return Filippov(Strips(instance("system", system, HybridSystem), 0.0))
+    return Filippov(Strips(check_instance("system", system, HybridSystem), 0.0))
 
 
 class Filippov(GuardModes):

@@ -20,7 +20,7 @@ from functools import partial
 
 import numpy as np
 
-from hybridctl.base.checks import Array, instance
+from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import (
@@ -51,7 +51,7 @@ def past_zeno(system: HybridSystem) -> PastZeno:
     Raises `InputError` for what is no system, and `SystemDefinitionError` in a run where events of
     guards accumulate for which no strip is defined, see `relax`, or that meet.
     """
-    return PastZeno(Strips(instance("system", system, HybridSystem), 0.0))
+    return PastZeno(Strips(check_instance("system", system, HybridSystem), 0.0))
 
 
 class PastZeno(GuardModes):

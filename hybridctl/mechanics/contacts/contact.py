@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hybridctl.base.checks import Array, number, quoted, vector
+from hybridctl.base.checks import Array, check_number, check_vector, quote
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface
 from hybridctl.mechanics.contacts.surfaces import ByValue, Surface, Terrain
@@ -50,29 +50,29 @@ class Contact(ByValue):
         for what in ("name", "frame", "body"):
             text = getattr(self, what)
             if not isinstance(text, str) or not text:
-                raise InputError(f"{what} of a contact must be a name, got {quoted(text)}")
+                raise InputError(f"{what} of a contact must be a name, got {quote(text)}")
         if isinstance(self.surface, type) or not isinstance(self.surface, Surface):
             raise InputError(
                 f"surface of contact {self.name!r} must be a Surface, such as a Plane, Sphere or "
-                f"Terrain, got {quoted(self.surface)}"
+                f"Terrain, got {quote(self.surface)}"
             )
         if self.frame == self.body:
             raise InputError(
                 f"contact {self.name!r} must join two bodies, but its point and its surface both "
                 f"belong to {self.frame!r}"
             )
-        friction = number("friction", self.friction, at_least=0.0)
+        friction = check_number("friction", self.friction, at_least=0.0)
         static = friction if self.static_friction is None else self.static_friction
         checked = {
-            "offset": vector("offset", self.offset, 3),
-            "restitution": number("restitution", self.restitution, at_least=0.0, at_most=1.0),
+            "offset": check_vector("offset", self.offset, 3),
+            "restitution": check_number("restitution", self.restitution, at_least=0.0, at_most=1.0),
             "friction": friction,
-            "static_friction": number("static_friction", static, at_least=friction),
-            "restitution_threshold": number(
+            "static_friction": check_number("static_friction", static, at_least=friction),
+            "restitution_threshold": check_number(
                 "restitution_threshold", self.restitution_threshold, at_least=0.0
             ),
-            "radius": number("radius", self.radius, at_least=0.0),
-            "tangential_restitution": number(
+            "radius": check_number("radius", self.radius, at_least=0.0),
+            "tangential_restitution": check_number(
                 "tangential_restitution", self.tangential_restitution, at_least=0.0, at_most=1.0
             ),
         }
@@ -85,7 +85,7 @@ class Contact(ByValue):
             kind = type(self.surface).__name__
             raise InputError(
                 f"radius of contact {self.name!r} must be 0 on {kind}, whose function is no "
-                f"distance everywhere, got {quoted(self.radius)}"
+                f"distance everywhere, got {quote(self.radius)}"
             )
         for what, value in checked.items():
             object.__setattr__(self, what, value)
@@ -125,11 +125,11 @@ def checked_contacts(
     Raises `InputError` for anything else, `UnknownNameError` for a frame that the robot lacks.
     """
     if not isinstance(contacts, Iterable) or isinstance(contacts, Mapping):
-        raise InputError(f"contacts must be a list of contacts, got {quoted(contacts)}")
+        raise InputError(f"contacts must be a list of contacts, got {quote(contacts)}")
     found = tuple(contacts)
     for i, contact in enumerate(found):
         if not isinstance(contact, Contact):
-            raise InputError(f"contacts[{i}] must be a Contact, got {quoted(contact)}")
+            raise InputError(f"contacts[{i}] must be a Contact, got {quote(contact)}")
         point = robot.frame(contact.frame, f"contact {contact.name!r}: frame")
         surface = robot.frame(contact.body, f"contact {contact.name!r}: frame")
         if point.joint == surface.joint:

@@ -10,9 +10,9 @@ from typing import Any
 import coal
 import numpy as np
 
-from hybridctl.base.checks import Array, instance
+from hybridctl.base.checks import Array, check_instance
 from hybridctl.base.errors import InputError
-from hybridctl.base.files import file_or_text
+from hybridctl.base.files import read_file_or_text
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane, Surface
 from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape
@@ -63,7 +63,7 @@ def contacts_from(
     Raises:
         InputError: The robot was not built from a file, or nothing is found.
     """
-    model = _collision_model(instance("robot", robot, Robot))
+    model = _collision_model(check_instance("robot", robot, Robot))
     if surface is None:
         surface = _ground_of(model)
     places = _contact_places(robot, model)
@@ -142,7 +142,7 @@ def _collision_model(robot: Robot) -> CollisionModel:
         raise InputError(
             "robot must be built from a URDF or MJCF file, which says how its links collide"
         )
-    text = file_or_text("urdf", robot.source)
+    text = read_file_or_text("urdf", robot.source)
     model = robot.model
     read = shapes_of(model, text, purpose="collision", kinds=("sphere", "box"))
     root = parse_urdf(text).root

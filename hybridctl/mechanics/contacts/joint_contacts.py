@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from hybridctl.base.checks import Array, mapping, number, quoted
+from hybridctl.base.checks import Array, check_mapping, check_number, quote
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.contact import Contact
 
@@ -186,19 +186,19 @@ def _restitutions(robot: Robot, joint_stops: JointStops) -> dict[str, float]:
     """
     if isinstance(joint_stops, Mapping):
         found = {}
-        for name, value in mapping("joint_stops", joint_stops, "names of joints").items():
+        for name, value in check_mapping("joint_stops", joint_stops, "names of joints").items():
             robot.joints.single("joint_stops", name)
             limit = robot.limits[name]
             if not math.isfinite(limit.lower) and not math.isfinite(limit.upper):
                 raise InputError(f"joint_stops: joint {name!r} has no limits to stop at")
-            found[name] = number(f"joint_stops[{name!r}]", value, at_least=0.0, at_most=1.0)
+            found[name] = check_number(f"joint_stops[{name!r}]", value, at_least=0.0, at_most=1.0)
         return found
     if isinstance(joint_stops, bool):
         return dict.fromkeys(robot.limits, 0.0) if joint_stops else {}
     if not isinstance(joint_stops, float | int):
         raise InputError(
             "joint_stops must be True, False, a restitution in [0, 1] or a mapping of joint names "
-            f"to one, got {quoted(joint_stops)}"
+            f"to one, got {quote(joint_stops)}"
         )
-    restitution = number("joint_stops", joint_stops, at_least=0.0, at_most=1.0)
+    restitution = check_number("joint_stops", joint_stops, at_least=0.0, at_most=1.0)
     return dict.fromkeys(robot.limits, restitution)

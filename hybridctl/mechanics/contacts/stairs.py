@@ -11,7 +11,7 @@ import casadi as ca
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.base.checks import Array, Indices, array
+from hybridctl.base.checks import Array, Indices, check_array
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.surfaces import ByValue, Expression, Level, Surface
 
@@ -128,8 +128,8 @@ class Stairs(ByValue, Level):
     heights: Any
 
     def __post_init__(self) -> None:
-        edges = array("edges", self.edges, (None,))
-        heights = array("heights", self.heights, (len(edges) + 1,))
+        edges = check_array("edges", self.edges, (None,))
+        heights = check_array("heights", self.heights, (len(edges) + 1,))
         if not (np.diff(edges) > 2.0 * _EDGE_WIDTH).all():
             raise InputError(f"edges must increase, got {edges.tolist()}")
         rises = np.diff(np.unique(heights))

@@ -19,7 +19,14 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import casadi as ca
 import numpy as np
 
-from hybridctl.base.checks import Array, Indices, flag, function, number, vector
+from hybridctl.base.checks import (
+    Array,
+    Indices,
+    check_callable,
+    check_flag,
+    check_number,
+    check_vector,
+)
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.multibody.joints import skew
 
@@ -158,12 +165,12 @@ class Plane(ByValue, _Flat):
     """The plane through `point` whose `normal` points to the free side; normalised."""
 
     def __init__(self, point: object, normal: object) -> None:
-        n = vector("normal", normal, 3)  # type: ignore[arg-type]
+        n = check_vector("normal", normal, 3)  # type: ignore[arg-type]
         length = float(np.linalg.norm(n))
         if length == 0.0:
             raise InputError("normal must not be zero")
-        object.__setattr__(self, "point", vector("point", point, 3))  # type: ignore[arg-type]
-        object.__setattr__(self, "unit_normal", vector("normal", n / length, 3))
+        object.__setattr__(self, "point", check_vector("point", point, 3))  # type: ignore[arg-type]
+        object.__setattr__(self, "unit_normal", check_vector("normal", n / length, 3))
 
     def expression(self, r: Expression) -> Expression:
         """The signed distance phi of the point r (3, 1)."""
@@ -178,9 +185,9 @@ class Sphere(ByValue, _Round):
     inside: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "center", vector("center", self.center, 3))
-        object.__setattr__(self, "radius", number("radius", self.radius, above=0.0))
-        flag("inside", self.inside)
+        object.__setattr__(self, "center", check_vector("center", self.center, 3))
+        object.__setattr__(self, "radius", check_number("radius", self.radius, above=0.0))
+        check_flag("inside", self.inside)
 
     def expression(self, r: Expression) -> Expression:
         """The signed distance phi of the point r (3, 1)."""
@@ -209,7 +216,7 @@ class Terrain(ByValue):
         Raises `InputError` for what is no number or expression of x and y alone, or not finite at
         (0, 0).
         """
-        function("height", height)
+        check_callable("height", height)
         x, y = ca.SX.sym("x"), ca.SX.sym("y")
         try:
             h = ca.Function("height", [x, y], [ca.densify(ca.SX(height(x, y)))])

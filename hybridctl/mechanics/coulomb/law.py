@@ -27,7 +27,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from hybridctl.base.checks import Array, Indices, all_finite
+from hybridctl.base.checks import Array, Indices, is_finite
 from hybridctl.mechanics.coulomb.contact_states import (
     CLOSED,
     OPEN,
@@ -219,7 +219,7 @@ def judged(problem: CoulombProblem, forces: Array, modes: Modes | None = None) -
         misses.append(-moves)
         if min(slack, moves) <= BORDER:
             border.append(i)
-    astray = max(misses) if all_finite(forces) else np.inf
+    astray = max(misses) if is_finite(forces) else np.inf
     residual = max(astray, *pulls)
     return CoulombSolution(
         forces, rates, tuple(shown), tuple(directions), tuple(border), residual, astray

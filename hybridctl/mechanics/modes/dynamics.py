@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg.lapack import dpotrf, dpotri
 
-from hybridctl.base.checks import Array, member, number
+from hybridctl.base.checks import Array, check_member, check_number
 from hybridctl.base.errors import InputError, NoContactSolutionError
 from hybridctl.mechanics.constrained.equations import (
     AccelerationDerivatives,
@@ -103,8 +103,8 @@ class ContactDynamics:
         in_space = checked_contacts(robot, contacts, may_be_none=bool(joints))
         self.contacts: tuple[AnyContact, ...] = (*in_space, *joints)
         check_names(self.contacts)
-        self.stabilization = number("stabilization", stabilization, at_least=0.0)
-        self.on_several = member("on_several", on_several, get_args(OnSeveral))
+        self.stabilization = check_number("stabilization", stabilization, at_least=0.0)
+        self.on_several = check_member("on_several", on_several, get_args(OnSeveral))
         self.expected: frozenset[Modes] = frozenset()
         self.restitution = np.array([contact.restitution for contact in self.contacts])
         self.bounces = bool(self.restitution.any())
@@ -121,7 +121,7 @@ class ContactDynamics:
         tangential = [contact.tangential_restitution for contact in each]
         self._rebound = np.where(normal, [contact.restitution for contact in each], tangential)
         self._slowest_rebound = np.array([contact.restitution_threshold for contact in each])
-        self.terms = _chosen(member("terms", terms, get_args(TermsChoice)), robot, self.all)
+        self.terms = _chosen(check_member("terms", terms, get_args(TermsChoice)), robot, self.all)
         self._phases: dict[Modes, ContactPhase] = {}
         self._every = self.phase((CLOSED,) * len(self.contacts))
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from hybridctl import whole_step
 from hybridctl.base.checks import Array
-from hybridctl.base.function_cache import kept, key_of
+from hybridctl.base.function_cache import load_or_build, make_key
 from hybridctl.compiled import Compiled, held, transposed
 from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, PointProperty, Slopes
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
@@ -149,7 +149,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return self._kept("motion", self._new_motion)
 
     def _kept(self, name: str, build: Callable[[], Function]) -> Function:
-        return kept(key_of(self._key, name), build)
+        return load_or_build(make_key(self._key, name), build)
 
     @cached_property
     def _key(self) -> str:

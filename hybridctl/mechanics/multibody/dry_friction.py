@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridctl.base.checks import Array, mapping, member, number
+from hybridctl.base.checks import Array, check_mapping, check_member, check_number
 from hybridctl.base.errors import InputError
 
 
@@ -24,13 +24,13 @@ def joint_friction(model: Any, friction: Mapping[str, float] | None) -> Array:
     """
     result = np.array(model.upperDryFrictionLimit, dtype=np.float64)
     joints = dict(zip(list(model.names)[1:], list(model.joints)[1:], strict=True))
-    for name, value in mapping("friction", friction, "names of joints to N m or N").items():
-        joint = joints[member("joint", name, joints)]
-        limit = number(f"friction[{name!r}]", value, at_least=0.0)
+    for name, value in check_mapping("friction", friction, "names of joints to N m or N").items():
+        joint = joints[check_member("joint", name, joints)]
+        limit = check_number(f"friction[{name!r}]", value, at_least=0.0)
         result[joint.idx_v : joint.idx_v + joint.nv] = limit
     for name, joint in joints.items():
         for limit in result[joint.idx_v : joint.idx_v + joint.nv].tolist():
-            number(f"friction of joint {name!r}", limit, at_least=0.0)
+            check_number(f"friction of joint {name!r}", limit, at_least=0.0)
             if limit > 0.0 and joint.nv > 1:
                 raise InputError(
                     f"friction: joint {name!r} must have one degree of freedom to have dry "

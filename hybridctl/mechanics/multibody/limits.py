@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, counted
+from hybridctl.base.checks import Array, format_count
 from hybridctl.base.errors import JointLimitWarning
 from hybridctl.mechanics.multibody.joints import coordinate_labels
 from hybridctl.mechanics.multibody.passive import JointIndices
@@ -153,5 +153,7 @@ def warn_of_posture(positions: Iterable[tuple[JointLimit, float]]) -> None:
 def _list_reports(reports: Iterable[str]) -> str:
     """Return the first few of the reports that are not empty, and how many there are besides."""
     found = [report for report in reports if report]
-    more = f"; and {counted(len(found) - _LISTED, 'joint')} more" if len(found) > _LISTED else ""
+    more = (
+        f"; and {format_count(len(found) - _LISTED, 'joint')} more" if len(found) > _LISTED else ""
+    )
     return "; ".join(found[:_LISTED]) + more

@@ -20,7 +20,14 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.base.checks import Array, Indices, instance, mapping, member, number
+from hybridctl.base.checks import (
+    Array,
+    Indices,
+    check_instance,
+    check_mapping,
+    check_member,
+    check_number,
+)
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.mechanics.multibody.bodies import MovingBody, Tree
 from hybridctl.mechanics.multibody.joints import CoordinateLabels
@@ -47,9 +54,9 @@ class Mimic:
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        instance("joint", self.joint, str)
-        number("multiplier", self.multiplier)
-        number("offset", self.offset)
+        check_instance("joint", self.joint, str)
+        check_number("multiplier", self.multiplier)
+        check_number("offset", self.offset)
 
     def describe(self) -> str:
         """Return the coordinate as a formula, such as "-1 left + 0.2"."""
@@ -124,7 +131,7 @@ def follow_chains(mimics: Mapping[str, Mimic], joints: JointIndices) -> dict[str
             end = onward.joint
         if end in passed:
             raise InputError(f"mimics: joint {name!r} must not mimic itself, got {passed}")
-        joints.single(f"mimics[{name!r}]", member("joint", end, joints))
+        joints.single(f"mimics[{name!r}]", check_member("joint", end, joints))
         found[name] = Mimic(end, multiplier, offset)
     return found
 
@@ -317,9 +324,9 @@ def find_coupling(
         InputError: A joint cannot follow or be followed (see `follow_chains`), or what is given is
             no mapping to a `Mimic`.
     """
-    given = mapping("mimics", mimics, "names of joints to a Mimic")
+    given = check_mapping("mimics", mimics, "names of joints to a Mimic")
     for name, mimic in given.items():
-        instance(f"mimics[{name!r}]", mimic, Mimic)
+        check_instance(f"mimics[{name!r}]", mimic, Mimic)
     if not given:
         return None
     ends = follow_chains(given, joints)

@@ -29,7 +29,7 @@ import pinocchio as pin
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.base.files import file_or_text
+from hybridctl.base.files import read_file_or_text
 from hybridctl.mechanics.multibody.links import CollisionModel, CollisionShape, Kind
 from hybridctl.mechanics.multibody.mimic import Mimic
 
@@ -167,7 +167,7 @@ def _compile(mjcf: str | os.PathLike[str]) -> Any:
             not compiled by MuJoCo.
         InputError: `mjcf` is neither a path nor a text, or MuJoCo is not installed.
     """
-    text = file_or_text("mjcf", mjcf)
+    text = read_file_or_text("mjcf", mjcf)
     try:
         tag = ElementTree.fromstring(text).tag
     except ElementTree.ParseError as error:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridctl.base.checks import Array, instance, mapping, member, number
+from hybridctl.base.checks import Array, check_instance, check_mapping, check_member, check_number
 from hybridctl.base.errors import InputError
 
 
@@ -45,7 +45,7 @@ class JointIndices(dict[str, tuple[int, int] | None]):
             UnknownNameError: There is no such joint.
             InputError: It has several coordinates, or none of its own as it mimics another joint.
         """
-        indices = self[member("joint", name, self)]
+        indices = self[check_member("joint", name, self)]
         if indices is not None:
             return indices
         if name in self.mimics:
@@ -134,8 +134,8 @@ class Passive(NamedTuple):
         given = {"stiffness": stiffness, "rest": rest, "damping": damping}
         for (what, values), where in zip(given.items(), found, strict=True):
             least = None if what == "rest" else 0.0
-            for name, value in mapping(what, values, "names of joints to numbers").items():
-                checked = number(f"{what}[{name!r}]", value, at_least=least)
+            for name, value in check_mapping(what, values, "names of joints to numbers").items():
+                checked = check_number(f"{what}[{name!r}]", value, at_least=least)
                 where[joints.velocity(what, name)] = checked
             where.flags.writeable = False
         return Passive(coordinate, circles, *found)
@@ -177,8 +177,8 @@ class Rotor:
     gear: float = 1.0
 
     def __post_init__(self) -> None:
-        number("inertia", self.inertia, at_least=0.0)
-        number("gear", self.gear, above=0.0)
+        check_number("inertia", self.inertia, at_least=0.0)
+        check_number("gear", self.gear, above=0.0)
 
     @property
     def reflected(self) -> float:
@@ -189,8 +189,8 @@ class Rotor:
 def armature(default: Array, joints: JointIndices, rotors: Mapping[str, Rotor] | None) -> Array:
     """What the rotors add to the diagonal of M (nv,); `default` at joints without one."""
     result = np.array(default, dtype=np.float64)
-    for name, rotor in mapping("rotors", rotors, "names of joints to a Rotor").items():
+    for name, rotor in check_mapping("rotors", rotors, "names of joints to a Rotor").items():
         velocity = joints.velocity("rotors", name)
-        result[velocity] = instance(f"rotors[{name!r}]", rotor, Rotor).reflected
+        result[velocity] = check_instance(f"rotors[{name!r}]", rotor, Rotor).reflected
     result.flags.writeable = False
     return result

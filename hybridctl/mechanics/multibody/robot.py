@@ -16,10 +16,18 @@ import numpy as np
 import pinocchio as pin
 from numpy.typing import ArrayLike, NDArray
 
-from hybridctl.base.checks import Array, instance, mapping, member, number, sequence, vector
+from hybridctl.base.checks import (
+    Array,
+    check_instance,
+    check_mapping,
+    check_member,
+    check_number,
+    check_sequence,
+    check_vector,
+)
 from hybridctl.base.errors import InputError
-from hybridctl.base.files import file_or_text
-from hybridctl.base.tables import html_table
+from hybridctl.base.files import read_file_or_text
+from hybridctl.base.tables import render_html_table
 from hybridctl.mechanics.multibody.bodies import (
     Body,
     BodyKinematics,
@@ -105,14 +113,14 @@ class Robot:
         gravity: ArrayLike = (0.0, 0.0, -9.81),
         mimics: Mapping[str, Mimic] | None = None,
     ) -> None:
-        check_inertias(instance("model", model, pin.Model))
+        check_inertias(check_instance("model", model, pin.Model))
         check_joints(model)
         self.source: str | os.PathLike[str] | None = None
         self.keyframes: dict[str, Array] = {}
         self.collision: CollisionModel | None = None
         self.fixed_by_default: str | None = None
         self._model = model.copy()
-        self._model.gravity.linear = np.array(vector("gravity", gravity, 3))
+        self._model.gravity.linear = np.array(check_vector("gravity", gravity, 3))
         self.joint_names: tuple[str, ...] = tuple(self._model.names)[1:]
         tree_joints = joint_indices(self._model)
         self._coupling = find_coupling(mimics, tree_joints, int(model.nq), int(model.nv))
@@ -138,7 +146,7 @@ class Robot:
         ]
         names = [name for name in motors(self._model) if name not in self.mimics]
         if actuated is not None:
-            names = sequence("actuated", actuated)
+            names = check_sequence("actuated", actuated)
         for name in self.mimics:
             if name in names:
                 self.joints.single("actuated", name)  # refuses it
@@ -187,8 +195,8 @@ class Robot:
         (see `Robot.mimics`).
         """
         if root is not None:
-            member("root", root, ("fixed", "floating", "sagittal"))
-        document = parse_urdf(file_or_text("urdf", urdf))
+            check_member("root", root, ("fixed", "floating", "sagittal"))
+        document = parse_urdf(read_file_or_text("urdf", urdf))
         model = model_of(document, root or "fixed")
         if model.nv == 0:
             raise InputError("urdf has no joint that moves")
@@ -258,7 +266,7 @@ class Robot:
                 name, or no joint; or MuJoCo is not installed.
             UnknownNameError: A joint is named that does not exist.
         """
-        read = read_mjcf(mjcf, sequence("ignore", ignore))
+        read = read_mjcf(mjcf, check_sequence("ignore", ignore))
         robot = Robot(
             read.model,
             actuated=read.actuated if actuated is None else actuated,
@@ -290,7 +298,7 @@ class Robot:
             if name in self.mimics:
                 motor = f"mimics: {self.mimics[name].describe()}"
             rows.append((name, describe_range(q), describe_range(v), motor))
-        return html_table(("joint", "q", "v", "motor"), rows)
+        return render_html_table(("joint", "q", "v", "motor"), rows)
 
     @property
     def model(self) -> Any:
@@ -337,7 +345,7 @@ class Robot:
 
     def _places(self, name: str) -> tuple[list[int], list[int]]:
         """Return the indices of the coordinates and of the velocities of a joint."""
-        known = member("joint", name, self.joint_names)
+        known = check_member("joint", name, self.joint_names)
         if known in self.mimics:
             return [], []
         joint = self._model.joints[self._model.getJointId(known)]
@@ -384,8 +392,8 @@ class Robot:
         Gives a `JointLimitWarning` for what is beyond limits, or looks like degrees.
         """
         q, placed = self.neutral(), []
-        for name, value in mapping("joints", joints, "names of joints to rad or m").items():
-            position = number(name, value)
+        for name, value in check_mapping("joints", joints, "names of joints to rad or m").items():
+            position = check_number(name, value)
             if name in self.joints.circles:
                 i = self.joints.circles[name][0]
                 q[i : i + 2] = math.cos(position), math.sin(position)
@@ -455,7 +463,7 @@ class Robot:
         Args:
             q: Configuration (nq,).
         """
-        return np.array(self._expand_q(vector("q", q, self.nq)))
+        return np.array(self._expand_q(check_vector("q", q, self.nq)))
 
     def _expand_q(self, q: Array) -> Array:
         """Return the coordinates of all joints."""
@@ -508,7 +516,7 @@ class Robot:
         Raises:
             UnknownNameError: No frame has this name.
         """
-        known = member(what, name, tuple(frame.name for frame in self._model.frames))
+        known = check_member(what, name, tuple(frame.name for frame in self._model.frames))
         named = [frame for frame in self._model.frames if frame.name == known]
         frame = min(named, key=rank_frame)
         at = frame.placement

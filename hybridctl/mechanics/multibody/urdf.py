@@ -20,7 +20,7 @@ import numpy as np
 import pinocchio as pin
 
 from hybridctl.base.errors import FileFormatError
-from hybridctl.base.files import file_or_text
+from hybridctl.base.files import read_file_or_text
 from hybridctl.mechanics.multibody.joints import SAGITTAL_JOINTS
 from hybridctl.mechanics.multibody.mimic import read_mimics
 from hybridctl.mechanics.multibody.urdf_arrival import check_arrival
@@ -212,7 +212,7 @@ def shapes_of(
     links that the model does not have. kinds: those that are wanted. Raises `FileFormatError` for
     what is no URDF, and for shapes that cannot be read.
     """
-    text = file_or_text("urdf", urdf)
+    text = read_file_or_text("urdf", urdf)
     beside = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
     known = {frame.name for frame in model.frames if frame.type == pin.FrameType.BODY}
     root, messages = parse_urdf(text).root, _ErrorStream()

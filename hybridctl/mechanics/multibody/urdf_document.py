@@ -16,7 +16,7 @@ from xml.parsers import expat
 
 import numpy as np
 
-from hybridctl.base.checks import Array, counted
+from hybridctl.base.checks import Array, format_count
 from hybridctl.base.errors import FileFormatError
 
 Element = ElementTree.Element
@@ -486,7 +486,9 @@ def describe_impossible_inertias(document: UrdfDocument) -> str:
                 f"{', '.join(f'{moment:.6g}' for moment in moments)} kg m^2"
             )
     more = len(found) - _LISTED
-    return "; ".join(found[:_LISTED]) + (f"; and {counted(more, 'link')} more" if more > 0 else "")
+    return "; ".join(found[:_LISTED]) + (
+        f"; and {format_count(more, 'link')} more" if more > 0 else ""
+    )
 
 
 # The text for urdfdom

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import casadi as ca
 
-from hybridctl.base.checks import Array, quoted
+from hybridctl.base.checks import Array, quote
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.contact import ContactPlace
 from hybridctl.mechanics.contacts.joint_contacts import JointPlace
@@ -220,7 +220,7 @@ def known_surface(surface: Surface) -> ExpressedSurface:
         return surface
     raise InputError(
         "surface must have a method `expression`, as a Plane has, to be generated, got "
-        f"{quoted(surface)}"
+        f"{quote(surface)}"
     )
 
 

@@ -21,7 +21,12 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.base.function_cache import kept, key_of, native, needed_compiler
+from hybridctl.base.function_cache import (
+    compile_function,
+    load_or_build,
+    make_key,
+    require_compiler,
+)
 from hybridctl.compiled import Compiled, transposed
 from hybridctl.mechanics.contacts import stairs, surfaces
 from hybridctl.mechanics.contacts.contact import ContactPlace
@@ -64,7 +69,7 @@ class GeneratedTerms(Terms):
 
     def __init__(self, robot: Robot, contacts: ContactSet, *, native: bool = False) -> None:
         if native:
-            needed_compiler()
+            require_compiler()
         self.native = native
         self._constants = Constants.of(robot, contacts)
         for place in self._constants.places:
@@ -84,7 +89,7 @@ class GeneratedTerms(Terms):
 
     def ready(self, made: Any) -> Any:
         """A generated function as it is called: as machine code, if that is asked for."""
-        return native(made) if self.native else made
+        return compile_function(made) if self.native else made
 
     @cached_property
     def _values(self) -> Compiled:
@@ -167,7 +172,7 @@ class Constants(NamedTuple):
 
     def made(self, name: str) -> Any:
         """The function of this name, generated or read from disk."""
-        return kept(self.key(name), lambda: transposed(name, *self._made(name)))
+        return load_or_build(self.key(name), lambda: transposed(name, *self._made(name)))
 
     def _made(self, name: str) -> _Made:
         symbolic, numbers = self.symbolic()
@@ -201,7 +206,7 @@ class Constants(NamedTuple):
         return self._with(name), symbols
 
     def key(self, *parts: Any) -> str:
-        """A name for what is made for this structure, and from parts (see `compiled.key_of`)."""
+        """A name for what is made for this structure, and from parts (see `make_key`)."""
         zeros = self._with(lambda numbers: numbers == 0.0)
         kinds = [
             (type(place.surface).__name__, sorted(vars(place.surface).items()))
@@ -209,7 +214,7 @@ class Constants(NamedTuple):
         ]
         places = tuple(p._replace(surface=None) for p in zeros.places)  # type: ignore[arg-type]
         structure = zeros._replace(places=places)
-        return key_of(sources(*_SOURCES), structure, kinds, *parts)
+        return make_key(sources(*_SOURCES), structure, kinds, *parts)
 
     def _with(self, change: Callable[[Array], Any]) -> Constants:
         """The functions with a change of all that robots of one structure may differ in."""

@@ -96,7 +96,7 @@ def test_the_noise_of_encoders_is_measured_while_a_robot_gets_up():
     smooth = np.sin(3.0 * times)[:, None] * np.linspace(0.1, 1.0, 6)
     angles = Series(times, smooth + 2e-4 * rng.normal(size=smooth.shape))
     assert 0.56 * 2e-4 < measure_angle_noise(angles, 1e-3) < 0.9 * 2e-4
-    assert measure_angle_noise(angles.rows(slice(0, 10)), 1e-3) == 1e-3
+    assert measure_angle_noise(angles.select_rows(slice(0, 10)), 1e-3) == 1e-3
 
 
 @pytest.mark.parametrize(("noise", "rows"), [(1e-6, 1), (3e-4, 4), (1e-2, 8)])

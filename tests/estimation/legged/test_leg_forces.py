@@ -298,7 +298,7 @@ def test_where_samples_are_missing_no_force_is_known(part, lost):
     """
     series = resting()
     kept = (np.arange(60) < 22) | (np.arange(60) > 25)
-    series[part] = series[part].rows(kept)
+    series[part] = series[part].select_rows(kept)
     found = estimate_leg_forces(POINTS, *series, 100.0)["left sole"]
     missing = np.isnan(found.values[:, 0])
     np.testing.assert_allclose(found.values[~missing, 0], 40.0, atol=1e-9)
@@ -309,7 +309,7 @@ def test_where_samples_are_missing_no_force_is_known(part, lost):
 
 
 def test_one_missing_sample_is_interpolated():
-    series = [s.rows(np.arange(60) != 20 + k) for k, s in enumerate(resting())]
+    series = [s.select_rows(np.arange(60) != 20 + k) for k, s in enumerate(resting())]
     found = estimate_leg_forces(POINTS, *series, 100.0)["right sole"]
     np.testing.assert_allclose(found.values, 25.0, atol=1e-9)
 

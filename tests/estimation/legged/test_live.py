@@ -189,7 +189,7 @@ def test_rest_is_seen_at_the_same_sample(gap, count):
     loads = {foot: Series(times, np.full(n, 100.0)) for foot in readings.loads}
     there = (times < gap[0]) | (times > gap[1])
     whole = Readings(Series(times, rates), Series(times, angles), loads)
-    given = whole.each(lambda series: series.rows(there))
+    given = whole.each(lambda series: series.select_rows(there))
     record = estimator.record(given)
     # From 0.5 s on; the last would end with the log.
     assert len(record.channels["rest"]) == count
@@ -277,7 +277,7 @@ def test_what_comes_later_changes_nothing_that_was_found():
     estimator, readings = changed()
     whole = estimator.run(readings).steps
     for end in (0.9, 1.37):
-        part = readings.each(lambda s, end=end: s.rows(s.times <= end))
+        part = readings.each(lambda s, end=end: s.select_rows(s.times <= end))
         steps = estimator.run(part).steps
         for one, other in zip(steps, whole, strict=False):
             np.testing.assert_array_equal(one.estimate.mean, other.estimate.mean)

@@ -152,7 +152,9 @@ def test_a_start_needs_no_more_than_the_record_has():
 
 def test_the_last_value_is_held():
     series = Series(np.array([0.0, 1.0]), np.array([[5.0], [6.0]]))
-    np.testing.assert_array_equal(series.held(np.array([-1.0, 0.5, 1.0]))[:, 0], [5.0, 5.0, 6.0])
+    np.testing.assert_array_equal(
+        series.hold_last(np.array([-1.0, 0.5, 1.0]))[:, 0], [5.0, 5.0, 6.0]
+    )
 
 
 def test_what_does_not_fit_is_refused():

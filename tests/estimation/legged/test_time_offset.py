@@ -167,7 +167,7 @@ def test_a_log_that_ends_while_feet_stand_shows_both_signs_alike(late):
 def test_missing_inertial_samples_are_no_motion(late):
     """0.15 s without samples, across which no straight line is drawn."""
     paths, standing, radii, inertial = stand(late)
-    lost = inertial.rows((inertial.times < 2.0) | (inertial.times > 2.15))
+    lost = inertial.select_rows((inertial.times < 2.0) | (inertial.times > 2.15))
     found = compare_with_stance(paths, standing, radii, lost)
     for one in (found.gyroscope, found.accelerometer):
         assert one.value == pytest.approx(late, abs=1e-4)
@@ -178,7 +178,7 @@ def test_missing_joint_angles_are_no_motion():
     """0.2 s without angles, half a period of the gait: as if no foot stood."""
     estimator, readings = kinematic_log()
     t = readings.angles.times
-    lost = replace(readings, angles=readings.angles.rows((t < 2.0) | (t > 2.2)))
+    lost = replace(readings, angles=readings.angles.select_rows((t < 2.0) | (t > 2.2)))
     sound, found = estimator.time_offset(readings), estimator.time_offset(lost)
     moved = abs(found.common.value - sound.common.value)
     assert moved < sound.common.deviation < found.common.deviation
@@ -296,7 +296,7 @@ def test_samples_are_taken_later_and_keep_their_stamps(late):
     times = 0.01 * np.arange(40)
     line = np.outer(times - late, np.arange(1.0, 7.0))
     _, readings = kinematic_log()
-    given = replace(readings.each(lambda s: s.rows(slice(40))), inertial=Series(times, line))
+    given = replace(readings.each(lambda s: s.select_rows(slice(40))), inertial=Series(times, line))
     found = align_inertial(given, late)
     assert len(found.inertial) == 40 - np.ceil(abs(late) / 0.01)
     for series in (found.inertial, found.angles, *found.loads.values()):

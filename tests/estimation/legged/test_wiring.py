@@ -118,7 +118,7 @@ def test_a_mistake_in_a_made_walk_is_named(name):
 
 def test_what_is_wired_wrongly_is_the_first_flag():
     estimator, readings = kinematic_log()
-    short = readings.each(lambda series: series.rows(series.times < 2.5))
+    short = readings.each(lambda series: series.select_rows(series.times < 2.5))
     wrong = BY_NAME["gyroscope in deg/s"].plant(estimator.base.kinematics, short)
     flags = estimator.flags(wrong, estimator.run(wrong))
     assert flags[0].startswith("gyroscope looks like deg/s: multiply it by 0.01745")
