@@ -59,8 +59,8 @@ def convert_to_floats(value: Any) -> Array:
     Raises:
         TypeError: A value is not a real number, though numpy might convert it: complex numbers,
             truth values, text and None.
-        ValueError: An entry is masked, or the sequences have no common shape.
-        OverflowError: A number is too large for a float.
+        ValueError: An entry is masked, a whole number is too large for a float, or the sequences
+            have no common shape.
     """
     if type(value) is np.ndarray and value.dtype.kind == "f":
         return np.array(value, dtype=np.float64)
@@ -70,7 +70,10 @@ def convert_to_floats(value: Any) -> Array:
     real = given.dtype.kind in "iuf"
     if not real and not (given.dtype == object and all(isinstance(v, Real) for v in given.flat)):
         raise TypeError(f"{given.dtype} is no type of real numbers")
-    return np.array(given, dtype=np.float64)
+    try:
+        return np.array(given, dtype=np.float64)
+    except OverflowError as error:  # of 10**400, so that callers have two classes to catch
+        raise ValueError(str(error)) from error
 
 
 class _ShortRepr(Repr):
@@ -125,7 +128,7 @@ def check_array(name: str, value: ArrayLike, shape: Sequence[int | None] | None 
     """
     try:
         a = convert_to_floats(value)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be an array of numbers, got {quote(value)}") from error
     if (
         shape is not None
@@ -236,7 +239,7 @@ def check_number(
     """
     try:
         x = value if type(value) is float else convert_to_floats(value).item()
-    except (TypeError, ValueError, OverflowError) as error:
+    except (TypeError, ValueError) as error:
         raise InputError(f"{name} must be a number, got {quote(value)}") from error
     if type(value) is not float and np.ndim(value):
         raise InputError(f"{name} must be a number, got {quote(value)}")

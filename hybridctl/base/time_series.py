@@ -55,7 +55,7 @@ class Series:
         times = check_array("times", self.times, (None,))
         try:
             values = convert_to_floats(self.values)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (TypeError, ValueError) as error:
             raise InputError(
                 f"values must be an array of numbers, got {quote(self.values)}"
             ) from error

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.exceptions import ComplexWarning
 
-from hybridctl.base.checks import Array, convert_to_floats
+from hybridctl.base.checks import Array, convert_to_floats, quote
 from hybridctl.base.errors import IntegrationError, SystemDefinitionError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
@@ -122,7 +122,7 @@ class DrivenMode:
         try:
             velocity = convert_to_floats(given)
         except (TypeError, ValueError) as error:
-            raise self._no_velocity(repr(given), t) from error
+            raise self._no_velocity(quote(given), t) from error
         if velocity.shape != (mode.space.ndx,):
             raise self._no_velocity(velocity.shape, t)
         if not np.isfinite(u).all():
@@ -313,7 +313,7 @@ class ExplicitFormula:
             self._given = rate(t + nodes[i] * h, self._stage)
             try:
                 rates[i + 1] = self._given
-            except (TypeError, ValueError, ComplexWarning):
+            except (TypeError, ValueError, OverflowError, ComplexWarning):
                 self._motion.checked_rate(t + nodes[i] * h, self._stage)
                 raise
 

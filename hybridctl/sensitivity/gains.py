@@ -154,9 +154,15 @@ def saltation_matrix(system: HybridSystem, event: Event) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One side of an event: its mode at a point, and the rate of the input there.
+    """One side of an event: its mode at a point, and a rate of the input.
 
-    accuracy: rtol and atol to which the state is known, zero for rounding, None for no matter.
+    Attributes:
+        point: The mode, evaluated on this side.
+        input_rate: Rate (nu,) of the input, unit of the input per s. Of the two sides of an event,
+            as `event_sides` makes them, both have the rate just before it: an `Event` does not
+            record the rate after it, and derivatives of the event do not depend on that.
+        accuracy: rtol and atol to which the state is known. Zeros if it is known to rounding, None
+            if the accuracy does not matter.
     """
 
     point: Point
@@ -189,7 +195,7 @@ class Side:
         return np.asarray(self.point.field, dtype=np.float64)
 
     def guard_rate(self, guard: str) -> float:
-        """The rate of a guard, in its unit per s."""
+        """Return the rate of a guard, in its unit per s, with the input at `input_rate`."""
         d = self.mode.guard_row_at(guard_index(self.mode, guard), self.point)
         return float(d.time + d.state @ self.field + d.input @ self.input_rate)
 
@@ -199,7 +205,7 @@ class Side:
 
 
 def event_sides(system: HybridSystem, event: Event) -> tuple[Side, Side]:
-    """An event from both sides."""
+    """Return the sides of an event, before and after it; both have the input's rate before it."""
     before, after = system.mode(event.mode_before), system.mode(event.mode_after)
     t, rate = event.time, event.input_rate
     return (

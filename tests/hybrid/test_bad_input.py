@@ -8,11 +8,13 @@ from hybrid.samples import ball, line
 
 import hybridctl as hc
 from hybridctl.base import errors
+from hybridctl.base.checks import quote
 from hybridctl.hybrid.flow import METHODS
 from hybridctl.hybrid.mode import GuardSet, Outgoing
 
 WALL = {"wall": lambda t, x, u: 2.0 - x[0]}
 KEEP = hc.Reset.identity()
+HUGE = 10**400  # a whole number of Python that no float can hold
 
 
 def flow(field, guard=lambda t, x, u: 1.0, method="DOP853", nx=1, **options):
@@ -123,7 +125,7 @@ def test_a_guard_that_is_nan_at_the_start_is_an_error():
         flow(lambda t, x, u: np.ones(1), lambda t, x, u: np.nan)
 
 
-@pytest.mark.parametrize("value", ["fast", None, ["1"], np.ones(1, dtype=complex), [None]])
+@pytest.mark.parametrize("value", ["fast", None, ["1"], np.ones(1, dtype=complex), [None], [HUGE]])
 @pytest.mark.parametrize("when", [0.0, 0.5])
 def test_a_field_of_no_numbers_is_an_error(value, when):
     with pytest.raises(errors.SystemDefinitionError, match=r"field of mode 'm' must return shape"):
@@ -135,14 +137,14 @@ def test_a_field_whose_shape_changes_is_an_error():
         flow(lambda t, x, u: np.ones(1 if t < 0.5 else 2))
 
 
-@pytest.mark.parametrize("value", ["near", None, "1", 1j, [1.0, 2.0]])
+@pytest.mark.parametrize("value", ["near", None, "1", 1j, [1.0, 2.0], HUGE], ids=quote)
 @pytest.mark.parametrize("when", [0.0, 0.5])
 def test_a_guard_of_no_number_is_an_error_that_names_it(value, when):
     with pytest.raises(errors.SystemDefinitionError, match="guard"):
         flow(lambda t, x, u: np.ones(1), lambda t, x, u: value if t >= when else 1.0)
 
 
-@pytest.mark.parametrize("value", ["near", None, np.array(["1"]), np.ones(2), 1.0])
+@pytest.mark.parametrize("value", ["near", None, np.array(["1"]), np.ones(2), 1.0, [HUGE]])
 def test_a_set_of_guards_of_no_numbers_is_an_error(value):
     system = hc.HybridSystem(
         lambda key: hc.Mode(key, hc.VectorSpace(1), lambda t, x, u: np.ones(1)),
@@ -156,7 +158,7 @@ def test_a_set_of_guards_of_no_numbers_is_an_error(value):
 
 @pytest.mark.parametrize("calls", [3, 35, 51])
 @pytest.mark.parametrize("together", [True, False])
-@pytest.mark.parametrize("wrong", ["no number", None, [1.0, 2.0], 1.0 + 2.0j])
+@pytest.mark.parametrize("wrong", ["no number", None, [1.0, 2.0], 1.0 + 2.0j, HUGE], ids=quote)
 def test_a_guard_that_is_no_number_is_an_error_of_the_system_wherever_it_is_asked(
     calls, together, wrong
 ):
@@ -177,7 +179,7 @@ def test_a_guard_that_is_no_number_is_an_error_of_the_system_wherever_it_is_aske
         hc.simulate(system, "m", [0.0], (0.0, 1.0))
 
 
-@pytest.mark.parametrize("after", ["up", None, ["1"], np.ones(1, dtype=complex)])
+@pytest.mark.parametrize("after", ["up", None, ["1"], np.ones(1, dtype=complex), [HUGE]])
 def test_a_reset_that_returns_no_numbers_is_an_error(after):
     system = line(WALL, reset=hc.Reset(lambda t, x, u: after))
     with pytest.raises(errors.SystemDefinitionError, match="reset must return a state or a Jump"):

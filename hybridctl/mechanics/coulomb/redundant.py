@@ -26,7 +26,15 @@ from hybridctl.mechanics.coulomb.law import CoulombProblem
 from hybridctl.mechanics.coulomb.newton import newton
 
 _NO_RATE = 1e-11  # of the largest eigenvalue of G
-_DEPENDENT = 1e-7  # of the largest singular value of rows
+_RANK_TOLERANCE = 1e-7
+"""Singular values below it count as zero.
+
+Relative to the largest norm of a row of L for the rows that are held, and to the largest singular
+value for the equations of the multipliers."""
+_LEAST_CHANGE = 1e-7
+"""Size below which an alpha does not change along the free coordinates of m and alpha.
+
+Absolute, as these coordinates are along unit vectors."""
 _CONSISTENT = 1e-8  # of the data's scale
 _STILL = 1e-7  # of the same: a sliding velocity without a direction
 _MARGINS = (1e-5, -1e-9)  # of the largest multiplier: inside the cones, or on them
@@ -67,7 +75,12 @@ class Redundancy:
         return regular, redundant
 
     def forces(self, modes: Modes) -> Iterator[Array]:
-        """All forces (r,) found that obey the law in these states; their rates may differ."""
+        """Yield candidates of forces (r,) in these states, of which the rates may differ.
+
+        Rows that are held have no rate. Where equations and directions leave one solution, it is
+        yielded without a look at the cones (`_point`), so it may pull, or leave its friction cone.
+        Callers judge each candidate by its residual, as `solve` does.
+        """
         motions = self._motions(modes)
         if motions.consistent:
             for directions in self._directions(modes, motions):
@@ -82,7 +95,7 @@ class Redundancy:
     def _free_of(self, held: list[int]) -> Motions:
         free, rows = self._problem.free, self._reach[held]
         u, values, v = np.linalg.svd(rows)
-        rank = int((values > _DEPENDENT * self._scale).sum())
+        rank = int((values > _RANK_TOLERANCE * self._scale).sum())
         start = -v[:rank].T @ ((u[:, :rank].T @ free[held]) / values[:rank])
         missed = np.abs(rows @ start + free[held]).max(initial=0.0)
         null = v[rank:].T
@@ -142,7 +155,7 @@ class Redundancy:
         n = mix.shape[1]
         equations = np.hstack((self._reach.T @ mix, -motions.null))
         u, values, v = np.linalg.svd(equations)
-        rank = int((values > _DEPENDENT * values.max(initial=0.0)).sum())
+        rank = int((values > _RANK_TOLERANCE * values.max(initial=0.0)).sum())
         z = v[:rank].T @ ((u[:, :rank].T @ motions.start) / values[:rank])
         if np.abs(equations @ z - motions.start).max(initial=0.0) > _CONSISTENT:
             return
@@ -162,7 +175,7 @@ class Redundancy:
                 continue
             yield mix @ (z + null @ found)[:n]
             for pull in null[n:]:
-                if np.abs(pull).max(initial=0.0) > _DEPENDENT:
+                if np.abs(pull).max(initial=0.0) > _LEAST_CHANGE:
                     for sign in (_PULL * size, -_PULL * size):
                         other = _point(sign * pull, rows @ null, inside, kinds)
                         if other is not None:
@@ -215,8 +228,19 @@ def _scalars(rows: Array, kinds: Sequence[object]) -> Array:
 
 
 def _point(gradient: Array, rows: Array, offset: Array, kinds: list[object]) -> Array | None:
-    """The point t of least |t|^2 / 2 + gradient . t in the cones, None if there is none."""
+    """Return the point t (n,) of least |t|^2 / 2 + gradient . t, of those in the cones.
+
+    Args:
+        gradient: Gradient (n,) at t = 0.
+        rows: Rows (p, n) of what has to be in the cones, rows t + offset.
+        offset: Its value (p,) at t = 0.
+        kinds: The cones.
+
+    Returns:
+        The point, None if the cone programme finds none. Without coordinates (n = 0) the empty
+        point, whether or not the offset is in the cones.
+    """
     if not len(gradient):
-        return gradient
+        return gradient  # there is nothing to choose, and the forces are judged by the caller
     found = ConeProgramme(np.eye(len(gradient)), gradient, rows, offset, kinds).solve()
     return found.point if found.solved else None

@@ -25,9 +25,10 @@ from hybridctl.mechanics.coulomb.state_sets import StateSets
 
 
 def candidates(problem: CoulombProblem) -> Iterator[tuple[Modes, Array, Array]]:
-    """All sets of states that pass, with forces and rates (r,) that obey the law to six digits.
+    """Yield sets of states that pass, with forces and rates (r,).
 
-    Those without unknown directions come first.
+    They obey the law to six digits, except those of sets that hold redundant rows, which come last
+    and may violate it (`Redundancy.forces`). Sets without unknown directions come first.
     """
     redundancy = Redundancy(problem)
     every = list(product(*_choices(problem)))
