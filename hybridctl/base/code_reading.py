@@ -15,6 +15,8 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from hybridctl.base.digests import SHORT_DIGITS, hash_bytes
+
 _LOAD_OPERATIONS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"}
 _LOAD_OPERATIONS |= {"LOAD_FROM_DICT_OR_DEREF", "LOAD_FROM_DICT_OR_GLOBALS"}
 """Operations of bytecode that read a global or a closure variable; the last two since 3.12."""
@@ -43,7 +45,7 @@ def digest_instructions(code: CodeType) -> str:
         (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars),
         (code.co_argcount, code.co_kwonlyargcount, code.co_posonlyargcount, code.co_flags),
     )
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+    return hash_bytes(repr(parts).encode())[:SHORT_DIGITS]
 
 
 def find_names_read(code: CodeType) -> set[str]:
@@ -127,7 +129,7 @@ def digest_sources(module: ModuleType) -> str | None:
         # Which name a script has depends on who starts it.
         label = "" if name in (module.__name__, "__main__") else name
         total.update(f"{label} {len(files[name])} ".encode() + files[name])
-    return total.hexdigest()[:32]
+    return total.hexdigest()[:SHORT_DIGITS]
 
 
 def _modules_used(module: ModuleType, text: bytes) -> list[ModuleType]:

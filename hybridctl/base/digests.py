@@ -6,6 +6,9 @@ import hashlib
 import os
 import sys
 
+SHORT_DIGITS = 32
+"""Hexadecimal digits of a digest in a journal: 128 bits, which two contents do not share by chance.
+A choice."""
 _CHUNK_BYTES = 2**20
 """Bytes of a file that are in memory at a time while it is hashed. A choice."""
 

@@ -118,7 +118,9 @@ def read_text(name: str, path: str | os.PathLike[str], max_bytes: int = MAX_TEXT
         if len(content) > max_bytes:
             raise FileFormatError(f"{name} {os.fspath(path)} has more than {max_bytes} bytes")
         return content.decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except FileFormatError:  # it is a ValueError, too
+        raise
+    except (OSError, ValueError) as error:  # a ValueError: no UTF-8, or a zero byte in the path
         raise FileFormatError(f"{name} {os.fspath(path)} cannot be read: {error}") from error
 
 

@@ -53,7 +53,7 @@ from hybridctl.base.code_reading import (
     find_names_read,
     is_installed,
 )
-from hybridctl.base.digests import hash_bytes, hash_file
+from hybridctl.base.digests import SHORT_DIGITS, hash_bytes, hash_file
 from hybridctl.base.errors import InputError
 from hybridctl.base.files import find_named_files
 
@@ -61,8 +61,6 @@ _EXACT_REPR = (date, datetime, time, timedelta, Decimal, Fraction, UUID, range, 
 """Types whose representation determines the value."""
 _ARRAYS = (np.ndarray, np.memmap, np.matrix)
 """Arrays that are described by their entries alone; other subclasses hold more, such as units."""
-_DIGITS = 32
-"""Hexadecimal digits of a digest: 128 bits, which two contents do not share by chance. A choice."""
 _MAPPINGS = (dict, OrderedDict, MappingProxyType)
 _LARGEST_DECIMAL = 2**64
 """Whole numbers from it on are hexadecimal: Python refuses decimals of more than 4300 digits. The
@@ -116,8 +114,8 @@ def compute_fingerprint(value: Any, name: str = "value") -> str:
 
 
 def _hash_short(content: bytes) -> str:
-    """Return the first `_DIGITS` hexadecimal digits of the SHA-256 of bytes."""
-    return hash_bytes(content)[:_DIGITS]
+    """Return the first `SHORT_DIGITS` hexadecimal digits of the SHA-256 of bytes."""
+    return hash_bytes(content)[:SHORT_DIGITS]
 
 
 class _Description:
@@ -465,4 +463,4 @@ def digest_named_files(settings: Any) -> Iterator[tuple[str, str]]:
     """
     for text, path in find_named_files(settings).items():
         with suppress(OSError):
-            yield text, hash_file(path)[:_DIGITS]
+            yield text, hash_file(path)[:SHORT_DIGITS]

@@ -25,6 +25,8 @@ T = TypeVar("T")
 FORMAT_VERSION = 2
 """Version of the file: 2 has digests of code, and canonical forms in its first line. A file of
 another version counts as one of other settings."""
+_CODE_DIGITS = 16
+"""Hexadecimal digits of the digest of the code in each line: 64 bits tell a few versions apart."""
 _MAX_LISTED_SETTINGS = 5
 """Most settings that a message names, to keep it short. A choice."""
 
@@ -38,9 +40,9 @@ class Journal:
     The first line has the settings that all results depend on, as canonical forms (see
     `fingerprint.make_canonical_form`). Each other line has a key, the result, and a digest of the
     code that computed it: results of other code or another version of hybridctl stay in the file
-    but are not found. A
-    process that is killed may leave a line in part: what follows the last whole line is cut off at
-    the next start. Nothing keeps a second process from the file but the lock of its `RunStore`.
+    but are not found. A process that is killed may leave a line in part: what follows the last
+    whole line is cut off at the next start. Nothing keeps a second process from the file but the
+    lock of its `RunStore`.
 
     Args:
         path: The file. It is made, or read and continued.
@@ -68,7 +70,7 @@ class Journal:
         settings = {name: make_canonical_form(name, entry) for name, entry in configuration.items()}
         self._header = {"format": FORMAT_VERSION, **settings}
         forms = {name: make_canonical_form(name, entry) for name, entry in code.items()}
-        self._code = compute_fingerprint({"version": __version__, **forms})[:16]
+        self._code = compute_fingerprint({"version": __version__, **forms})[:_CODE_DIGITS]
         self._known: dict[str, tuple[Any, ...]] = {}
         if self.path.exists():
             check_writable(self.path)
@@ -210,6 +212,7 @@ def compute_all(
 
     Raises:
         InputError: An item has no canonical form, or a result cannot be recorded.
+        Exception: `fn` raises it for an item.
     """
     found: dict[int, Any] = {}
     key = key or partial(make_canonical_text, "item")

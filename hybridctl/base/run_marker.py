@@ -52,7 +52,7 @@ class FileDigest:
 
     @classmethod
     def from_file(cls, path: Path, grows: bool = False) -> FileDigest:
-        """Return the fingerprint of all that a file holds now.
+        """Return the size and the digest of all that a file holds now.
 
         Args:
             path: The file.
@@ -92,7 +92,7 @@ class Marker:
     Attributes:
         header: Format, kind, experiment, version of hybridctl and name of the journal ("record",
             None for a run that cannot be resumed).
-        files: Fingerprints by name, one for each content that was written under the name.
+        files: Sizes and digests by name, one for each content that was written under the name.
         folders: Names of the folders that the run made.
         temporaries: Names of the files that are written first and then renamed; each has a UUID.
         finished: Whether the run has ended without an error.
