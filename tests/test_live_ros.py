@@ -146,6 +146,8 @@ def test_the_twist_of_a_root_by_differences():
         expected = by @ covariance @ by.T
         # Differences are right to 1e-10 here; the covariance has numbers of up to some tens.
         np.testing.assert_allclose(twist.covariance[:3, :3], expected, atol=1e-7)
+        # No rate was measured, so that none is claimed to be known.
+        assert (np.diag(twist.covariance)[3:] > 1e5).all()
 
 
 @pytest.mark.slow

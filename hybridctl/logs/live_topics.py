@@ -412,6 +412,14 @@ class TopicSamples:
                 self._open.append(LiveSample(time, rate, force, joints, loads))
         while self._open and self._is_complete(self._open[0]):
             yield self._complete(self._open.popleft())
+        if self._open and self._open[-1].time - self._open[0].time > _SILENT:
+            stopped = next(
+                s.topic for s in self._sources if any(c.what == _ACCELEROMETER for c in s.channels)
+            )
+            raise InputError(
+                f"topic {stopped!r}: it has sent no forces for {_SILENT:g} s, and rates wait for "
+                "them: is its driver running?"
+            )
 
     def _is_complete(self, sample: LiveSample) -> bool:
         return (

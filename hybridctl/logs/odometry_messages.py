@@ -36,6 +36,8 @@ _BIAS = slice(10, 13)
 """Bias of the gyroscope in the mean of an estimate."""
 _POSE_ROWS = [3, 4, 5, 0, 1, 2]
 """Position, then turn, in the covariance of a root."""
+_UNKNOWN_RATE = 1e6
+"""Variance in (rad/s)^2 of an angular velocity that was not measured, as ROS has no word for it."""
 _LAST_STAMP = 2**31 * 10**9
 """Stamp in ns from which on seconds do not fit into the 32 bits that ROS has for them."""
 
@@ -70,7 +72,8 @@ def find_twist(found: Odometry, sensor: RateSensor) -> OdometryTwist:
     """Return the twist of the root in its own axes; see this module.
 
     Args:
-        found: Odometry with the estimate and the measured rate.
+        found: Odometry. Without estimate or measured rate its angular velocity is zero, with the
+            variance `_UNKNOWN_RATE`.
         sensor: The gyroscope.
     """
     root = found.root
@@ -78,7 +81,7 @@ def find_twist(found: Odometry, sensor: RateSensor) -> OdometryTwist:
     covariance = np.zeros((6, 6))
     by = np.hstack([axes.T @ skew(root.velocity), np.zeros((3, 3)), axes.T])
     covariance[:3, :3] = by @ root.covariance @ by.T
-    rate = np.zeros(3)
+    rate, covariance[3:, 3:] = np.zeros(3), _UNKNOWN_RATE * np.eye(3)
     if found.estimate is not None and found.rate is not None:
         rate = sensor.turn @ (found.rate - found.estimate.mean[_BIAS])
         own = found.estimate.covariance[GYROSCOPE, GYROSCOPE]

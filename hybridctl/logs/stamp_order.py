@@ -2,7 +2,7 @@
 
 A message waits until every topic has sent one that is at least as late, so that none can come that
 is earlier as long as each topic is in order. Where a topic is late or silent, it waits until stamps
-have gone on by a bounded time. A message that is earlier than one that has gone is refused.
+have gone on by a bounded time. A message that is no later than one that has gone is refused.
 
 Times have the numbers of a log to the last bit: each clock is relative to its own first stamp, and
 these are relative to the earliest of all (see `stamps`).
@@ -188,7 +188,7 @@ class StampOrder:
             item: The item.
 
         Raises:
-            InputError: It is earlier than one that has been released, there is another one of the
+            InputError: It is no later than one that has been released, there is another one of the
                 same source and stamp, or clocks are of two kinds.
         """
         ns = item.stamp.ns
@@ -203,7 +203,7 @@ class StampOrder:
             late = 1e-6 * (self._released - ns)
             raise InputError(
                 f"a message stamped {format_seconds(ns)} s is out of order, {late:.3f} ms before "
-                f"samples that are filtered; {remedy}"
+                f"the last sample that is filtered; {remedy}"
             )
         known = self._waiting.get((ns, source))
         if known:
@@ -226,10 +226,13 @@ class StampOrder:
         """Drop stamps that are not set, and raise `InputError` for clocks of two kinds."""
         own = self._clocks[source]
         if own.is_absolute and self._heap and self._heap[0][0] == 0:
-            # Zeros that came before the first stamp since 1970 were not set either.
-            self._heap = [entry for entry in self._heap if entry[0] or entry[1] != source]
+            # Zeros that came before the first stamp since 1970 were not set either, those of
+            # other clocks that have sent nothing else included.
+            unset = [s for s, clock in enumerate(self._clocks) if clock.is_absolute is not False]
+            self._heap = [entry for entry in self._heap if entry[0] or entry[1] not in unset]
             heapify(self._heap)
-            self._waiting.pop((0, source), None)
+            for one in unset:
+                self._waiting.pop((0, one), None)
         for other in self._clocks[: len(self._newest)]:
             if None not in (other.is_absolute, own.is_absolute) and (
                 other.is_absolute != own.is_absolute

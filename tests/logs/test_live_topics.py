@@ -16,6 +16,7 @@ from oracles.ros_walks import (
     TOGETHER,
     TYPES,
     Offline,
+    Sent,
     mcap,
     messages,
     robot_file,
@@ -159,7 +160,8 @@ def test_messages_that_come_too_late_are_named_and_leave_no_trace(tmp_path):
     assert len(errors) > 20
     assert re.fullmatch(
         r"topic '/left': a message stamped 1700000001\.123456789 s is out of order, 70\.000 ms "
-        r"before samples that are filtered; messages wait 20 ms for other topics: raise --wait",
+        r"before the last sample that is filtered; messages wait 20 ms for other topics: raise "
+        r"--wait",
         errors[0],
     )
     refused = [Decimal(error.split("stamped ")[1].split(" ")[0]).scaleb(9) for error in errors]
@@ -186,6 +188,17 @@ def test_a_message_waits_for_no_topic_that_has_one_as_late():
         gone.append([round(1e3 * time) for time, _ in order.release()])
     assert gone == [[], [1, 1], [], [2, 2], [], [], [3], [], [10, 23, 24]]
     assert [round(1e3 * time) for time, _ in order.release(everything=True)] == [25]
+
+
+def test_stamps_that_are_not_set_are_no_time_zero():
+    """A zero of one topic, before the other begins in 2023: its first message is time zero."""
+    clocks = [SourceClock(topic, TimeSource()) for topic in ("/a", "/b")]
+    order, gone = StampOrder(clocks, 2, 20_000_000), []
+    for ns, source in ((0, 0), (ORIGIN, 1), (ORIGIN + PERIOD, 0), (ORIGIN + PERIOD, 1)):
+        order.add(source, StampedItem(clocks[source].read(None, ns), source, []))
+        gone += [time for time, _ in order.release()]
+    assert gone == [0.0, pytest.approx(0.01), pytest.approx(0.01)]
+    assert order.origin == ORIGIN
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "ns"])
@@ -303,6 +316,29 @@ def test_streams_that_lack_what_is_mapped(tmp_path):
     long = [replace(one, stamp=one.stamp + 4 * 10**9) for one in plain]
     with pytest.raises(InputError, match=r"'/imu': it has sent nothing.* for 5 s of other"):
         answers(model, mcap([*plain, *long]))
+
+
+def test_an_accelerometer_that_stops_is_named(tmp_path):
+    """With stamps of its own, rates wait for its next force: for 5 s, and not for ever."""
+    topic = "accelerometer:\n      topic: /imu"
+    mapping = MAPPING.replace(topic, topic.replace("/imu", "/forces_of_trunk"))
+    model = find_base_model(str(robot_file(tmp_path, mapping)))
+    sent = list[Sent]()
+    for one in messages((0, 0, 0)):
+        sent.append(one)
+        if one.topic == "/imu":
+            own = {"stamp": one.stamp + 2_000_000, "recorded": one.recorded + 2_000_000}
+            sent.append(replace(one, topic="/forces_of_trunk", **own))
+    found, errors = answers(model, mcap(sent))
+    assert len(found) > 90
+    assert errors == []
+    later = [
+        replace(one, stamp=one.stamp + s * 10**9, recorded=one.recorded + s * 10**9)
+        for s in (2, 4, 6)
+        for one in messages((0, 0, 0))[4:]
+    ]
+    with pytest.raises(InputError, match=r"'/forces_of_trunk': it has sent no forces for 5 s"):
+        answers(model, mcap([*sent, *later]))
 
 
 def test_messages_that_cannot_be_used_are_answered_and_passed_over(tmp_path):

@@ -10,14 +10,16 @@ The vector between the centres of feet i and j then changes by
 
 where the last term is what feet with the radius r roll by as their links turn by :math:`\theta`.
 Each component has the variance :math:`2 c^2 T` by the creep c of the feet, besides that of the
-encoders at both ends, and of what `creep` has seen of the feet by their velocities in between. The
-estimate of the base turns as well where it is corrected: between two times, the error of a turn
-changes by the variance by which it falls, :math:`P_0 - P_1`, and by the gyroscope's noise. The
-vertical has a creep of its own: on soft ground feet sink and rise, on slippery ground they slip.
+encoders at both ends, and of what the velocities of the feet have told in between (see the module
+`creep`). The estimate of the base turns as well where it is corrected: from :math:`t_0` to
+:math:`t_1` the error of its turn changes by what corrections take from its variance,
+:math:`P_0 - P_1`, and by the gyroscope's noise. The vertical has a creep of its own: on soft ground
+feet sink and rise, on slippery ground they slip.
 
 The densities :math:`c^2` are found by Bayes' rule on a grid: each pair of feet multiplies the
 weights of the grid by its likelihood. Older pairs fade, since the ground may change. What two feet
 do alike does not change their distance, so that c is taken to be larger by `BaseNoise.foot_alike`.
+Three feet make three pairs, which count as if they were independent.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from hybridctl.estimation.legged.system import BaseNoise, Layout, LeggedBase
 LEVELS = np.geomspace(2.5e-4, 5e-2, 60) ** 2
 """Densities of creep that are compared, m^2/s: from hard floor to feet that hardly stand.
 
-Neighbours differ by 9 % in creep, a little more than what the pairs of `foot_memory` tell apart.
+Neighbours differ by 9 % in creep; the pairs of `foot_memory` tell it to 6 % at best.
 """
 SHORTEST, LONGEST = 0.04, 1.0
 """Time in s for which two feet of a step stand together.
@@ -55,11 +57,12 @@ class FeetAtOnce(NamedTuple):
 
     Attributes:
         time: Time, s.
-        centres: Positions (k, 3) of the feet against the inertial frame, m.
-        rotations: Rotations (k, 3, 3) of their links.
+        centres: Positions (k, 3) of the feet from the origin of the inertial frame, in axes of the
+            world, m.
+        rotations: Rotations (k, 3, 3) of their links in the world.
         variances: Variances (k, 3) of these positions by the encoders, m^2.
-        seen: Variance (k,) by which feet have moved since the start by their velocities, m^2.
-        turn: Covariance (3, 3) of the turn of the base, rad^2.
+        seen: Variance (k,) by which feet have moved since the log began by their velocities, m^2.
+        turn_covariance: Covariance (3, 3) of the turn of the base about axes of the world, rad^2.
     """
 
     time: float
@@ -67,7 +70,7 @@ class FeetAtOnce(NamedTuple):
     rotations: Array
     variances: Array
     seen: Array
-    turn: Array
+    turn_covariance: Array
 
 
 class StepStart(NamedTuple):
@@ -76,7 +79,7 @@ class StepStart(NamedTuple):
     Attributes:
         estimate: The estimate.
         input: The input (nu,) that was held from then on.
-        seen: Variance (k,) by which feet have moved since the start by their velocities, m^2.
+        seen: Variance (k,) by which feet had moved until then by their velocities, m^2.
     """
 
     estimate: Estimate
@@ -92,12 +95,15 @@ class FootDistances(NamedTuple):
             along level ground, and along the vertical.
         log_weights: Logarithms (2, n) of the weights of `LEVELS` for both, up to a constant.
         last: The start of the last step of the filter; None before the first.
+        seen: Variance (k,) by which feet have moved until now by their velocities, m^2; () before
+            the first step.
         pairs: For two feet that stand, by their numbers, all feet when the later one touched.
     """
 
     creep: Array
     log_weights: Array
     last: StepStart | None = None
+    seen: Array = np.zeros(0)
     pairs: Mapping[tuple[int, int], FeetAtOnce] = {}
 
     def follow(self, base: LeggedBase, estimate: Estimate, u: Array) -> FootDistances:
@@ -112,8 +118,9 @@ class FootDistances(NamedTuple):
         """
         last = self.last
         if last is None:
-            return self._replace(last=StepStart(estimate, u, np.zeros(len(base.feet))))
-        now = StepStart(estimate, u, last.seen)
+            seen = np.zeros(len(base.feet))
+            return self._replace(last=StepStart(estimate, u, seen), seen=seen)
+        now = StepStart(estimate, u, self.seen)
         if estimate.mode == last.estimate.mode:
             return self._replace(last=now)
         before = find_points(base.layout(last.estimate.mode))
@@ -126,8 +133,7 @@ class FootDistances(NamedTuple):
         Args:
             variances: Variance (k,) of that motion in each direction by their velocities, m^2.
         """
-        assert self.last is not None
-        return self._replace(last=self.last._replace(seen=self.last.seen + variances))
+        return self._replace(seen=self.seen + variances)
 
     def _part(self, base: LeggedBase, last: StepStart, lifted: set[int]) -> FootDistances:
         """Return what the pairs of feet say that have lifted; `last` is when all still stood."""
@@ -167,6 +173,7 @@ def begin_distances(noise: BaseNoise) -> FootDistances:
     """
     creep = noise.creep(flat=False)
     likelihood = -0.5 * (np.log(LEVELS) + (creep / noise.foot_alike) ** 2 / LEVELS)
+    # Two directions along the ground, one along the vertical.
     return FootDistances(np.full(2, creep**2), PRIOR * np.outer([2.0, 1.0], likelihood))
 
 
@@ -215,8 +222,10 @@ def weigh_pair(
     known = sum((at.variances[i] + at.variances[j] for at in (start, end)), np.zeros(3))
     known += (end.seen[i] - start.seen[i]) + (end.seen[j] - start.seen[j])
     swing = skew(apart)
-    # Rounding and noise that a correction has not taken back yet may leave a little less than zero.
-    known += np.maximum(np.diag(swing @ (start.turn - end.turn) @ swing.T), 0.0)
+    # Where nothing corrects it, as yaw, the variance grows, by the noise of the next line.
+    known += np.maximum(
+        np.diag(swing @ (start.turn_covariance - end.turn_covariance) @ swing.T), 0.0
+    )
     known += noise.gyroscope**2 * span * np.diag(swing @ swing.T)
     variances = known[:, None] + 2.0 * span * LEVELS
     x, y, z = -0.5 * (np.log(variances) + (moved**2)[:, None] / variances)

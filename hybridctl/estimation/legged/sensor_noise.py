@@ -17,7 +17,7 @@ from hybridctl.base.time_series import Series
 from hybridctl.estimation.legged.system import BaseNoise
 
 LEAST_ROWS = 25
-"""Rows while a robot stands from which noise is found: to 16 %, and to 8 % from a hundred."""
+"""Rows while a robot stands from which noise is found, with an error of 16 %; of 8 % from 100."""
 
 
 def raise_to_sensors(
@@ -53,7 +53,8 @@ def measure_white_noise(inputs: Series) -> tuple[float, float]:
 
     Args:
         inputs: Inputs (n, nu), of which the first six entries are means of two neighbouring
-            samples. Their second differences have the variance of one sample, and leave out drift.
+            samples. Their second differences, (x0 - x1 - x2 + x3) / 2, have the variance of one
+            sample, and leave out drift.
 
     Returns:
         Densities of rate in rad/s/sqrt(Hz) and of specific force in m/s^2/sqrt(Hz), as root mean
