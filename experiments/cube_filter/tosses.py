@@ -146,7 +146,7 @@ def levelled(
         return found
     poses = found.channels["pose"]
     end = int(touching[0] + after * poses.rate) + 1
-    return Record({"pose": poses.rows(np.arange(min(end, len(poses))))})
+    return Record({"pose": poses.select_rows(np.arange(min(end, len(poses))))})
 
 
 class Camera(NamedTuple):
@@ -165,7 +165,7 @@ class Camera(NamedTuple):
     def thinned(self, toss: Record) -> Record:
         """The poses of a toss that the camera takes, as they were recorded."""
         poses = toss.channels["pose"]
-        return Record({"pose": poses.rows(np.arange(0, len(poses), self.every))})
+        return Record({"pose": poses.select_rows(np.arange(0, len(poses), self.every))})
 
     def seen(self, toss: Record, seed: int) -> Record:
         """The poses of a toss that the camera takes, with its noise."""

@@ -122,7 +122,7 @@ def run(config: Config, console: Console) -> Findings:
         "levels": _levels(outcomes),
     }
     if config.robust:
-        summary["robustness"] = robustness.select_rows(recording, config.settings, walk)
+        summary["robustness"] = robustness.rows(recording, config.settings, walk)
     return Findings(
         summary,
         printed(summary),
