@@ -58,7 +58,6 @@ from hybridctl.estimation.filter_model import (
 )
 from hybridctl.estimation.measurement import base_pose, encoders
 from hybridctl.estimation.noise import Noise
-from hybridctl.formula import formula
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Surface, Terrain
@@ -66,6 +65,7 @@ from hybridctl.mechanics.coulomb.contact_states import OPEN
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
+from hybridctl.symbolic.formula import formula
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,10 +17,10 @@ from hybridctl.base.files import atomic
 from hybridctl.base.settings import load_configuration
 from hybridctl.base.yaml_files import read_yaml
 from hybridctl.control.gains import GainSchedule
-from hybridctl.formula import formula
 from hybridctl.logs import read_log
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.urdf import shapes_of
+from hybridctl.symbolic.formula import formula
 
 LONGEST = 2000  # characters of a message, which fits on a screen
 NINE = range(1, 9)

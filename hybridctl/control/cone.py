@@ -23,7 +23,6 @@ from scipy.optimize import nnls
 
 from hybridctl.base.checks import Array, check_instance, check_number
 from hybridctl.base.errors import InputError
-from hybridctl.compiled import Compiled, transposed
 from hybridctl.control.laws import input_limits
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
@@ -31,6 +30,7 @@ from hybridctl.mechanics.coulomb.contact_states import STICK
 from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.modes.mode_expressions import mode_field
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
+from hybridctl.symbolic.compiled_function import Compiled, transposed
 
 _INFEASIBLE = 1e-12  # of the residual of the dual problem, which is 1 where nothing is missed
 

@@ -17,7 +17,7 @@ import pytest
 from hybridctl.base import function_cache
 from hybridctl.base.errors import FileWriteError, InputError
 from hybridctl.base.function_cache import compile_function, load_or_build
-from hybridctl.compiled import Compiled, MappedFunction, transposed
+from hybridctl.symbolic.compiled_function import Compiled, MappedFunction, transposed
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")

@@ -9,9 +9,9 @@ from hybridctl.robots import five_link
 
 from hybridctl.base.errors import InputError
 from hybridctl.base.function_cache import compile_function
-from hybridctl.compiled import MappedFunction, transposed
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.model import Diffusion, StepAhead
+from hybridctl.symbolic.compiled_function import MappedFunction, transposed
 
 compiled = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 

@@ -18,10 +18,10 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.function_cache import compile_function
-from hybridctl.compiled import MappedFunction, transposed
 from hybridctl.control.predictive.sides import LimitSides
 from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions, stepped
 from hybridctl.control.trajectory.task import Task
+from hybridctl.symbolic.compiled_function import MappedFunction, transposed
 
 _STAGES = ((0.0, 1.0), (0.5, 2.0), (0.5, 2.0), (1.0, 1.0))  # c_i, and weights times 6
 

@@ -15,10 +15,8 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from hybridctl import whole_step
 from hybridctl.base.checks import Array
 from hybridctl.base.function_cache import load_or_build, make_key
-from hybridctl.compiled import Compiled, held, transposed
 from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, PointProperty, Slopes
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.modes.contact_mode import ContactMode, ContactPoint
@@ -32,9 +30,11 @@ from hybridctl.mechanics.modes.mode_expressions import (
 from hybridctl.mechanics.modes.selection import select_modes
 from hybridctl.mechanics.multibody.expressions import Bodies, Expression, normalized
 from hybridctl.mechanics.terms.generated import GeneratedTerms, sources
-from hybridctl.whole_step import CompiledMode, Function
+from hybridctl.symbolic import compiled_step
+from hybridctl.symbolic.compiled_function import Compiled, held, transposed
+from hybridctl.symbolic.compiled_step import CompiledMode, Function
 
-_SOURCES = (whole_step.__file__, __file__)
+_SOURCES = (compiled_step.__file__, __file__)
 
 
 class GeneratedPoint(ContactPoint):
@@ -176,7 +176,7 @@ class GeneratedContactMode(ContactMode, CompiledMode):
 
     def _new_step(self, name: str) -> Function:
         free = self._free_input() if name == "noisy" and self.held is not None else None
-        return whole_step.made(name, self._motion, self._tangent(), free)
+        return compiled_step.made(name, self._motion, self._tangent(), free)
 
     def _new_slopes(self) -> Function:
         mode, numbers = self._expressions

@@ -27,7 +27,6 @@ from hybridctl.base.function_cache import (
     make_key,
     require_compiler,
 )
-from hybridctl.compiled import Compiled, transposed
 from hybridctl.mechanics.contacts import stairs, surfaces
 from hybridctl.mechanics.contacts.contact import ContactPlace
 from hybridctl.mechanics.contacts.geometry import ContactSet
@@ -46,6 +45,7 @@ from hybridctl.mechanics.terms.contact_terms import (
     Terms,
     TermValues,
 )
+from hybridctl.symbolic.compiled_function import Compiled, transposed
 
 _SOURCES = (
     expressions.__file__,

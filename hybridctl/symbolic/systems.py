@@ -25,7 +25,6 @@ import numpy as np
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.base.spaces import VectorSpace
-from hybridctl.compiled import Compiled
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.model import (
     FieldJacobian,
@@ -39,8 +38,9 @@ from hybridctl.hybrid.model import (
 from hybridctl.hybrid.system import HybridSystem, listed_parts
 from hybridctl.sensitivity.augmentation import SystemParameters
 from hybridctl.sensitivity.held_inputs import inputs_as_parameters
-from hybridctl.whole_jump import CompiledJump
-from hybridctl.whole_step import CompiledMode, expanded, made
+from hybridctl.symbolic.compiled_function import Compiled
+from hybridctl.symbolic.compiled_reset import CompiledJump
+from hybridctl.symbolic.compiled_step import CompiledMode, expanded, made
 
 Expression: TypeAlias = Any
 Function: TypeAlias = Any

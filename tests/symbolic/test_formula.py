@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hybridctl.base.errors import InputError
-from hybridctl.formula import FUNCTIONS, formula
+from hybridctl.symbolic.formula import FUNCTIONS, formula
 
 
 @pytest.mark.parametrize(

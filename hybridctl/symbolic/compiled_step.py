@@ -30,7 +30,6 @@ import casadi as ca
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.compiled import Compiled, MappedFunction
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.model import (
@@ -45,7 +44,8 @@ from hybridctl.hybrid.model import (
 )
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
-from hybridctl.whole_jump import CompiledJump
+from hybridctl.symbolic.compiled_function import Compiled, MappedFunction
+from hybridctl.symbolic.compiled_reset import CompiledJump
 
 Expression = Any
 Function = Any

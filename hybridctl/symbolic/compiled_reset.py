@@ -15,8 +15,8 @@ from typing import Any
 import casadi as ca
 
 from hybridctl.base.checks import Array
-from hybridctl.compiled import Compiled, MappedFunction
 from hybridctl.hybrid.model import JumpTerms
+from hybridctl.symbolic.compiled_function import Compiled, MappedFunction
 
 Expression = Any
 Function = Any
