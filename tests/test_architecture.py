@@ -57,6 +57,7 @@ HOME = {
         "symbolic/compiled_function.py",
         "symbolic/compiled_reset.py",
         "symbolic/compiled_step.py",
+        "symbolic/expression_mode.py",
         "symbolic/formula.py",
         "symbolic/systems.py",
         "mechanics/multibody/expressions.py",

@@ -195,9 +195,9 @@ def directory(monkeypatch, tmp_path):
 def _made(p: Point, monkeypatch) -> list[str]:
     """The names of the functions that a new object makes for its values."""
     names = []
-    build = compiled_function.transposed
+    build = compiled_function.build_transposed_function
     monkeypatch.setattr(
-        "hybridctl.mechanics.terms.generated.transposed",
+        "hybridctl.mechanics.terms.generated.build_transposed_function",
         lambda name, *rest: (names.append(name), build(name, *rest))[1],
     )
     mass = _mass(GeneratedTerms(p.robot, p.contacts), p.q, p.v, p.u)

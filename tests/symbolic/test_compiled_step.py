@@ -225,6 +225,26 @@ def test_what_is_too_large_has_no_compiled_step():
         assert (step is not None) == compiled
 
 
+def test_a_field_without_a_scalar_form_has_no_compiled_step():
+    """The field -log(exp(x) + exp(x)), whose flow is x(t) + log 2 = exp(-t) (x(0) + log 2)."""
+    x = ca.MX.sym("x")
+    falling = symbolic.SymbolicMode("m", x, -ca.logsumexp(ca.vertcat(x, x)))
+    half = symbolic.SymbolicTransition("m", "half", x - 0.5, "m", 1.0)
+    system = symbolic.hybrid_system([falling], [half])
+    mode, reset = system.mode("m"), system.outgoing("m").edge(("half",)).reset
+    assert not mode.compiled
+    assert mode.many is None
+    assert mode.transition(StepAhead(0.0, np.ones(1), 0.1, 1e-9, 1e-9), np.zeros(0)) is None
+    assert mode.find_compiled_reset(0, reset) is None
+    run = hc.simulate(system, "m", [1.0], (0.0, 1.0))
+    shift = np.log(2.0)
+    first = np.log((1.0 + shift) / (0.5 + shift))
+    # each arc is integrated to 1e-9 in a few steps, and contracts
+    assert [e.time for e in run.events] == pytest.approx([first, 2.0 * first], abs=1e-7)
+    final = np.exp(2.0 * first - 1.0) * (1.0 + shift) - shift
+    assert run.final_state[0] == pytest.approx(final, abs=1e-7)
+
+
 def test_systems_of_expressions_pickle():
     system = pendulum()
     before = hc.simulate(system, "swing", [1.2, 0.0], (0.0, 3.0))
