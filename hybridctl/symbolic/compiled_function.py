@@ -47,13 +47,10 @@ class CompiledFunction(threading.local):
         self._argument_arrays = tuple(map(np.zeros, sizes))
         arguments: tuple[Array, ...] = self._argument_arrays
         results = tuple(np.zeros(shape) for shape in shapes)
-        # An empty array has no memory that CasADi could be given.
         for i, array in enumerate(arguments):
-            if array.size:
-                self._buffer.set_arg(i, array.data)
+            self._buffer.set_arg(i, array.data)
         for i, array in enumerate(results):
-            if array.size:
-                self._buffer.set_res(i, array.reshape(-1).data)
+            self._buffer.set_res(i, array.reshape(-1).data)
             array.flags.writeable = False
         if parameter_values is not None:
             arguments[-1][:] = parameter_values

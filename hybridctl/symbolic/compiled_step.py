@@ -477,6 +477,7 @@ def build_differentiated_step(
         results.insert(1, ca.fmax(*errors))
         return start.build_function("varied", field, results, [u])
     covariance = end[:, 1 + ndx :]
+    # Rounding may leave a variance of zero slightly negative.
     deviations = ca.sqrt(ca.fabs(ca.diag(covariance)))
     # Directions that constraints hold gather only rounding errors. Their standard deviations count
     # as at least atol, or these errors would shorten the step.
@@ -554,7 +555,8 @@ def _compute_error(
 
 
 def _sum(weights: Array, terms: Sequence[Expression]) -> Expression:
-    """Return the weighted sum of the first terms. Terms of weight zero are left out."""
+    """Return the weighted sum of the first terms."""
+    # Without the terms of weight zero the function has fewer instructions.
     weighted = [(w, term) for w, term in zip(weights.tolist(), terms, strict=False) if w]
     columns = ca.horzcat(*(ca.vec(term) for _, term in weighted))
     total = ca.mtimes(columns, ca.DM([w for w, _ in weighted]))

@@ -343,7 +343,7 @@ def _convert_to_column(kind: Any, expression: Expression, what: str) -> Expressi
         SystemDefinitionError: It is no column.
     """
     column = _convert_to_array(kind, expression, what)
-    # What is empty may have any shape, such as (0, 0).
+    # An empty expression may have any shape: that of `casadi.SX()` is (0, 0).
     if column.numel() and not column.is_column():
         raise SystemDefinitionError(f"{what} must be a column, got shape {column.shape}")
     return column

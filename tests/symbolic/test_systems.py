@@ -223,6 +223,14 @@ def test_a_mode_without_guards_flows_on():
     assert traj.final_state[0] == pytest.approx(np.exp(-1.0), abs=1e-8)  # tolerance 1e-9, 10 steps
 
 
+def test_an_empty_input_is_none():
+    x = ca.SX.sym("x")
+    mode = hybrid_system([SymbolicMode("m", x, -x, input=ca.SX())], []).mode("m")
+    assert mode.nu == 0
+    np.testing.assert_array_equal(mode.field(0.0, np.ones(1), np.zeros(0)), [-1.0])
+    assert mode.outputs(0.0, np.ones(1), np.zeros(0)) == {}
+
+
 X, V, W = ca.SX.sym("x"), ca.SX.sym("v"), ca.SX.sym("wind")
 M = ca.MX.sym("m", 2)
 GOOD = SymbolicMode("m", [X, V], [V, -1.0])
