@@ -21,7 +21,7 @@ Such as::
 
 The surface of a contact is one of `plane`, `planes`, `sphere: {center, radius, inside}` and
 `terrain`. A terrain is a smooth height z of x and y in m, a number or a formula (see
-`formula.formula`) whose places are those of the body it belongs to; points touch it from above, and
+`parse_formula`) whose places are those of the body it belongs to; points touch it from above, and
 a `radius` of the contact must be 0. `planes` is a list, all of which the point stays above, as in a
 valley: contacts of the names "foot 1", "foot 2" and so on. A ridge is a terrain.
 
@@ -58,7 +58,6 @@ from hybridctl.estimation.filter_model import (
 )
 from hybridctl.estimation.measurement import base_pose, encoders
 from hybridctl.estimation.noise import Noise
-from hybridctl.formula import formula
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Surface, Terrain
@@ -66,6 +65,7 @@ from hybridctl.mechanics.coulomb.contact_states import OPEN
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system
+from hybridctl.symbolic.formula import parse_formula
 
 _LOG = logging.getLogger(__name__)
 
@@ -356,7 +356,7 @@ def _terrain(where: str, height: Height) -> Surface:
     """Ground of this height; a plane where it is the same everywhere."""
     if isinstance(height, float):
         return Plane((0.0, 0.0, height), (0.0, 0.0, 1.0))
-    found = formula(where, height, ("x", "y"))
+    found = parse_formula(where, height, ("x", "y"))
     try:
         return Terrain(found)
     except InputError as error:

@@ -17,10 +17,10 @@ from hybridctl.base.files import atomic
 from hybridctl.base.settings import load_configuration
 from hybridctl.base.yaml_files import read_yaml
 from hybridctl.control.gains import GainSchedule
-from hybridctl.formula import formula
 from hybridctl.logs import read_log
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.urdf import shapes_of
+from hybridctl.symbolic.formula import parse_formula
 
 LONGEST = 2000  # characters of a message, which fits on a screen
 NINE = range(1, 9)
@@ -145,13 +145,13 @@ def test_what_cannot_be_written_is_told(tmp_path):
 )
 def test_formulas_are_bounded(text):
     with pytest.raises(InputError, match="f must") as caught:
-        formula("f", text, ["x"])
+        parse_formula("f", text, ["x"])
     assert len(str(caught.value)) < LONGEST
 
 
 def test_a_formula_of_many_terms_is_one():
     terms = 150
-    assert formula("f", "+".join(["x"] * terms), ["x"])(2.0) == 2.0 * terms
+    assert parse_formula("f", "+".join(["x"] * terms), ["x"])(2.0) == 2.0 * terms
 
 
 def test_sweeps_are_bounded():

@@ -23,7 +23,6 @@ from scipy.optimize import nnls
 
 from hybridctl.base.checks import Array, check_instance, check_number
 from hybridctl.base.errors import InputError
-from hybridctl.compiled import Compiled, transposed
 from hybridctl.control.laws import input_limits
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
@@ -31,6 +30,7 @@ from hybridctl.mechanics.coulomb.contact_states import STICK
 from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.modes.mode_expressions import mode_field
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
+from hybridctl.symbolic.compiled_function import CompiledFunction, build_transposed_function
 
 _INFEASIBLE = 1e-12  # of the residual of the dual problem, which is 1 where nothing is missed
 
@@ -42,8 +42,8 @@ class _Landing(NamedTuple):
     impulse: x, the time until it lands, and the coordinates then, to a and b of its cone.
     """
 
-    approach: Compiled
-    impulse: Compiled
+    approach: CompiledFunction
+    impulse: CompiledFunction
 
 
 class ConeFilter:
@@ -80,7 +80,7 @@ class ConeFilter:
         self.share = check_number("share", share, above=0.0, at_most=1.0)
         self.least = check_number("least", least, at_least=0.0)
         self.ahead = check_number("ahead", ahead, at_least=0.0)
-        self._functions: dict[ModeKey, tuple[Compiled, list[_Landing]]] = {}
+        self._functions: dict[ModeKey, tuple[CompiledFunction, list[_Landing]]] = {}
 
     def __call__(self, key: ModeKey, x: Array, wanted: Array) -> Array:
         """The inputs (nu,) at a state x of a mode; the wanted ones but where contacts stick."""
@@ -109,7 +109,7 @@ class ConeFilter:
         a, b = (np.concatenate([row[i] for row in rows]) for i in (0, 1))
         return a, b
 
-    def _made(self, key: ModeKey) -> tuple[Compiled, list[_Landing]]:
+    def _made(self, key: ModeKey) -> tuple[CompiledFunction, list[_Landing]]:
         robot, contacts, modes = self.system.robot, self._contacts, contact_modes(key)
         closed = closed_contacts(key)
         mode = mode_field(robot, contacts, modes, stabilization=self.system.dynamics.stabilization)
@@ -131,9 +131,9 @@ class ConeFilter:
             alone = tuple(STICK if j == i else "open" for j in range(len(modes)))
             gap, rate = ca.vertsplit(held_rows(robot, contacts, alone, x)[:2])
             coming = [gap, rate, ca.jtimes(rate, x, mode.field), acceleration]
-            approach = transposed("approach", [x, u], coming)
+            approach = build_transposed_function("approach", [x, u], coming)
             impulse = _affine("impulse", [x, t, there], self._sides(impulses, i), u)
-            landings.append(_Landing(Compiled(approach, [(), (), (), (nq,)]), impulse))
+            landings.append(_Landing(CompiledFunction(approach, [(), (), (), (nq,)]), impulse))
         return standing, landings
 
     def _sides(self, forces: Any, i: int) -> Any:
@@ -144,11 +144,11 @@ class ConeFilter:
         return ca.vertcat(*(limit + sign * forces[k] for k in tangents for sign in (-1.0, 1.0)))
 
 
-def _affine(name: str, arguments: Sequence[Any], rows: Any, u: Any) -> Compiled:
+def _affine(name: str, arguments: Sequence[Any], rows: Any, u: Any) -> CompiledFunction:
     """The function that gives a (m, nu) and b (m,) of rows = a u + b."""
     m, nu = rows.numel(), u.numel()
     parts = [ca.jacobian(rows, u), ca.substitute(rows, u, ca.SX.zeros(nu))]
-    return Compiled(transposed(name, arguments, parts), [(m, nu), (m,)])
+    return CompiledFunction(build_transposed_function(name, arguments, parts), [(m, nu), (m,)])
 
 
 def _until_zero(gap: float, rate: float, change: float) -> float:

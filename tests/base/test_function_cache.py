@@ -17,7 +17,11 @@ import pytest
 from hybridctl.base import function_cache
 from hybridctl.base.errors import FileWriteError, InputError
 from hybridctl.base.function_cache import compile_function, load_or_build
-from hybridctl.compiled import Compiled, MappedFunction, transposed
+from hybridctl.symbolic.compiled_function import (
+    BatchedFunction,
+    CompiledFunction,
+    build_transposed_function,
+)
 
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 posix = pytest.mark.skipif(os.name != "posix", reason="owners and modes are those of POSIX")
@@ -43,11 +47,11 @@ def temporary(tmp_path, monkeypatch):
 
 def function():
     x = ca.SX.sym("x", 3)
-    return transposed("squares", [x], [x * x + 1.0])
+    return build_transposed_function("squares", [x], [x * x + 1.0])
 
 
 def assert_right(made):
-    np.testing.assert_array_equal(Compiled(made, [(3,)])(X)[0], X * X + 1.0)
+    np.testing.assert_array_equal(CompiledFunction(made, [(3,)])(X)[0], X * X + 1.0)
 
 
 def is_machine_code(made):
@@ -226,17 +230,19 @@ def test_a_library_that_cannot_be_loaded_leaves_the_interpreter(tmp_path, monkey
 @needs_compiler
 def test_machine_code_is_pickled_as_its_source(folder, monkeypatch, caplog):
     """The library may be gone, or be another's, where it is read: it is made anew there."""
-    values = Compiled(compile_function(function()), [(3,)])
+    values = CompiledFunction(compile_function(function()), [(3,)])
     numbers = ca.SX.sym("x", 3), ca.SX.sym("p", 3)
-    with_numbers = compile_function(transposed("products", numbers, [numbers[0] * numbers[1]]))
-    mapped = Compiled(with_numbers, [(3,)], np.array([1.0, 2.0, 3.0])).mapped()
+    with_numbers = compile_function(
+        build_transposed_function("products", numbers, [numbers[0] * numbers[1]])
+    )
+    mapped = CompiledFunction(with_numbers, [(3,)], np.array([1.0, 2.0, 3.0])).build_batched()
     np.testing.assert_array_equal(mapped(X[None])[0], X[None] * [1.0, 2.0, 3.0])
     text = pickle.dumps((values, mapped))
     shutil.rmtree(folder)
     again, mapped_again = pickle.loads(text)
     np.testing.assert_array_equal(again(X)[0], X * X + 1.0)
     np.testing.assert_array_equal(mapped_again(X[None])[0], X[None] * [1.0, 2.0, 3.0])
-    assert isinstance(mapped_again, MappedFunction)
+    assert isinstance(mapped_again, BatchedFunction)
     assert len(list(folder.glob("*.so"))) == 2
     monkeypatch.setenv("CC", "no-such-compiler")
     np.testing.assert_array_equal(pickle.loads(text)[0](X)[0], X * X + 1.0)

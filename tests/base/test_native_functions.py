@@ -9,9 +9,9 @@ from hybridctl.robots import five_link
 
 from hybridctl.base.errors import InputError
 from hybridctl.base.function_cache import compile_function
-from hybridctl.compiled import MappedFunction, transposed
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.model import Diffusion, StepAhead
+from hybridctl.symbolic.compiled_function import BatchedFunction, build_transposed_function
 
 compiled = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
 
@@ -21,8 +21,10 @@ def test_compiled_functions_are_the_interpreted_ones(tmp_path, monkeypatch):
     """Up to rounding of sums in another order."""
     monkeypatch.setenv("HYBRIDCTL_CACHE", str(tmp_path))
     x = ca.SX.sym("x", 14)
-    made = transposed("rotated", [x], [ca.sin(x) * ca.sumsqr(x), ca.jacobian(ca.cos(x), x)])
-    both = [MappedFunction(each, [(14,), (14, 14)]) for each in (made, compile_function(made))]
+    made = build_transposed_function(
+        "rotated", [x], [ca.sin(x) * ca.sumsqr(x), ca.jacobian(ca.cos(x), x)]
+    )
+    both = [BatchedFunction(each, [(14,), (14, 14)]) for each in (made, compile_function(made))]
     states = np.random.default_rng(0).normal(size=(10, 14))
     for exact, found in zip(*(each(states) for each in both), strict=True):
         np.testing.assert_allclose(found, exact, rtol=1e-12, atol=1e-12)
@@ -35,7 +37,7 @@ def test_compiled_functions_are_the_interpreted_ones(tmp_path, monkeypatch):
 def test_without_a_compiler_functions_cannot_be_compiled(monkeypatch):
     monkeypatch.setenv("CC", "no-such-compiler")
     with pytest.raises(InputError, match="C compiler"):
-        compile_function(transposed("one", [ca.SX.sym("x")], [ca.SX(1.0)]))
+        compile_function(build_transposed_function("one", [ca.SX.sym("x")], [ca.SX(1.0)]))
 
 
 @compiled

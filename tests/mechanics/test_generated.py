@@ -10,13 +10,13 @@ import pytest
 from differences import assert_derivative
 from hybridctl.robots import five_link
 
-from hybridctl import compiled
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.terms.generated import GeneratedTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
+from hybridctl.symbolic import compiled_function
 from mechanics.models import ROUGH
 from mechanics.random_robots import random_robot
 
@@ -195,9 +195,9 @@ def directory(monkeypatch, tmp_path):
 def _made(p: Point, monkeypatch) -> list[str]:
     """The names of the functions that a new object makes for its values."""
     names = []
-    build = compiled.transposed
+    build = compiled_function.build_transposed_function
     monkeypatch.setattr(
-        "hybridctl.mechanics.terms.generated.transposed",
+        "hybridctl.mechanics.terms.generated.build_transposed_function",
         lambda name, *rest: (names.append(name), build(name, *rest))[1],
     )
     mass = _mass(GeneratedTerms(p.robot, p.contacts), p.q, p.v, p.u)

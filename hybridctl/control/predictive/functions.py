@@ -18,10 +18,10 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.function_cache import compile_function
-from hybridctl.compiled import MappedFunction, transposed
 from hybridctl.control.predictive.sides import LimitSides
 from hybridctl.control.trajectory.functions import PhaseFunctions, phase_functions, stepped
 from hybridctl.control.trajectory.task import Task
+from hybridctl.symbolic.compiled_function import BatchedFunction, build_transposed_function
 
 _STAGES = ((0.0, 1.0), (0.5, 2.0), (0.5, 2.0), (1.0, 1.0))  # c_i, and weights times 6
 
@@ -165,10 +165,10 @@ def _sloped(value: Any, *known: Any) -> list[Any]:
     return [value, *(ca.jacobian(value, each) for each in known)]
 
 
-def _mapped(name: str, compiled: bool, results: list[Any], *arguments: Any) -> MappedFunction:
+def _mapped(name: str, compiled: bool, results: list[Any], *arguments: Any) -> BatchedFunction:
     """Values (r, 1), and derivatives (r, n), at many points."""
-    function = transposed(name, arguments, results)
+    function = build_transposed_function(name, arguments, results)
     if compiled:
         function = compile_function(function)
     first, *slopes = (result.shape for result in results)
-    return MappedFunction(function, [first[:1], *slopes])
+    return BatchedFunction(function, [first[:1], *slopes])

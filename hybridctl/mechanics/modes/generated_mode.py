@@ -15,10 +15,8 @@ from typing import Any
 import casadi as ca
 import numpy as np
 
-from hybridctl import whole_step
 from hybridctl.base.checks import Array
 from hybridctl.base.function_cache import load_or_build, make_key
-from hybridctl.compiled import Compiled, held, transposed
 from hybridctl.hybrid.model import FieldJacobian, GuardJacobian, ModeKey, PointProperty, Slopes
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
 from hybridctl.mechanics.modes.contact_mode import ContactMode, ContactPoint
@@ -32,9 +30,15 @@ from hybridctl.mechanics.modes.mode_expressions import (
 from hybridctl.mechanics.modes.selection import select_modes
 from hybridctl.mechanics.multibody.expressions import Bodies, Expression, normalized
 from hybridctl.mechanics.terms.generated import GeneratedTerms, sources
-from hybridctl.whole_step import CompiledMode, Function
+from hybridctl.symbolic import compiled_step
+from hybridctl.symbolic.compiled_function import (
+    CompiledFunction,
+    build_transposed_function,
+    fix_last_argument,
+)
+from hybridctl.symbolic.compiled_step import CompiledMode, Function
 
-_SOURCES = (whole_step.__file__, __file__)
+_SOURCES = (compiled_step.__file__, __file__)
 
 
 class GeneratedPoint(ContactPoint):
@@ -113,29 +117,29 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return np.array([least.get(guard.kind, 0.0) for guard in self.contact_guards.guards])
 
     @cached_property
-    def _values(self) -> Compiled:
+    def _values(self) -> CompiledFunction:
         """The function (t, x, u) -> rate (nq + nv,), guards (n,), soundness (1,)."""
         made = self._motion
         shapes = [(made.numel_out(0),), (made.numel_out(1),), (1,)]
-        return Compiled(self._ready(made), shapes, self.numbers)
+        return CompiledFunction(self._ready(made), shapes, self.parameter_values)
 
     @cached_property
-    def _slopes(self) -> Compiled:
+    def _slopes(self) -> CompiledFunction:
         """The function (x, u) -> soundness, and the results of `mode_derivatives`."""
         made = self._kept("slopes", self._new_slopes)
         n, nu, count = made.size2_out(1), made.size1_out(2), made.size2_out(3)
         shapes = [(1,), (n, n), (n, nu), (count, n), (count, nu)]
-        return Compiled(self._ready(made), shapes, self.numbers)
+        return CompiledFunction(self._ready(made), shapes, self.parameter_values)
 
     @property
-    def numbers(self) -> Array:
+    def parameter_values(self) -> Array:
         """The numbers of robot and contacts."""
         return self._equations.constants.numbers
 
-    def make(self, name: str) -> Function:
+    def build_function(self, name: str) -> Function:
         """A function of its whole steps."""
         if name == "motion":
-            return held(self._motion, self.numbers)
+            return fix_last_argument(self._motion, self.parameter_values)
         return self._ready(self._kept(name, lambda: self._new_step(name)))
 
     def _ready(self, made: Function) -> Function:
@@ -175,13 +179,13 @@ class GeneratedContactMode(ContactMode, CompiledMode):
         return ca.Function("motion", [ca.SX.sym("t"), *symbols], columns)
 
     def _new_step(self, name: str) -> Function:
-        free = self._free_input() if name == "noisy" and self.held is not None else None
-        return whole_step.made(name, self._motion, self._tangent(), free)
+        free = self._free_input() if name == "noisy_step" and self.held is not None else None
+        return compiled_step.build_function(name, self._motion, self._tangent(), free)
 
     def _new_slopes(self) -> Function:
         mode, numbers = self._expressions
         results = [mode.sound, *mode_derivatives(mode)]
-        return transposed("slopes", [mode.x, mode.u, numbers], results)
+        return build_transposed_function("slopes", [mode.x, mode.u, numbers], results)
 
     def _tangent(self) -> Function | None:
         """The function x -> T (nx, 2 nv) and its left inverse; None where coordinates are free."""

@@ -27,7 +27,6 @@ from hybridctl.base.function_cache import (
     make_key,
     require_compiler,
 )
-from hybridctl.compiled import Compiled, transposed
 from hybridctl.mechanics.contacts import stairs, surfaces
 from hybridctl.mechanics.contacts.contact import ContactPlace
 from hybridctl.mechanics.contacts.geometry import ContactSet
@@ -46,6 +45,7 @@ from hybridctl.mechanics.terms.contact_terms import (
     Terms,
     TermValues,
 )
+from hybridctl.symbolic.compiled_function import CompiledFunction, build_transposed_function
 
 _SOURCES = (
     expressions.__file__,
@@ -92,25 +92,25 @@ class GeneratedTerms(Terms):
         return compile_function(made) if self.native else made
 
     @cached_property
-    def _values(self) -> Compiled:
+    def _values(self) -> CompiledFunction:
         c = self._constants
         nv, r, k = c.nv, c.rows, c.contact_count
         return self._compiled("values", [(nv, nv), (nv,), (r, nv), (r,), (k,), (r,)])
 
     @cached_property
-    def _derivatives(self) -> Compiled:
+    def _derivatives(self) -> CompiledFunction:
         c = self._constants
         both = 2 * c.nv
         return self._compiled("derivatives", [(c.nv, both), (c.rows, both), (c.rows, both)])
 
     @cached_property
-    def _impulse_derivatives(self) -> Compiled:
+    def _impulse_derivatives(self) -> CompiledFunction:
         c = self._constants
         return self._compiled("impulse_derivatives", [(c.nv, c.nv), (c.rows, c.nv)])
 
-    def _compiled(self, name: str, shapes: list[tuple[int, ...]]) -> Compiled:
+    def _compiled(self, name: str, shapes: list[tuple[int, ...]]) -> CompiledFunction:
         c = self._constants
-        return Compiled(self.ready(c.made(name)), shapes, c.numbers)
+        return CompiledFunction(self.ready(c.made(name)), shapes, c.numbers)
 
 
 class TermExpressions(NamedTuple):
@@ -172,7 +172,9 @@ class Constants(NamedTuple):
 
     def made(self, name: str) -> Any:
         """The function of this name, generated or read from disk."""
-        return load_or_build(self.key(name), lambda: transposed(name, *self._made(name)))
+        return load_or_build(
+            self.key(name), lambda: build_transposed_function(name, *self._made(name))
+        )
 
     def _made(self, name: str) -> _Made:
         symbolic, numbers = self.symbolic()

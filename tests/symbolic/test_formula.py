@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from hybridctl.base.errors import InputError
-from hybridctl.formula import FUNCTIONS, formula
+from hybridctl.symbolic.formula import FUNCTIONS, parse_formula
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from hybridctl.formula import FUNCTIONS, formula
     ],
 )
 def test_a_formula_says_the_same_of_numbers_and_expressions(text, expected):
-    f = formula("height", text, ("x", "y"))
+    f = parse_formula("height", text, ("x", "y"))
     assert f(0.6, 1.0) == pytest.approx(expected, rel=1e-14)
     x, y = ca.SX.sym("x"), ca.SX.sym("y")
     generated = ca.Function("f", [x, y], [f(x, y)])
@@ -37,9 +37,9 @@ def test_a_formula_says_the_same_of_numbers_and_expressions(text, expected):
 )
 def test_nothing_else_is_evaluated(text):
     with pytest.raises(InputError, match="height must be a formula"):
-        formula("height", text, ("x", "y"))
+        parse_formula("height", text, ("x", "y"))
 
 
 def test_functions_are_named_where_one_is_unknown():
     with pytest.raises(InputError, match=f"{', '.join(FUNCTIONS)}, got .*what is 'cosh"):
-        formula("height", "cosh(x)", ("x",))
+        parse_formula("height", "cosh(x)", ("x",))

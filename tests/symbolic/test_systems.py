@@ -1,7 +1,7 @@
 """Systems from CasADi expressions: right numbers, exact Jacobians, errors that name the fault."""
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import casadi as ca
 import numpy as np
@@ -11,6 +11,7 @@ from hybrid.samples import ROUNDING, ball, impact_times
 import hybridctl as hc
 from hybridctl.base import errors
 from hybridctl.hybrid.mode import GuardJacobian, GuardSet
+from hybridctl.hybrid.model import Jump, JumpPoint, ResetModel
 from hybridctl.sensitivity.gains import Side, crossing, gains_between
 from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, hybrid_system
 
@@ -71,9 +72,9 @@ def test_a_compiled_jump_has_the_terms_of_fields_guards_and_resets(kind):
     down, du = Side(system.mode("fly").calc(*POINT), np.array([0.3, -0.8])), np.zeros(0)
     reset = system.outgoing("fly").edge(("down",)).reset
     after = Side(system.mode("slide").calc(t, reset(t, x, u).state, du), du)
-    assert down.mode.jump_of(0, reset) is not None
-    assert down.mode.jump_of(1, reset) is None
-    assert after.mode.jump_of(0, reset) is None
+    assert down.mode.find_compiled_reset(0, reset) is not None
+    assert down.mode.find_compiled_reset(1, reset) is None
+    assert after.mode.find_compiled_reset(0, reset) is None
     whole = gains_between(system, "down", down, after)
     parts = crossing(system, "down", down, after, reset.jacobian(t, x, u))
     for name, value in vars(parts).items():
@@ -222,6 +223,14 @@ def test_a_mode_without_guards_flows_on():
     assert traj.final_state[0] == pytest.approx(np.exp(-1.0), abs=1e-8)  # tolerance 1e-9, 10 steps
 
 
+def test_an_empty_input_is_none():
+    x = ca.SX.sym("x")
+    mode = hybrid_system([SymbolicMode("m", x, -x, input=ca.SX())], []).mode("m")
+    assert mode.nu == 0
+    np.testing.assert_array_equal(mode.field(0.0, np.ones(1), np.zeros(0)), [-1.0])
+    assert mode.outputs(0.0, np.ones(1), np.zeros(0)) == {}
+
+
 X, V, W = ca.SX.sym("x"), ca.SX.sym("v"), ca.SX.sym("wind")
 M = ca.MX.sym("m", 2)
 GOOD = SymbolicMode("m", [X, V], [V, -1.0])
@@ -311,3 +320,28 @@ def test_a_joint_transition_is_taken_when_both_guards_fire(kind):
 def test_systems_of_the_former_names_are_the_same():
     assert hc.symbolic.Mode is SymbolicMode
     assert hc.symbolic.Transition is SymbolicTransition
+
+
+@dataclass
+class Bounce(ResetModel):
+    """A reset of a user, without a hash as it can be compared."""
+
+    restitution: float
+
+    def calc(self, t, x, u):
+        return Jump(np.array([x[0], -self.restitution * x[1]]))
+
+    def calc_diff(self, at):
+        jacobian = np.diag([1.0, -self.restitution])
+        return GuardJacobian(np.zeros(2), jacobian, np.zeros((2, 0)))
+
+
+def test_a_reset_of_another_class_may_take_the_place_of_an_expression():
+    """Its first-order terms are those of the expression to rounding, by the generic formulas."""
+    system, at = symbolic_ball(restitution=0.7), JumpPoint(0.4, np.array([0.0, -4.0]), np.zeros(0))
+    mode, reset = system.mode("air"), system.outgoing("air").edge(("floor",)).reset
+    assert mode.find_compiled_reset(0, Bounce(0.7)) is None
+    expected = mode.jump_terms(0, reset, at, np.zeros(0))
+    found = mode.jump_terms(0, Bounce(0.7), at, np.zeros(0))
+    for name, value in expected._asdict().items():
+        np.testing.assert_allclose(getattr(found, name), value, rtol=0, atol=40 * ULPS)

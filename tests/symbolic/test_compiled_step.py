@@ -16,10 +16,11 @@ from hybridctl import symbolic
 from hybridctl.hybrid.flow import METHODS, Flow, Integrator
 from hybridctl.hybrid.laws import HeldInput, LinearFeedback
 from hybridctl.hybrid.mapped import Change
-from hybridctl.hybrid.model import StepAhead
+from hybridctl.hybrid.model import Diffusion, StepAhead
 from hybridctl.hybrid.series import NODES
 from hybridctl.hybrid.step import CompiledFormula, DrivenMode, ExplicitFormula
 from hybridctl.hybrid.system import MappedSystem
+from hybridctl.symbolic.compiled_function import CompiledFunction
 
 KINDS = pytest.mark.parametrize("kind", [ca.SX, ca.MX])
 U = np.array([0.3])
@@ -223,6 +224,47 @@ def test_what_is_too_large_has_no_compiled_step():
         assert mode.compiled == compiled
         step = mode.step(StepAhead(0.0, np.zeros(2), 1e-3, 1e-9, 1e-9), HeldInput(np.zeros(0)))
         assert (step is not None) == compiled
+
+
+def test_without_noise_and_absolute_tolerance_the_error_is_a_number():
+    """The covariance stays zero, so that its error is 0 / 0: it counts as none."""
+    x = ca.SX.sym("x")
+    mode = symbolic.hybrid_system([symbolic.SymbolicMode("m", x, -x)], []).mode("m")
+    nothing = Diffusion(np.zeros((1, 1)), np.zeros((0, 0)))
+    found = mode.transition(StepAhead(0.0, np.ones(1), 0.1, 1e-9, 0.0), np.zeros(0), nothing)
+    plain = mode.transition(StepAhead(0.0, np.ones(1), 0.1, 1e-9, 0.0), np.zeros(0))
+    assert found.error == pytest.approx(plain.error, rel=1e-6)  # a difference of rounded sums
+    np.testing.assert_array_equal(found.noise, [[0.0]])
+
+
+def test_results_of_a_compiled_function_are_read_only_until_the_next_call():
+    x = ca.SX.sym("x", 3)
+    squares = CompiledFunction(ca.Function("squares", [x], [x * x]), [(3,)])
+    (first,) = squares([1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="read-only"):
+        first[0] = 0.0
+    squares([2.0, 2.0, 2.0])
+    np.testing.assert_array_equal(first, [4.0, 4.0, 4.0])
+
+
+def test_a_field_without_a_scalar_form_has_no_compiled_step():
+    """The field -log(exp(x) + exp(x)), whose flow is x(t) + log 2 = exp(-t) (x(0) + log 2)."""
+    x = ca.MX.sym("x")
+    falling = symbolic.SymbolicMode("m", x, -ca.logsumexp(ca.vertcat(x, x)))
+    half = symbolic.SymbolicTransition("m", "half", x - 0.5, "m", 1.0)
+    system = symbolic.hybrid_system([falling], [half])
+    mode, reset = system.mode("m"), system.outgoing("m").edge(("half",)).reset
+    assert not mode.compiled
+    assert mode.many is None
+    assert mode.transition(StepAhead(0.0, np.ones(1), 0.1, 1e-9, 1e-9), np.zeros(0)) is None
+    assert mode.find_compiled_reset(0, reset) is None
+    run = hc.simulate(system, "m", [1.0], (0.0, 1.0))
+    shift = np.log(2.0)
+    first = np.log((1.0 + shift) / (0.5 + shift))
+    # each arc is integrated to 1e-9 in a few steps, and contracts
+    assert [e.time for e in run.events] == pytest.approx([first, 2.0 * first], abs=1e-7)
+    final = np.exp(2.0 * first - 1.0) * (1.0 + shift) - shift
+    assert run.final_state[0] == pytest.approx(final, abs=1e-7)
 
 
 def test_systems_of_expressions_pickle():

@@ -1,0 +1,154 @@
+"""CasADi functions that are called often, with memory of their own in each thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import casadi as ca
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hybridctl.base.checks import Array
+
+_BATCH_WIDTHS = (64, 16, 8, 4, 2, 1)
+"""Numbers of points that one call evaluates, widest first. The last one is 1, so that every number
+of points can be split. In calls that are wider than 64 a point costs no less."""
+
+
+class CompiledFunction(threading.local):
+    """A CasADi function of columns, with memory of its own in each thread.
+
+    CasADi writes matrices column by column, numpy reads them row by row. The function therefore
+    has to return transposed matrices, as `build_transposed_function` makes them.
+
+    Life cycle: `threading.local` calls the constructor once more in each thread that uses the
+    object. A call copies its arguments into the memory of the thread, evaluates, and returns views
+    of the results there, which the next call in the same thread overwrites.
+
+    Args:
+        function: A `casadi.Function`. Its arguments are columns, its results dense.
+        shapes: Shape of each result as an array.
+        parameter_values: Value (n,) of the last argument, which callers then leave out. None if
+            they pass it.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        shapes: Sequence[tuple[int, ...]],
+        parameter_values: Array | None = None,
+    ) -> None:
+        self._constructor_arguments = function, tuple(shapes), parameter_values
+        # CasADi holds addresses, not the arrays: these attributes keep buffer and arrays alive.
+        self._buffer, evaluate = function.buffer()
+        sizes = [function.numel_in(i) for i in range(function.n_in())]
+        self._argument_arrays = tuple(map(np.zeros, sizes))
+        arguments: tuple[Array, ...] = self._argument_arrays
+        results = tuple(np.zeros(shape) for shape in shapes)
+        for i, array in enumerate(arguments):
+            self._buffer.set_arg(i, array.data)
+        for i, array in enumerate(results):
+            self._buffer.set_res(i, array.reshape(-1).data)
+            array.flags.writeable = False
+        if parameter_values is not None:
+            arguments[-1][:] = parameter_values
+            arguments = arguments[:-1]
+        # One tuple, since each access to an attribute of a thread-local object costs a look-up.
+        self._call = arguments, evaluate, results
+
+    def __reduce__(self) -> tuple[type[CompiledFunction], tuple[Any, ...]]:
+        return CompiledFunction, self._constructor_arguments
+
+    def __call__(self, *columns: ArrayLike) -> tuple[Array, ...]:
+        """Return read-only views of all results. The next call in this thread changes them.
+
+        Args:
+            *columns: The arguments (n,) of the function. A wrong size is a `ValueError` of numpy.
+        """
+        arguments, evaluate, results = self._call
+        for own, column in zip(arguments, columns, strict=True):
+            own[:] = column
+        evaluate()
+        return results
+
+    def build_batched(self) -> BatchedFunction:
+        """Return the same function for many points at once."""
+        return BatchedFunction(*self._constructor_arguments)
+
+
+class BatchedFunction(threading.local):
+    """A CasADi function of columns at many points, with memory of its own in each thread.
+
+    Calls of up to 64 points share the cost of a call. The functions for these widths are made when
+    they are first used in a thread.
+
+    Args:
+        function: A `casadi.Function` as `CompiledFunction` takes it.
+        shapes: Shape of each result at one point.
+        parameter_values: Value (n,) of the last argument at all points, which callers then leave
+            out. None if they pass it.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        shapes: Sequence[tuple[int, ...]],
+        parameter_values: Array | None = None,
+    ) -> None:
+        # The function is pickled as it was given: `fix_last_argument` returns one without a
+        # `source`, which would lose its machine code.
+        self._constructor_arguments = function, tuple(shapes), parameter_values
+        self._shapes = tuple(shapes)
+        self._function = (
+            function if parameter_values is None else fix_last_argument(function, parameter_values)
+        )
+        self._functions_by_width: dict[int, CompiledFunction] = {}
+
+    def __reduce__(self) -> tuple[type[BatchedFunction], tuple[Any, ...]]:
+        return BatchedFunction, self._constructor_arguments
+
+    def __call__(self, *columns: Array) -> list[Array]:
+        """Return all results as new arrays (m, ...), with one point in each row.
+
+        Args:
+            *columns: The arguments (m, n) at m points. A wrong size is a `ValueError` of numpy.
+        """
+        m, first = len(columns[0]), 0
+        results = [np.empty((m, *shape)) for shape in self._shapes]
+        for width in _BATCH_WIDTHS:
+            while m - first >= width:
+                rows = slice(first, first + width)
+                values = self._get_function(width)(*(column[rows].ravel() for column in columns))
+                for result, value in zip(results, values, strict=True):
+                    result[rows] = value
+                first += width
+        return results
+
+    def _get_function(self, width: int) -> CompiledFunction:
+        """Return the function of `width` points, which is made at first use."""
+        if width not in self._functions_by_width:
+            shapes = [(width, *shape) for shape in self._shapes]
+            self._functions_by_width[width] = CompiledFunction(self._function.map(width), shapes)
+        return self._functions_by_width[width]
+
+
+def build_transposed_function(name: str, arguments: Sequence[Any], results: Sequence[Any]) -> Any:
+    """Return a `casadi.Function` of dense transposed results, as `CompiledFunction` takes it.
+
+    Subexpressions that several results have in common are evaluated once.
+
+    Args:
+        name: Name of the function.
+        arguments: Symbols, columns of SX or MX.
+        results: Expressions in these symbols.
+    """
+    return ca.Function(name, arguments, ca.cse([ca.densify(result.T) for result in results]))
+
+
+def fix_last_argument(function: Any, parameter_values: Array) -> Any:
+    """Return the `casadi.Function` with its last argument fixed at these values (n,)."""
+    symbols = function.mx_in()[:-1]
+    results = function.call([*symbols, ca.DM(parameter_values)])
+    return ca.Function(function.name(), symbols, results)
