@@ -234,7 +234,7 @@ def _under_law(run: Run, point: ArcStart) -> FlownArc:
             point.mode.guard_set, key, tolerance=run.guard_tolerance, window=run.event_window
         )
         memory.watches[key] = watch
-    if point.here is not None and (fired := watch.outside(point.here.guards)):
+    if point.here is not None and (fired := watch.find_violated_guards(point.here.guards)):
         return FlownArc([], point.time, Crossing(point.time, fired))
     integrator, length = run.integrator, None
     if integrator.first_step is None:
@@ -249,7 +249,7 @@ def _under_law(run: Run, point: ArcStart) -> FlownArc:
             return empty.flown
         looks, length = 1, empty.length
     for _ in range(looks):
-        watch.begin()
+        watch.begin_arc()
         flow = Flow(integrator, motion, point.time, point.state, last, length)
         flown = _until_crossing(run, flow, watch, last)
         if flown.crossing is None or flown.end > point.time:
@@ -297,7 +297,7 @@ def _until_crossing(run: Run, flow: Flow, watch: GuardWatch, last: float) -> Flo
         steps.append(step)
         if run.progress is not None:
             run.progress(step.end)
-        crossing = watch.scan(step, flow)
+        crossing = watch.find_crossing(step, flow)
         if crossing is not None:
             if crossing.time > step.start:
                 steps[-1] = flow.ended(step, crossing.time)
@@ -305,7 +305,7 @@ def _until_crossing(run: Run, flow: Flow, watch: GuardWatch, last: float) -> Flo
         if run.memory.steps > run.max_steps:
             return FlownArc(steps, step.end, stuck=f"the last {flow.limit}")
     if last < run.t_end:
-        return FlownArc(steps, last, Crossing(last, watch.imminent(steps[-1])))
+        return FlownArc(steps, last, Crossing(last, watch.find_imminent_guards(steps[-1])))
     return FlownArc(steps, last)
 
 

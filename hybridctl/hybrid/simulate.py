@@ -368,7 +368,7 @@ def _crossed(
     if flown.crossing is None:
         assert flown.failed is not None
         raise flown.failed
-    if flown.crossing.guards and not flown.crossing.held:
+    if flown.crossing.guards and not flown.crossing.stayed_at_zero:
         check_pole(run, arc, flown.crossing.guards)
     resting = accumulating(run, arc, flown.crossing, events)
     return cross(run, arc, flown.crossing, tuple(events), resting, flown.asked)

@@ -155,6 +155,16 @@ def test_an_arc_ends_just_before_its_guard_jumps(edge, low):
     assert event.state_before[0] < edge
 
 
+def test_guards_on_both_sides_of_the_end_of_a_step_fire_together():
+    """The second falls through zero 4e-9 s after the first, within the window, but a step later."""
+    first = lambda t, x, u: 0.5 - 2e-9 - x[0]  # noqa: E731
+    second = lambda t, x, u: 0.5 + 2e-9 - x[0]  # noqa: E731
+    system = line({"a": first, "b": second})
+    (event,) = hc.simulate(system, "go", [0.0], (0.0, 1.0), max_step=0.25, event_window=1e-8).events
+    assert event.guards == ("a", "b")
+    assert event.time == pytest.approx(0.5 - 2e-9, abs=ROUNDING)
+
+
 @pytest.mark.parametrize("start", [0.0, 0.25, 0.3])
 @pytest.mark.parametrize("end", np.linspace(0.35, 0.9, 6))
 @pytest.mark.parametrize("jump", [0.0, -1e-4, -30.0])
