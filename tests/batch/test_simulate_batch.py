@@ -383,15 +383,18 @@ def test_no_members_are_an_empty_batch():
 
 @pytest.mark.parametrize("below", [2e-7, 1e-3])
 def test_a_reset_out_of_the_next_mode_fires_there_at_once(below):
-    """A slight one, 2e-7 for a tolerance of 1e-8, is left again before the next sample."""
-    x = ca.SX.sym("x", 1)
-    modes = [symbolic.SymbolicMode(key, x, [ca.SX(1.0)]) for key in "abc"]
+    """A slight one, 2e-7 for a tolerance of 1e-8, is left again before the next sample.
+
+    The second coordinate is constant; its size makes first steps long enough for that.
+    """
+    x = ca.SX.sym("x", 2)
+    modes = [symbolic.SymbolicMode(key, x, [1.0, 0.0]) for key in "abc"]
     edges = [
-        symbolic.SymbolicTransition("a", "edge", 1.0 - x[0], "b", [x[0] - (1.0 + below)]),
-        symbolic.SymbolicTransition("b", "wall", x[0], "c", [x[0]]),
+        symbolic.SymbolicTransition("a", "edge", 1.0 - x[0], "b", [x[0] - (1.0 + below), x[1]]),
+        symbolic.SymbolicTransition("b", "wall", x[0], "c", [x[0], x[1]]),
     ]
     batch = hc.simulate_batch(
-        symbolic.hybrid_system(modes, edges), "a", [[0.0], [0.25]], (0.0, 3.0)
+        symbolic.hybrid_system(modes, edges), "a", [[0.0, 1.0], [0.25, 1.0]], (0.0, 3.0)
     )
     assert batch.modes == ("c", "c")
     for (edge, wall), time in zip(batch.events, (1.0, 0.75), strict=True):
