@@ -171,7 +171,7 @@ def test_balls_never_fly_alone(monkeypatch):
     def refused(*arguments):
         raise AssertionError("a ball flew alone")
 
-    monkeypatch.setattr(lockstep, "flow_on", refused)
+    monkeypatch.setattr(lockstep, "integrate_arc", refused)
     monkeypatch.setattr(lockstep, "cross", refused)
     batch = hc.simulate_batch(ball(drag=0.05), "air", heights(40), (0.0, 4.0), sensitivities=True)
     assert not batch.errors
@@ -190,7 +190,7 @@ def test_balls_whose_parameter_is_held_fly_together_too(monkeypatch):
     def refused(*arguments):
         raise AssertionError("a ball flew alone")
 
-    monkeypatch.setattr(lockstep, "flow_on", refused)
+    monkeypatch.setattr(lockstep, "integrate_arc", refused)
     monkeypatch.setattr(lockstep, "cross", refused)
     found = hc.simulate_batch(held, "air", heights(40), (0.0, 4.0), sensitivities=True)
     batch = hc.simulate_batch(ball(drag=0.05), "air", heights(40), (0.0, 4.0), sensitivities=True)
