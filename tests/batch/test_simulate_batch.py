@@ -172,7 +172,7 @@ def test_balls_never_fly_alone(monkeypatch):
         raise AssertionError("a ball flew alone")
 
     monkeypatch.setattr(lockstep, "integrate_arc", refused)
-    monkeypatch.setattr(lockstep, "cross", refused)
+    monkeypatch.setattr(lockstep, "fire_event", refused)
     batch = hc.simulate_batch(ball(drag=0.05), "air", heights(40), (0.0, 4.0), sensitivities=True)
     assert not batch.errors
     assert min(len(events) for events in batch.events) >= 2
@@ -191,7 +191,7 @@ def test_balls_whose_parameter_is_held_fly_together_too(monkeypatch):
         raise AssertionError("a ball flew alone")
 
     monkeypatch.setattr(lockstep, "integrate_arc", refused)
-    monkeypatch.setattr(lockstep, "cross", refused)
+    monkeypatch.setattr(lockstep, "fire_event", refused)
     found = hc.simulate_batch(held, "air", heights(40), (0.0, 4.0), sensitivities=True)
     batch = hc.simulate_batch(ball(drag=0.05), "air", heights(40), (0.0, 4.0), sensitivities=True)
     assert not found.errors
