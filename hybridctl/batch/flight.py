@@ -13,7 +13,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError
 from hybridctl.batch.watch import Flags, Rows, StepVerdicts, Watch
 from hybridctl.hybrid.arc import Arc, arc_from_steps
-from hybridctl.hybrid.events import NEWTON
+from hybridctl.hybrid.events import MAX_NEWTON_STEPS
 from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, first_length
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.many import ManySteps
@@ -178,7 +178,7 @@ class Flight:
         t, x = self._t[rows], self._x[rows]
         now, before = seen.root.copy(), np.full(len(rows), np.inf)
         on = np.arange(len(rows))
-        for _ in range(NEWTON):
+        for _ in range(MAX_NEWTON_STEPS):
             sound, _, states, guards, _ = self._ground.taken(t[on], (now - t)[on], x[on])
             change = -guards[np.arange(len(on)), -1, seen.guard[on]] / seen.slope[on]
             at, size = now[on], np.abs(change)

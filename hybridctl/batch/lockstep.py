@@ -28,13 +28,13 @@ from hybridctl.hybrid.mode import Held, ModeKey
 from hybridctl.hybrid.policy import History, input_law
 from hybridctl.hybrid.rest import accumulating
 from hybridctl.hybrid.run import (
-    LONGER,
+    MAX_STEP_GROWTH,
     ArcStart,
     BriefEvent,
     Run,
     check_start,
-    cross,
-    flow_on,
+    fire_event,
+    integrate_arc,
 )
 from hybridctl.hybrid.zeno import INSTANT_EVENTS
 from hybridctl.sensitivity.first_order import jump_matrix
@@ -165,7 +165,7 @@ class Lockstep:
         good = np.flatnonzero(~odd)
         rows = wave.rows[good]
         self._steps[rows] += flight.steps[good]
-        lasted = LONGER * (flight.end - wave.times)[good]
+        lasted = MAX_STEP_GROWTH * (flight.end - wave.times)[good]
         known[rows] = np.minimum(flight.length[good], lasted)
         odd[good] |= self._steps[rows] > self._run.max_steps
         self._alone(key, wave.part(np.flatnonzero(odd)))
@@ -198,7 +198,7 @@ class Lockstep:
         jump, run = self._jump_of(key, guard), self._run
         if jump is None:
             return np.zeros(len(wave.rows), dtype=bool)
-        crowded = wave.times - self._recent[wave.rows, 0] <= run.at_once
+        crowded = wave.times - self._recent[wave.rows, 0] <= run.crowding_span
         ordinary: Flags = ~crowded & (self._fired[wave.rows] < run.max_events)
         inputs = np.tile(self._input(key), (len(wave.rows), 1))
         found = jump.function(wave.times[:, None], wave.states, inputs)
@@ -245,14 +245,14 @@ class Lockstep:
         point = ArcStart(mode, HeldInput(u), t, x, u, np.inf)
         if not self._events[i]:
             check_start(run, point)
-        known, memory = self._lengths[key], run.memory
-        memory.steps, memory.lengths = int(self._steps[i]), {}
-        if not np.isnan(known[i]):
-            memory.lengths[key] = float(known[i])
-        flown = flow_on(run, point)
-        if flown.stuck is not None:
-            raise SimulationError(flown.stuck)
-        self._steps[i], known[i] = memory.steps, memory.lengths.get(key, np.nan)
+        known, of_mode = self._lengths[key], run.recall_mode(mode)
+        run.memory.steps = int(self._steps[i])
+        of_mode.first_step = None if np.isnan(known[i]) else float(known[i])
+        flown = integrate_arc(run, point)
+        if flown.step_limit is not None:
+            raise SimulationError(flown.step_limit)
+        self._steps[i] = run.memory.steps
+        known[i] = np.nan if of_mode.first_step is None else of_mode.first_step
         return arc_from_steps(0, mode, flown.steps, t, x, u, flown.end), flown.crossing
 
     def _cross_alone(self, key: ModeKey, guard: int, one: _Wave, arc: Arc) -> None:
@@ -266,7 +266,7 @@ class Lockstep:
         if self._fired[i] == run.max_events:
             raise SimulationError("more events than allowed")
         resting = accumulating(run, arc, crossing, self._events[i])
-        event, point = cross(run, arc, crossing, (), resting)
+        event, point = fire_event(run, arc, crossing, (), resting)
         matrices = one.matrices
         if matrices is not None:
             jump = jump_derivative(run.system, event)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridctl.base.checks import Array
-from hybridctl.hybrid.events import ITERATIONS
+from hybridctl.hybrid.events import MAX_BRACKET_STEPS
 from hybridctl.hybrid.series import FRACTIONS, TO_DERIVATIVES, value_and_slope
 from hybridctl.hybrid.tolerances import CREEP, OUTSIDE, SHORT, TAIL
 
@@ -154,7 +154,7 @@ class _Pairs:
         c = list(self._series[which].T)
         left, right = 2.0 * low[which] - 1.0, 2.0 * high[which] - 1.0
         a, b, s = left, right, right
-        for _ in range(ITERATIONS):
+        for _ in range(MAX_BRACKET_STEPS):
             now, slope = value_and_slope(c, s)
             a, b = np.where(now > 0.0, s, a), np.where(now > 0.0, b, s)
             with np.errstate(divide="ignore", invalid="ignore"):

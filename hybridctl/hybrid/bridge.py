@@ -25,7 +25,7 @@ from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.flow import Flow
 from hybridctl.hybrid.mode import Bridge
 from hybridctl.hybrid.model import Jump, ModeKey
-from hybridctl.hybrid.run import ArcStart, FlownArc, Instead, Run, arc_of, cross
+from hybridctl.hybrid.run import ArcStart, FlownArc, Run, SubstituteJump, fire_event, make_arc
 from hybridctl.hybrid.step import DrivenMode, Step, failure
 from hybridctl.hybrid.tolerances import BRIEF, POLE, SHRINKS, SHRUNK, UNSOUND
 from hybridctl.hybrid.trajectory import Event
@@ -63,24 +63,24 @@ def bridge(
         return None
     _warn(run, arc.end, error)
     guards = _nearest(arc, point) if flown.crossing is None else flown.crossing.guards
-    begin = Instead(way.mode, Jump(x), bridged=0.0)
-    event, point = cross(run, arc, Crossing(arc.end, guards), past, begin)
+    begin = SubstituteJump(way.mode, Jump(x), bridged=0.0)
+    event, point = fire_event(run, arc, Crossing(arc.end, guards), past, begin)
     arcs, events = [arc], [event]
     for again in range(_AGAIN):
-        arc = arc_of(index + len(arcs), point, _flight(run, point, way.length))
+        arc = make_arc(index + len(arcs), point, _flight(run, point, way.length))
         arcs.append(arc)
         x, u, _ = arc.left_limit()
         key, jump = way.edge.jump(arc.end, x, u)
-        over = Instead(key, jump, bridged=arc.end - arc.start)
+        over = SubstituteJump(key, jump, bridged=arc.end - arc.start)
         crossing, before = Crossing(arc.end, jump.guards or guards), (*past, *events)
         try:
-            event, point = cross(run, arc, crossing, before, over)
+            event, point = fire_event(run, arc, crossing, before, over)
             return BridgedArcs(arcs, [*events, event], point)
         except BRIDGED:
             way = _way(run, key, arc.end, jump.state, u)
             if way is None or again == _AGAIN - 1:
                 raise
-        event, point = cross(run, arc, crossing, before, over._replace(mode=way.mode))
+        event, point = fire_event(run, arc, crossing, before, over._replace(mode=way.mode))
         events.append(event)
     return None
 
@@ -112,8 +112,8 @@ def _way(run: Run, key: ModeKey, t: float, x: Array, u: Array) -> Bridge | None:
 
 def _warn(run: Run, t: float, error: SimulationError) -> None:
     """Say once that a run has a bridge, and why."""
-    if not run.memory.bridged:
-        run.memory.bridged = True
+    if not run.memory.has_warned_of_bridge:
+        run.memory.has_warned_of_bridge = True
         why = str(error).split(";")[0]
         text = f"the run is taken past t = {t:.9g} s by an impact, see on_jam: {why}"
         warnings.warn(text, BridgeWarning, stacklevel=5)
@@ -121,7 +121,7 @@ def _warn(run: Run, t: float, error: SimulationError) -> None:
 
 def _flight(run: Run, point: ArcStart, length: float) -> FlownArc:
     """The flow on a bridge, not beyond the next change of the policy."""
-    end = min(point.time + length, point.change, run.t_end)
+    end = min(point.time + length, point.next_change, run.t_end)
     steps: list[Step] = []
     if point.time < end:
         motion = DrivenMode(point.mode, point.law)
@@ -138,12 +138,12 @@ def _sound(index: int, point: ArcStart, flown: FlownArc) -> Arc:
     end, guards = flown.end, point.mode.guard_set
     steps = [step for step in flown.steps if step.start < end]
     while steps:
-        x, u, _ = arc_of(index, point, FlownArc(steps[-1:], end)).left_limit()
+        x, u, _ = make_arc(index, point, FlownArc(steps[-1:], end)).left_limit()
         relative = guards.values(end, x, u) / guards.sizes
         if end - steps[-1].start > BRIEF and (relative >= -UNSOUND).all():
             break
         end = steps.pop().start
-    return arc_of(index, point, FlownArc(steps, end))
+    return make_arc(index, point, FlownArc(steps, end))
 
 
 def _nearest(arc: Arc, point: ArcStart) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.jump import same_state
 from hybridctl.hybrid.model import ModeKey
-from hybridctl.hybrid.run import BriefEvent, Instead, Run
+from hybridctl.hybrid.run import BriefEvent, Run, SubstituteJump
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import FORCED, SHRUNK
@@ -28,7 +28,7 @@ _RECENT = 16
 
 def accumulating(
     run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | BriefEvent]
-) -> Instead | None:
+) -> SubstituteJump | None:
     """Return the rest where accumulating events end; None if they do not, or the run may go on.
 
     Events before the last rest or bridge do not count, nor changes of the policy.
@@ -57,7 +57,7 @@ def accumulating(
     if resting is not None:
         _log_rest(run, arc.end, resting)
         return resting
-    crowd = crowding(recent, run.at_once)
+    crowd = crowding(recent, run.crowding_span)
     if crowd:
         before = (e.mode_before for e in events[-len(crowd) :])
         modes = list(dict.fromkeys([*before, arc.mode]))
@@ -71,15 +71,15 @@ def accumulating(
     return None
 
 
-def _log_rest(run: Run, t: float, resting: Instead) -> None:
+def _log_rest(run: Run, t: float, resting: SubstituteJump) -> None:
     """Write one line of the log for the first rest of a run."""
-    if resting.end is not None and not run.memory.rested:
-        run.memory.rested = True
+    if resting.accumulation is not None and not run.memory.has_logged_rest:
+        run.memory.has_logged_rest = True
         _LOG.info(
             "rest is assumed at t = %.9g s: events of %s accumulate at %.9g s (on_zeno)",
             t,
-            ", ".join(resting.end.guards),
-            resting.end.time,
+            ", ".join(resting.accumulation.guards),
+            resting.accumulation.time,
         )
 
 
@@ -109,7 +109,7 @@ def way_to_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> str:
     return "" if run.rests else '; with on_zeno="rest" they may come to rest'
 
 
-def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> Instead | None:
+def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> SubstituteJump | None:
     """Return the rest at the end of an arc if events end there, or None."""
 
     def speed() -> float:
@@ -117,14 +117,14 @@ def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> Instead | None:
         x, u, _ = arc.left_limit()
         return float(np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u)))
 
-    for end in endings(recent, max(run.zeno_horizon, run.at_once), speed):
+    for end in endings(recent, max(run.zeno_horizon, run.crowding_span), speed):
         resting = _near_rest(run, arc, end, speed())
         if resting is not None:
             return resting
     return None
 
 
-def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Instead | None:
+def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> SubstituteJump | None:
     """Return the rest at the end of an arc, None if the system has none that is near enough.
 
     Resets and flow would take the state there. So it is no farther than the sum of the resets to
@@ -142,10 +142,10 @@ def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Instead |
         return None
     x, u, _ = arc.left_limit()
     key, jump = edge.jump(arc.end, x, u)
-    ahead = run.at_once if end.left is not None else max(run.zeno_horizon, run.at_once)
+    ahead = run.crowding_span if end.left is not None else max(run.zeno_horizon, run.crowding_span)
     flow = speed * (end.time - end.since + ahead)
     near = _distance(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))
-    return Instead(key, jump, end) if near else None
+    return SubstituteJump(key, jump, end) if near else None
 
 
 def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:

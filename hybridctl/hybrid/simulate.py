@@ -42,13 +42,13 @@ from hybridctl.hybrid.rest import accumulating, states_rest, way_to_rest
 from hybridctl.hybrid.run import (
     ArcStart,
     FlownArc,
-    Memory,
     Run,
-    arc_of,
+    RunMemory,
     check_start,
-    consistent_start,
-    cross,
-    flow_on,
+    fire_event,
+    integrate_arc,
+    make_arc,
+    select_start_mode,
 )
 from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -166,7 +166,7 @@ def simulate(
         return clock.trajectory(found, system)
 
     def find_mode() -> ModeKey:
-        return consistent_start(system, as_policy(policy, system), start, check_vector("x0", x0))
+        return select_start_mode(system, as_policy(policy, system), start, check_vector("x0", x0))
 
     mode = find_mode() if mode is None else system.complete_mode(mode, find_mode)
     first = system.mode(mode)
@@ -269,7 +269,7 @@ def new_run(
         check_number("zeno_horizon", zeno_horizon, at_least=0.0),
         progress,
         check_count("max_steps", max_steps, at_least=0),
-        Memory(),
+        RunMemory(),
     )
 
 
@@ -293,62 +293,98 @@ def settings_among(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name: arguments[name] for name in _SETTINGS if name in arguments}
 
 
-def _event_loop(run: Run, point: ArcStart, terminal: Callable[[Event], bool]) -> HybridTrajectory:
+def _event_loop(run: Run, start: ArcStart, terminal: Callable[[Event], bool]) -> HybridTrajectory:
+    """Simulate a run from its first start and return its arcs and events.
+
+    Each round integrates an arc, locates the event at its end, fires it and selects the next mode.
+    Where an event cannot be resolved the round passes the jam instead. The stages are explained in
+    `hybrid.run`.
+
+    Args:
+        run: Settings of the run.
+        start: Start of the first arc.
+        terminal: Returns whether an event of guards ends the run.
+
+    Raises:
+        StepLimitError: If the run takes more than `run.max_steps` steps.
+        EventLimitError: If it has more than `run.max_events` events of guards.
+        ZenoError: If events accumulate and the system has no rest for them, or may not take it.
+    """
     arcs: list[Arc] = []
     events: list[Event] = []
     fired = 0
 
-    def so_far() -> HybridTrajectory:
+    def record() -> HybridTrajectory:
+        """Return the trajectory so far."""
         return HybridTrajectory(tuple(arcs), tuple(events), run.system, run.system)
 
     while True:
-        flown = flow_on(run, point, tuple(events))
-        crossing = flown.crossing
-        arc = arc_of(len(arcs), point, flown)
+        # Integrate, and locate the event.
+        flown = integrate_arc(run, start, tuple(events))
+        arc = make_arc(len(arcs), start, flown)
         arcs.append(arc)
-        if flown.stuck is not None:
+        if flown.step_limit is not None:
             raise StepLimitError(
                 f"more than max_steps = {run.max_steps} steps by t = {flown.end:.9g} s in mode "
-                f"{point.mode.key!r}, {flown.stuck}{_growth(run.system, so_far())}",
-                trajectory=so_far(),
+                f"{start.mode.key!r}, {flown.step_limit}{_describe_growth(run.system, record())}",
+                trajectory=record(),
             )
-        if crossing is None and flown.failed is None:
-            return so_far()
-        if crossing is None or crossing.guards:
+        if flown.crossing is None and flown.failure is None:
+            return record()
+        if flown.crossing is None or flown.crossing.guards:  # changes of the law do not count
             fired += 1
             if fired > run.max_events:
-                guards = () if crossing is None else crossing.guards
-                many = (
-                    f"more than max_events = {run.max_events} events by t = {flown.end:.9g} s "
-                    f"in mode {point.mode.key!r}; the last guards were {guards}"
-                )
-                of_guards = [event for event in events if event.guards]
-                rests = run.rests and states_rest(run, point.mode.key, guards)
-                if not rests and crowded(of_guards, INSTANT_EVENTS, run.zeno_horizon):
-                    many += f", {INSTANT_EVENTS} within zeno_horizon = {run.zeno_horizon:.3g} s"
-                    way = way_to_rest(run, point.mode.key, guards)
-                    raise ZenoError(f"{many}{way}", trajectory=so_far())
-                raise EventLimitError(many, trajectory=so_far())
+                raise _make_event_limit_error(run, start.mode.key, flown, record())
         try:
-            event, point = _crossed(run, arc, flown, events)
+            # Rest where events accumulate, else fire the guards; select the next mode.
+            event, start = _pass_event(run, arc, flown, events)
         except BRIDGED as error:
-            over = bridge(run, point, flown, len(arcs) - 1, tuple(events), error)
-            if over is None:
+            # Pass a jam. The first of its arcs replaces the one that ended in the error: steps
+            # close to the jam are cut off.
+            passage = bridge(run, start, flown, len(arcs) - 1, tuple(events), error)
+            if passage is None:
                 if isinstance(error, ZenoError):
-                    error.trajectory = so_far()
+                    error.trajectory = record()
                 raise
-            arcs[-1:] = over.arcs
-            events += over.events[:-1]
-            event, point = over.events[-1], over.point
+            arcs[-1:] = passage.arcs
+            events += passage.events[:-1]
+            event, start = passage.events[-1], passage.point
         events.append(event)
         if event.guards and terminal(event):
-            t, x, u = point.time, point.state, point.input
-            arcs.append(arc_from_steps(len(arcs), point.mode, [], t, x, u, t))
-            return so_far()
+            # An arc of no duration holds the state after the event.
+            t, x, u = start.time, start.state, start.input
+            arcs.append(arc_from_steps(len(arcs), start.mode, [], t, x, u, t))
+            return record()
 
 
-def _growth(system: HybridSystem, run: HybridTrajectory) -> str:
-    """What the state has grown to, where steps are short because it grows without bound."""
+def _make_event_limit_error(
+    run: Run, key: ModeKey, flown: FlownArc, trajectory: HybridTrajectory
+) -> EventLimitError | ZenoError:
+    """Return the error of a run with more events than it may have.
+
+    Where the last events crowd, and no rest is taken, it is a `ZenoError` with a remedy.
+
+    Args:
+        run: Settings of the run.
+        key: Mode of the last arc.
+        flown: The last arc, which ends in the event that is one too many.
+        trajectory: The run so far.
+    """
+    guards = () if flown.crossing is None else flown.crossing.guards
+    message = (
+        f"more than max_events = {run.max_events} events by t = {flown.end:.9g} s "
+        f"in mode {key!r}; the last guards were {guards}"
+    )
+    of_guards = [event for event in trajectory.events if event.guards]
+    takes_rest = run.rests and states_rest(run, key, guards)
+    if not takes_rest and crowded(of_guards, INSTANT_EVENTS, run.zeno_horizon):
+        message += f", {INSTANT_EVENTS} within zeno_horizon = {run.zeno_horizon:.3g} s"
+        return ZenoError(f"{message}{way_to_rest(run, key, guards)}", trajectory=trajectory)
+    return EventLimitError(message, trajectory=trajectory)
+
+
+def _describe_growth(system: HybridSystem, run: HybridTrajectory) -> str:
+    """Return words on a state that has grown without bound, which explains short steps, or none."""
     x = run.final_state
     k = int(np.argmax(np.abs(x)))
     before = run(np.linspace(run.start, 0.5 * (run.start + run.end), 101))
@@ -361,14 +397,21 @@ def _growth(system: HybridSystem, run: HybridTrajectory) -> str:
     )
 
 
-def _crossed(
+def _pass_event(
     run: Run, arc: Arc, flown: FlownArc, events: Sequence[Event]
 ) -> tuple[Event, ArcStart]:
-    """The event at the end of an arc, and where the run goes on."""
+    """Return the event at the end of an arc, and the start of the next arc.
+
+    Args:
+        run: Settings of the run.
+        arc: The arc that has just ended.
+        flown: Its steps, with the crossing or the failure at its end.
+        events: Earlier events.
+    """
     if flown.crossing is None:
-        assert flown.failed is not None
-        raise flown.failed
-    if flown.crossing.guards and not flown.crossing.held:
+        assert flown.failure is not None
+        raise flown.failure
+    if flown.crossing.guards and not flown.crossing.stayed_at_zero:
         check_pole(run, arc, flown.crossing.guards)
-    resting = accumulating(run, arc, flown.crossing, events)
-    return cross(run, arc, flown.crossing, tuple(events), resting, flown.asked)
+    rest = accumulating(run, arc, flown.crossing, events)
+    return fire_event(run, arc, flown.crossing, tuple(events), rest, flown.next_law)

@@ -155,6 +155,40 @@ def test_an_arc_ends_just_before_its_guard_jumps(edge, low):
     assert event.state_before[0] < edge
 
 
+@pytest.mark.parametrize("spacings", [20, 40, 100])
+@pytest.mark.parametrize("number", range(5))
+def test_a_step_of_few_floating_point_numbers_is_not_split(spacings, number):
+    """The nodes of its parts would be the same numbers, and no window ends the splitting.
+
+    The guard is noise until it jumps below zero. Time is resolved to 8 spacings and 1e-15 s; an
+    arc of 20 numbers costs 600 evaluations if it is split, and some 20 if it is not.
+    """
+    spacing = np.spacing(8.0)
+    values = np.random.default_rng([47, number]).uniform(1e-3, 1.0, spacings + 1)
+    calls = []
+
+    def jagged(t, x, u):
+        calls.append(t)
+        k = round((t - 8.0) / spacing)
+        return float(values[k]) if k <= 0.7 * spacings else -1.0
+
+    span = (8.0, 8.0 + spacings * spacing)
+    (event,) = hc.simulate(line({"jagged": jagged}), "go", [0.0], span, event_window=0.0).events
+    assert abs(event.time - 8.0 - 0.7 * spacings * spacing) <= 9.0 * spacing
+    assert len(calls) < 100
+
+
+def test_guards_on_both_sides_of_the_end_of_a_step_fire_together():
+    """The second falls through zero 4e-9 s after the first, within the window, but a step later."""
+    first = lambda t, x, u: 0.5 - 2e-9 - x[0]  # noqa: E731
+    second = lambda t, x, u: 0.5 + 2e-9 - x[0]  # noqa: E731
+    system = line({"a": first, "b": second})
+    steps = {"first_step": 0.25, "max_step": 0.25}
+    (event,) = hc.simulate(system, "go", [0.0], (0.0, 1.0), event_window=1e-8, **steps).events
+    assert event.guards == ("a", "b")
+    assert event.time == pytest.approx(0.5 - 2e-9, abs=ROUNDING)
+
+
 @pytest.mark.parametrize("start", [0.0, 0.25, 0.3])
 @pytest.mark.parametrize("end", np.linspace(0.35, 0.9, 6))
 @pytest.mark.parametrize("jump", [0.0, -1e-4, -30.0])
