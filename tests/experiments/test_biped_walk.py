@@ -492,7 +492,7 @@ def test_machine_code_is_for_full_runs_where_there_is_a_compiler(monkeypatch, fu
         def policy(self, name, lqr, torque, *, compiled):
             found[name] = compiled
 
-    monkeypatch.setattr(biped_walk, "compiler", lambda: cc)
+    monkeypatch.setattr(biped_walk, "find_compiler", lambda: cc)
     monkeypatch.setattr(biped_walk, "find", lambda speed, **options: found.update(options))
     monkeypatch.setattr(biped_walk, "design", lambda gait, weights: None)
     monkeypatch.setattr(biped_walk, "walk_on_estimates", lambda *given: given[-1])
