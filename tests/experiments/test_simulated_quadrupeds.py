@@ -123,9 +123,9 @@ def test_defaults_are_as_good_as_the_best_fixed_settings_on_forty_logs():
 
     A log has one error that drifts, so that even an exact filter has its mean NEES off: of random
     walks W(t) in three directions, the mean of |W(t)|^2 / (3 t) over time is in half to three on 33
-    of 40, with a median of 0.86 (6000 of them). This filter has 21, and 8 above: large biases, of
-    which rest shows the part along gravity alone, and contacts of 20 ms, in which all feet rise
-    alike.
+    of 40, with a median of 0.86 (6000 of them). This filter has 21, and 8 above: all four with
+    large biases, of which rest shows the part along gravity alone, three on contacts of 20 ms, on
+    which all feet rise alike, and one on slippery ground.
     """
     found, squares = [], []
     for name, (time_constant, friction) in product(simulated.GAINS, GROUNDS):

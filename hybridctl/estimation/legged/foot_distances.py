@@ -183,7 +183,12 @@ def find_points(layout: Layout) -> set[int]:
 
 
 def place_feet(base: LeggedBase, moment: StepStart) -> FeetAtOnce:
-    """Return where all feet are in the world, against the inertial frame."""
+    """Return where all feet are, see `FeetAtOnce`.
+
+    Args:
+        base: Base, feet and noise.
+        moment: Estimate and joint angles of that time.
+    """
     turn, p = matrix(moment.estimate.mean[:4]), moment.estimate.covariance[ANGLE, ANGLE]
     feet = base.kinematics.find_feet(base.angles(moment.input))
     levers = base.noise.encoder * (turn @ feet.twists[:, :3])
@@ -235,7 +240,14 @@ def weigh_pair(
 
 
 def roll_foot(start: FeetAtOnce, end: FeetAtOnce, number: int, radius: float) -> Array:
-    """Return by how much (3,) the centre of a round foot has moved on level ground, m."""
+    """Return by how much (3,) the centre of a foot has moved by rolling on level ground, m.
+
+    Args:
+        start: All feet at first.
+        end: All feet at last; the turn of the link in between is taken about one axis.
+        number: Number of the foot.
+        radius: Radius of its sphere, m; 0 for a foot that does not roll.
+    """
     if not radius:
         return np.zeros(3)
     turn = Rotation.from_matrix(end.rotations[number] @ start.rotations[number].T).as_rotvec()
