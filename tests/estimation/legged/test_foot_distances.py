@@ -123,6 +123,15 @@ def test_encoders_and_what_velocities_have_seen_are_no_creep():
     assert (np.sqrt(by_encoders) < 2.7e-3).all()
 
 
+def test_what_velocities_have_seen_before_both_stood_explains_nothing():
+    """A metre of motion in the air, between two steps: the same creep as without."""
+    base, _ = machine(flat=(False, False), noise=BaseNoise(encoder=1e-4))
+    begun = take_steps(base, begin_distances(base.noise), 3e-3, np.random.default_rng(0), 5)
+    moved = begun.add_motion(np.ones(2))
+    found = [take_steps(base, one, 3e-3, np.random.default_rng(1), 5) for one in (begun, moved)]
+    np.testing.assert_allclose(found[1].log_weights, found[0].log_weights, rtol=1e-9)
+
+
 def test_a_turn_that_settles_is_no_creep():
     """A base that does not know its tilt to 0.05 rad at first moves its feet apart by 10 mm."""
     base, _ = machine(flat=(False, False), noise=BaseNoise(encoder=1e-4))
