@@ -16,9 +16,10 @@ from hybridctl.app.models import find_model
 from hybridctl.app.report import table
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import first_estimate, make_filter
+from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.synthetic import synthetic
+from hybridctl.sampling.filters import make_filter
 
 RATE, PARTICLES, MANY = 148.0, 20, 1000
 DURATIONS = {"ball": 0.6, "block": 0.4, "cube": 0.35}  # s

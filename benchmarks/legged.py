@@ -19,9 +19,9 @@ from rich.table import Table
 
 from hybridctl.app.report import table
 from hybridctl.base.checks import Array
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.estimation.legged.kinematics import Foot
-from hybridctl.estimation.legged.live import LiveSample
+from hybridctl.legged.estimator import BaseEstimator, BaseSettings
+from hybridctl.legged.kinematics import Foot
+from hybridctl.legged.live import LiveSample
 from hybridctl.mechanics.multibody.robot import Robot
 
 NAMES = "solo12", "go1"

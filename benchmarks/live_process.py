@@ -33,9 +33,9 @@ from rosbags.typesys import Stores, get_typestore
 from benchmarks.legged import OPENING, RATE, trot
 from hybridctl.app.report import table
 from hybridctl.base.checks import Array
-from hybridctl.estimation.legged.estimator import BaseSettings
-from hybridctl.estimation.legged.kinematics import Foot
-from hybridctl.estimation.legged.live import LiveSample
+from hybridctl.legged.estimator import BaseSettings
+from hybridctl.legged.kinematics import Foot
+from hybridctl.legged.live import LiveSample
 from hybridctl.mechanics.multibody.robot import Robot
 
 NAME = "go1"

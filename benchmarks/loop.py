@@ -25,10 +25,11 @@ from hybridctl.control.interim import Interim
 from hybridctl.control.online import Controller
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
-from hybridctl.estimation.filters import first_estimate, make_filter
+from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.online import Estimator
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.hybrid.policy import History
+from hybridctl.sampling.filters import make_filter
 
 PERIOD = 1e-3  # s
 DEADLINES = (math.inf, 1e-3)  # s

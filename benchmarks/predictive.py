@@ -18,10 +18,10 @@ from rich.table import Table
 
 from hybridctl.app.report import table
 from hybridctl.base.function_cache import find_compiler
-from hybridctl.control.predictive import programme
-from hybridctl.control.predictive.mpc import HybridMpc
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
+from hybridctl.planning.predictive import programme
+from hybridctl.planning.predictive.mpc import HybridMpc
 
 ADDITIONS = 10**6
 PUSHES = (0.0, 40.0, -60.0)  # N s, in mid-step

@@ -18,9 +18,9 @@ from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
 
 from hybridctl.base.time_series import Series
-from hybridctl.estimation.legged.estimator import BaseSettings
-from hybridctl.estimation.legged.kinematics import Foot
-from hybridctl.estimation.legged.readings import Readings
+from hybridctl.legged.estimator import BaseSettings
+from hybridctl.legged.kinematics import Foot
+from hybridctl.legged.readings import Readings
 from hybridctl.mechanics.multibody.robot import Robot
 
 HERE = Path(__file__).parent

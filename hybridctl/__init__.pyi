@@ -1,10 +1,13 @@
-from . import batch as batch
 from . import control as control
 from . import errors as errors
 from . import estimation as estimation
 from . import hybrid as hybrid
 from . import logs as logs
 from . import mechanics as mechanics
+from . import orbits as orbits
+from . import planning as planning
+from . import relaxation as relaxation
+from . import sampling as sampling
 from . import sensitivity as sensitivity
 from . import symbolic as symbolic
 from .app import plots as plots
@@ -12,7 +15,6 @@ from .app.sweep import sweep as sweep
 from .app.viewer.view import view as view
 from .base.spaces import VectorSpace as VectorSpace
 from .base.time_series import Series as Series
-from .batch.simulate import simulate_batch as simulate_batch
 from .control.feasibility import feasibility as feasibility
 from .control.gains import GainSchedule as GainSchedule
 from .control.ilqr.search import ilqr as ilqr
@@ -25,9 +27,7 @@ from .estimation.filter import SaltedKalmanFilter as SaltedKalmanFilter
 from .estimation.identify import identify as identify
 from .estimation.measurement import Measurement as Measurement
 from .estimation.noise import Noise as Noise
-from .estimation.particle import ParticleFilter as ParticleFilter
 from .estimation.smoother import smooth as smooth
-from .estimation.unscented import UnscentedFilter as UnscentedFilter
 from .hybrid.mode import Guard as Guard
 from .hybrid.mode import Jump as Jump
 from .hybrid.mode import Mode as Mode
@@ -44,7 +44,10 @@ from .mechanics.contacts.contact import Contact as Contact
 from .mechanics.contacts.surfaces import Plane as Plane
 from .mechanics.multibody.robot import Robot as Robot
 from .mechanics.system import contact_system as contact_system
-from .relaxing import relax as relax
+from .relaxation.contacts import relax as relax
+from .sampling.particle import ParticleFilter as ParticleFilter
+from .sampling.simulate import simulate_batch as simulate_batch
+from .sampling.unscented import UnscentedFilter as UnscentedFilter
 from .sensitivity.bderivative import BDerivative as BDerivative
 from .sensitivity.gains import JumpGains as JumpGains
 from .sensitivity.gains import jump_gains as jump_gains

@@ -54,10 +54,10 @@ def test_ci_follows_what_is_left_out_of_its_tests():
 
 
 def test_names_that_the_documentation_states_are_there():
-    """Also those that no block of a page uses, such as `hc.control.trajectory.optimise`."""
+    """Also those that no block of a page uses, such as `hc.planning.optimise`."""
     pages = [*DOCS.rglob("*.md"), DOCS.parent / "README.md"]
     told = {n for page in pages for n in re.findall(r"`hc((?:\.[A-Za-z_]\w*)+)", page.read_text())}
-    assert ".control.trajectory.optimise" in told
+    assert ".planning.optimise" in told
     for name in sorted(told - {".NAME"}):
         found = hc
         for part in name[1:].split("."):

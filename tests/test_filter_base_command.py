@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from estimation.legged.machine import URDF
+from legged.machine import URDF
 from scipy.spatial.transform import Rotation
 
 from hybridctl.app.cli import cli
 from hybridctl.base.errors import ImplausibleLogError, InputError, SimulationError, UnknownNameError
 from hybridctl.base.time_series import Series
-from hybridctl.estimation.legged.estimator import BaseEstimator
 from hybridctl.estimation.pose_track import PoseTrack
+from hybridctl.legged.estimator import BaseEstimator
 from hybridctl.logs import Log, read_log, read_tum, write_log, write_tum
 
 DATA = Path(__file__).parents[2] / "shared/data/icub_walking"
@@ -63,8 +63,8 @@ settings: {touch_force: 100, lift_force: 50}
 FUNCTION = """
 from dataclasses import dataclass
 
-from hybridctl.estimation.legged.estimator import BaseSettings, StartDeviations
-from hybridctl.estimation.legged.kinematics import Foot
+from hybridctl.legged.estimator import BaseSettings, StartDeviations
+from hybridctl.legged.kinematics import Foot
 from hybridctl.logs.legged import BaseChannels, BaseModel
 
 

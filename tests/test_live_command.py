@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from estimation.legged.machine import URDF
+from legged.machine import URDF
 from mcap.writer import Writer
 from oracles.walking_robots import WALKER, Gait, Machine, estimator_of, log
 from oracles.walking_robots import robot as estimator_robot
@@ -21,7 +21,7 @@ from oracles.walking_robots import robot as estimator_robot
 from hybridctl.app.cli import cli
 from hybridctl.app.commands.live import answer_clients, find_base_model, listen_at, start_odometry
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.estimation.legged.live import LiveSample
+from hybridctl.legged.live import LiveSample
 from hybridctl.mechanics.multibody.robot import Robot
 
 MACHINE = """

@@ -28,7 +28,7 @@ from hybridctl.app.commands.live import (
     start_odometry,
 )
 from hybridctl.base.errors import InputError
-from hybridctl.estimation.legged.space import RootPose
+from hybridctl.legged.space import RootPose
 from hybridctl.logs import read_raw
 from hybridctl.logs.live_odometry import Odometry, Refusal
 from hybridctl.logs.odometry_messages import RateSensor, find_twist

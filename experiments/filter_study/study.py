@@ -36,11 +36,12 @@ from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Natural, Positive, Settings
 from hybridctl.base.workers import crew
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
+from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.judgement import band, event_time_errors, mode_agreement, nees
 from hybridctl.estimation.result import FilterResult
 from hybridctl.estimation.synthetic import synthetic
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.sampling.filters import FILTERS, run_filter
 
 RECORD = "runs.jsonl"
 SUMMARY = "whether Kalman and particle filters are consistent: a ball, a block, the door, many runs"

@@ -23,8 +23,8 @@ from hybridctl.app.plots import (
     series,
 )
 from hybridctl.base.checks import Array
-from hybridctl.estimation.legged.system import STICK
 from hybridctl.estimation.result import FilterResult
+from hybridctl.legged.system import STICK
 
 if TYPE_CHECKING:
     from hybridctl.experiments.legged.score import BaseOutcome

@@ -34,18 +34,18 @@ from hybridctl.app.report import progress, record_table
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Meta, Natural, Positive, Settings
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.estimation.legged.hypotheses import ContactEvidence
-from hybridctl.estimation.legged.kinematics import Foot
-from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.noise_levels import (
+from hybridctl.estimation.smoother import smooth
+from hybridctl.legged.estimator import BaseEstimator, BaseSettings
+from hybridctl.legged.hypotheses import ContactEvidence
+from hybridctl.legged.kinematics import Foot
+from hybridctl.legged.measurements import ANGLES
+from hybridctl.legged.noise_levels import (
     noise_of_creep,
     noise_of_innovations,
     noise_of_standing,
 )
-from hybridctl.estimation.legged.start import StartDeviations
-from hybridctl.estimation.legged.system import BaseNoise
-from hybridctl.estimation.smoother import smooth
+from hybridctl.legged.start import StartDeviations
+from hybridctl.legged.system import BaseNoise
 
 SUMMARY = "the base of a walking humanoid from angles, inertial sensor and foot forces, recorded"
 

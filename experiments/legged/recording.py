@@ -17,8 +17,8 @@ from scipy.spatial.transform import Rotation
 
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import FileFormatError, InputError
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.estimation.legged.readings import Readings, uniform_stamps
+from hybridctl.legged.estimator import BaseEstimator, BaseSettings
+from hybridctl.legged.readings import Readings, uniform_stamps
 from hybridctl.logs import Log, Mapping, read_log
 from hybridctl.logs.legged import BaseChannels, base_readings
 from hybridctl.mechanics.multibody.robot import Robot

@@ -11,9 +11,9 @@ from hybridctl.experiments.legged.recording import LeggedLog
 from hybridctl.experiments.legged.score import filtered, judged
 from scipy.stats import chi2
 
-from hybridctl.estimation.legged.estimator import BaseSettings
-from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.record import Series
+from hybridctl.legged.estimator import BaseSettings
+from hybridctl.legged.readings import Readings
 
 Damage = Callable[[Readings], Readings]
 STEP = 7.0  # s, when biases step

@@ -11,11 +11,11 @@ from hybridctl.experiments.legged.recording import FEET, LeggedLog, MotionCaptur
 
 from hybridctl.base.checks import Array
 from hybridctl.estimation import Estimate, Record
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.readings import Readings
-from hybridctl.estimation.legged.rotation import matrix, quaternion
 from hybridctl.estimation.result import FilterResult
+from hybridctl.legged.estimator import BaseEstimator, BaseSettings
+from hybridctl.legged.measurements import ANGLES
+from hybridctl.legged.readings import Readings
+from hybridctl.legged.rotation import matrix, quaternion
 
 
 def odometry(

@@ -41,10 +41,10 @@ from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ReferenceSpreading, followed, locate
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.orbits.return_map import periodic_orbit
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization, linearize
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.sensitivity.return_map import periodic_orbit
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 

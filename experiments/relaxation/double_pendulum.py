@@ -39,7 +39,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings
 from hybridctl.hybrid.mode import Edge, Outgoing
-from hybridctl.hybrid.relaxation.relax import FREE, Relaxed
+from hybridctl.relaxation.relax import FREE, Relaxed
 
 SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"
 

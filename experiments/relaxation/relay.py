@@ -30,8 +30,8 @@ from hybridctl.app.report import record_table, report_alive
 from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Positive, Settings
-from hybridctl.hybrid import filippov
-from hybridctl.hybrid.relaxation.sliding import SLIDING
+from hybridctl.relaxation import filippov
+from hybridctl.relaxation.sliding import SLIDING
 
 SUMMARY = "a relay and dry friction slide on a surface: Filippov's modes, and relaxed systems"
 

@@ -40,14 +40,14 @@ from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings
 from hybridctl.hybrid.mode import Edge, FieldJacobian, GuardJacobian, ResetJacobian
-from hybridctl.hybrid.relaxation.discrete import (
+from hybridctl.relaxation.discrete import (
     OneStep,
     Rate,
     discretize_relaxed,
     euler,
     runge_kutta,
 )
-from hybridctl.hybrid.relaxation.relax import Relaxed
+from hybridctl.relaxation.relax import Relaxed
 
 SUMMARY = "a ball goes on past infinitely many bounces, by relaxation; errors over step and width"
 

@@ -23,13 +23,13 @@ from hybridctl.base.checks import Array
 from hybridctl.control.cone import ConeFilter
 from hybridctl.control.least_value import LeastValueTracking
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
-from hybridctl.control.predictive.course import Horizon
-from hybridctl.control.predictive.mpc import HybridMpc
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
-from hybridctl.control.trajectory.task import Margins
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
+from hybridctl.planning.predictive.course import Horizon
+from hybridctl.planning.predictive.mpc import HybridMpc
+from hybridctl.planning.trajectory.task import Margins
 
 TITLES = {
     "spreading": "reference spreading",

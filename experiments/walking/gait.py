@@ -9,20 +9,20 @@ import numpy as np
 from hybridctl.robots import five_link
 
 from hybridctl.base.checks import Array
-from hybridctl.control.trajectory.optimise import (
+from hybridctl.hybrid.simulate import simulate
+from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.mechanics.modes.dynamics import TermsChoice
+from hybridctl.mechanics.system import ContactSystem
+from hybridctl.planning.trajectory.optimise import (
     Feedforwards,
     InputCurve,
     OptimalTrajectory,
     optimise,
 )
-from hybridctl.control.trajectory.task import Condition, Margins, Phase, Task
-from hybridctl.control.trajectory.transcription import Guess
-from hybridctl.hybrid.simulate import simulate
-from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.mechanics.modes.dynamics import TermsChoice
-from hybridctl.mechanics.system import ContactSystem
+from hybridctl.planning.trajectory.task import Condition, Margins, Phase, Task
+from hybridctl.planning.trajectory.transcription import Guess
+from hybridctl.sensitivity.floquet import FloquetMultipliers
 from hybridctl.sensitivity.linearize import Linearization, linearize
-from hybridctl.sensitivity.orbits import FloquetMultipliers
 from hybridctl.sensitivity.symmetry import Symmetry
 
 TIGHT = 1e-12

@@ -14,7 +14,7 @@ from rich.table import Table
 from hybridctl.app.report import record_table, table
 from hybridctl.base.checks import Array
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.sensitivity.orbits import FloquetMultipliers
+from hybridctl.sensitivity.floquet import FloquetMultipliers
 
 
 def moduli(multipliers: FloquetMultipliers) -> Array:

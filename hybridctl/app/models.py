@@ -30,15 +30,15 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Generic, TypeVar, get_type_hints
 
 from hybridctl.app import plugins
+from hybridctl.app.robot_file import RobotSettings, load_robot
 from hybridctl.base.checks import check_instance, check_member, quote
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.settings import load_configuration
 from hybridctl.base.yaml_files import read_yaml
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.legged.estimator import BaseSettings
+from hybridctl.legged.estimator import BaseSettings
 from hybridctl.logs.base_file import load_base
 from hybridctl.logs.legged import BaseModel
-from hybridctl.robot_file import RobotSettings, load_robot
 
 M = TypeVar("M", FilterModel, BaseModel)
 

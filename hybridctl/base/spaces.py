@@ -16,6 +16,12 @@ import numpy as np
 from hybridctl.base.checks import Array, check_count, quote
 from hybridctl.base.errors import InputError
 
+# The iteration of a mean ends where a step is this small relative to the spread of the points, or
+# to the coordinates of the mean: differences of points are not known better than that.
+_MEAN_STEP_PER_SPREAD = 1e-14
+_MEAN_STEP_PER_COORDINATE = 1e-15
+_MEAN_ITERATIONS = 20  # each squares the error; more than this is a spread without a mean
+
 
 @runtime_checkable
 class Space(Protocol):
@@ -199,3 +205,45 @@ def compute_tangent_map(space: Space, x: Array) -> Array:
         return np.asarray(own(x))
     columns = [space.rate(x, unit) for unit in np.eye(space.ndx)]
     return np.asarray(np.array(columns).reshape(-1, space.nx).T)
+
+
+def compute_differences(space: Space, x: Array, points: Array) -> Array:
+    """Return the differences from one point to many.
+
+    Args:
+        space: The manifold.
+        x: Point (nx,).
+        points: Points (n, nx).
+
+    Returns:
+        Differences (n, ndx), of which `x` plus the k-th is the k-th point.
+    """
+    if space.nx == space.ndx:
+        return space.difference(x, points)  # coordinates that add up take all points at once
+    return np.array([space.difference(x, point) for point in points])
+
+
+def compute_mean(space: Space, points: Array, weights: Array, guess: Array) -> tuple[Array, Array]:
+    """Return the weighted mean of points on a manifold, by fixed-point iteration.
+
+    The mean is the point from which the weighted differences to all points add up to zero.
+
+    Args:
+        space: The manifold.
+        points: Points (n, nx).
+        weights: Weights (n,), which add up to one; they may be negative.
+        guess: Point (nx,) where the iteration begins.
+
+    Returns:
+        The mean (nx,), and the differences (n, ndx) from it to the points.
+    """
+    x = guess
+    for _ in range(_MEAN_ITERATIONS):
+        differences = compute_differences(space, x, points)
+        step = weights @ differences
+        size, spread = (np.abs(values).max(initial=0.0) for values in (step, differences))
+        small = _MEAN_STEP_PER_COORDINATE * np.abs(x).max(initial=0.0)
+        if size <= _MEAN_STEP_PER_SPREAD * spread or size <= small:
+            return x, differences
+        x = space.normalize(space.integrate(x, step))
+    return x, compute_differences(space, x, points)

@@ -1,4 +1,3 @@
-from . import trajectory as trajectory
 from .baselines import ImpactInvariantTracking as ImpactInvariantTracking
 from .baselines import NearestTracking as NearestTracking
 from .cone import ConeFilter as ConeFilter
@@ -20,8 +19,6 @@ from .least_value import LeastValueTracking as LeastValueTracking
 from .lqr.periodic import periodic_lqr as periodic_lqr
 from .online import Command as Command
 from .online import Controller as Controller
-from .predictive.course import Horizon as Horizon
-from .predictive.mpc import HybridMpc as HybridMpc
 from .spreading import ClockTracking as ClockTracking
 from .tracking import tracking_error as tracking_error
 from .tuning.ensemble import Ensemble as Ensemble

@@ -24,7 +24,7 @@ import numpy as np
 from scipy.special import logsumexp
 
 from hybridctl.base.checks import Array
-from hybridctl.base.spaces import Space
+from hybridctl.base.spaces import Space, compute_mean
 from hybridctl.estimation.estimate import (
     Estimate,
     Mixture,
@@ -35,7 +35,6 @@ from hybridctl.estimation.estimate import (
 )
 from hybridctl.estimation.model import Model
 from hybridctl.estimation.reconcile import risen
-from hybridctl.estimation.sigma_points import center
 from hybridctl.estimation.state import GuardSide, Hypothesis
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -109,7 +108,7 @@ def moments(
     covariances: n of (ndx, ndx), each in the tangent space of its state; none for states that are
     known.
     """
-    mean, ways = center(space, states, weights, states[weights.argmax()])
+    mean, ways = compute_mean(space, states, weights, states[weights.argmax()])
     total = ways.T @ (weights[:, None] * ways)
     if covariances is not None:
         for w, way, p in zip(weights.tolist(), ways, covariances, strict=True):

@@ -152,7 +152,7 @@ def simulate(
     if wrench is not None:
         system = system.pushed(wrench)
     if check_member("on_zeno", on_zeno, ("raise", "rest", "relax")) == "relax":
-        from hybridctl.hybrid.relaxation.zeno_rest import past_zeno  # what few runs load
+        from hybridctl.relaxation.zeno_rest import past_zeno  # what few runs load
 
         system, on_zeno = past_zeno(system), "rest"
     settings = settings_among(locals())

@@ -32,8 +32,8 @@ import msgspec
 from hybridctl.base.errors import InputError
 from hybridctl.base.files import find_packaged_file
 from hybridctl.base.settings import Meta, parse_settings
-from hybridctl.estimation.legged.estimator import BaseSettings
-from hybridctl.estimation.legged.system import BaseNoise
+from hybridctl.legged.estimator import BaseSettings
+from hybridctl.legged.system import BaseNoise
 from hybridctl.logs.legged import BaseChannels, BaseModel, OdometryFrames
 from hybridctl.logs.mapping import Mapping as LogMapping
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from time import perf_counter
 
 from hybridctl.base.checks import Array
-from hybridctl.estimation.legged.odometry import leg_odometry, literature_settings
 from hybridctl.estimation.pose_track import PoseTrack
+from hybridctl.legged.odometry import leg_odometry, literature_settings
 from hybridctl.logs.legged import BaseModel, BaseRun, base_readings, filter_base
 from hybridctl.logs.schema import Log
 from hybridctl.mechanics.multibody.robot import Robot

@@ -13,13 +13,13 @@ import numpy as np
 from hybridctl.base.checks import Array, check_number, check_vector
 from hybridctl.base.errors import ImplausibleLogError, InputError
 from hybridctl.base.time_series import Series
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings, RootPose
-from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.readings import Readings
-from hybridctl.estimation.legged.time_offset import TimeOffset
-from hybridctl.estimation.legged.verdict import WalkVerdict, judge_walk
 from hybridctl.estimation.pose_track import PoseTrack
 from hybridctl.estimation.result import FilterResult
+from hybridctl.legged.estimator import BaseEstimator, BaseSettings, RootPose
+from hybridctl.legged.measurements import ANGLES
+from hybridctl.legged.readings import Readings
+from hybridctl.legged.time_offset import TimeOffset
+from hybridctl.legged.verdict import WalkVerdict, judge_walk
 from hybridctl.logs.column_names import find_columns
 from hybridctl.logs.schema import Log
 from hybridctl.logs.stamps import find_first_rows

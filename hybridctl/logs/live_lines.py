@@ -32,7 +32,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array, quote
 from hybridctl.base.errors import HybridctlError, InputError
-from hybridctl.estimation.legged.live import LiveSample
+from hybridctl.legged.live import LiveSample
 from hybridctl.logs.legged import BaseChannels
 from hybridctl.logs.live_odometry import Answer, LiveFilter, OdometrySteps, Refusal
 from hybridctl.logs.live_stream import LiveMessage, TopicMessage

@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.legged.estimator import RootPose
-from hybridctl.estimation.legged.live import LiveSample
+from hybridctl.legged.estimator import RootPose
+from hybridctl.legged.live import LiveSample
 
 GAP_PERIODS = 3.0
 """Usual periods from which on the time between two samples is a gap; the same as for logs."""

@@ -25,7 +25,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
-from hybridctl.estimation.legged.live import LiveSample
+from hybridctl.legged.live import LiveSample
 from hybridctl.logs.bags import Topic, find_field
 from hybridctl.logs.build import ColumnLayout, find_layout, join_fields
 from hybridctl.logs.column_names import find_columns

@@ -25,8 +25,8 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
-from hybridctl.estimation.legged.rotation import matrix, skew
-from hybridctl.estimation.legged.space import GYROSCOPE
+from hybridctl.legged.rotation import matrix, skew
+from hybridctl.legged.space import GYROSCOPE
 from hybridctl.logs.legged import OdometryFrames
 from hybridctl.logs.live_odometry import Odometry
 from hybridctl.logs.raw import needing

@@ -22,7 +22,7 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.first_order import FirstOrderMap
-from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers
+from hybridctl.sensitivity.floquet import FloquetMultipliers, floquet_multipliers
 from hybridctl.sensitivity.radius import Radius, least_radius, radius_of
 from hybridctl.sensitivity.simultaneous import PhantomInput, Simultaneous
 from hybridctl.sensitivity.symmetry import Symmetry

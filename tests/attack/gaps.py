@@ -20,7 +20,7 @@ from hybridctl.base.errors import HybridctlError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.estimation.unscented import UnscentedFilter
+from hybridctl.sampling.unscented import UnscentedFilter
 
 GAP = 10.0
 RUNS = 40

@@ -15,9 +15,9 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.hybrid.laws import no_input
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
+from hybridctl.sampling.unscented import UnscentedFilter
 
 GAP = 10.0
 KINDS = [SaltedKalmanFilter, pytest.param(UnscentedFilter, marks=pytest.mark.slow)]

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-from control.test_trajectory import straight, to_the_wall
 from control.test_tuning import START, STRUCTURE, Trial, prediction
 from estimation.systems import bouncing_ball, height
 from estimation.test_identify import BALL, BOUNDS, TRUTH, model_at, records
 from hybridctl.robots import ball
+from planning.test_trajectory import straight, to_the_wall
 
 import hybridctl as hc
 from hybridctl.base import progress as module
 from hybridctl.base.errors import InputError
-from hybridctl.control.trajectory import optimise
 from hybridctl.control.tuning.ensemble import Ensemble
 from hybridctl.control.tuning.search import tune
 from hybridctl.estimation.estimate import Estimate
@@ -19,7 +18,8 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.identify import Problem, identify
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth
-from hybridctl.sensitivity.return_map import periodic_orbit
+from hybridctl.orbits.return_map import periodic_orbit
+from hybridctl.planning import optimise
 
 
 def bounces(**options):

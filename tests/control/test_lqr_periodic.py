@@ -18,7 +18,7 @@ P = paddle.PaddleParameters()
 
 @pytest.fixture(scope="module")
 def orbit():
-    return hc.sensitivity.periodic_orbit(
+    return hc.orbits.periodic_orbit(
         paddle.system(), paddle.AIR, paddle.apex(), P.period, input=paddle.drive
     )
 

@@ -8,9 +8,9 @@ import hybridctl as hc
 from hybridctl.base.errors import ConstraintViolatedError, GuardViolatedError, InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.unscented import UnscentedFilter
+from hybridctl.sampling.particle import ParticleFilter
+from hybridctl.sampling.unscented import UnscentedFilter
 
 ABOVE, KNOWN = np.array([1.0, 0.0]), np.diag([1e-4, 1e-4])
 RECORD = Record({"height": Series([0.1], [[0.95]])})

@@ -17,9 +17,9 @@ from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.hybrid.laws import no_input
 from hybridctl.hybrid.mode import FieldJacobian, Held, Reset, Transition
+from hybridctl.sampling.unscented import UnscentedFilter
 
 A, C = np.array([[0.0, 0.0], [1.5, -0.4]]), np.array([1.0, 0.3])
 P0 = np.array([[4e-4, 1e-4], [1e-4, 9e-4]])

@@ -5,9 +5,9 @@ from dataclasses import replace
 import casadi as ca
 import numpy as np
 import pytest
-from estimation.legged.machine import URDF
 from estimation.systems import GRAVITY, bounced, bouncing_ball, height
 from hybridctl.robots import ball, cube
+from legged.machine import URDF
 from scipy.linalg import null_space
 from scipy.spatial.transform import Rotation
 from scipy.stats import truncnorm
@@ -28,12 +28,12 @@ from hybridctl.estimation.judgement import (
 from hybridctl.estimation.measurement import Measurement, base_pose, configuration, coordinates
 from hybridctl.estimation.reconcile import condition, reconcile
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.sigma_points import integrated
 from hybridctl.estimation.smoother import smooth
-from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
+from hybridctl.sampling.sigma_points import integrated
+from hybridctl.sampling.unscented import UnscentedFilter
 
 NONE = np.zeros((2, 2))
 P0 = np.diag([0.02, 0.1]) ** 2

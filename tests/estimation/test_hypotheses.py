@@ -16,7 +16,7 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filters import first_estimate, kalman
 from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.estimation.synthetic import synthetic
-from hybridctl.estimation.unscented import UnscentedFilter
+from hybridctl.sampling.unscented import UnscentedFilter
 
 OPEN = ("open", "open")
 START = np.array([0.0, 0.3, 0.02, 0.3, 0.0, 0.0])  # m, m, rad and their rates: lands on a corner

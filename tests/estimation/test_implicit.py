@@ -9,9 +9,9 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import ImplicitMeasurement, LinearizedResidual, linear
 from hybridctl.estimation.record import Record, Series
-from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.hybrid.mode import FieldJacobian, Mode
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.sampling.unscented import UnscentedFilter
 
 C = np.array([[1.0, 0.0], [0.5, 2.0]])
 R = np.array([[0.02, 0.01], [0.01, 0.03]])

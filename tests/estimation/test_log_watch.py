@@ -9,10 +9,11 @@ import pytest
 import hybridctl as hc
 from hybridctl.app.models import find_source
 from hybridctl.base.errors import SimulationError
-from hybridctl.estimation.filters import first_estimate, run_filter
+from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.log_watch import LogWatch, ScaledChannel, TooManyStepsError
 from hybridctl.estimation.record import Record, Series
 from hybridctl.mechanics import Contact, Plane, Robot
+from hybridctl.sampling.filters import run_filter
 
 INERTIA = '<inertia ixx="0.05" iyy="0.05" izz="0.05" ixy="0" ixz="0" iyz="0"/>'
 HOPPER = f"""<robot name="hopper">

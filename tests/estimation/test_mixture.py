@@ -16,10 +16,10 @@ from hybridctl.estimation.judgement import judge, nees
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.mixture import mixed
 from hybridctl.estimation.model import Model
-from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.state import Hypothesis
+from hybridctl.sampling.particle import ParticleFilter
 
 RESTITUTION, START = 0.7, np.array([0.1, 0.0])
 IMPACT = np.sqrt(2.0 * START[0] / GRAVITY)

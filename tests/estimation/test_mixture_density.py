@@ -20,7 +20,7 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import STRATEGIES
 from hybridctl.estimation.measurement import LinearizedResidual, linear
-from hybridctl.estimation.unscented import UnscentedFilter
+from hybridctl.sampling.unscented import UnscentedFilter
 
 RESTITUTION, START = 0.7, np.array([0.1, 0.0])
 IMPACT = np.sqrt(2.0 * START[0] / GRAVITY)

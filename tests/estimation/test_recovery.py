@@ -16,7 +16,6 @@ from hybridctl.base.errors import InputError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.filters import first_estimate, kalman
-from hybridctl.estimation.filters import make_filter as named_filter
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.monitor import _anew as begun_anew
 from hybridctl.estimation.monitor import inflation
@@ -24,7 +23,8 @@ from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth
 from hybridctl.estimation.state import Beginning, Row
 from hybridctl.estimation.synthetic import synthetic
-from hybridctl.estimation.unscented import UnscentedFilter
+from hybridctl.sampling.filters import make_filter as named_filter
+from hybridctl.sampling.unscented import UnscentedFilter
 
 KINDS = [SaltedKalmanFilter, UnscentedFilter]
 

@@ -15,11 +15,11 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.noise import Noise
-from hybridctl.estimation.particle import ParticleFilter
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.smoother import smooth
-from hybridctl.estimation.unscented import UnscentedFilter
 from hybridctl.hybrid.mode import Transition
+from hybridctl.sampling.particle import ParticleFilter
+from hybridctl.sampling.unscented import UnscentedFilter
 
 A = np.array([[0.0, 1.0, 0.0], [-4.0, -0.3, 0.5], [0.0, 0.2, -1.5]])
 Q = np.diag([1e-3, 0.2, 0.05])

@@ -12,10 +12,10 @@ from hybridctl.robots import public
 from scipy.spatial.transform import Rotation
 from scipy.stats import chi2
 
-from hybridctl.estimation.legged.estimator import BaseSettings
-from hybridctl.estimation.legged.kinematics import Foot
-from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.record import Series
+from hybridctl.legged.estimator import BaseSettings
+from hybridctl.legged.kinematics import Foot
+from hybridctl.legged.readings import Readings
 from hybridctl.mechanics.multibody.robot import Robot
 
 FILE = Path(__file__).parents[3] / "shared/data/go1_square/go1_square.npz"

@@ -15,7 +15,7 @@ from hybridctl.app import plugins
 from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import load_configuration
-from hybridctl.estimation.legged.hypotheses import ContactEvidence
+from hybridctl.legged.hypotheses import ContactEvidence
 
 FOLDER = Path(__file__).parents[3] / "shared/data/icub_walking"
 recorded = pytest.mark.skipif(

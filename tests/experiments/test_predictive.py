@@ -11,9 +11,9 @@ from hybridctl.robots import five_link
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
-from hybridctl.control.predictive import mpc
-from hybridctl.control.predictive.course import Horizon, Plan
 from hybridctl.hybrid.policy import History
+from hybridctl.planning.predictive import mpc
+from hybridctl.planning.predictive.course import Horizon, Plan
 
 WEIGHTS = controllers.Weights()
 TORQUE = 100.0
@@ -203,7 +203,7 @@ def test_a_disturbance_that_changes_nothing_is_not_learnt(gait, fixed):
     """Of the very system that is planned for no number of units can be told."""
     planned = task(gait.walker, 0.7, torque=TORQUE, margins=controllers.ROOM)
     both = np.eye(14), np.eye(4)
-    policy = hc.control.HybridMpc(planned, gait.step, both, [np.eye(14)], fixed, disturbed=planned)
+    policy = hc.planning.HybridMpc(planned, gait.step, both, [np.eye(14)], fixed, disturbed=planned)
     policy.law(middle(gait))
     later = 0.5 * gait.period + 0.02
     policy.law(History(("stick", "open"), later, gait.step.run(later)))
@@ -383,7 +383,7 @@ def test_arguments_that_do_not_fit_are_refused(gait, fixed, change, message):
     }
     planned = task(gait.walker, 0.7, torque=TORQUE, margins=controllers.ROOM)
     with pytest.raises(InputError, match=message):
-        hc.control.HybridMpc(planned, gait.step, **given)
+        hc.planning.HybridMpc(planned, gait.step, **given)
 
 
 @pytest.mark.parametrize("setting", [{"delay": 0.1}, {"intervals": (1, 8)}, {"longest": 0.5}])

@@ -10,8 +10,8 @@ from hybridctl.robots import public
 from oracles import simulated_walks as simulated
 
 from hybridctl.base.time_series import Series
-from hybridctl.estimation.legged.estimator import BaseSettings
-from hybridctl.estimation.legged.start import WALKING, StartDeviations
+from hybridctl.legged.estimator import BaseSettings
+from hybridctl.legged.start import WALKING, StartDeviations
 from hybridctl.mechanics.multibody.robot import Robot
 
 pytest.importorskip("mujoco")

@@ -8,12 +8,12 @@ from oracles import walking_robots as synthetic
 from scipy.spatial.transform import Rotation
 
 from hybridctl.estimation.judgement import band, nees
-from hybridctl.estimation.legged.hypotheses import ContactEvidence
-from hybridctl.estimation.legged.measurements import ANGLES
-from hybridctl.estimation.legged.readings import step_time
-from hybridctl.estimation.legged.rotation import matrix
-from hybridctl.estimation.legged.start import WALKING
 from hybridctl.estimation.record import Series
+from hybridctl.legged.hypotheses import ContactEvidence
+from hybridctl.legged.measurements import ANGLES
+from hybridctl.legged.readings import step_time
+from hybridctl.legged.rotation import matrix
+from hybridctl.legged.start import WALKING
 
 RATE = 200.0
 GAIT = synthetic.Gait()

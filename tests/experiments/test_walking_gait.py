@@ -12,8 +12,8 @@ from hybridctl.robots import five_link
 
 import hybridctl as hc
 from hybridctl.control.lqr.periodic import periodic_lqr
-from hybridctl.control.trajectory.optimise import Feedforwards, optimise
-from hybridctl.control.trajectory.transcription import transcribe
+from hybridctl.planning.trajectory.optimise import Feedforwards, optimise
+from hybridctl.planning.trajectory.transcription import transcribe
 
 
 def test_it_closes_on_simulation(gait):

@@ -6,8 +6,8 @@ from typing import Any
 
 import casadi as ca
 import numpy as np
-from estimation.legged.machine import machine, state
 from hybridctl.robots import block, cube, rrr_door
+from legged.machine import machine, state
 
 import hybridctl as hc
 from hybridctl.base.errors import EscapingError

@@ -14,13 +14,13 @@ from hybridctl.estimation.model import Model
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
-from hybridctl.hybrid.relaxation.relax import relax
-from hybridctl.hybrid.relaxation.sliding import Filippov, filippov
-from hybridctl.hybrid.relaxation.strip import Strips
-from hybridctl.hybrid.relaxation.zeno_rest import past_zeno
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.system import ContactSystem
+from hybridctl.relaxation.relax import relax
+from hybridctl.relaxation.sliding import Filippov, filippov
+from hybridctl.relaxation.strip import Strips
+from hybridctl.relaxation.zeno_rest import past_zeno
 from hybridctl.sensitivity.augmentation import (
     ParameterDerivatives,
     with_guard_offsets,

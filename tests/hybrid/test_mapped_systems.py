@@ -16,10 +16,10 @@ from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.mode import Jump, ResetJacobian, ResetModel
 from hybridctl.hybrid.policy import History
-from hybridctl.hybrid.relaxation.regions import GuardModes
 from hybridctl.hybrid.system import MappedSystem, as_policy
 from hybridctl.mechanics import Wrench
 from hybridctl.mechanics.system import ContactSystem
+from hybridctl.relaxation.regions import GuardModes
 
 
 @on_every_kind

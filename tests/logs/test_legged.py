@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
-from estimation.legged.machine import URDF
+from legged.machine import URDF
 
 from hybridctl import Series
 from hybridctl.base.errors import InputError, UnknownNameError

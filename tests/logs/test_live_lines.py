@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hybridctl.base.errors import InputError
-from hybridctl.estimation.legged.estimator import RootPose
+from hybridctl.legged.estimator import RootPose
 from hybridctl.logs.legged import BaseChannels
 from hybridctl.logs.live_lines import LineOdometry, SampleReader
 

@@ -11,7 +11,6 @@ from scipy.optimize import brentq
 import hybridctl as hc
 from hybridctl.base.errors import BridgeWarning, InputError, UnknownNameError
 from hybridctl.control.cone import ConeFilter
-from hybridctl.control.trajectory import Phase, Task
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.interop.mujoco import MujocoModel
 from hybridctl.mechanics import (
@@ -22,6 +21,7 @@ from hybridctl.mechanics import (
     contact_system,
     time_stepping,
 )
+from hybridctl.planning import Phase, Task
 
 LIMIT = 2.0  # N, dry friction of the slider of 1 kg
 LINK = """<link name="{name}"><inertial><mass value="{mass}"/><origin xyz="0 0 {center}"/>

@@ -15,8 +15,8 @@ from differences import assert_derivative
 
 import hybridctl as hc
 from hybridctl.base.errors import FileFormatError, InputError, UnknownNameError
-from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
 from hybridctl.interop.mujoco import MujocoModel
+from hybridctl.legged.kinematics import Foot, LegKinematics
 from hybridctl.mechanics import (
     Contact,
     Plane,

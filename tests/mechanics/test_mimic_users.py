@@ -6,8 +6,6 @@ from differences import assert_derivative, central
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
-from hybridctl.control.trajectory import Phase, Task
-from hybridctl.control.trajectory.transcription import _coordinates
 from hybridctl.mechanics import (
     Contact,
     Plane,
@@ -17,6 +15,8 @@ from hybridctl.mechanics import (
     equilibrium,
     parameter_derivatives,
 )
+from hybridctl.planning import Phase, Task
+from hybridctl.planning.trajectory.transcription import _coordinates
 
 LINK = """<link name="{}"><inertial><origin xyz="0 0 {}"/><mass value="{}"/>
 <inertia ixx="0.02" iyy="0.02" izz="0.02" ixy="0" ixz="0" iyz="0"/></inertial></link>"""

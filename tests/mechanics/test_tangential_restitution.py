@@ -10,7 +10,6 @@ from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
-from hybridctl.control.trajectory.task import Phase, Task
 from hybridctl.mechanics import (
     Contact,
     ContactDynamics,
@@ -22,6 +21,7 @@ from hybridctl.mechanics import (
 )
 from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
 from hybridctl.mechanics.impacts.impact_expressions import impact_map
+from hybridctl.planning.trajectory.task import Phase, Task
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 from mechanics.flows import differences
 from mechanics.impacts import random_body, random_motion

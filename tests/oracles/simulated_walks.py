@@ -16,11 +16,11 @@ from oracles.walking_robots import Gait, reached
 from scipy.spatial.transform import Rotation
 
 from hybridctl.base.checks import Array
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
-from hybridctl.estimation.legged.readings import Readings
 from hybridctl.estimation.record import Series
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant
+from hybridctl.legged.estimator import BaseEstimator, BaseSettings
+from hybridctl.legged.kinematics import Foot, LegKinematics
+from hybridctl.legged.readings import Readings
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.multibody.robot import Robot
 

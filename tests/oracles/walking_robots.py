@@ -21,15 +21,15 @@ from hybridctl.base.checks import Array
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.judgement import nees
-from hybridctl.estimation.legged.creep import CreepFilter, CreepState
-from hybridctl.estimation.legged.estimator import BaseEstimator, BaseSettings
-from hybridctl.estimation.legged.kinematics import Foot, LegKinematics
-from hybridctl.estimation.legged.readings import Readings
-from hybridctl.estimation.legged.start import StartDeviations
-from hybridctl.estimation.legged.system import OPEN, STICK, BaseNoise
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import over_sample
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.legged.creep import CreepFilter, CreepState
+from hybridctl.legged.estimator import BaseEstimator, BaseSettings
+from hybridctl.legged.kinematics import Foot, LegKinematics
+from hybridctl.legged.readings import Readings
+from hybridctl.legged.start import StartDeviations
+from hybridctl.legged.system import OPEN, STICK, BaseNoise
 from hybridctl.mechanics.multibody.robot import Robot
 
 GRAVITY = np.array([0.0, 0.0, -9.81])

@@ -7,8 +7,8 @@ from hybridctl.robots import ball, block, cube
 import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system, time_stepping
-from hybridctl.relaxing import damping_ratio, relax
-from hybridctl.sensitivity.return_map import periodic_orbit
+from hybridctl.orbits.return_map import periodic_orbit
+from hybridctl.relaxation.contacts import damping_ratio, relax
 
 OPEN = ("open", "open")
 G = 9.81

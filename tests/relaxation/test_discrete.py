@@ -7,7 +7,7 @@ from relaxation.systems import ball, carrier, order
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError, OverlappingStripsError
-from hybridctl.hybrid.relaxation.discrete import discretize_relaxed, euler, runge_kutta
+from hybridctl.relaxation.discrete import discretize_relaxed, euler, runge_kutta
 
 START = [1.0, 0.2, 0.3]
 

@@ -8,7 +8,7 @@ from scipy.sparse import csgraph
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.relaxation.distance import GluedSpace
+from hybridctl.relaxation.distance import GluedSpace
 
 PROGRAMME = 1e-10  # the gap of cone programmes is 1e-12 of lengths of up to some 5, each way
 STATES = [0.0, -2.0], [0.4, 2.0]  # height and velocity of the random states

@@ -9,9 +9,9 @@ from relaxation.systems import accumulation, ball, bowl
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError, SystemDefinitionError
-from hybridctl.hybrid.relaxation.relax import FREE, HELD, relax
-from hybridctl.hybrid.relaxation.sliding import SLIDING
-from hybridctl.hybrid.relaxation.zeno_rest import RESTING
+from hybridctl.relaxation.relax import FREE, HELD, relax
+from hybridctl.relaxation.sliding import SLIDING
+from hybridctl.relaxation.zeno_rest import RESTING
 
 
 def strips(system):
@@ -70,7 +70,7 @@ def test_a_link_on_its_stop_is_that_of_the_locked_mode(c):
 )
 def test_rest_stays_at_rest(system, mode, name, x):
     """The field keeps g = 0 and dg/dt = 0, and states off it are put there."""
-    past = hc.hybrid.past_zeno(system)
+    past = hc.relaxation.past_zeno(system)
     resting, u = past.mode((RESTING, mode, name)), np.zeros(0)
     on = resting.project(np.array(x) + 0.01)
     np.testing.assert_allclose(resting.held.residuals(on), [0.0, 0.0], atol=1e-12)
@@ -100,7 +100,7 @@ def test_guards_that_meet_have_no_rest():
 def test_derivatives_past_zeno_do_not_converge():
     """What bounces for ever passes perturbations on; the limit forgets them."""
     end = accumulation(0.5) + 0.5
-    past = hc.hybrid.past_zeno(ball(0.5))
+    past = hc.relaxation.past_zeno(ball(0.5))
     run = hc.simulate(past, "air", [1.0, 0.0], (0.0, end), on_zeno="rest")
     with pytest.raises(InputError, match="has no derivative"):
         hc.linearize(past, run)
@@ -110,7 +110,7 @@ def test_derivatives_past_zeno_do_not_converge():
         assert np.abs(hc.linearize(relaxed, bouncing).state_transition).max() > 1.0
 
 
-@pytest.mark.parametrize("made", [hc.hybrid.past_zeno, hc.hybrid.filippov, strips])
+@pytest.mark.parametrize("made", [hc.relaxation.past_zeno, hc.relaxation.filippov, strips])
 def test_motions_on_guards_have_the_names_of_the_mode_they_are_in(made):
     """Of a ball that has names for nothing; guards of all modes are known by their names."""
     system = made(ball(0.5))

@@ -9,7 +9,7 @@ from relaxation.systems import accumulation, ball, bowl, carrier, order, slimmed
 import hybridctl as hc
 from hybridctl.base.errors import InputError, OverlappingStripsError, SystemDefinitionError
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.hybrid.relaxation.relax import FREE, HELD
+from hybridctl.relaxation.relax import FREE, HELD
 
 SIZES = [4e-4, 2e-4, 1e-4, 5e-5]
 MANY = {"max_events": 100_000, "max_steps": 10**7}

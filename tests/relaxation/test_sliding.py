@@ -12,9 +12,9 @@ from relaxation.systems import accumulation, ball, order
 import hybridctl as hc
 from hybridctl.base.errors import ConstraintViolatedError, EscapingError, IntersectionError
 from hybridctl.hybrid.mode import NO_GUARDS, Edge, FieldJacobian, GuardJacobian, Outgoing
-from hybridctl.hybrid.relaxation.regions import Region, sides, slides
-from hybridctl.hybrid.relaxation.sliding import SLIDING
-from hybridctl.hybrid.relaxation.strip import Strips
+from hybridctl.relaxation.regions import Region, sides, slides
+from hybridctl.relaxation.sliding import SLIDING
+from hybridctl.relaxation.strip import Strips
 
 
 def switched(fields, value, x):
@@ -36,7 +36,7 @@ def fold():
 
 
 def test_regions_and_filippovs_field():
-    strip = hc.hybrid.filippov(fold()).strip("plus", "down")
+    strip = hc.relaxation.filippov(fold()).strip("plus", "down")
     for x1, region in ((0.0, Region.SLIDING), (2.0, Region.CROSSING)):
         found = sides(strip, 0.0, np.array([x1, 0.0]), np.zeros(0))
         assert found.region is region
@@ -48,7 +48,7 @@ def test_regions_and_filippovs_field():
 
 def test_it_slides_until_a_field_lets_go():
     """x1 = t - 1/2, from (-1/2, 1): met where (x1 - 1)^2 = 1/4, left at x1 = 1 along a parabola."""
-    run = hc.simulate(hc.hybrid.filippov(fold()), "plus", [-0.5, 1.0], (0.0, 3.0))
+    run = hc.simulate(hc.relaxation.filippov(fold()), "plus", [-0.5, 1.0], (0.0, 3.0))
     assert [arc.mode for arc in run.arcs] == ["plus", (SLIDING, "plus", "down"), "plus"]
     meets = 1.5 - np.sqrt(1.5**2 - 2.0)
     np.testing.assert_allclose([e.time for e in run.events], [meets, 1.5], atol=1e-8)
@@ -68,7 +68,7 @@ def around(radius):
 
 def test_derivatives_of_sliding_motions():
     """The run is projected onto the circle, the derivative follows its tangent."""
-    system = hc.hybrid.filippov(around(1.0))
+    system = hc.relaxation.filippov(around(1.0))
     key = (SLIDING, "plus", "down")
     x, u = np.array([0.6, 0.8, 0.4]), np.zeros(0)
     mode, guards = system.mode(key), system.outgoing(key).guards
@@ -91,7 +91,7 @@ def test_derivatives_of_sliding_motions():
 @pytest.mark.slow
 def test_relaxed_derivatives_tend_to_those_of_the_sliding_mode():
     system, x0, sizes = around(1.0), [1.2, 0.3, 0.4], [1e-2, 5e-3]
-    exact = hc.hybrid.filippov(system)
+    exact = hc.relaxation.filippov(system)
     run = hc.simulate(exact, "plus", x0, (0.0, 2.0))
     wanted = hc.linearize(exact, run).state_transition
     errors = []
@@ -108,13 +108,13 @@ def test_relaxed_derivatives_tend_to_those_of_the_sliding_mode():
 def test_starts_on_the_guard():
     x = ca.SX.sym("x", 2)
     away = switched([[1.0, 1.0], [0.5, -2.0]], x[1], x)
-    for system in (hc.hybrid.filippov(away), hc.relax(away, 0.1)):
+    for system in (hc.relaxation.filippov(away), hc.relax(away, 0.1)):
         with pytest.raises(EscapingError, match=r"\[1.0, 1.0\] .* \[0.5, -2.0\]") as caught:
             hc.simulate(system, "plus", [0.0, 0.0], (0.0, 1.0))
         np.testing.assert_array_equal(caught.value.fields, [[1.0, 1.0], [0.5, -2.0]])
     with pytest.raises(EscapingError):
-        hc.simulate(hc.hybrid.filippov(away), (SLIDING, "plus", "down"), [0.0, 0.0], (0.0, 1.0))
-    system, key = hc.hybrid.filippov(fold()), (SLIDING, "plus", "down")
+        hc.simulate(hc.relaxation.filippov(away), (SLIDING, "plus", "down"), [0.0, 0.0], (0.0, 1.0))
+    system, key = hc.relaxation.filippov(fold()), (SLIDING, "plus", "down")
     with pytest.raises(ConstraintViolatedError, match=r"down is 0\.1"):
         hc.simulate(system, key, [0.0, 0.1], (0.0, 1.0))
     on = system.mode(key).project(np.array([0.0, 0.1]))
@@ -138,7 +138,7 @@ def quadrants(fields):
 
 def test_sliding_goes_on_across_a_guard_that_all_fields_cross():
     fields = {"++": [-1, -1], "+-": [-1, 2], "-+": [-2, -1], "--": [-2, 1]}
-    run = hc.simulate(hc.hybrid.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
+    run = hc.simulate(hc.relaxation.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
     modes = [arc.mode for arc in run.arcs]
     assert modes == ["++", (SLIDING, "++", "x2"), (SLIDING, "-+", "x2")]
     np.testing.assert_allclose(run.final_state, [-2.0, 0.0], atol=1e-8)
@@ -147,7 +147,7 @@ def test_sliding_goes_on_across_a_guard_that_all_fields_cross():
 def test_sliding_on_two_guards_at_once():
     """Bilinear weights (1/3, 1/4) of fields that differ by sign only: they sum to nothing."""
     fields = {"++": [-1, -1], "+-": [-1, 3], "-+": [2, -1], "--": [2, 3]}
-    run = hc.simulate(hc.hybrid.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
+    run = hc.simulate(hc.relaxation.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
     modes = [arc.mode for arc in run.arcs]
     assert modes == ["++", (SLIDING, "++", "x2"), (SLIDING, "++", "x2", "x1")]
     np.testing.assert_allclose(run.final_state, [0.0, 0.0], atol=1e-8)
@@ -156,7 +156,7 @@ def test_sliding_on_two_guards_at_once():
 def test_the_weights_of_two_guards_that_depend_on_each_other():
     """Shares 0.45, 0.3, 0.15 and 0.1, of a = 0.4 and b = 1/4, leave nothing of these fields."""
     fields = {"++": [-1.0, -1.0], "+-": [-1.4, 1.0], "-+": [2.0, -1.5], "--": [5.7, 3.75]}
-    system = hc.hybrid.filippov(quadrants(fields))
+    system = hc.relaxation.filippov(quadrants(fields))
     corner = system.mode((SLIDING, "++", "x2", "x1")).calc(0.0, np.zeros(2), np.zeros(0))
     assert min(np.abs(np.array(corner.inside) - [0.4, 0.25]).max(axis=1)) < 1e-12
 
@@ -175,7 +175,7 @@ def test_a_guard_with_one_side_is_crossed(kept):
     floor = hc.symbolic.SymbolicTransition("air", "floor", x[0], "up", reset)
     system = hc.symbolic.hybrid_system([air, after], [floor])
     plain = hc.simulate(system, "air", [0.5, 0.0], (0.0, 2.0))
-    found = hc.simulate(hc.hybrid.filippov(system), "air", [0.5, 0.0], (0.0, 2.0))
+    found = hc.simulate(hc.relaxation.filippov(system), "air", [0.5, 0.0], (0.0, 2.0))
     assert [arc.mode for arc in found.arcs] == ["air", "up"]
     np.testing.assert_allclose(found.final_state, plain.final_state, atol=1e-9)
 
@@ -207,7 +207,7 @@ def test_bounces_that_accumulate_come_to_rest_as_without_sliding():
     system = hc.HybridSystem(mode, ways)
     end = accumulation(0.5)
     run = hc.simulate(
-        hc.hybrid.filippov(system), "air", [1.0, 0.0], (0.0, end + 1.0), on_zeno="rest"
+        hc.relaxation.filippov(system), "air", [1.0, 0.0], (0.0, end + 1.0), on_zeno="rest"
     )
     assert run.final_mode == "ground"
     assert end - 1e-3 <= run.events[-1].time <= end
@@ -231,7 +231,7 @@ def leaving():
 
 def test_one_of_two_guards_lets_go():
     """Behind x2 = 0 the field is 1 - x3: from there on x2 = -(t - 1)^2 / 2, still on x1 = 0."""
-    run = hc.simulate(hc.hybrid.filippov(leaving()), "++", [0.3, 0.1, 0.0], (0.0, 2.0))
+    run = hc.simulate(hc.relaxation.filippov(leaving()), "++", [0.3, 0.1, 0.0], (0.0, 2.0))
     assert [arc.mode for arc in run.arcs][-2:] == [
         (SLIDING, "++", "x2", "x1"),
         (SLIDING, "+-", "x1"),
@@ -247,7 +247,7 @@ def test_an_intersection_without_one_combination_is_refused_with_its_fields(othe
     """With a b = 1 / 1.1 and 3 a - 4 a b = 1: no; with a b = 1/2: a is 0.6 or 0.8."""
     fields = dict(zip(("++", "+-", "-+", "--"), [[-1, -1], [-1, 2], *others], strict=True))
     with pytest.raises(IntersectionError, match=rf"meets guard 'x1'.* {found} convex") as caught:
-        hc.simulate(hc.hybrid.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
+        hc.simulate(hc.relaxation.filippov(quadrants(fields)), "++", [1.0, 0.3], (0.0, 2.0))
     np.testing.assert_allclose(caught.value.fields, list(fields.values()), atol=1e-12)
 
 
@@ -281,7 +281,7 @@ def test_a_sliding_motion_asks_both_fields_once_at_a_point():
         )
         for key, other, way in (("above", "below", 1.0), ("below", "above", -1.0))
     ]
-    mode = hc.hybrid.filippov(hc.HybridSystem(modes, edges)).mode((SLIDING, "above", "y"))
+    mode = hc.relaxation.filippov(hc.HybridSystem(modes, edges)).mode((SLIDING, "above", "y"))
     point = mode.calc(0.0, np.zeros(2), np.zeros(0))
     counts.clear()
     np.testing.assert_allclose(point.field, [1.0, 0.0], atol=1e-15)

@@ -26,7 +26,7 @@ def gait(name: str, **options):
     horizon *= options.get("crossings", 1)
     x0 = np.array([stance, -stance - 2.0 * p.slope, rate, swing_rate])
     options = {"symmetry": compass.exchange()} | TIGHT | options
-    return hc.sensitivity.periodic_orbit(
+    return hc.orbits.periodic_orbit(
         compass.system(p), compass.START, x0, "touches", horizon=horizon, **options
     )
 

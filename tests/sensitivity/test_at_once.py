@@ -12,9 +12,9 @@ from hybridctl.base.errors import AmbiguousEventError, InputError
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.mechanics import contact_system
 from hybridctl.mechanics.parameters import parameter_derivatives
+from hybridctl.orbits.return_map import periodic_orbit
+from hybridctl.orbits.stability import stability
 from hybridctl.sensitivity.parameters import parameter_sensitivity
-from hybridctl.sensitivity.return_map import periodic_orbit
-from hybridctl.sensitivity.stability import stability
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 WINDOW = 1e-3  # s, far above what deviations of 1e-6 put between contacts that land at 1 m/s

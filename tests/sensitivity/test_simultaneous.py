@@ -6,10 +6,10 @@ from itertools import product
 import casadi as ca
 import numpy as np
 import pytest
-from control.plate import CLOSED, MASS, plate
 from hybridctl.experiments.rrr_door.reference import OPEN
 from hybridctl.robots import biped, block
 from hybridctl.robots.bodies import free_body
+from planning.plate import CLOSED, MASS, plate
 from sensitivity import constant_pieces
 from sensitivity.struck_door import struck_door
 

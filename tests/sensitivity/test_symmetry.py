@@ -7,8 +7,8 @@ import pytest
 import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.control.lqr.periodic import periodic_lqr
-from hybridctl.sensitivity.orbits import floquet_multipliers, monodromy
-from hybridctl.sensitivity.return_map import PoincareSection, periodic_orbit
+from hybridctl.orbits.return_map import PoincareSection, periodic_orbit
+from hybridctl.sensitivity.floquet import floquet_multipliers, monodromy
 from hybridctl.sensitivity.symmetry import Symmetry
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}

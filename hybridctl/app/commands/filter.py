@@ -22,7 +22,7 @@ from hybridctl.app.report import progress, report_alive, say, table
 from hybridctl.base.errors import FileFormatError, HybridctlError, InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings
-from hybridctl.estimation.filters import FILTERS, first_estimate, run_filter
+from hybridctl.estimation.filters import first_estimate
 from hybridctl.estimation.judgement import Judgement, judge
 from hybridctl.estimation.pose_track import Alignment, Association
 from hybridctl.estimation.record import Record
@@ -31,6 +31,7 @@ from hybridctl.logs import Log, examine, read_log, read_raw
 from hybridctl.logs import Mapping as LogMapping
 from hybridctl.logs.legged import BaseModel
 from hybridctl.logs.reference import read_reference
+from hybridctl.sampling.filters import FILTERS, run_filter
 
 _SHOWN, _NOTES = 12, 3  # events and notes that are printed
 _DECISIVE = 3.0  # of log-likelihood: odds of twenty to one

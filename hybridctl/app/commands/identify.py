@@ -15,6 +15,7 @@ from rich.console import Console
 from hybridctl.app.commands.filter import load_log
 from hybridctl.app.models import find_model, from_anywhere
 from hybridctl.app.report import say, table
+from hybridctl.app.robot_file import RobotFile
 from hybridctl.base.checks import Array, check_array, check_member, quote
 from hybridctl.base.code_reading import digest_sources
 from hybridctl.base.errors import FileFormatError, InputError
@@ -33,7 +34,6 @@ from hybridctl.estimation.identify import (
     profile,
 )
 from hybridctl.estimation.record import Record
-from hybridctl.robot_file import RobotFile
 
 STATE = "evaluations.jsonl"
 FACTOR = 10.0  # by which a parameter may end above or below where it starts

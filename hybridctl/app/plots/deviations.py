@@ -21,8 +21,8 @@ from hybridctl.app.plots.panels import (
 from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
+from hybridctl.orbits.stability import Stability
 from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.stability import Stability
 
 _SHOWN = 24  # directions
 _SAMPLES = 60  # of an arc

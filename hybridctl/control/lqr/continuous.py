@@ -46,9 +46,9 @@ from hybridctl.control.lqr.events import (
 from hybridctl.control.lqr.riccati import Instant, Riccati, ValueCurve
 from hybridctl.control.lqr.weights import Weights, weight_at
 from hybridctl.control.reference import firings_at, intermediate
+from hybridctl.sensitivity.floquet import FloquetMultipliers
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.orbits import FloquetMultipliers
 from hybridctl.sensitivity.variation import coefficients
 
 Covariance: TypeAlias = ArrayLike | Callable[[int], ArrayLike]

@@ -38,9 +38,9 @@ from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import Weights
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.sensitivity.floquet import FloquetMultipliers, floquet_multipliers, monodromy
 from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.orbits import FloquetMultipliers, floquet_multipliers, monodromy
 from hybridctl.sensitivity.propagation import Propagation
 from hybridctl.sensitivity.symmetry import Symmetry, carried
 

@@ -1,5 +1,0 @@
-"""Many states of one hybrid system, simulated at once."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,1 +1,0 @@
-from .simulate import Batch as Batch

@@ -1,1 +1,0 @@
-"""Systems that go on where events accumulate or fields push onto a guard from both sides."""

@@ -1,0 +1,229 @@
+r"""The places of feet, seen from the inertial frame, as joint angles say.
+
+With poses :math:`(R_i, p_i)` of the inertial frame and :math:`(R_f, p_f)` of a foot on a robot
+whose root is held, :math:`s = R_i^T (p_f - p_i)` and :math:`C = R_i^T R_f`. With the spatial
+Jacobians (v, w) of both at the origin and their difference,
+
+.. math:: \dot s = R_i^T (\Delta v + \Delta w \times p_f), \qquad
+          \dot C = [R_i^T \Delta w]_\times C .
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hybridctl.base.checks import (
+    Array,
+    check_flag,
+    check_instance,
+    check_number,
+    check_sequence,
+    quote,
+)
+from hybridctl.base.errors import InputError
+from hybridctl.legged.rotation import skews
+from hybridctl.mechanics.contacts.found_contacts import find_spheres
+from hybridctl.mechanics.multibody.bodies import Frame
+from hybridctl.mechanics.multibody.robot import Robot
+
+
+@dataclass(frozen=True)
+class Foot:
+    """A frame of the robot that touches the ground.
+
+    Attributes:
+        frame: Name of the frame. Its origin is at the height of the ground, or, of a foot that
+            rolls, is the centre of a sphere that touches the ground.
+        flat: Whether it is a sole, which does not turn while it stands.
+        radius: Radius of the sphere in m, or 0 for a point that does not roll. None for the sphere
+            that the URDF has as the collision shape around the origin, and 0 where there is none.
+    """
+
+    frame: str
+    flat: bool = False
+    radius: float | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.frame, str) or not self.frame:
+            raise InputError(
+                f"frame of a foot must be the name of a frame, got {quote(self.frame)}"
+            )
+        check_flag(f"flat of foot {self.frame!r}", self.flat)
+        if self.radius is not None:
+            radius = check_number(f"radius of foot {self.frame!r}", self.radius, at_least=0.0)
+            if self.flat and radius:
+                raise InputError(
+                    f"radius of foot {self.frame!r} must be 0, because a flat foot does not roll, "
+                    f"got {radius} m"
+                )
+
+
+_REMEMBERED = 4
+"""Angles whose feet are remembered: a sample asks for its own, and for those of the one before.
+
+With two, one that was asked for late would push out the one that is asked for next, ever again.
+"""
+_CENTRED = 0.1  # of its radius, by which a sphere may be off the frame's origin: it is the foot
+
+
+class FootKinematics(NamedTuple):
+    """A foot in the inertial frame: position (3,), rotation (3, 3), their rates by those of angles.
+
+    twist (6, n): velocity of the position, then angular velocity, both in the axes of that frame.
+    """
+
+    position: Array
+    rotation: Array
+    twist: Array
+
+    @property
+    def moving(self) -> Array:
+        """The velocity (3, n) of the foot by the rates of the joint angles."""
+        return self.twist[:3]
+
+    @property
+    def turning(self) -> Array:
+        """The angular velocity (3, n) of the foot by the rates of the joint angles."""
+        return self.twist[3:]
+
+
+class FeetKinematics(NamedTuple):
+    """All feet of a robot in the inertial frame, in their order, with derivatives by the angles.
+
+    Attributes:
+        positions: Positions (k, 3), m.
+        rotations: Rotations (k, 3, 3).
+        twists: Velocities of the positions, then angular velocities (k, 6, n), both in the axes of
+            that frame, by the rates of the angles.
+    """
+
+    positions: Array
+    rotations: Array
+    twists: Array
+
+
+class LegKinematics:
+    """The feet of a robot by the angles (n,) of the joints that they depend on, in rad.
+
+    robot: with its root fixed. inertial: the frame of the inertial sensor. `joints` are the names
+    of those n joints, in the order of the angles; `feet` the feet by name of their frame. Raises
+    `UnknownNameError` for a frame that the robot does not have, `InputError` for a joint between
+    them of several degrees of freedom.
+    """
+
+    def __init__(self, robot: Robot, inertial: str, feet: Sequence[Foot]) -> None:
+        self._robot = check_instance("robot", robot, Robot)
+        given = [
+            check_instance(f"feet[{k}]", foot, Foot)
+            for k, foot in enumerate(check_sequence("feet", feet))
+        ]
+        self.inertial = inertial
+        self.feet = {foot.frame: foot for foot in given}
+        if not given or len(self.feet) != len(given):
+            raise InputError(f"feet must have different frames, and one at least, got {given}")
+        self._frames = [robot.frame(name) for name in (inertial, *self.feet)]
+        self._fixed = np.array([_homogeneous(frame) for frame in self._frames])
+        masks = np.array([robot.supporting(frame.joint) for frame in self._frames])
+        self._moved = np.flatnonzero((masks != masks[0]).any(axis=0))
+        self._masks = (masks - masks[0])[:, self._moved]
+        # Rates of all joints between the frames, by those of the joints that mimic none.
+        rates = robot.reduce_columns(np.eye(masks.shape[1]))[self._moved]
+        self._columns = np.flatnonzero(rates.any(axis=0))
+        self._rates = rates[:, self._columns] if robot.mimics else None
+        self.joints = _single(robot, self._columns.tolist())
+        self.radii = {foot.frame: _find_radius(robot, foot) for foot in given}
+        self._neutral, self._still = robot.neutral(), np.zeros(robot.nv)
+        self._numbers = {name: k for k, name in enumerate(self.feet)}
+        self._sweeps, _ = robot.sweeps([frame.joint for frame in self._frames])
+        self._known = deque[tuple[bytes, FeetKinematics]](maxlen=_REMEMBERED)
+
+    @property
+    def base(self) -> tuple[Array, Array]:
+        """Rotation (3, 3) and position (3,) of the inertial frame in that of the root.
+
+        Raises `InputError` where joints are between them.
+        """
+        frame = self._frames[0]
+        if frame.joint:
+            raise InputError(f"frame {self.inertial!r} must be fixed to the root of the robot")
+        return frame.rotation, frame.position
+
+    def __call__(self, angles: Array, names: Iterable[str]) -> list[FootKinematics]:
+        """The feet of these names, as arrays of the caller's own."""
+        feet, numbers = self.find_feet(angles), [self._numbers[name] for name in names]
+        return [FootKinematics(*(values[k].copy() for values in feet)) for k in numbers]
+
+    def find_feet(self, angles: Array) -> FeetKinematics:
+        """Return all feet by joint angles (n,) in rad, as read-only arrays."""
+        key = angles.tobytes()
+        for known, feet in self._known:
+            if known == key:
+                return feet
+        feet = self._compute_feet(angles)
+        for values in feet:
+            values.flags.writeable = False
+        self._known.appendleft((key, feet))
+        return feet
+
+    def posture(self, angles: Array) -> Array:
+        """Return the configuration (nq,) of the robot by angles (n,); other joints are neutral."""
+        step = self._still.copy()
+        step[self._columns] = angles
+        return self._robot.integrate(self._neutral, step)
+
+    def _compute_feet(self, angles: Array) -> FeetKinematics:
+        step = self._still.copy()
+        step[self._columns] = angles
+        # Where each coordinate has its velocity, all joints turn or slide along it.
+        plain = len(self._neutral) == len(step)
+        q = self._neutral + step if plain else self._robot.integrate(self._neutral, step)
+        columns = self._sweeps.axes(self._robot.all_coordinates(q) if self._robot.mimics else q)
+        joints = np.empty((len(self._frames), 3, 4))
+        joints[:, :, :3], joints[:, :, 3] = self._sweeps.places()
+        poses = np.matmul(joints, self._fixed)
+        back = poses[0, :, :3].T
+        seen = np.matmul(back, poses)
+        places = seen[1:, :, 3]
+        # Twists at the origin of the root and in its axes, taken to each foot in the axes of the
+        # inertial frame.
+        to_feet = np.zeros((len(places), 6, 6))
+        to_feet[:, :3, :3] = to_feet[:, 3:, 3:] = back
+        to_feet[:, :3, 3:] = np.matmul(skews(-places), back)
+        twists = to_feet.reshape(-1, 6).dot(columns[:, self._moved])
+        twists = twists.reshape(len(places), 6, -1) * self._masks[1:, None]
+        if self._rates is not None:
+            twists = np.matmul(twists, self._rates)
+        return FeetKinematics(places - seen[0, :, 3], seen[1:, :, :3], twists)
+
+
+def _find_radius(robot: Robot, foot: Foot) -> float:
+    """Find the radius in m of the sphere with which a foot rolls, 0 for one that does not."""
+    if foot.radius is not None or foot.flat:
+        return foot.radius or 0.0
+    balls = find_spheres(robot, foot.frame)
+    around = [radius for place, radius in balls if np.linalg.norm(place) < _CENTRED * radius]
+    return max(around, default=0.0)
+
+
+def _homogeneous(frame: Frame) -> Array:
+    """The pose (4, 4) of a frame in its joint."""
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = frame.rotation, frame.position
+    return pose
+
+
+def _single(robot: Robot, columns: Sequence[int]) -> tuple[str, ...]:
+    """The names of the joints with these velocities; `InputError` for one that has several."""
+    names = {tuple(robot.velocities(name)): name for name in robot.joint_names}
+    for column in columns:
+        if (column,) not in names:
+            raise InputError(
+                "every joint between inertial frame and feet must have one degree of freedom, but "
+                f"velocity {column} of the robot is one of several; its root must be fixed"
+            )
+    return tuple(names[(column,)] for column in columns)

@@ -1,0 +1,5 @@
+"""Planned motions: trajectory optimisation over a sequence of modes, and predictive control."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

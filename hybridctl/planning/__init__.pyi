@@ -1,0 +1,11 @@
+from .predictive.course import Horizon as Horizon
+from .predictive.mpc import HybridMpc as HybridMpc
+from .trajectory.optimise import OptimalTrajectory as OptimalTrajectory
+from .trajectory.optimise import optimise as optimise
+from .trajectory.spread import SpreadOptimum as SpreadOptimum
+from .trajectory.spread import optimise_over_spread as optimise_over_spread
+from .trajectory.task import Condition as Condition
+from .trajectory.task import Margins as Margins
+from .trajectory.task import Phase as Phase
+from .trajectory.task import Task as Task
+from .trajectory.task import TransitionWeight as TransitionWeight

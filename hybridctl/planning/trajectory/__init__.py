@@ -1,0 +1,1 @@
+"""Trajectory optimisation over a given sequence of modes, by direct collocation."""
