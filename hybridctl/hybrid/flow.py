@@ -242,7 +242,7 @@ class Flow:
         mode = self._motion.mode
         if mode.steady_pace is not None:
             return mode.steady_pace
-        return mode.pace_at(self._motion.known(t, x) or mode.calc(t, x, self._motion.law(t, x)))
+        return (self._motion.known(t, x) or mode.calc(t, x, self._motion.law(t, x))).pace
 
 
 class ExplicitStepper:

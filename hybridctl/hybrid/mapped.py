@@ -1,7 +1,9 @@
-"""A mode or a reset made of another one: all of it, seen through a `Change`.
+"""Modes and resets that are made of others.
 
-A change says what differs and nothing else; what it does not say is forwarded, so that whatever is
-added to modes is there in all that are made of others.
+A mapped mode makes points that have a point of the inner mode in them: `MappedPoint.inner`. What it
+does not implement itself it reads there, so that a quantity that is added to points is there in all
+mapped modes. A `Change` says how arguments go in and states come out, for the mode and for the
+resets that leave it; its `mode_class` says what is otherwise at a point.
 """
 
 from __future__ import annotations
@@ -9,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import ClassVar
 
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.base.spaces import Space
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.model import (
+    CompiledSteps,
     Diffusion,
     FieldJacobian,
-    Held,
     Jump,
     JumpPoint,
     JumpTerms,
@@ -38,440 +40,455 @@ from hybridctl.hybrid.model import (
 
 
 class MappedPoint(Point):
-    """A point of a mapped mode, with that of the mode `inner` to it."""
+    """A point of a mapped mode.
+
+    Args:
+        mode: The mapped mode.
+        t: Its time, s.
+        x: Its state (nx,).
+        u: Its input (nu,).
+        inner: The point of the inner mode there.
+    """
 
     mode: MappedMode
 
     def __init__(self, mode: MappedMode, t: float, x: Array, u: Array, inner: Point) -> None:
-        super().__init__(mode, t, x, u)
-        self.inner = inner
+        self.mode, self.t, self.x, self.u, self.inner = mode, t, x, u, inner
 
 
 class Change:
-    """How a mapped mode or reset differs from the inner one: in nothing, unless a method says so.
+    """How a mapped mode, and the resets that leave it, differ from inner ones: here in nothing.
 
-    Arguments go in by `time`, `state` and `input`; states come back by `back`, given the outer
-    state that went in; values and derivatives by the methods of a point.
+    A subclass overrides the maps that are not the identity, and sets `mode_class`.
+
+    Attributes:
+        mode_class: The class of the mapped modes.
     """
 
-    keeps_steps = False
-    """Whether the outer mode moves as the inner one does, over the same times and states.
+    mode_class: ClassVar[type[MappedMode]]
 
-    Whole steps of the inner mode are steps of the outer one then, and jumps are, too.
-    """
+    def map_mode(self, inner: ModeModel) -> MappedMode:
+        """Return a mode seen through this change.
 
-    def point(self, mode: MappedMode, t: float, x: Array, u: Array, inner: Point) -> MappedPoint:
-        """The outer point of an inner one."""
-        return MappedPoint(mode, t, x, u, inner)
+        Args:
+            inner: The mode.
+        """
+        return self.mode_class(inner, self)
 
-    def time(self, t: float) -> float:
-        """The inner time."""
-        return t
+    def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
+        """Return time, state and input of the inner mode.
 
-    def state(self, x: Array) -> Array:
-        """The inner state."""
-        return x
+        Args:
+            t: Time of the mapped mode, s.
+            x: Its state (nx,).
+            u: Its input (nu,).
+        """
+        return t, x, u
 
-    def input(self, u: Array, x: Array) -> Array:
-        """The inner input."""
-        return u
+    def to_outer_state(self, inner: Array, x: Array) -> Array:
+        """Return a state of the mapped mode.
 
-    def jump_point(self, at: JumpPoint) -> JumpPoint:
-        """The inner point of a jump."""
-        (t, x, u, report, before), inner = at, None
+        Args:
+            inner: State of the inner mode that a reset or a projection has made.
+            x: State of the mapped mode that went in.
+        """
+        return inner
+
+    def to_inner_jump(self, at: JumpPoint) -> JumpPoint:
+        """Return the point before a jump for the inner reset.
+
+        Args:
+            at: The point for the mapped reset.
+        """
+        before, inner = at.before, None
         if isinstance(before, MappedPoint) and before.mode.change is self:
             inner = before.inner
-        return JumpPoint(self.time(t), self.state(x), self.input(u, x), report, inner)
+        return JumpPoint(*self.to_inner(at.t, at.x, at.u), at.report, inner)
 
-    def back(self, inner: Array, x: Array) -> Array:
-        """The outer state of an inner one that came of x."""
+    def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
+        """Return the derivatives of a mapped reset.
+
+        Args:
+            inner: Derivatives of the inner reset.
+            at: The point before the jump, for the mapped reset.
+        """
         return inner
 
-    def space(self, inner: Space) -> Space:
-        """The outer space."""
-        return inner
+    def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
+        """Return the border of a mapped reset: here with the inner derivatives of its distance.
 
-    def nu(self, inner: int) -> int:
-        """The number of outer inputs."""
-        return inner
-
-    def guard_names(self, inner: tuple[str, ...]) -> tuple[str, ...]:
-        """Names of the outer guards."""
-        return inner
-
-    def guard_scales(self, inner: Array) -> Array:
-        """Scales of the outer guards."""
-        return self.of_guards(inner)
-
-    def of_guards(self, values: Array) -> Array:
-        """Values (..., n) of the inner guards as those of the outer ones."""
-        return values
-
-    def field(self, point: MappedPoint) -> Array:
-        """The outer field."""
-        return point.inner.field
-
-    def guards(self, point: MappedPoint) -> Array:
-        """The outer guards."""
-        return self.of_guards(point.inner.guards)
-
-    def guard(self, i: int, point: MappedPoint) -> float:
-        """The value of outer guard i alone."""
-        inner = point.inner
-        return inner.mode.guard(self.place(i), inner.t, inner.x, inner.u)
-
-    def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
-        """Derivatives of the outer field."""
-        return point.inner.field_jacobian
-
-    def free_input(self, point: MappedPoint) -> Array:
-        """What an input does to the outer state if nothing is held."""
-        return point.inner.mode.free_input_at(point.inner)
-
-    def place(self, i: int) -> int:
-        """The index of outer guard i among the inner ones."""
-        return i
-
-    def guard_slopes(
-        self, inner: GuardJacobian, point: MappedPoint, rows: int | slice
-    ) -> GuardJacobian:
-        """Derivatives by the outer arguments of these rows of the inner guards, given their own."""
-        return inner
-
-    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
-        """Derivatives of the outer guards."""
-        return self.guard_slopes(point.inner.guard_jacobian, point, slice(None))
-
-    def guard_row(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Derivatives of outer guard i alone."""
-        inner, k = point.inner, self.place(i)
-        return self.guard_slopes(inner.mode.guard_row_at(k, inner), point, k)
-
-    def steady_pace(self, inner: Pace | None) -> Pace | None:
-        """The outer pace, where it is one at all points."""
-        return inner
-
-    def selects(self, inner: bool) -> bool:
-        """Whether another mode may flow on."""
-        return inner
-
-    def guards_differentiable(self, inner: bool) -> bool:
-        """Whether the outer guards have derivatives."""
-        return inner
-
-    def guards_together(self, inner: bool) -> bool:
-        """Whether one outer guard costs as much as all."""
-        return inner
-
-    def held_jacobian(self, inner: Array) -> Array:
-        """Derivatives (k, ndx) of what is held by the outer state."""
-        return inner
-
-    def held(self, inner: Held | None) -> Held | None:
-        """What the outer mode holds."""
-        return inner
-
-    def law(self, law: InputLaw) -> InputLaw | None:
-        """The inner input law of a whole step, None for one of which the inner step knows none."""
-        return law
-
-    def inputs(self, inner: Array) -> Array:
-        """Inner inputs (8, nu) along a step as outer ones."""
-        return inner
-
-    def many_inputs(self, u: Array) -> Array:
-        """Outer inputs (m, nu) of many points as inner ones."""
-        return u
-
-    def input_rate(self, du: Array) -> Array:
-        """The rate of the inner input, where it does not depend on the state."""
-        return du
-
-    def jump_terms(self, inner: JumpTerms) -> JumpTerms:
-        """The first order of a jump of the outer mode, given that of the inner one."""
-        return inner
-
-    def inner_reset(self, reset: ResetModel) -> ResetModel | None:
-        """The reset of the inner mode that this one is, None if it is not seen by this change."""
-        return reset.inner if isinstance(reset, MappedReset) and reset.change is self else None
-
-    def diffusion(self, noise: Diffusion) -> Diffusion:
-        """The noise on the inner mode."""
-        return noise
-
-    def reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
-        """Derivatives of the outer reset, given those of the inner one."""
-        return inner
-
-    def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
-        """The border of the outer reset, for changes that keep the derivatives of its distance."""
+        Args:
+            inner: Border of the inner reset.
+            at: The point before the jump, for the mapped reset.
+        """
         return inner._replace(
-            positive=self.reset_jacobian(inner.positive, at),
-            negative=self.reset_jacobian(inner.negative, at),
+            positive=self.map_reset_jacobian(inner.positive, at),
+            negative=self.map_reset_jacobian(inner.negative, at),
         )
 
 
 class MappedMode(ModeModel):
-    """A mode seen through a change."""
+    """A mode seen through a change: the inner one but for what a subclass overrides.
+
+    It has no compiled steps, unless a subclass says how those of the inner mode are its own.
+
+    Args:
+        inner: The mode that it is made of.
+        change: The change.
+    """
+
+    point: ClassVar[type[MappedPoint]] = MappedPoint
 
     def __init__(self, inner: ModeModel, change: Change) -> None:
-        self.inner, self.change, self.key = inner, change, inner.key
-        self.space, self.nu = change.space(inner.space), change.nu(inner.nu)
-        self.guard_names = change.guard_names(inner.guard_names)
-        self.differentiable = inner.differentiable
-        self.guards_differentiable = change.guards_differentiable(inner.guards_differentiable)
-        self.selects = change.selects(inner.selects)
-        self.steady_pace = change.steady_pace(inner.steady_pace)
-        self.compiled = inner.compiled and change.keeps_steps
-        self.keeps_points = inner.keeps_points
-        self.guards_together = change.guards_together(inner.guards_together)
-        self.held = change.held(None if inner.held is None else self._held(inner.held))
-        self.project = None if inner.project is None else self._projected
+        self.inner, self.change = inner, change
+        self.key, self.space, self.nu = inner.key, inner.space, inner.nu
+        self.guard_names, self.steady_pace = inner.guard_names, inner.steady_pace
+        self.held, self.project = inner.held, inner.project
+        self.differentiable, self.selects = inner.differentiable, inner.selects
+        self.guards_differentiable = inner.guards_differentiable
 
     @cached_property
     def guard_scales(self) -> Array:
         """Sizes (n,) of the guards."""
-        return self.change.guard_scales(self.inner.guard_scales)
+        return self.inner.guard_scales
 
     def calc(self, t: float, x: Array, u: Array) -> MappedPoint:
-        """The mode at (t, x, u), with the inner one there."""
-        c = self.change
-        return c.point(self, t, x, u, self.inner.calc(c.time(t), c.state(x), c.input(u, x)))
+        """Return the point of this mode at (t, x, u), with that of the inner mode in it.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+        """
+        return self.point(self, t, x, u, self.inner.calc(*self.change.to_inner(t, x, u)))
 
     def field_at(self, point: MappedPoint) -> Array:
-        """The field."""
-        return self.change.field(point)
+        """Return the inner field."""
+        return point.inner.field
 
     def guards_at(self, point: MappedPoint) -> Array:
-        """The guards."""
-        return self.change.guards(point)
-
-    def guard(self, i: int, t: float, x: Array, u: Array) -> float:
-        """The value of guard i."""
-        return self.change.guard(i, self.calc(t, x, u))
+        """Return the inner guards."""
+        return point.inner.guards
 
     def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
-        """Derivatives of the field."""
-        return self.change.field_jacobian(point)
-
-    def free_input_at(self, point: MappedPoint) -> Array:
-        """What an input does if nothing is held."""
-        return self.change.free_input(point)
+        """Return the derivatives of the inner field."""
+        return point.inner.field_jacobian
 
     def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
-        """Derivatives of the guards."""
-        return self.change.guard_jacobian(point)
+        """Return the derivatives of the inner guards."""
+        return point.inner.guard_jacobian
+
+    def guard_at(self, i: int, point: MappedPoint) -> float:
+        """Return the value of inner guard i."""
+        return point.inner.guard(i)
 
     def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Derivatives of guard i."""
-        return self.change.guard_row(i, point)
+        """Return the derivatives of inner guard i."""
+        return point.inner.guard_row(i)
+
+    def free_input_at(self, point: MappedPoint) -> Array:
+        """Return the inner derivative by the input without the constraint."""
+        return point.inner.free_input
 
     def outputs_at(self, point: MappedPoint) -> Mapping[str, Array]:
-        """The outputs of the inner mode."""
-        return self.inner.outputs_at(point.inner)
+        """Return the inner outputs."""
+        return point.inner.outputs
 
     def select_at(self, point: MappedPoint) -> ModeKey:
-        """The mode that the inner one selects, if it may."""
-        return self.inner.select_at(point.inner) if self.selects else self.key
+        """Return the key of the mode that the inner one selects."""
+        return point.inner.selected_mode
 
     def pace_at(self, point: MappedPoint) -> Pace:
-        """The pace."""
-        return self.steady_pace or self.inner.pace_at(point.inner)
+        """Return the inner limits of steps."""
+        return point.inner.pace
+
+
+Change.mode_class = MappedMode
+
+
+class MappedSteps(CompiledSteps):
+    """The compiled steps of a mode that moves as the inner one does, at the same times and states.
+
+    Args:
+        inner: The steps of the inner mode.
+        change: The change of the mode.
+    """
+
+    def __init__(self, inner: CompiledSteps, change: Change) -> None:
+        self.inner, self.change = inner, change
+
+    @property
+    def batched(self) -> ManySteps | None:
+        """The batched steps of the inner mode."""
+        return self.inner.batched
 
     def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
-        """The step of the inner mode, where it is one of this mode."""
-        c = self.change
-        inner = c.law(law) if self.compiled else None
-        if inner is None:
-            return None
-        found = self.inner.step(ahead, inner)
-        if found is None:
-            return None
-        guards, bounds = c.of_guards(found.guards), c.of_guards(found.bounds)
-        return found._replace(inputs=c.inputs(found.inputs), guards=guards, bounds=bounds)
+        """Return the inner step.
+
+        Args:
+            ahead: Start, length and tolerances of the step.
+            law: The input law.
+        """
+        return self.inner.step(ahead, law)
 
     def transition(
         self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
-        """The transition of the inner mode, where it is one of this mode."""
-        if not self.compiled:
-            return None
-        c = self.change
-        more = None if noise is None else c.diffusion(noise)
-        found = self.inner.transition(ahead, c.input(u, ahead.x), more)
-        if found is None or found.bounds is None:
-            return found
-        return found._replace(bounds=c.of_guards(found.bounds))
+        """Return the inner step with its derivative.
 
-    @cached_property
-    def many(self) -> ManySteps | None:
-        """The steps of the inner mode from many points, where they are those of this mode."""
-        steps = self.inner.many if self.compiled else None
-        if steps is None:
-            return None
-        return ManySteps(
-            partial(self._many, steps.rate),
-            partial(self._many_steps, steps.step),
-            partial(self._many, steps.varied),
+        Args:
+            ahead: Start, length and tolerances of the step.
+            u: Input (nu,).
+            noise: White noise; None for none.
+        """
+        return self.inner.transition(ahead, u, noise)
+
+    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms | None:
+        """Return the first-order terms of the inner jump.
+
+        Args:
+            i: Index of the guard that fires.
+            reset: The reset.
+            at: The point before the jump.
+            du: Rate (nu,) of the input, 1/s.
+        """
+        return self.inner.jump_terms(
+            i, self.find_inner_reset(reset), self.change.to_inner_jump(at), du
         )
 
-    def many_jumps(self, i: int, reset: ResetModel) -> Many | None:
-        """The jump of the inner mode from many points, where it is one of this mode."""
-        inner = self._inner_reset(reset)
-        jump = None if inner is None else self.inner.many_jumps(self.change.place(i), inner)
-        return None if jump is None else partial(self._many, jump)
+    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+        """Return the batched inner jump.
 
-    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms:
-        """What guard i and a reset do to first order: what they do in the inner mode."""
-        c, inner = self.change, self._inner_reset(reset)
-        if inner is None:
-            return super().jump_terms(i, reset, at, du)
-        return c.jump_terms(
-            self.inner.jump_terms(c.place(i), inner, c.jump_point(at), c.input_rate(du))
-        )
+        Args:
+            i: Index of the guard that fires.
+            reset: The reset.
+        """
+        return self.inner.batched_jump(i, self.find_inner_reset(reset))
 
-    def _inner_reset(self, reset: ResetModel) -> ResetModel | None:
-        return self.change.inner_reset(reset) if self.change.keeps_steps else None
+    def find_inner_reset(self, reset: ResetModel) -> ResetModel:
+        """Return the inner reset of a mapped one.
 
-    def _many(self, function: Many, times: Array, states: Array, inputs: Array) -> list[Array]:
-        return function(times, states, self.change.many_inputs(inputs))
+        A reset that is not mapped by this change is returned as it is: where arguments are the
+        same, it is one of the inner mode, which may have a compiled function of it.
 
-    def _many_steps(
-        self, function: Many, times: Array, states: Array, inputs: Array
-    ) -> list[Array]:
-        *moved, guards, bounds = self._many(function, times, states, inputs)
-        return [*moved, self.change.of_guards(guards), self.change.of_guards(bounds)]
-
-    def _projected(self, x: Array) -> Array:
-        assert self.inner.project is not None
-        return self.change.back(self.inner.project(self.change.state(x)), x)
-
-    def _held(self, inner: Held) -> Held:
-        return replace(
-            inner,
-            residuals=self._residuals,
-            jacobian=None if inner.jacobian is None else self._residuals_jacobian,
-            refuse=None if inner.refuse is None else self._refuse,
-        )
-
-    def _residuals(self, x: Array) -> Array:
-        assert self.inner.held is not None
-        return self.inner.held.residuals(self.change.state(x))
-
-    def _residuals_jacobian(self, x: Array) -> Array:
-        assert self.inner.held is not None
-        assert self.inner.held.jacobian is not None
-        return self.change.held_jacobian(self.inner.held.jacobian(self.change.state(x)))
-
-    def _refuse(self, what: str, key: ModeKey, x: Array) -> None:
-        assert self.inner.held is not None
-        assert self.inner.held.refuse is not None
-        self.inner.held.refuse(what, key, self.change.state(x))
+        Args:
+            reset: The reset of the mapped mode.
+        """
+        if isinstance(reset, MappedReset) and reset.change is self.change:
+            return reset.inner
+        return reset
 
 
 @dataclass(frozen=True, eq=False)
 class MappedReset(ResetModel):
-    """A reset seen through a change."""
+    """A reset seen through a change.
+
+    Attributes:
+        inner: The reset that it is made of.
+        change: The change.
+    """
 
     inner: ResetModel
     change: Change
 
     @property
     def differentiable(self) -> bool:  # type: ignore[override]
-        """Whether the inner reset is."""
+        """Whether the inner reset has derivatives."""
         return self.inner.differentiable
 
     @property
     def at_once(self) -> bool:  # type: ignore[override]
-        """Whether the inner reset is."""
+        """Whether the inner reset is the whole event of several guards."""
         return self.inner.at_once
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """The jump of the inner reset, with the outer state."""
-        jump = self.inner.calc(*self.change.jump_point(JumpPoint(t, x, u))[:3])
-        return replace(jump, state=self.change.back(jump.state, x))
+        """Return the inner jump with the state of the mapped mode.
+
+        Args:
+            t: Time of the event, s.
+            x: State (nx,) before it.
+            u: Input (nu,) before it.
+        """
+        jump = self.inner.calc(*self.change.to_inner(t, x, u))
+        return replace(jump, state=self.change.to_outer_state(jump.state, x))
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """The derivatives of the reset."""
-        return self.change.reset_jacobian(self.inner.calc_diff(self.change.jump_point(at)), at)
+        """Return the derivatives of the mapped reset.
+
+        Args:
+            at: The point before the jump.
+        """
+        inner = self.inner.calc_diff(self.change.to_inner_jump(at))
+        return self.change.map_reset_jacobian(inner, at)
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
-        """The two derivatives of the reset at a border."""
-        c = self.change
-        found = self.inner.border_at(c.jump_point(at), key, c.input(u_after, at.x))
-        return None if found is None else c.border(found, at)
+        """Return both derivatives where the inner reset is at a border, None where it is not.
+
+        Args:
+            at: The point before the jump.
+            key: Key of the mode after the event.
+            u_after: Input (nu,) after the event.
+        """
+        change = self.change
+        inner_input = change.to_inner(at.t, at.x, u_after)[2]
+        border = self.inner.border_at(change.to_inner_jump(at), key, inner_input)
+        return None if border is None else change.map_border(border, at)
+
+
+class ModeOfSameMotion(MappedMode):
+    """A mode with the motion and the arguments of the inner one, and so with its compiled steps."""
+
+    @cached_property
+    def compiled_steps(self) -> CompiledSteps | None:
+        """The compiled steps of the inner mode."""
+        steps = self.inner.compiled_steps
+        return None if steps is None else MappedSteps(steps, self.change)
 
 
 class SameMotion(Change):
-    """A mode of the same motion and arguments, so that any reset of one is one of the other."""
+    """A change that leaves motion and arguments alone."""
 
-    keeps_steps = True
-
-    def inner_reset(self, reset: ResetModel) -> ResetModel:
-        """The reset, of which the inner mode may know more where it is its own."""
-        return super().inner_reset(reset) or reset
+    mode_class: ClassVar[type[MappedMode]] = ModeOfSameMotion
 
 
 @dataclass(frozen=True, eq=False)
 class WithoutGuards(SameMotion):
-    """A mode without some of its guards; kept: the places of the others."""
+    """A change that drops some guards.
+
+    Attributes:
+        kept: Indices of the guards that stay, in their order.
+    """
 
     kept: list[int]
 
-    def guard_names(self, inner: tuple[str, ...]) -> tuple[str, ...]:
-        """Names of the guards kept."""
-        return tuple(inner[i] for i in self.kept)
+    def select_guards(self, values: Array) -> Array:
+        """Return the entries of the guards that stay.
 
-    def of_guards(self, values: Array) -> Array:
-        """The entries of the guards kept."""
+        Args:
+            values: Values (..., n) of all guards.
+        """
         return np.asarray(values)[..., self.kept]
 
-    def place(self, i: int) -> int:
-        """The index of guard i of those kept."""
-        return self.kept[i]
 
-    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
-        """Derivatives of the guards kept."""
-        d = super().guard_jacobian(point)
-        return GuardJacobian(*(rows[self.kept] for rows in d))
+class ModeWithoutGuards(MappedMode):
+    """A mode without some of the inner mode's guards.
+
+    Args:
+        inner: The mode with all guards.
+        change: Which of them stay.
+    """
+
+    change: WithoutGuards
+
+    def __init__(self, inner: ModeModel, change: WithoutGuards) -> None:
+        super().__init__(inner, change)
+        self.guard_names = tuple(inner.guard_names[i] for i in change.kept)
+
+    @cached_property
+    def guard_scales(self) -> Array:
+        """Sizes (n,) of the guards that stay."""
+        return self.change.select_guards(self.inner.guard_scales)
+
+    @cached_property
+    def compiled_steps(self) -> CompiledSteps | None:
+        """The compiled steps of the inner mode with the guards that stay."""
+        steps = self.inner.compiled_steps
+        return None if steps is None else _StepsWithoutGuards(steps, self.change)
+
+    def guards_at(self, point: MappedPoint) -> Array:
+        """Return the values (n,) of the guards that stay."""
+        return self.change.select_guards(point.inner.guards)
+
+    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
+        """Return the derivatives of the guards that stay."""
+        return GuardJacobian(*(rows[self.change.kept] for rows in point.inner.guard_jacobian))
+
+    def guard_at(self, i: int, point: MappedPoint) -> float:
+        """Return the value of guard i of those that stay."""
+        return point.inner.guard(self.change.kept[i])
+
+    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
+        """Return the derivatives of guard i of those that stay."""
+        return point.inner.guard_row(self.change.kept[i])
 
 
-@dataclass(frozen=True, eq=False)
-class OtherGuards(Change):
-    """A mode with guards that are given for it, in place of its own."""
+WithoutGuards.mode_class = ModeWithoutGuards
 
-    given: GuardSet
 
-    def guard_names(self, inner: tuple[str, ...]) -> tuple[str, ...]:
-        """Names of the guards given."""
-        return self.given.names
+class _StepsWithoutGuards(MappedSteps):
+    """The compiled steps of the inner mode with the guards that stay."""
 
-    def guard_scales(self, inner: Array) -> Array:
-        """The scales of the guards given."""
+    change: WithoutGuards
+
+    @cached_property
+    def batched(self) -> ManySteps | None:
+        """The batched steps."""
+        inner = self.inner.batched
+        return None if inner is None else inner._replace(step=partial(self._batched, inner.step))
+
+    def _batched(self, step: Many, *arguments: Array) -> list[Array]:
+        *states, guards, bounds = step(*arguments)
+        return [*states, self.change.select_guards(guards), self.change.select_guards(bounds)]
+
+    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+        """Return a step."""
+        step, select = self.inner.step(ahead, law), self.change.select_guards
+        if step is None:
+            return None
+        return step._replace(guards=select(step.guards), bounds=select(step.bounds))
+
+    def transition(
+        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+    ) -> StepTransition | None:
+        """Return a step with its derivative."""
+        step = self.inner.transition(ahead, u, noise)
+        if step is None or step.bounds is None:
+            return step
+        return step._replace(bounds=self.change.select_guards(step.bounds))
+
+    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms | None:
+        """Return the first-order terms of a jump."""
+        return super().jump_terms(self.change.kept[i], reset, at, du)
+
+    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+        """Return the batched jump."""
+        return super().batched_jump(self.change.kept[i], reset)
+
+
+class ModeWithGuards(MappedMode):
+    """A mode with given guards in place of the inner mode's.
+
+    Args:
+        inner: The mode with guards of its own.
+        guards: The guards.
+    """
+
+    def __init__(self, inner: ModeModel, guards: GuardSet) -> None:
+        super().__init__(inner, Change())
+        self.given, self.guard_names = guards, guards.names
+        self.guards_differentiable = guards.jacobian is not None
+
+    @property
+    def guard_scales(self) -> Array:
+        """Sizes (n,) of the guards."""
         return self.given.sizes
 
-    def guards(self, point: MappedPoint) -> Array:
-        """The values of the guards given."""
+    def guards_at(self, point: MappedPoint) -> Array:
+        """Return the values (n,) of the given guards."""
         return self.given.values(point.t, point.x, point.u)
 
-    def guard(self, i: int, point: MappedPoint) -> float:
-        """The value of guard i of those given."""
+    def guard_at(self, i: int, point: MappedPoint) -> float:
+        """Return the value of given guard i, alone where that costs less."""
+        if self.given.one is None:
+            return ModeModel.guard_at(self, i, point)
         return self.given.value(i, point.t, point.x, point.u)
 
-    def guard_jacobian(self, point: MappedPoint) -> GuardJacobian:
-        """The derivatives of the guards given."""
+    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
+        """Return the derivatives of the given guards."""
         if self.given.jacobian is None:
-            return ModeModel.guard_jacobian_at(point.mode, point)
+            return ModeModel.guard_jacobian_at(self, point)
         return self.given.jacobian(point.t, point.x, point.u)
 
-    def guard_row(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """The derivatives of guard i of those given."""
-        return ModeModel.guard_row_at(point.mode, i, point)
-
-    def guards_differentiable(self, inner: bool) -> bool:
-        """Whether the guards have derivatives."""
-        return self.given.jacobian is not None
-
-    def guards_together(self, inner: bool) -> bool:
-        """Whether one guard costs as much as all."""
-        return self.given.one is None
+    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
+        """Return the derivatives of given guard i."""
+        return ModeModel.guard_row_at(self, i, point)

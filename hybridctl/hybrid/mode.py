@@ -20,7 +20,7 @@ from hybridctl.hybrid.guards import Guard as Guard
 from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet as GuardSet
 from hybridctl.hybrid.guards import check_function
-from hybridctl.hybrid.mapped import MappedMode, OtherGuards
+from hybridctl.hybrid.mapped import ModeWithGuards
 from hybridctl.hybrid.model import FREE_PACE, Point
 from hybridctl.hybrid.model import Diffusion as Diffusion
 from hybridctl.hybrid.model import FieldJacobian as FieldJacobian
@@ -46,19 +46,30 @@ NO_GUARDS = GuardSet((), _nothing)
 
 
 class Mode(ModeModel):
-    r"""A state space and the vector field :math:`\dot x = f(t, x, u)` on it, as functions.
+    r"""A mode of functions: a state space and the vector field :math:`\dot x = f(t, x, u)` on it.
 
-    `field` returns a velocity in the tangent space (ndx,); `jacobian` its exact derivatives.
-    `outputs` gives named quantities worth plotting, such as contact forces. `select` names the
-    mode that really flows on from (t, x, u) just after a jump, with the post-event input: the
-    mode itself where it is consistent with its own forces ([RS] 2.3.4, Fig. 2.6). `pace` tells
-    an integrator what the error estimate of its steps does not. `held` are the constraints that
-    every state of the mode obeys, such as closed contacts, and `project` takes a state near them to
-    one that does. Its guards are those of the transitions that leave it.
+    Its guards are those of the transitions that leave it.
+
+    Args:
+        key: Key of the mode, unique in its system.
+        space: The state space.
+        field: Returns a velocity (ndx,) in the tangent space.
+        nu: Number of inputs.
+        jacobian: Returns the exact derivatives of the field. None for none.
+        outputs: Returns named quantities worth plotting, such as contact forces. None for none.
+        select: Returns the key of the mode that flows on from (t, x, u) just after a jump, with
+            the input after the event: that of this mode where it is consistent with its own forces
+            ([RS] 2.3.4, Fig. 2.6). None for this mode at all points.
+        pace: Returns the limits of an integrator's steps that their error does not show. None for
+            no limits.
+        project: Takes a state near the mode's constraint to one on it. None for no constraint.
+        held: The constraint that every state of the mode obeys, such as closed contacts. None for
+            no constraint.
+
+    Raises:
+        SystemDefinitionError: An argument is of the wrong type.
+        InputError: `nu` is no count.
     """
-
-    takes_guards = True
-    keeps_points = False
 
     def __init__(
         self,
@@ -86,16 +97,19 @@ class Mode(ModeModel):
         self.key, self.space, self.held, self.project = key, space, held, project
         self._field, self._jacobian, self._outputs = field, jacobian, outputs
         self._select, self._pace, self._guards = select, pace, NO_GUARDS
-        self.differentiable = jacobian is not None
+        self.differentiable, self.guards_differentiable = jacobian is not None, False
         self.selects = select is not None
         self.steady_pace = FREE_PACE if pace is None else None
 
     def with_guards(self, guards: GuardSet) -> Mode:
-        """The mode with these guards."""
+        """Return a copy of this mode with the guards of the edges that leave it.
+
+        Args:
+            guards: The guards.
+        """
         mode = copy(self)
         mode._guards, mode.guard_names = guards, guards.names
         mode.guards_differentiable = guards.jacobian is not None
-        mode.guards_together = guards.one is None
         return mode
 
     @property
@@ -109,51 +123,66 @@ class Mode(ModeModel):
         return self._guards.sizes
 
     def field_at(self, point: Point) -> Array:
-        """The field."""
+        """Return the field at a point, as the function returns it."""
         return self._field(point.t, point.x, point.u)
 
     def field(self, t: float, x: Array, u: Array) -> Array:
-        """The field."""
+        """Return the field, as the function returns it, without a point.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+        """
         return self._field(t, x, u)
 
     def guards_at(self, point: Point) -> Array:
-        """The guards."""
+        """Return the guards at a point."""
         return np.asarray(self._guards.values(point.t, point.x, point.u))
 
-    def guard(self, i: int, t: float, x: Array, u: Array) -> float:
-        """The value of guard i alone."""
-        return self._guards.value(i, t, x, u)
+    def guard_at(self, i: int, point: Point) -> float:
+        """Return the value of guard i at a point, alone where it is given alone.
+
+        Raises:
+            SystemDefinitionError: It is no number.
+        """
+        return self._guards.value(i, point.t, point.x, point.u)
 
     def field_jacobian_at(self, point: Point) -> FieldJacobian:
-        """Derivatives of the field."""
+        """Return the derivatives of the field at a point."""
         if self._jacobian is None:
             return super().field_jacobian_at(point)
         return self._jacobian(point.t, point.x, point.u)
 
     def guard_jacobian_at(self, point: Point) -> GuardJacobian:
-        """Derivatives of the guards."""
+        """Return the derivatives of the guards at a point."""
         if self._guards.jacobian is None:
             return super().guard_jacobian_at(point)
         return self._guards.jacobian(point.t, point.x, point.u)
 
     def outputs_at(self, point: Point) -> Mapping[str, Array]:
-        """The named quantities, none by default."""
+        """Return the named quantities at a point, none by default."""
         return {} if self._outputs is None else self._outputs(point.t, point.x, point.u)
 
     def select_at(self, point: Point) -> ModeKey:
-        """The mode that flows on, this one by default."""
+        """Return the key of the mode that flows on from a point, by default of this one."""
         return self.key if self._select is None else self._select(point.t, point.x, point.u)
 
     def pace_at(self, point: Point) -> Pace:
-        """The limits of an integrator's steps from a point on."""
+        """Return the limits of an integrator's steps from a point on."""
         return FREE_PACE if self._pace is None else self._pace(point.t, point.x, point.u)
 
 
-def guarded(mode: ModeModel, guards: GuardSet) -> ModeModel:
-    """A mode with the guards that are given with its edges, which may be its own."""
-    if mode.takes_guards:
+def attach_guards(mode: ModeModel, guards: GuardSet) -> ModeModel:
+    """Return a mode with the guards of the edges that leave it.
+
+    Args:
+        mode: The mode. A `Mode` has no guards of its own and is given these.
+        guards: The guards. Where they are the mode's own, the mode is returned as it is.
+    """
+    if isinstance(mode, Mode):
         return mode.with_guards(guards)
-    return mode if mode.owns(guards) else MappedMode(mode, OtherGuards(guards))
+    return mode if guards is mode.guard_set else ModeWithGuards(mode, guards)
 
 
 class Reset(ResetModel):

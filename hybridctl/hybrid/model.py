@@ -1,31 +1,27 @@
-r"""A mode as a model: evaluated once at a point, differentiated there, and stepped by itself.
+r"""The interface of modes and resets: evaluated at a point, differentiated there, and stepped.
 
-A `ModeModel` says how a state flows, :math:`\dot x = f(t, x, u)`, when that ends (its guards), and
-what belongs to it. `calc(t, x, u)` gives a `Point`: whatever is asked of it is found once, from
-what the point knows already, and `calc_diff(point)` goes on from there. Models keep nothing of a
-point, so that threads share them, and points are read, not changed.
+A mode is a vector field :math:`\dot x = f(t, x, u)` on a state space with guards that end its flow.
+A mode (`ModeModel`) is the model, a `Point` is the data of one evaluation of it:
 
-What a mode does at a point is written once, in methods that take it and end in `_at`; those of
-(t, x, u) are for who wants one thing. A mode that is made of another one maps it (see `mapped`) and
-says only what differs.
+1. `point = mode.calc(t, x, u)` makes a point and computes nothing.
+2. `point.field`, `point.guards`, `point.outputs` and so on are computed when they are first asked
+   for, by the method of the mode that ends in `_at`, and kept in the point.
+3. `mode.calc_diff(point)` returns the derivatives, which start from what the point has.
 
-What belongs where:
+Models keep nothing of a point, so that threads may share them. What a mode can do is told by the
+methods that it implements: `ModeModel` needs `field_at` and `guards_at`, and has a default for each
+of the others. A mode that is made of another one implements what differs (see `mapped`).
 
-- The guards are the mode's, the edges behind them the graph's (`Outgoing`): one mode serves systems
-  whose guards lead elsewhere.
-- `step` takes an input law, and None is its answer where the mode has no whole steps under such a
-  law or where they do not hold; `hybrid.step` then goes on stage by stage. A step is a method of
-  the mode it was made of, so it is of no other field and no other guards.
-- `transition` gives the derivative of that step under a held input, and with white noise given also
-  what that gathers. Noise is of who predicts, not of the mode.
-- `jump_terms` is a method, too: what one guard and a reset do to first order, compiled for the
-  resets of this mode where it can be.
-- A reset is a `ResetModel`. Its derivative and its border are asked for at a `JumpPoint`, which may
-  bring along what the jump and the mode before it found there. At a border the reset has two
-  derivatives, one on either side, so it is no part of `calc_diff`.
+- The guards belong to the mode, the edges behind them to the graph (`Outgoing`): one mode serves
+  systems whose guards lead elsewhere.
+- `compiled_steps` are functions for whole integrator steps and resets, None where there are none.
+  The integrator then goes on stage by stage (`step`).
+- A reset is a `ResetModel`. Its derivative is asked for at a `JumpPoint`, which may bring along
+  what the jump and the mode before it found there. At a border a reset has two derivatives, one
+  on either side, so that the border is no part of `calc_diff`.
 
-Arguments are (t, x, u): time in s, state (nx,), input (nu,). Derivatives by the state are taken in
-the tangent space, so they have `ndx` columns.
+Arguments are t (time, s), x (state, (nx,)) and u (input, (nu,)). Derivatives by the state are taken
+in the tangent space, so they have `ndx` columns.
 """
 
 from __future__ import annotations
@@ -54,7 +50,12 @@ ResetJacobian: TypeAlias = GuardJacobian
 
 
 class FieldJacobian(NamedTuple):
-    """Derivatives of a vector field: `state` (ndx, ndx) and `input` (ndx, nu)."""
+    """Derivatives of a vector field.
+
+    Attributes:
+        state: D_x f, (ndx, ndx).
+        input: D_u f, (ndx, nu).
+    """
 
     state: Array
     input: Array
@@ -68,11 +69,13 @@ class Slopes(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """Times in s that limit an integrator's steps from a point (t, x, u) on.
+    """Limits of the step size of an integrator from a point on, which its error does not show.
 
-    longest_step: none may be longer, because fast terms of the field are at rest there, or
-    because the field ends. relaxation: the time constant of its fastest decay; an explicit
-    method takes no steps much longer than that.
+    Attributes:
+        longest_step: Longest step, s: fast terms of the field may be at rest at the point, or the
+            field may end. Infinite for no limit.
+        relaxation: Time constant of the fastest decay of the field, s. An explicit method takes no
+            steps that are much longer. Infinite for no decay.
     """
 
     longest_step: float = math.inf
@@ -80,7 +83,15 @@ class Pace(NamedTuple):
 
 
 class StepAhead(NamedTuple):
-    """A step to be taken: from x (nx,) at t over h s, to these tolerances of every entry."""
+    """The request for a step.
+
+    Attributes:
+        t: Time at its start, s.
+        x: State (nx,) there.
+        h: Its length, s; negative backward in time.
+        rtol: Tolerance of its error relative to each coordinate.
+        atol: Absolute tolerance of its error, in the unit of each coordinate.
+    """
 
     t: float
     x: Array
@@ -90,10 +101,14 @@ class StepAhead(NamedTuple):
 
 
 class WholeStep(NamedTuple):
-    """A step taken at once: its error in units of the tolerance, and values at its nodes.
+    """A compiled step, by its values at the nodes of `series`.
 
-    The nodes are those of `series`: states (8, nx), guards (8, n), and the bounds (n,) of these,
-    see `step`; inputs (8, nu).
+    Attributes:
+        error: Its error in units of the tolerance.
+        states: States (8, nx); the last one is the end of the step.
+        inputs: Inputs (8, nu).
+        guards: Guards (8, n).
+        bounds: Lower bounds (n,) of the guards on the step, see `step.guard_bounds`.
     """
 
     error: float
@@ -104,9 +119,13 @@ class WholeStep(NamedTuple):
 
 
 class Diffusion(NamedTuple):
-    """White noise on a mode: densities W (ndx, ndx), and V (nu, nu) of what enters as the input.
+    """White noise on a mode.
 
-    compliance: how far what the mode holds gives way to V, see `estimation.noise`.
+    Attributes:
+        density: Density W (ndx, ndx) in the state.
+        through_input: Density V (nu, nu) in the input.
+        compliance: Fraction in [0, 1] by which the mode's constraint gives way to V, see
+            `estimation.noise`.
     """
 
     density: Array
@@ -115,10 +134,14 @@ class Diffusion(NamedTuple):
 
 
 class StepTransition(NamedTuple):
-    """A step with its error, its end state (nx,) and the derivative of that (ndx, ndx).
+    """A step with its derivative, and with the covariance of noise where noise was given.
 
-    noise (ndx, ndx): the covariance of the noise gathered on it, and bounds (n,) of the guards as
-    those of `WholeStep`, where noise was asked for.
+    Attributes:
+        error: Its error in units of the tolerance.
+        state: State (nx,) at its end.
+        matrix: Derivative (ndx, ndx) of that state by the state at its start.
+        noise: Covariance (ndx, ndx) of the noise gathered on the step; None without noise.
+        bounds: Lower bounds (n,) of the guards as in `WholeStep`; None without noise.
     """
 
     error: float
@@ -131,9 +154,14 @@ class StepTransition(NamedTuple):
 class JumpTerms(NamedTuple):
     """The jump of one guard to first order, up to the field after it; see `sensitivity.gains`.
 
-    slope: the rate of the guard. size: of the terms it is the sum of. time_state (ndx,) and
-    time_input (nu,): by how much the time of the event changes. reset_state (ndx+, ndx),
-    reset_input (ndx+, nu): derivatives of the reset. reset_rate (ndx+,): its rate of change.
+    Attributes:
+        slope: Rate of the guard along the field before the jump, in its unit per s.
+        size: Sum of the absolute terms of `slope`.
+        time_state: Derivative (ndx,) of the time of the event by the state before it, s.
+        time_input: The same by the input, (nu,).
+        reset_state: Derivative (ndx+, ndx) of the reset by the state.
+        reset_input: Derivative (ndx+, nu) of the reset by the input.
+        reset_rate: Rate of change (ndx+,) of the reset along the field before the jump.
     """
 
     slope: float
@@ -145,25 +173,90 @@ class JumpTerms(NamedTuple):
     reset_rate: Array
 
 
-class PointProperty(Generic[T]):
-    """A property that a point finds by this function when it is first asked for, and then knows."""
+class CompiledSteps:
+    """Functions of a mode for whole integrator steps and resets.
 
-    def __init__(self, find: Callable[[Any], T]) -> None:
-        self._find = find
+    A method returns None where the mode has no such function, or where its result would not hold:
+    the caller then goes on stage by stage, or with derivatives at a point. Steps are those of
+    DOP853, or a closed form. They go through coordinates, which are normalised where field and
+    guards are evaluated.
+    """
+
+    @property
+    def batched(self) -> ManySteps | None:
+        """The same steps for many points at once."""
+        return None
+
+    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+        """Return a step under an input law.
+
+        Args:
+            ahead: Start, length and tolerances of the step.
+            law: The input law; of most laws there is no compiled step.
+        """
+        return None
+
+    def transition(
+        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+    ) -> StepTransition | None:
+        """Return a step with its derivative, whose error counts for that of the step too.
+
+        Args:
+            ahead: Start, length and tolerances of the step.
+            u: Input (nu,), held on the step.
+            noise: White noise whose covariance is gathered on the step; None for none.
+        """
+        return None
+
+    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms | None:
+        """Return the first-order terms of a jump.
+
+        Args:
+            i: Index of the guard that fires.
+            reset: The reset.
+            at: The point before the jump.
+            du: Rate (nu,) of the input before the jump, 1/s.
+        """
+        return None
+
+    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+        """Return the function of a jump from many points (t, x, u) under held inputs.
+
+        Its results are the states x+ (m, nx+) after the jump, the rate of the guard and the size of
+        its terms (m, 2), and `time_state`, `reset_state` and `reset_rate` of `JumpTerms`.
+
+        Args:
+            i: Index of the guard that fires.
+            reset: The reset.
+        """
+        return None
+
+
+class PointProperty(Generic[T]):
+    """A property of a point that is computed when it is first asked for, and then kept."""
+
+    def __init__(self, compute: Callable[[Any], T]) -> None:
+        self._compute = compute
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, point: Any, owner: type) -> T:
-        value: T = self._find(point)
-        point.__dict__[self._name] = value
+        value: T = self._compute(point)
+        setattr(point, self._name, value)  # found before this descriptor from now on
         return value
 
 
 class Point:
-    """A mode at (t, x, u): field (ndx,), guards (n,) and their derivatives, found when asked for.
+    """One evaluation of a mode, whose parts are computed when they are first asked for.
 
-    Subclasses keep more. x is a point of the space: normalised where that is a manifold.
+    A point is read, never changed. It pickles as its arguments.
+
+    Args:
+        mode: The mode.
+        t: Time, s.
+        x: State (nx,), a point of the space: normalised where that is a manifold.
+        u: Input (nu,).
     """
 
     mode: ModeModel
@@ -176,12 +269,12 @@ class Point:
 
     @PointProperty
     def field(self) -> Array:
-        """The field."""
+        """The vector field f, (ndx,)."""
         return self.mode.field_at(self)
 
     @PointProperty
     def guards(self) -> Array:
-        """The guards."""
+        """The guards (n,), each in its own unit."""
         return self.mode.guards_at(self)
 
     @PointProperty
@@ -191,26 +284,64 @@ class Point:
 
     @PointProperty
     def guard_jacobian(self) -> GuardJacobian:
-        """The derivatives of the guards."""
+        """The derivatives of all guards."""
         return self.mode.guard_jacobian_at(self)
+
+    @PointProperty
+    def free_input(self) -> Array:
+        """The derivative D_u f (ndx, nu) that the field would have without its constraint."""
+        return self.mode.free_input_at(self)
+
+    @PointProperty
+    def outputs(self) -> Mapping[str, Array]:
+        """Named quantities worth plotting, such as contact forces."""
+        return self.mode.outputs_at(self)
+
+    @PointProperty
+    def selected_mode(self) -> ModeKey:
+        """Key of the mode that flows on from here just after a jump, consistent with its forces."""
+        return self.mode.select_at(self)
+
+    @PointProperty
+    def pace(self) -> Pace:
+        """The limits of an integrator's steps from here on."""
+        return self.mode.pace_at(self)
+
+    def guard(self, i: int) -> float:
+        """Return the value of guard i, in its unit, without the others where that costs less."""
+        return self.mode.guard_at(i, self)
+
+    def guard_row(self, i: int) -> GuardJacobian:
+        """Return the derivatives of guard i: by time a number, by state (ndx,), by input (nu,)."""
+        return self.mode.guard_row_at(i, self)
 
 
 FREE_PACE = Pace()
+"""Of a mode that does not limit steps."""
 
 
 class ModeModel(ABC):
-    """A state space, the vector field on it, the guards that end its flow, and what it holds.
+    """A state space, the vector field on it, the guards that end its flow, and its constraint.
 
-    `guard_scales` (n,) are the sizes that tolerances of the guards are relative to, in the unit of
-    each. `held` are the constraints that every state of the mode obeys, and `project` takes a state
-    near them to one that does; None where there are none.
+    A subclass implements `field_at` and `guards_at`, sets `key`, `space`, `nu` and `guard_names`,
+    and overrides what else it can do. Methods that end in `_at` compute what a point of this mode
+    keeps: callers ask the point.
 
-    What it is not made for, a mode says: whether it and its guards have derivatives
-    (`differentiable`, `guards_differentiable`), whether another mode may flow on from a state
-    (`selects`), and whether it takes whole steps at once (`compiled`). `steady_pace` is the pace
-    where that is one at all points, None where each has its own. `takes_guards`: its guards are
-    those of the edges that leave it. A point serves field and guards where it `keeps_points`, and
-    one guard costs as much as all with `guards_together`.
+    Attributes:
+        key: Key of the mode, unique in its system.
+        space: The state space.
+        nu: Number of inputs.
+        guard_names: Names (n,) of the guards.
+        held: The constraint that every state of the mode obeys; None for none.
+        project: Takes a state near the constraint to one on it; None where there is none.
+        steady_pace: The limits of steps, if they are the same at all points. None if each point has
+            its own, see `pace_at`.
+        differentiable: Whether the field has derivatives, which is whether `field_jacobian_at` is
+            implemented. A mode of which that depends on its arguments sets it.
+        guards_differentiable: The same of the guards and `guard_jacobian_at`.
+        selects: Whether another mode may flow on from a state of this one: whether `select_at` is
+            implemented.
+        point: The class of its points.
     """
 
     key: ModeKey
@@ -219,171 +350,208 @@ class ModeModel(ABC):
     guard_names: tuple[str, ...] = ()
     held: Held | None = None
     project: Callable[[Array], Array] | None = None
-    differentiable: bool = True
-    guards_differentiable: bool = True
-    selects: bool = False
     steady_pace: Pace | None = FREE_PACE
-    compiled: bool = False
-    takes_guards: bool = False
-    keeps_points: bool = True
-    guards_together: bool = True
+    differentiable: bool = False
+    guards_differentiable: bool = False
+    selects: bool = False
     point: ClassVar[type[Point]] = Point
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.differentiable = cls.field_jacobian_at is not ModeModel.field_jacobian_at
+        cls.guards_differentiable = cls.guard_jacobian_at is not ModeModel.guard_jacobian_at
+        cls.selects = cls.select_at is not ModeModel.select_at
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.key!r})"
 
     @property
     def guard_scales(self) -> Array:
-        """Sizes (n,) of the guards: ones."""
+        """Sizes (n,) of the guards that tolerances are relative to, each in its unit: ones."""
         return np.ones(len(self.guard_names))
 
-    def owns(self, guards: GuardSet) -> bool:
-        """Whether these guards, given with its edges, are those that it has of itself."""
-        return guards is self.guard_set
+    @property
+    def compiled_steps(self) -> CompiledSteps | None:
+        """Functions for whole steps and resets; None where the mode has none."""
+        return None
 
-    def with_guards(self, guards: GuardSet) -> ModeModel:
-        """The mode with these guards, where it takes guards."""
-        raise SystemDefinitionError(f"mode {self.key!r} has guards of its own")
-
-    # At a point
+    # Evaluation
 
     def calc(self, t: float, x: Array, u: Array) -> Point:
-        """The mode at (t, x, u)."""
+        """Return the point of this mode at (t, x, u), which computes what it is asked for.
+
+        Args:
+            t: Time, s.
+            x: State (nx,), normalised where the space is a manifold.
+            u: Input (nu,).
+        """
         return self.point(self, t, x, u)
 
     def calc_diff(self, point: Point) -> Slopes:
-        """Derivatives of field and guards at a point that this mode has made.
+        """Return the derivatives of field and guards.
 
-        Raises `SystemDefinitionError` where it has none.
+        Args:
+            point: A point that this mode has made.
+
+        Raises:
+            SystemDefinitionError: The field or the guards have no derivatives.
         """
         return Slopes(point.field_jacobian, point.guard_jacobian)
 
-    @abstractmethod
-    def field_at(self, point: Any) -> Array:
-        """The field f (ndx,)."""
-
-    @abstractmethod
-    def guards_at(self, point: Any) -> Array:
-        """The guards (n,)."""
-
-    def field_jacobian_at(self, point: Any) -> FieldJacobian:
-        """Derivatives of the field alone."""
-        raise SystemDefinitionError(f"the vector field of mode {self.key!r} has no Jacobian")
-
-    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
-        """Derivatives of the guards alone."""
-        raise SystemDefinitionError(f"the guards of mode {self.key!r} have no Jacobian")
-
-    def free_input_at(self, point: Any) -> Array:
-        """The derivative D_u f (ndx, nu) if the mode held nothing; here that of the field."""
-        by_input: Array = point.field_jacobian.input
-        return by_input
-
-    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
-        """Derivatives of guard i alone: by time a number, by state (ndx,), by input (nu,)."""
-        d = point.guard_jacobian
-        return GuardJacobian(d.time[i], d.state[i], d.input[i])
-
-    def outputs_at(self, point: Any) -> Mapping[str, Array]:
-        """Named quantities worth plotting, such as contact forces; arrays that last."""
-        return {}
-
-    def select_at(self, point: Any) -> ModeKey:
-        """The mode that really flows on from a point just after a jump, with its own forces."""
-        return self.key
-
-    def pace_at(self, point: Any) -> Pace:
-        """What the error estimates of an integrator do not tell it."""
-        assert self.steady_pace is not None
-        return self.steady_pace
-
-    # At (t, x, u)
-
     def field(self, t: float, x: Array, u: Array) -> Array:
-        """The field (ndx,)."""
+        """Return `calc(t, x, u).field`, for who wants one thing at one point.
+
+        A mode whose points keep nothing may override it with a function that makes no point: the
+        integrator then calls that.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+        """
         return self.calc(t, x, u).field
 
     def jacobian(self, t: float, x: Array, u: Array) -> FieldJacobian:
-        """Derivatives of the field."""
+        """Return `calc(t, x, u).field_jacobian`, for who wants one thing at one point.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+        """
         return self.calc(t, x, u).field_jacobian
 
     def guards(self, t: float, x: Array, u: Array) -> Array:
-        """The guards (n,)."""
+        """Return `calc(t, x, u).guards`, for who wants one thing at one point.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+        """
         return self.calc(t, x, u).guards
 
-    def guard(self, i: int, t: float, x: Array, u: Array) -> float:
-        """The value of guard i."""
-        return float(self.guards(t, x, u)[i])
-
-    def guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
-        """Derivatives of the guards."""
-        return self.calc(t, x, u).guard_jacobian
-
     def outputs(self, t: float, x: Array, u: Array) -> Mapping[str, Array]:
-        """Named quantities worth plotting."""
-        return self.outputs_at(self.calc(t, x, u))
+        """Return `calc(t, x, u).outputs`, for who wants one thing at one point.
 
-    def select(self, t: float, x: Array, u: Array) -> ModeKey:
-        """The mode that really flows on."""
-        return self.select_at(self.calc(t, x, u))
-
-    def pace(self, t: float, x: Array, u: Array) -> Pace:
-        """The limits of an integrator's steps from a point on."""
-        return self.steady_pace or self.pace_at(self.calc(t, x, u))
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+        """
+        return self.calc(t, x, u).outputs
 
     @cached_property
     def guard_set(self) -> GuardSet:
-        """The guards alone."""
+        """The guards alone, as functions of (t, x, u)."""
         return GuardSet(
             self.guard_names,
             self.guards,
-            self.guard_jacobian if self.guards_differentiable else None,
+            self._evaluate_guard_jacobian if self.guards_differentiable else None,
             self.guard_scales,
-            self.guard,
+            None if type(self).guard_at is ModeModel.guard_at else self._evaluate_guard,
         )
 
-    # Along a step, and across an event
+    def _evaluate_guard(self, i: int, t: float, x: Array, u: Array) -> float:
+        return self.guard_at(i, self.calc(t, x, u))
 
-    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
-        """The step of DOP853 at once, None where there is none.
+    def _evaluate_guard_jacobian(self, t: float, x: Array, u: Array) -> GuardJacobian:
+        return self.calc(t, x, u).guard_jacobian
 
-        It goes through coordinates, normalised where field and guards are evaluated.
+    # What points keep. `point` is one that this mode has made: of its class `point`.
+
+    @abstractmethod
+    def field_at(self, point: Any) -> Array:
+        """Return the field f (ndx,) at a point."""
+
+    @abstractmethod
+    def guards_at(self, point: Any) -> Array:
+        """Return the guards (n,) at a point."""
+
+    def field_jacobian_at(self, point: Any) -> FieldJacobian:
+        """Return the derivatives of the field at a point.
+
+        Raises:
+            SystemDefinitionError: The field has none.
         """
-        return None
+        raise SystemDefinitionError(f"the vector field of mode {self.key!r} has no Jacobian")
 
-    def transition(
-        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
-    ) -> StepTransition | None:
-        """A step with its derivative, and noise; their entries count for the error too."""
-        return None
+    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
+        """Return the derivatives of all guards at a point.
 
-    @property
-    def many(self) -> ManySteps | None:
-        """Its steps from many points at once, None where there are none."""
-        return None
-
-    def many_jumps(self, i: int, reset: ResetModel) -> Many | None:
-        """The jump of guard i by a reset from many points (t, x, u), None where there is none.
-
-        Under held inputs: x+ (m, nx+), the guard's rate and the size of its terms (m, 2), and
-        `time_state`, `reset_state` and `reset_rate` of `JumpTerms`.
+        Raises:
+            SystemDefinitionError: The guards have none.
         """
-        return None
+        raise SystemDefinitionError(f"the guards of mode {self.key!r} have no Jacobian")
 
-    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms:
-        """What guard i and a reset do to first order at a jump; du (nu,): the rate of the input.
+    def guard_at(self, i: int, point: Any) -> float:
+        """Return the value of guard i at a point."""
+        return float(point.guards[i])
 
-        Raises `SystemDefinitionError` where guard or reset have no derivative.
-        """
-        return linear_terms(self, i, reset.calc_diff(at), at, du)
+    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
+        """Return the derivatives of guard i at a point."""
+        d = point.guard_jacobian
+        return GuardJacobian(d.time[i], d.state[i], d.input[i])
+
+    def free_input_at(self, point: Any) -> Array:
+        """Return D_u f (ndx, nu) at a point without the mode's constraint: here D_u f itself."""
+        by_input: Array = point.field_jacobian.input
+        return by_input
+
+    def outputs_at(self, point: Any) -> Mapping[str, Array]:
+        """Return named quantities at a point in arrays that nobody changes later: here none."""
+        return {}
+
+    def select_at(self, point: Any) -> ModeKey:
+        """Return the key of the mode that flows on from a point after a jump: here this mode."""
+        return self.key
+
+    def pace_at(self, point: Any) -> Pace:
+        """Return the limits of steps from a point on: here `steady_pace`."""
+        assert self.steady_pace is not None
+        return self.steady_pace
 
 
-def linear_terms(mode: ModeModel, i: int, r: ResetJacobian, at: JumpPoint, du: Array) -> JumpTerms:
-    """The terms of guard i of a mode and a reset with this derivative, see `sensitivity.gains`."""
-    point = mode.calc(at.t, at.x, at.u) if at.before is None else at.before
-    f, g = np.asarray(point.field, dtype=np.float64), mode.guard_row_at(i, point)
+def compute_jump_terms(
+    mode: ModeModel, i: int, reset: ResetModel, at: JumpPoint, du: Array
+) -> JumpTerms:
+    """Return the first-order terms of a jump, by a compiled function where the mode has one.
+
+    Args:
+        mode: The mode before the jump.
+        i: Index of the guard that fires.
+        reset: The reset.
+        at: The point before the jump.
+        du: Rate (nu,) of the input before the jump, 1/s.
+
+    Raises:
+        SystemDefinitionError: Guard or reset have no derivative.
+    """
+    steps = mode.compiled_steps
+    terms = None if steps is None else steps.jump_terms(i, reset, at, du)
+    return linear_terms(mode, i, reset.calc_diff(at), at, du) if terms is None else terms
+
+
+def linear_terms(
+    mode: ModeModel, i: int, reset_jacobian: ResetJacobian, at: JumpPoint, du: Array
+) -> JumpTerms:
+    """Return the first-order terms of a jump from derivatives, see `sensitivity.gains`.
+
+    Args:
+        mode: The mode before the jump.
+        i: Index of the guard that fires.
+        reset_jacobian: Derivatives of the reset.
+        at: The point before the jump.
+        du: Rate (nu,) of the input before the jump, 1/s.
+
+    Raises:
+        SystemDefinitionError: The guard has no derivative.
+    """
+    r, point = reset_jacobian, mode.calc(at.t, at.x, at.u) if at.before is None else at.before
+    f, g = np.asarray(point.field, dtype=np.float64), point.guard_row(i)
     slope = float(g.time + g.state @ f + g.input @ du)
     size = abs(g.time) + np.abs(g.state) @ np.abs(f) + np.abs(g.input) @ np.abs(du)
+    # A guard that is met with no rate is refused by the caller, which knows names and tolerances.
     with np.errstate(divide="ignore", invalid="ignore"):
         by_state, by_input = -g.state / slope, -g.input / slope
     rate = r.time + r.state @ f + r.input @ du
@@ -392,12 +560,16 @@ def linear_terms(mode: ModeModel, i: int, r: ResetJacobian, at: JumpPoint, du: A
 
 @dataclass(frozen=True)
 class Jump:
-    """What a reset returns: the post-event state, and what it knows about the event.
+    """The result of a reset.
 
-    `mode` is the post-event mode where the reset decides it, `impulses` the normal impulse per
-    contact in N s, `report` whatever the solver of the reset certifies. `guards`: those that took
-    part in the event, where others that seemed to fire with them do not; None for all. Of guards
-    that fire one after the other all take part.
+    Attributes:
+        state: State (nx+,) after the event.
+        mode: Key of the mode after the event, where the reset decides it. None leaves it to the
+            edge.
+        impulses: Normal impulse of each contact, N s; empty where the reset reports none.
+        report: What the solver of the reset certifies; None where there is none.
+        guards: Names of the guards that took part in the event, where others that fired with them
+            did not; None for all. Of guards that fire one after the other all take part.
     """
 
     state: Array
@@ -408,9 +580,14 @@ class Jump:
 
 
 class JumpPoint(NamedTuple):
-    """The point (t, x-, u-) where a reset is made, and what is known there, None where it is not.
+    """The point (t, x-, u-) before a jump, and what is known there.
 
-    report: of the jump of the reset. before: the mode before it at this point.
+    Attributes:
+        t: Time of the event, s.
+        x: State (nx,) before it.
+        u: Input (nu,) before it.
+        report: Report of the reset's `Jump` there; None where it is not known.
+        before: The point of the mode before the event; None where there is none yet.
     """
 
     t: float
@@ -423,10 +600,15 @@ class JumpPoint(NamedTuple):
 class ResetBorder(NamedTuple):
     """The derivative of a reset at the border between two cases: linear on either side of it.
 
-    name: the case entered where `distance`, a number that is zero at the border, is positive.
-    `distance` has its derivatives by (t, x, u) before the event; `positive` and `negative` are
-    those of the reset on either side. What is over in a time as short as the perturbation is
-    small, like a brief slip, is part of the reset: afterwards the mode after the event flows.
+    What is over in a time as short as the perturbation is small, like a brief slip, is part of the
+    reset: afterwards the mode after the event flows.
+
+    Attributes:
+        name: Name of the case that is entered where the distance to the border is positive.
+        distance: Derivatives of that distance by (t, x, u) before the event. The distance is zero
+            at the border.
+        positive: Derivatives of the reset where the distance is positive.
+        negative: Derivatives of the reset where it is negative.
     """
 
     name: str
@@ -443,35 +625,72 @@ class ResetBorder(NamedTuple):
 class ResetModel(ABC):
     """The jump map x+ = R(t, x-, u-), and its derivatives.
 
-    at_once: whether it is the whole event of guards of which some are about to fall through zero.
+    A subclass implements `calc`, and overrides what else it can do.
+
+    Attributes:
+        differentiable: Whether it has derivatives, which is whether `calc_diff` is implemented. A
+            reset of which that depends on its arguments sets it.
+        at_once: Whether it is the whole event of guards of which some are only about to fall
+            through zero.
     """
 
-    differentiable: bool = True
+    differentiable: bool = False
     at_once: bool = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "differentiable" not in vars(cls):
+            cls.differentiable = cls.calc_diff is not ResetModel.calc_diff
 
     @abstractmethod
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """The jump at (t, x-, u-)."""
+        """Return the jump.
+
+        Args:
+            t: Time of the event, s.
+            x: State (nx,) before it.
+            u: Input (nu,) before it.
+        """
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """Derivatives D_t R (ndx+,), D_x R (ndx+, ndx-), D_u R (ndx+, nu).
+        """Return the derivatives D_t R (ndx+,), D_x R (ndx+, ndx) and D_u R (ndx+, nu).
 
-        Raises `SystemDefinitionError` where there are none.
+        Args:
+            at: The point before the jump.
+
+        Raises:
+            SystemDefinitionError: The reset has none.
         """
         raise SystemDefinitionError("the reset has no Jacobian")
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
-        """Two derivatives where the reset is at a border; None where `calc_diff` is its derivative.
+        """Return both derivatives where the reset is at a border, None where it is not.
 
-        key, u_after: mode after the event, and the input there. Raises `InputError` where there are
-        more than two, or none.
+        Implementations raise `InputError` where there are more than two derivatives.
+
+        Args:
+            at: The point before the jump.
+            key: Key of the mode after the event.
+            u_after: Input (nu+,) after the event.
         """
         return None
 
     def __call__(self, t: float, x: Array, u: Array) -> Jump:
-        """The jump at (t, x-, u-)."""
+        """Return `calc(t, x, u)`: a reset is a function.
+
+        Args:
+            t: Time of the event, s.
+            x: State (nx,) before it.
+            u: Input (nu,) before it.
+        """
         return self.calc(t, x, u)
 
     def jacobian(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        """Derivatives at (t, x-, u-)."""
+        """Return the derivatives at (t, x-, u-), for who wants them at one point.
+
+        Args:
+            t: Time of the event, s.
+            x: State (nx,) before it.
+            u: Input (nu,) before it.
+        """
         return self.calc_diff(JumpPoint(t, x, u))

@@ -91,10 +91,10 @@ class DrivenMode:
     ) -> None:
         self.mode, self.law, self.point, self.short = mode, law, point, short
         self.watched = watched and len(mode.guard_names) > 0
-        self.keeps = mode.keeps_points
-        self.rate = self._keeping if self.keeps else _rate(mode, law)
-        self._asked: Step | None = None
-        self._known: dict[float, list[float]] = {}
+        self.by_points = type(mode).field is ModeModel.field
+        self.rate = self._make_rate()
+        self._guard_step: Step | None = None
+        self._guard_points: dict[float, Point] = {}
         self.held: Array | None = None
         self.whole: InputLaw | None = None
         if isinstance(law, HeldInput):
@@ -106,7 +106,7 @@ class DrivenMode:
     @property
     def whole_law(self) -> InputLaw | None:
         """The law of whole steps, if the mode takes them under it: a held input, or a feedback."""
-        return self.whole if self.mode.compiled else None
+        return None if self.mode.compiled_steps is None else self.whole
 
     def checked_rate(self, t: float, coordinates: Array) -> Array:
         """The rate (nx,) of the coordinates: at the start of a flow, and where one fails.
@@ -131,12 +131,31 @@ class DrivenMode:
             raise failure(f"the vector field {velocity} is not finite", mode, t, x)
         return np.asarray(mode.space.rate(x, velocity))
 
-    def _keeping(self, t: float, coordinates: Array) -> Array:
-        """The rate (nx,) of the coordinates, of which the point is kept."""
-        space = self.mode.space
-        x = space.normalize(coordinates)
-        self.point = self.mode.calc(t, x, self.law(t, x))
-        return space.rate(x, self.point.field)
+    def _make_rate(self) -> Rate:
+        """Return the function of (t, x) for the rate (nx,) of the coordinates.
+
+        It is called more often than any other function of a simulation, so that there is one for
+        each kind of space and law. It updates `point` where the field is evaluated at points.
+        """
+        law, space = self.law, self.mode.space
+        field = self._field_at_points if self.by_points else self.mode.field
+        if not isinstance(space, VectorSpace):
+            normalize, rate = space.normalize, space.rate
+
+            def rate_on_manifold(t: float, coordinates: Array) -> Array:
+                x = normalize(coordinates)
+                return rate(x, field(t, x, law(t, x)))
+
+            return rate_on_manifold
+        if isinstance(law, HeldInput):
+            u = law.value
+            return lambda t, x: field(t, x, u)
+        return lambda t, x: field(t, x, law(t, x))
+
+    def _field_at_points(self, t: float, x: Array, u: Array) -> Array:
+        """Return the field (ndx,), and keep its point in `point`."""
+        self.point = point = self.mode.calc(t, x, u)
+        return self.mode.field_at(point)
 
     def _no_velocity(self, got: object, t: float) -> SystemDefinitionError:
         key, ndx = self.mode.key, self.mode.space.ndx
@@ -147,7 +166,7 @@ class DrivenMode:
     def guard(self, step: Step, i: int, t: float) -> float:
         """Return the value of guard i at time t on the polynomial of a step.
 
-        Guards of modes that find them together are kept until another step is asked for.
+        Points are kept until another step is asked for, as several guards may be asked for at one.
 
         Args:
             step: Step of the integrator.
@@ -158,20 +177,16 @@ class DrivenMode:
             SystemDefinitionError: If the guards are no numbers, or not as many as their names.
         """
         mode = self.mode
-        if not mode.guards_together:
+        if not self.by_points:
             x = mode.space.normalize(step.state(t))
-            return mode.guard(i, t, x, self.law(t, x))
-        if step is not self._asked:
-            self._asked, self._known = step, {}
-        known = self._known.get(t)
-        if known is None:
+            return mode.guard_set.value(i, t, x, self.law(t, x))
+        if step is not self._guard_step:
+            self._guard_step, self._guard_points = step, {}
+        point = self._guard_points.get(t)
+        if point is None:
             x = mode.space.normalize(step.state(t))
-            u = self.law(t, x)
-            values = mode.guards(t, x, u)
-            if not _is_plain(values, len(mode.guard_names)):
-                values = mode.guard_set.checked(mode.key, t, x, u)
-            known = self._known[t] = values.tolist()
-        return known[i]
+            point = self._guard_points[t] = mode.calc(t, x, self.law(t, x))
+        return point.guard(i)
 
     def guards_at(self, t: float, coordinates: Array) -> Array | None:
         """The guards (n,) where the rate was asked for last, if it was here."""
@@ -181,7 +196,7 @@ class DrivenMode:
     def known(self, t: float, x: Array) -> Point | None:
         """The point at (t, x), if the rate was asked for there last."""
         point = self.point
-        if not self.keeps or point is None or point.t != t:
+        if not self.by_points or point is None or point.t != t:
             return None
         return point if np.array_equal(point.x, x) else None
 
@@ -257,22 +272,6 @@ def _is_plain(value: object, *shape: int) -> bool:
     return type(value) is np.ndarray and value.shape == shape and value.dtype.kind in "iuf"
 
 
-def _rate(mode: ModeModel, law: InputLaw) -> Rate:
-    """The time derivative (nx,) of the coordinates."""
-    field, space = mode.field, mode.space
-    if not isinstance(space, VectorSpace):
-
-        def rate(t: float, coordinates: Array) -> Array:
-            x = space.normalize(coordinates)
-            return space.rate(x, field(t, x, law(t, x)))
-
-        return rate
-    if isinstance(law, HeldInput):
-        u = law.value
-        return lambda t, x: field(t, x, u)
-    return lambda t, x: field(t, x, law(t, x))
-
-
 class ExplicitFormula:
     """An explicit Runge-Kutta formula for fields that are any callables."""
 
@@ -301,7 +300,7 @@ class ExplicitFormula:
         with np.errstate(over="ignore", invalid="ignore"):  # such an attempt is rejected
             self._stages(h, range(s), self._motion.rate)
             self._end, self._reached, self._rate_there = end, self._stage, self._given
-            self._there = self._motion.point if self._motion.keeps else None
+            self._there = self._motion.point if self._motion.by_points else None
             largest = np.maximum(np.abs(self.state), np.abs(self._reached))
             return tableau.error(h, self._rates[: s + 1], self._atol + self._rtol * largest)
 
@@ -379,6 +378,8 @@ class CompiledFormula:
 
     def __init__(self, motion: DrivenMode, law: InputLaw, rtol: float, atol: float) -> None:
         self._motion, self._law, self._rtol, self._atol = motion, law, rtol, atol
+        assert motion.mode.compiled_steps is not None
+        self._steps = motion.mode.compiled_steps
         self._last: Step | None = None  # attempted, and None for one of the general formula
         self._ended: Step | None = None
 
@@ -430,7 +431,7 @@ class CompiledFormula:
     def _to(self, start: float, x: Array, end: float) -> tuple[float, Step | None]:
         """The error of a step from (start, x), and the step; None where it does not hold."""
         ahead = StepAhead(start, x, end - start, self._rtol, self._atol)
-        found = self._motion.mode.step(ahead, self._law)
+        found = self._steps.step(ahead, self._law)
         if found is None:
             return math.inf, None
         return found.error, Step(start, end, found.states, found.inputs, found.guards, found.bounds)

@@ -29,17 +29,18 @@ from hybridctl.hybrid.laws import (
     LinearFeedback,
     no_input,
 )
-from hybridctl.hybrid.mapped import Change, MappedMode, MappedReset
+from hybridctl.hybrid.mapped import Change, MappedReset
 from hybridctl.hybrid.mode import (
     Bridge,
     Edge,
     Guard,
     GuardSet,
+    Mode,
     ModeKey,
     ModeModel,
     Outgoing,
     Transition,
-    guarded,
+    attach_guards,
 )
 from hybridctl.hybrid.policy import History, Policy, SameLaw
 
@@ -188,7 +189,8 @@ class HybridSystem:
         return _cached(self._outgoing, key, self._ways_out)
 
     def _joined(self, key: ModeKey) -> ModeModel:
-        return guarded(self._mode_of(key), _cached(self._given, key, self._outgoing_of).guards)
+        given = _cached(self._given, key, self._outgoing_of)
+        return attach_guards(self._mode_of(key), given.guards)
 
     def _ways_out(self, key: ModeKey) -> Outgoing:
         mode = self.mode(key)
@@ -329,7 +331,7 @@ def _outgoing(mode: ModeModel, transitions: list[Transition]) -> Outgoing:
     for name in guards:
         if (name,) not in edges:
             raise SystemDefinitionError(f"mode {key!r} has no transition for {name!r} alone")
-    if mode.takes_guards or set(own.names) != set(guards):
+    if isinstance(mode, Mode) or set(own.names) != set(guards):
         own = GuardSet.of(list(guards.values()))
     return Outgoing(own, partial(_entry, edges), partial(_entry, rests))
 
@@ -434,7 +436,7 @@ class MappedSystem(DerivedSystem):
         change = self._change(key)
         if change is None:
             return self.inner.mode(key)
-        return _cached(self._mapped, key, lambda key: MappedMode(self.inner.mode(key), change))
+        return _cached(self._mapped, key, lambda key: change.map_mode(self.inner.mode(key)))
 
     def _ways(self, key: ModeKey) -> Outgoing:
         own, change = self.inner.outgoing(key), self._change(key)
@@ -479,7 +481,7 @@ def _mapped_bridge(
     x: Array,
     u: Array,
 ) -> Bridge | None:
-    bridge = bridge_at(change.time(t), change.state(x), change.input(u, x))
+    bridge = bridge_at(*change.to_inner(t, x, u))
     if bridge is None:
         return None
     return bridge._replace(edge=_mapped_edge(bridge.edge, of_mode(bridge.mode)))

@@ -40,9 +40,9 @@ class Wrapped:
     kept: which guards. scale: the largest of a guard. t: its time; sign: by which its field is the
     inner one's. steps, fed: whether it takes the inner steps, and those under a feedback. edges,
     labels: whether it has those. mode: given where the system has another one. close: how near
-    numbers are, of their size, where they are not the same. together: whether guards given anew are
-    found together. offset: a guard that the only one of p moves. rests: whether what accumulates
-    ends as in the inner system. pushes: whether it can be pushed.
+    numbers are, of their size, where they are not the same. offset: a guard that the only one of p
+    moves. rests: whether what accumulates ends as in the inner system. pushes: whether it can be
+    pushed.
     """
 
     system: Any
@@ -65,7 +65,6 @@ class Wrapped:
     borders: bool = True
     mode: Any = None
     close: float = 0.0
-    together: bool = False
     offset: str | None = None
     rests: bool = True
     pushes: bool = True
@@ -158,7 +157,7 @@ class Wrapped:
 
     def of_steps(self, steps):
         if not self.steps:
-            return None, None
+            return None
         held, fed = (
             step and step._replace(
                 inputs=self.of_inputs(step.inputs),
@@ -169,7 +168,7 @@ class Wrapped:
         )  # fmt: skip
         return held, fed if self.fed else None
 
-    def of_many(self, rows):
+    def of_batched(self, rows):
         """Of steps from many points: rates, those of a step, and those of a varied one."""
         if rows is None or not self.steps:
             return None
@@ -178,7 +177,7 @@ class Wrapped:
 
     def of_transitions(self, moved):
         if not self.steps:
-            return None, None
+            return None
         plain, noisy = moved
         return plain, noisy and noisy._replace(bounds=self.of_guards(noisy.bounds))
 
@@ -217,7 +216,7 @@ def with_other_guards(k):
         return replace(k.system.outgoing(key), guards=given)
 
     made = hc.HybridSystem(k.system.mode, ways, k.system.guard_names)
-    return Wrapped(made, k.x, k.u, steps=False, labels=False, together=True)
+    return Wrapped(made, k.x, k.u, steps=False, labels=False)
 
 
 def with_held_inputs(k):

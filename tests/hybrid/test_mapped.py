@@ -23,7 +23,15 @@ from hybridctl.base.errors import HybridctlError, InputError
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import HeldInput, LinearFeedback
 from hybridctl.hybrid.mode import Bridge, Edge, Held, Jump, JumpPoint, Outgoing, Pace
-from hybridctl.hybrid.model import Diffusion, ModeModel, ResetModel, StepAhead
+from hybridctl.hybrid.model import (
+    CompiledSteps,
+    Diffusion,
+    ModeModel,
+    Point,
+    ResetModel,
+    StepAhead,
+    compute_jump_terms,
+)
 
 H, ROUNDING = 1e-5, 1e-12
 AHEAD = 1e-3, 1e-9, 1e-9
@@ -127,8 +135,11 @@ def steps(s):
     ahead, space = StepAhead(s.t, s.x, *AHEAD), s.mode.space
     limits = np.stack((s.u - 1.0, s.u + 1e-4))
     law = Feedback(0.1 * np.ones((len(s.u), space.nx)), s.u + 0.1 * s.x.sum(), limits)
-    fed = s.mode.step(ahead, law) if isinstance(space, hc.VectorSpace) else None
-    return s.mode.step(ahead, HeldInput(s.u)), fed
+    compiled = s.mode.compiled_steps
+    if compiled is None:
+        return None
+    fed = compiled.step(ahead, law) if isinstance(space, hc.VectorSpace) else None
+    return compiled.step(ahead, HeldInput(s.u)), fed
 
 
 def transitions(s):
@@ -136,7 +147,10 @@ def transitions(s):
     ahead, n = StepAhead(s.t, s.x, *AHEAD), s.mode.space.ndx
     through = np.diag(s.sees).astype(float)
     noise = Diffusion(np.diag(np.arange(1.0, n + 1.0)), through, 0.5)
-    return s.mode.transition(ahead, s.u), s.mode.transition(ahead, s.u, noise)
+    compiled = s.mode.compiled_steps
+    if compiled is None:
+        return None
+    return compiled.transition(ahead, s.u), compiled.transition(ahead, s.u, noise)
 
 
 def several(s):
@@ -146,9 +160,10 @@ def several(s):
     return np.full(3, s.t), np.array(moved), np.tile(s.u, (3, 1))
 
 
-def many(s):
+def batched(s):
     """Of three points at once, with steps of several lengths."""
-    found = s.mode.many
+    compiled = s.mode.compiled_steps
+    found = compiled and compiled.batched
     if found is None:
         return None
     times, states, inputs = several(s)
@@ -161,9 +176,19 @@ def same(name):
     return lambda s: getattr(s.mode, name), lambda w, told: told
 
 
-def called(name, seen, *, at=True):
-    """A method of (t, x, u), or of a point."""
-    return lambda s: getattr(s.mode, name)(*((s.point,) if at else s.at)), seen
+def called(name, seen):
+    """A method of (t, x, u)."""
+    return lambda s: getattr(s.mode, name)(*s.at), seen
+
+
+def asked(name, seen):
+    """An attribute of a point."""
+    return lambda s: getattr(s.point, name), seen
+
+
+def each(name, seen):
+    """A method of a point and the index of a guard."""
+    return lambda s: [getattr(s.point, name)(i) for i in range(len(s.mode.guard_names))], seen
 
 
 def plain(w, told):
@@ -196,13 +221,10 @@ MODE: dict[str, tuple[Callable, Callable]] = {
     "guards_differentiable": same("guards_differentiable"),
     "selects": (lambda s: s.mode.selects, lambda w, told: told and w.selects),
     "steady_pace": (lambda s: s.mode.steady_pace, if_paced),
-    "compiled": (lambda s: s.mode.compiled, lambda w, told: told and w.steps),
-    "keeps_points": same("keeps_points"),
-    "guards_together": (
-        lambda s: s.mode.guards_together,
-        lambda w, told: told or w.together,
+    "compiled_steps": (
+        lambda s: s.mode.compiled_steps is not None,
+        lambda w, told: told and w.steps,
     ),
-    "many": (many, Wrapped.of_many),
     "calc": (
         lambda s: (s.point.field, s.point.guards),
         lambda w, both: (w.of_rates(both[0]), w.of_guards(both[1])),
@@ -211,46 +233,36 @@ MODE: dict[str, tuple[Callable, Callable]] = {
         lambda s: s.mode.calc_diff(s.point),
         lambda w, d: d._replace(field=w.of_field(d.field), guards=w.of_slopes(d.guards)),
     ),
-    "field": called("field", Wrapped.of_rates, at=False),
-    "field_at": called("field_at", Wrapped.of_rates),
-    "jacobian": called("jacobian", Wrapped.of_field, at=False),
-    "field_jacobian_at": called("field_jacobian_at", Wrapped.of_field),
-    "free_input_at": called("free_input_at", Wrapped.of_free_input),
-    "guards": called("guards", Wrapped.of_guards, at=False),
-    "guards_at": called("guards_at", Wrapped.of_guards),
-    "guard": (
-        lambda s: np.array([s.mode.guard(i, *s.at) for i in range(len(s.mode.guard_names))]),
-        Wrapped.of_guards,
-    ),
-    "guard_jacobian": called("guard_jacobian", Wrapped.of_slopes, at=False),
-    "guard_jacobian_at": called("guard_jacobian_at", Wrapped.of_slopes),
-    "guard_row_at": (
-        lambda s: [s.mode.guard_row_at(i, s.point) for i in range(len(s.mode.guard_names))],
-        Wrapped.of_rows,
-    ),
-    "outputs": called("outputs", plain, at=False),
-    "outputs_at": called("outputs_at", plain),
-    "select": (
-        lambda s: s.mode.select(*s.at),
-        lambda w, key: key if w.selects else w.mode.key,
-    ),
-    "select_at": (
-        lambda s: s.mode.select_at(s.point),
-        lambda w, key: key if w.selects else w.mode.key,
-    ),
-    "pace": called("pace", if_paced, at=False),
-    "pace_at": called("pace_at", if_paced),
-    "step": (steps, Wrapped.of_steps),
-    "transition": (transitions, Wrapped.of_transitions),
+    "field": called("field", Wrapped.of_rates),
+    "jacobian": called("jacobian", Wrapped.of_field),
+    "guards": called("guards", Wrapped.of_guards),
+    "outputs": called("outputs", plain),
 }
-NO_ATTRIBUTE = {
-    "point": "the class of points, for `calc`",
-    "jump_terms": "compared with resets",
-    "many_jumps": "compared with resets",
-    "takes_guards": "of the mode alone, with those of its edges",
-    "with_guards": "of the mode alone, with those of its edges",
-    "owns": "of the mode alone, with those of its edges",
+COMPUTED = {
+    "field_at", "guards_at", "field_jacobian_at", "guard_jacobian_at", "guard_at", "guard_row_at",
+    "free_input_at", "outputs_at", "select_at", "pace_at",
+}  # fmt: skip
+"""Methods of modes that points call."""
+NO_ATTRIBUTE = {"point", *COMPUTED}
+POINT: dict[str, tuple[Callable, Callable]] = {
+    "field": asked("field", Wrapped.of_rates),
+    "guards": asked("guards", Wrapped.of_guards),
+    "field_jacobian": asked("field_jacobian", Wrapped.of_field),
+    "guard_jacobian": asked("guard_jacobian", Wrapped.of_slopes),
+    "free_input": asked("free_input", Wrapped.of_free_input),
+    "outputs": asked("outputs", plain),
+    "selected_mode": asked("selected_mode", lambda w, key: key if w.selects else w.mode.key),
+    "pace": asked("pace", if_paced),
+    "guard": each("guard", lambda w, values: values[w.kept]),
+    "guard_row": each("guard_row", Wrapped.of_rows),
 }
+STEPS: dict[str, tuple[Callable, Callable]] = {
+    "step": (steps, lambda w, told: told and w.of_steps(told)),
+    "transition": (transitions, lambda w, told: told and w.of_transitions(told)),
+    "batched": (batched, Wrapped.of_batched),
+}
+OF_RESETS = {"jump_terms", "batched_jump"}
+"""Compared with resets."""
 
 
 def jump_point(s):
@@ -311,12 +323,17 @@ def both_sides(k, w):
 
 @pytest.mark.parametrize(
     ("told", "kind"),
-    [({**MODE, **NO_ATTRIBUTE}, ModeModel), (RESET, ResetModel)],
-    ids=["modes", "resets"],
+    [
+        (MODE.keys() | NO_ATTRIBUTE, ModeModel),
+        (POINT.keys() | {"mode"}, Point),
+        (STEPS.keys() | OF_RESETS, CompiledSteps),
+        (RESET.keys(), ResetModel),
+    ],
+    ids=["modes", "points", "steps", "resets"],
 )
 def test_all_that_is_public_is_compared(told, kind):
     names = {name for name in vars(kind) if not name.startswith("_")}
-    assert told.keys() == names | {n for n in kind.__annotations__ if not n.startswith("_")}
+    assert told == names | {n for n in kind.__annotations__ if not n.startswith("_")}
 
 
 @on_every_kind
@@ -324,7 +341,7 @@ def test_a_wrapped_mode_is_the_inner_one_but_for_what_differs(kind, wrap):
     k = kind()
     w = wrap(k)
     inner, outer = both_sides(k, w)
-    for name, (ask, seen) in MODE.items():
+    for name, (ask, seen) in {**MODE, **POINT, **STEPS}.items():
         compare(ask(outer), seen(w, ask(inner)), w.close, name)
 
 
@@ -394,8 +411,9 @@ def check_terms(w, inner, outer, fired, ways):
         if not s.reset.differentiable:
             return
         rate = np.where(s.sees, 0.7, 0.0)
-        terms.append(s.mode.jump_terms(i, s.reset, jump_point(s), rate))
-        function = s.mode.many_jumps(i, s.reset)
+        terms.append(compute_jump_terms(s.mode, i, s.reset, jump_point(s), rate))
+        compiled = s.mode.compiled_steps
+        function = compiled and compiled.batched_jump(i, s.reset)
         times, *rows = several(s)
         together.append(function and function(times[:, None], *rows))
     what, (name,) = f"jump terms of {fired}", fired
@@ -418,7 +436,7 @@ def test_its_derivatives_are_those_of_its_values(kind, wrap):
     slopes = mode.calc_diff(mode.calc(w.t, w.x, acting))
     by_last = {
         "field": inner.mode.jacobian(*inner.at).input,
-        "guards": inner.mode.guard_jacobian(*inner.at).input,
+        "guards": inner.point.guard_jacobian.input,
     }
     for name in ("field", "guards"):
         d, value = getattr(slopes, name), getattr(mode, name)

@@ -14,7 +14,6 @@ class Falling(ModeModel):
     """A ball with a guard of its own, 1 m above the floor."""
 
     key, space, guard_names = "air", hc.VectorSpace(2), ("shelf",)
-    guards_differentiable = False
 
     def field_at(self, point):
         return np.array([point.x[1], -GRAVITY])
