@@ -101,7 +101,7 @@ def calls_table(effort: dict[str, float]) -> Table:
     np.testing.assert_allclose(expected, feet.values().field[len(feet.v) :], atol=1e-9)
     point = corners.slopes_at()
     jams = corners.mode.guard_names.index("sliding jams")
-    alone = partial(corners.mode.guard_row_at, jams, point)
+    alone = partial(point.guard_row, jams)
     both, more, compiled = "field and guards", "with derivatives", "constraint dynamics in C++"
     cases = [
         (feet, f"{both}, beside the terms alone", feet.values, feet.bare.terms),

@@ -1,7 +1,8 @@
 r"""The covariance along one arc, and the first-order map that it follows.
 
 Along an arc the covariance obeys :math:`\dot P = A P + P A^T + Q`. Where the noise is constant and
-the mode takes compiled steps, these gather it beside the state (`ModeModel.transition`). Elsewhere
+the mode takes compiled steps, these gather it beside the state
+(`CompiledSteps.transition`). Elsewhere
 it goes by the steps of `sensitivity.collocation`: for noise that is a function of the state, for
 modes that take no such steps, and for sliding contacts, whose friction is stiff.
 """

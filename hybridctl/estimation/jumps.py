@@ -143,7 +143,7 @@ def _rested(system: HybridSystem, event: Event, p: Array) -> Jumped:
     before = system.mode(event.mode_before)
     t, x, u = event.time, event.state_before, event.input_before
     point, names = before.calc(t, x, u), before.guard_names
-    slopes = {g: before.guard_row_at(names.index(g), point) for g in event.guards if g in names}
+    slopes = {g: point.guard_row(names.index(g)) for g in event.guards if g in names}
     guards = tuple(g for g, slope in slopes.items() if not slope.input.any())
     matrix = to_rest(system, event.mode_before, guards, t, x, u)
     return _linear(matrix, p, "events accumulate: their guards and rates are set to zero")
@@ -167,7 +167,7 @@ def to_rest(
     mode = system.mode(key)
     point = mode.calc(t, x, u)
     slope = coefficients_at(point).state
-    values = [mode.guard_row_at(guard_index(mode, g), point).state for g in guards]
+    values = [point.guard_row(guard_index(mode, g)).state for g in guards]
     rates = np.reshape([row @ slope for row in values], (-1, len(slope)))
     rows = np.concatenate((np.reshape(values, rates.shape), rates))
     ways = np.linalg.pinv(rows)
@@ -306,7 +306,7 @@ def _rates(system: HybridSystem, event: Event) -> Rates:
     found = {}
     for guard in event.guards:
         i, (rate, row) = guard_index(before, guard), _rate(point, event, guard)
-        late, early = (before.guard_row_at(i, p).state for p in (ahead, behind))
+        late, early = (p.guard_row(i).state for p in (ahead, behind))
         found[guard] = rate, np.asarray(row @ a + (late - early) / (2.0 * h))
     return found
 
@@ -318,5 +318,5 @@ def _point_before(system: HybridSystem, event: Event) -> Point:
 
 def _rate(point: Point, event: Event, guard: str) -> tuple[float, Array]:
     """The rate of a guard of an event, and its gradient D_x g (ndx,)."""
-    g = point.mode.guard_row_at(guard_index(point.mode, guard), point)
+    g = point.guard_row(guard_index(point.mode, guard))
     return float(g.time + g.state @ point.field + g.input @ event.input_rate), g.state

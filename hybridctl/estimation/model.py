@@ -24,7 +24,7 @@ from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noi
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.jump import executed
 from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
-from hybridctl.hybrid.mapped import MappedMode, MappedPoint, WithoutGuards
+from hybridctl.hybrid.mapped import MappedPoint, ModeWithoutGuards, WithoutGuards
 from hybridctl.hybrid.mode import Edge, Outgoing, Reset
 from hybridctl.hybrid.model import (
     FREE_PACE,
@@ -115,13 +115,13 @@ class Model:
         """The mode without the guards `beside`, which stays whatever its forces say."""
         own = self.system.mode(key)
         kept = [i for i, name in enumerate(own.guard_names) if name not in beside]
-        return MappedMode(own, _Staying(kept))
+        return _Staying(kept).map_mode(own)
 
     def backwards(
         self, key: ModeKey, x: Array, time: float, length: float, law: InputLaw
     ) -> tuple[ModeModel, Arc]:
         """The flow of one mode back from `time`, over times 0 to `length` counted backwards."""
-        mode = MappedMode(self.system.mode(key), _Reversed([], time))
+        mode = _Reversed([], time).map_mode(self.system.mode(key))
         system = HybridSystem(lambda key: mode, lambda key: Outgoing(mode.guard_set, _no_edge))
         return mode, self._flow(system, key, x, (0.0, length), lambda s, x: law(time - s, x))
 
@@ -151,7 +151,7 @@ class Model:
         and in modes that hold something and are so large that collocated points take less time.
         """
         large = mode.held is not None and mode.space.ndx > _SMALL
-        if not mode.compiled or large or not in_pace(mode, ahead, u):
+        if mode.compiled_steps is None or large or not in_pace(mode, ahead, u):
             return None
         if self.process_noise is None:
             return Diffusion(np.zeros((mode.space.ndx,) * 2), np.zeros((mode.nu, mode.nu)))
@@ -225,7 +225,7 @@ class Model:
 
 def in_pace(mode: ModeModel, ahead: StepAhead, u: Array) -> bool:
     """Whether a step is no longer than the pace of the mode allows."""
-    pace = mode.pace(ahead.t, ahead.x, u)
+    pace = mode.steady_pace or mode.calc(ahead.t, ahead.x, u).pace
     return abs(ahead.h) <= min(pace.longest_step, pace.relaxation)
 
 
@@ -257,11 +257,47 @@ def _no_edge(fired: tuple[str, ...]) -> None:
     return None
 
 
+class _StayingMode(ModeWithoutGuards):
+    """A mode that stays, whatever its forces say."""
+
+    def __init__(self, inner: ModeModel, change: WithoutGuards) -> None:
+        super().__init__(inner, change)
+        self.selects = False
+
+    def select_at(self, point: MappedPoint) -> ModeKey:
+        return self.key
+
+
 class _Staying(WithoutGuards):
     """A mode that stays, whatever its forces say."""
 
-    def selects(self, inner: bool) -> bool:
-        return False
+    mode_class = _StayingMode
+
+
+class _ReversedMode(ModeWithoutGuards):
+    """A mode that flows backwards."""
+
+    def __init__(self, inner: ModeModel, change: WithoutGuards) -> None:
+        super().__init__(inner, change)
+        self.steady_pace = FREE_PACE  # what decays forwards grows backwards
+
+    @property
+    def compiled_steps(self) -> None:
+        """It has none: those of the inner mode go forwards."""
+        return None
+
+    def field_at(self, point: MappedPoint) -> Array:
+        return -np.asarray(point.inner.field)
+
+    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
+        d = point.inner.field_jacobian
+        return FieldJacobian(-d.state, -d.input)
+
+    def free_input_at(self, point: MappedPoint) -> Array:
+        return -point.inner.free_input
+
+    def pace_at(self, point: MappedPoint) -> Pace:
+        return FREE_PACE
 
 
 @dataclass(frozen=True, eq=False)
@@ -269,21 +305,7 @@ class _Reversed(WithoutGuards):
     """A mode that flows backwards from `end`, past its guards."""
 
     end: float
-    keeps_steps = False
+    mode_class = _ReversedMode
 
-    def time(self, t: float) -> float:
-        return self.end - t
-
-    def field(self, point: MappedPoint) -> Array:
-        return -np.asarray(point.inner.field)
-
-    def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
-        d = super().field_jacobian(point)
-        return FieldJacobian(-d.state, -d.input)
-
-    def free_input(self, point: MappedPoint) -> Array:
-        return -super().free_input(point)
-
-    def steady_pace(self, inner: Pace | None) -> Pace:
-        """The pace, unlimited: what decays forwards grows backwards."""
-        return FREE_PACE
+    def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
+        return self.end - t, x, u

@@ -97,7 +97,7 @@ class Noise:
         if not self.through_input:
             return w
         if self.yields(mode):
-            free = mode.free_input_at(point)
+            free = point.free_input
             input_map = input_map + self.compliance * (free - input_map)
         return np.asarray(input_map @ w @ input_map.T)
 

@@ -105,13 +105,14 @@ def _in_one_step(
     model: Model, mode: ModeModel, e: Estimate, end: float, law: InputLaw
 ) -> StatePrediction | None:
     """The prediction by one compiled step on which nothing happens; None where there is none."""
-    if not isinstance(law, HeldInput):
+    steps = mode.compiled_steps
+    if steps is None or not isinstance(law, HeldInput):
         return None
     h, u = end - e.time, law.value
     ahead = StepAhead(e.time, e.mean, h, model.rtol, model.atol)
     noise = model.diffusion(mode, ahead, u)
     if noise is not None:
-        moved = mode.transition(ahead, u, noise)
+        moved = steps.transition(ahead, u, noise)
         if moved is None or not moved.error < 1.0:
             return None
         assert moved.noise is not None
@@ -127,7 +128,7 @@ def _in_one_step(
             e.since,
         )
         return StatePrediction(after, (), moved.matrix)
-    taken = mode.step(ahead, law)  # beyond a stop, the speed's bound is below zero
+    taken = steps.step(ahead, law)  # beyond a stop, the speed's bound is below zero
     if taken is None or not taken.error < 1.0 or not (taken.bounds > 0.0).all():
         return None
     return _ended(model, mode, e, end, taken, u)
@@ -164,9 +165,10 @@ def _taken(
 ) -> WholeStep | None:
     """A whole step that is accurate, if there is one."""
     ahead = StepAhead(e.time, e.mean, h, model.rtol, model.atol)
-    if not in_pace(mode, ahead, law.value):
+    steps = mode.compiled_steps
+    if steps is None or not in_pace(mode, ahead, law.value):
         return None
-    taken = mode.step(ahead, law)
+    taken = steps.step(ahead, law)
     return None if taken is None or not taken.error < 1.0 else taken
 
 

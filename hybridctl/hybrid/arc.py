@@ -234,13 +234,13 @@ def outputs_on(mode: ModeModel, arc: Arc, t: float) -> Mapping[str, Array]:
     """
     point = mode.calc(t, *arc.state_and_input(t))
     if not arc.start < arc.end <= t or not _is_far_outside(point):
-        return mode.outputs_at(point)
+        return point.outputs
     for back in _BACK:
         earlier = max(arc.end - max(back, SPACINGS * math.ulp(arc.end)), arc.start)
         inside = mode.calc(earlier, *arc.state_and_input(earlier))
         if not _is_far_outside(inside):
-            return mode.outputs_at(inside)
-    return mode.outputs_at(point)  # no jump: the flow of a bridge goes on whatever guards say
+            return inside.outputs
+    return point.outputs  # no jump: the flow of a bridge goes on whatever guards say
 
 
 def _is_far_outside(point: Point) -> bool:

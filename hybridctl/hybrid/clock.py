@@ -22,8 +22,7 @@ from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.mapped import Change, MappedMode
-from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.model import ModeModel, StepAhead, WholeStep
+from hybridctl.hybrid.model import CompiledSteps, StepAhead, WholeStep
 from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -189,43 +188,60 @@ class ClockChange(Change):
 
     origin: float
 
-    def time(self, t: float) -> float:
-        """Return the absolute time of a time t on the clock, both in s."""
-        return t + self.origin
+    def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
+        """Return the arguments with the absolute time.
+
+        Args:
+            t: Time on the clock, s.
+            x: State (nx,).
+            u: Input (nu,).
+        """
+        return t + self.origin, x, u
 
 
 class ClockMode(MappedMode):
-    """A mode on a clock; its compiled steps are those of the mode at absolute times."""
+    """A mode on a clock."""
 
     change: ClockChange
 
-    def __init__(self, inner: ModeModel, change: ClockChange) -> None:
-        super().__init__(inner, change)
-        self.compiled = self.inner.compiled
+    @property
+    def compiled_steps(self) -> CompiledSteps | None:
+        """The compiled steps of the mode at absolute times, None where it has none."""
+        steps = self.inner.compiled_steps
+        return None if steps is None else ClockSteps(steps, self.change.origin)
+
+
+ClockChange.mode_class = ClockMode
+
+
+class ClockSteps(CompiledSteps):
+    """The compiled steps of a mode on a clock.
+
+    Args:
+        inner: The steps in absolute time.
+        origin: Zero of the clock in absolute time, s.
+    """
+
+    def __init__(self, inner: CompiledSteps, origin: float) -> None:
+        self.inner, self.origin = inner, origin
 
     def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
-        """Return the compiled step of the mode from the absolute time, None where it has none.
+        """Return the step from the absolute time.
 
-        A linear feedback is passed to the mode in absolute time, too.
+        Args:
+            ahead: The step on the clock.
+            law: The input law on the clock. A linear feedback is passed on in absolute time.
         """
         own = law.law if isinstance(law, ClockFeedback) else law
-        return self.inner.step(ahead._replace(t=self.change.time(ahead.t)), own)
+        return self.inner.step(ahead._replace(t=ahead.t + self.origin), own)
 
 
 class ClockSystem(MappedSystem):
     """A system on a clock whose zero is `origin`, s."""
 
     def __init__(self, inner: HybridSystem, origin: float) -> None:
-        self._clock_change = ClockChange(origin)
-        super().__init__(inner, lambda key: self._clock_change)
-
-    def _mode(self, key: ModeKey) -> ClockMode:
-        known = self._mapped.get(key)
-        if known is None:
-            made = ClockMode(self.inner.mode(key), self._clock_change)
-            known = self._mapped.setdefault(key, made)
-        assert isinstance(known, ClockMode)
-        return known
+        change = ClockChange(origin)
+        super().__init__(inner, lambda key: change)
 
 
 @dataclass(frozen=True, eq=False)

@@ -152,7 +152,7 @@ def selected(here: Point, tolerance: float | None = None) -> ModeKey:
         return mode.key
     if tolerance is not None and (here.guards > tolerance * mode.guard_scales).all():
         return mode.key
-    return mode.select_at(here)
+    return here.selected_mode
 
 
 class Firing(NamedTuple):

@@ -435,7 +435,7 @@ def _is_rk45_enough(
     # The end of the time span cuts an input that is not short by itself.
     is_held = isinstance(start.law, HeldInput) and end < run.t_end
     # Of these methods only DOP853 has compiled steps.
-    if run.integrator.method is not DOP853_TABLEAU or start.mode.compiled or not is_held:
+    if run.integrator.method is not DOP853_TABLEAU or start.mode.compiled_steps or not is_held:
         return False
     if first_step is None or first_step < duration:
         return False

@@ -60,6 +60,7 @@ from numpy.typing import NDArray
 from hybridctl.base.checks import Array, check_count
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.model import (
+    CompiledSteps,
     Diffusion,
     FieldJacobian,
     GuardJacobian,
@@ -295,7 +296,7 @@ class RollingFoot(NamedTuple):
     radius: float
 
 
-class Strapdown(ModeModel):
+class Strapdown(ModeModel, CompiledSteps):
     """The mode of a base with some feet in contact.
 
     No state ends it: feet touch and lift by contact signals.
@@ -309,7 +310,6 @@ class Strapdown(ModeModel):
     """
 
     space: BaseSpace
-    compiled = True
 
     def __init__(
         self,
@@ -326,6 +326,11 @@ class Strapdown(ModeModel):
         self._fall = np.zeros((6, 2))
         self._fall[3:, 0], self._fall[:3, 1] = gravity, 0.5 * gravity
         self._feet_blocks = space.turning_blocks[3:]
+
+    @property
+    def compiled_steps(self) -> CompiledSteps:
+        """The mode itself, whose transition has a closed form."""
+        return self
 
     def field_at(self, point: Point) -> Array:
         """The velocity (ndx,) of the state."""

@@ -24,8 +24,8 @@ from hybridctl.base.checks import Array, check_instance, check_number, check_seq
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
-from hybridctl.hybrid.mapped import Change, MappedPoint
-from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ResetBorder
+from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
+from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ModeModel, ResetBorder
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
@@ -116,16 +116,45 @@ class _Acting:
         return jacobian, place, np.concatenate((self._force, moment))
 
 
+class PushedMode(MappedMode):
+    """A mode with sizes of wrenches as inputs, in place of all generalized forces."""
+
+    change: Push
+
+    def __init__(self, inner: ModeModel, change: Push) -> None:
+        super().__init__(inner, change)
+        self.nu = change.nu
+
+    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
+        """Derivatives by the state and by motors and sizes."""
+        inner = point.inner.field_jacobian
+        return FieldJacobian(*self.change._chained(*inner, point.x, point.u))
+
+    def free_input_at(self, point: MappedPoint) -> Array:
+        """What motors and sizes do where contacts give way (2 nv, nu + k)."""
+        return self.change._by(point.inner.free_input, point.x)
+
+    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
+        """Derivatives by the state and by motors and sizes."""
+        return self.change._of(point.inner.guard_jacobian, point.x, point.u)
+
+    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
+        """Derivatives of guard i by the state and by motors and sizes."""
+        return self.change._of(point.inner.guard_row(i), point.x, point.u)
+
+
 class Push(Change):
-    """A change of a mode: sizes of wrenches as inputs, in place of all generalized forces."""
+    """A change of a mode: sizes of wrenches as inputs, in place of all generalized forces.
+
+    nu: the number of motors' inputs, and one for each wrench.
+    """
+
+    mode_class = PushedMode
 
     def __init__(self, robot: Robot, wrenches: Sequence[Wrench]) -> None:
         self._nq, self._nu, self._nv = robot.nq, robot.nu, robot.nv
         self._acting = tuple(_Acting(robot, wrench) for wrench in wrenches)
-
-    def nu(self, inner: int) -> int:
-        """The number of motors' inputs, and one for each wrench."""
-        return self._nu + len(self._acting)
+        self.nu = self._nu + len(self._acting)
 
     def input(self, u: Array, x: Array) -> Array:
         """Motors and generalized forces (nu + nv,)."""
@@ -135,27 +164,17 @@ class Push(Change):
                 pushed += size * one.force(q)
         return np.concatenate((u[: self._nu], pushed))
 
-    def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
-        """Derivatives by the state and by motors and sizes."""
-        return FieldJacobian(*self._chained(*super().field_jacobian(point), point.x, point.u))
+    def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
+        """Time and state, and motors and generalized forces."""
+        return t, x, self.input(u, x)
 
-    def free_input(self, point: MappedPoint) -> Array:
-        """What motors and sizes do where contacts give way (2 nv, nu + k)."""
-        return self._by(super().free_input(point), point.x)
-
-    def guard_slopes(
-        self, inner: GuardJacobian, point: MappedPoint, rows: int | slice
-    ) -> GuardJacobian:
-        """Derivatives by the state and by motors and sizes."""
-        return self._of(inner, point.x, point.u)
-
-    def reset_jacobian(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian:
+    def map_reset_jacobian(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian:
         """Derivatives by the state and by motors and sizes."""
         return self._of(inner, at.x, at.u)
 
-    def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
+    def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
         """The border by the state and by motors and sizes, with its distance."""
-        mapped = super().border(inner, at)
+        mapped = super().map_border(inner, at)
         return mapped._replace(distance=self._of(inner.distance, at.x, at.u))
 
     def _of(self, inner: GuardJacobian, x: Array, u: Array) -> GuardJacobian:

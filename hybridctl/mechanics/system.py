@@ -48,7 +48,6 @@ from hybridctl.base.errors import (
 from hybridctl.base.spaces import Space, VectorSpace
 from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.laws import InputLaw, no_input
-from hybridctl.hybrid.mapped import MappedMode
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, mapped_ways
@@ -381,7 +380,7 @@ class PushedSystem(ContactSystem):
     def _mode_at(self, key: ModeKey) -> ModeModel:
         known = self._pushed.get(key)
         if known is None:
-            made = MappedMode(self._contact_mode(key), self._push)
+            made = self._push.map_mode(self._contact_mode(key))
             known = self._pushed.setdefault(key, made)
         return known
 

@@ -23,7 +23,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import EscapingError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.guards import GuardJacobian
-from hybridctl.hybrid.mapped import MappedMode, SameMotion
+from hybridctl.hybrid.mapped import ModeOfSameMotion, SameMotion
 from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.model import Point, PointProperty
 from hybridctl.hybrid.system import DerivedSystem, HybridSystem
@@ -371,7 +371,7 @@ class GuardModes(DerivedSystem, ABC):
             for name in mode.guard_names:
                 self.strip(key, name)
             refuse = partial(refuse_start, mode.guard_names, self.strip)
-            self._plain[key] = MappedMode(mode, _Starts(refuse, self.finest))
+            self._plain[key] = _Starts(refuse, self.finest).map_mode(mode)
         return self._plain[key]
 
     def _mode_at(self, key: ModeKey) -> ModeModel:
@@ -389,18 +389,28 @@ class GuardModes(DerivedSystem, ABC):
         return self._motions[key]
 
 
+class _StartingMode(ModeOfSameMotion):
+    """A mode that refuses starts, unless it holds something."""
+
+    change: _Starts
+
+    def __init__(self, inner: ModeModel, change: _Starts) -> None:
+        super().__init__(inner, change)
+        self.held = inner.held or Held((), _nothing, np.zeros(0), (), refuse=change.refuse)
+
+    @property
+    def guard_scales(self) -> Array:
+        return np.minimum(self.inner.guard_scales, self.change.finest)
+
+
 @dataclass(frozen=True, eq=False)
 class _Starts(SameMotion):
-    """A mode that refuses starts, unless it holds something; finest: the largest guard scale."""
+    """What refuses the starts of a mode; finest: the largest guard scale."""
+
+    mode_class = _StartingMode
 
     refuse: Callable[[str, ModeKey, Array], None]
     finest: float
-
-    def held(self, inner: Held | None) -> Held | None:
-        return inner or Held((), _nothing, np.zeros(0), (), refuse=self.refuse)
-
-    def guard_scales(self, inner: Array) -> Array:
-        return np.minimum(inner, self.finest)
 
 
 def _nothing(x: Array) -> Array:

@@ -261,8 +261,6 @@ class CornerPoint(Point):
 class _OnBoth(GuardMotion):
     """Sliding on two guards at once, while the weights of one combination of fields are convex."""
 
-    differentiable = guards_differentiable = False
-
     def __init__(self, system: Filippov, first: Strip, second: Strip) -> None:
         self.system, self.strips = system, (first, second)
         self.space, self.nu = first.source.space, first.source.nu

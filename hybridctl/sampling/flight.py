@@ -210,7 +210,8 @@ class Flight:
         sound, error, _, matrices = self._ground.many.varied(_scalars(t, h, *wanted), x, u)
         good = (sound[:, 0] > 0.0) & (error[:, 0] < 1.0)
         for k in np.flatnonzero(~good).tolist():
-            taken = self._ground.mode.step(StepAhead(t[k], x[k], h[k], *wanted), HeldInput(u[k]))
+            compiled, ahead = self._ground.mode.compiled_steps, StepAhead(t[k], x[k], h[k], *wanted)
+            taken = None if compiled is None else compiled.step(ahead, HeldInput(u[k]))
             self.odd[rows[k]] |= taken is None
             if taken is not None:
                 step = Step(t[k], t[k] + h[k], taken.states, taken.inputs)
@@ -254,7 +255,7 @@ class Flight:
             return
         for k in rows.tolist():
             x = mode.space.normalize(self._x[k])
-            pace = mode.pace(float(self._t[k]), x, ground.input)
+            pace = mode.steady_pace or mode.calc(float(self._t[k]), x, ground.input).pace
             self._longest[k] = min(ground.run.integrator.max_step, pace.longest_step)
             self.odd[k] |= pace.relaxation < min(self.length[k], self._longest[k])
 

@@ -81,7 +81,7 @@ class _Wave(NamedTuple):
 
 
 class _MappedJump(NamedTuple):
-    """The jump of a guard as a function of many points, see `ModeModel.many_jumps`.
+    """The jump of a guard as a function of many points, see `CompiledSteps.batched_jump`.
 
     target, after: where it leads.
     """
@@ -287,13 +287,15 @@ class Lockstep:
     def _new_ground(self, key: ModeKey) -> HeldMode | None:
         """The mode as a flight sees it, None where its members do not fly together."""
         mode = self._run.system.mode(key)
-        if mode.many is None:
+        compiled = mode.compiled_steps
+        steps = None if compiled is None else compiled.batched
+        if steps is None:
             return None
         try:
             u = self._input(key)
         except HybridctlError:  # an input that does not fit
             return None
-        return HeldMode(mode, mode.many, self._run, u, self._tolerances)
+        return HeldMode(mode, steps, self._run, u, self._tolerances)
 
     def _new_jump(self, key: ModeKey, guard: int) -> _MappedJump | None:
         """The jump of a guard, None where it is not an expression between modes that fly."""
@@ -305,7 +307,8 @@ class Lockstep:
         before, after = self._ground(key), self._ground(edge.target)
         if before is None or after is None or (run.rests and ways.rest(fired) is not None):
             return None
-        jump = before.mode.many_jumps(guard, edge.reset)
+        compiled = before.mode.compiled_steps
+        jump = None if compiled is None else compiled.batched_jump(guard, edge.reset)
         if jump is None or after.mode.selects or after.mode.held is not None:
             return None
         return _MappedJump(edge.target, after, jump)

@@ -115,7 +115,7 @@ def simulate_batch(
     held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy
     together = method == "DOP853" and held and not is_far_from_zero(start, end)
     begun = [system.mode(key) for key in dict.fromkeys(modes)]
-    if not (together and any(mode.many is not None for mode in begun)):
+    if not (together and any(m.compiled_steps and m.compiled_steps.batched for m in begun)):
         apply = map if executor is None else executor.map
         ends = list(report_each(apply(alone, modes, states), len(states), report))
         return _gathered(ends, begun, sensitivities)

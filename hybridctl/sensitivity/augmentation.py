@@ -32,8 +32,10 @@ from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
 from hybridctl.hybrid.model import (
     FieldJacobian,
     GuardJacobian,
+    Held,
     JumpPoint,
     ModeKey,
+    ModeModel,
     Point,
     PointProperty,
     ResetBorder,
@@ -248,6 +250,71 @@ class _AugmentedPoint(MappedPoint):
         return change.by.calc(self.inner)
 
 
+class _AugmentedMode(MappedMode):
+    """A mode with parameters as states that stay as they are."""
+
+    change: _Augmented
+    point = _AugmentedPoint
+
+    def __init__(self, inner: ModeModel, change: _Augmented) -> None:
+        super().__init__(inner, change)
+        self.space = _AugmentedSpace(inner.space, change.n)
+        if inner.held is not None:
+            self.held = self._held(inner.held)
+        if inner.project is not None:
+            self.project = partial(self._projected, inner.project)
+
+    def field_at(self, point: MappedPoint) -> Array:
+        return np.concatenate((point.inner.field, np.zeros(self.change.n)))
+
+    def field_jacobian_at(self, point: Any) -> FieldJacobian:
+        d, by_p, c = point.inner.field_jacobian, point.by_parameters.field, self.change
+        d_x = c._beside(d.state, c._shaped("the field", by_p, len(d.state)))
+        below = np.zeros((c.n, d_x.shape[1]))
+        none = np.zeros((c.n, d.input.shape[1]))
+        return FieldJacobian(np.vstack((d_x, below)), np.vstack((d.input, none)))
+
+    def free_input_at(self, point: MappedPoint) -> Array:
+        inner = point.inner.free_input
+        return np.vstack((inner, np.zeros((self.change.n, inner.shape[1]))))
+
+    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
+        return self._with_parameters(point.inner.guard_jacobian, point, slice(None))
+
+    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
+        return self._with_parameters(point.inner.guard_row(i), point, i)
+
+    def _with_parameters(
+        self, inner: GuardJacobian, point: Any, rows: int | slice
+    ) -> GuardJacobian:
+        by_p, c = point.by_parameters.guards, self.change
+        by_p = c._shaped("the guards", by_p, len(self.guard_names))
+        return inner._replace(state=c._beside(inner.state, by_p[rows]))
+
+    def _projected(self, project: Callable[[Array], Array], x: Array) -> Array:
+        return self.change.to_outer_state(project(self.change.state(x)), x)
+
+    def _held(self, inner: Held) -> Held:
+        jacobian, refuse = inner.jacobian, inner.refuse
+        return replace(
+            inner,
+            residuals=partial(self._residuals, inner.residuals),
+            jacobian=None if jacobian is None else partial(self._residuals_jacobian, jacobian),
+            refuse=None if refuse is None else partial(self._refuse, refuse),
+        )
+
+    def _residuals(self, residuals: Callable[[Array], Array], x: Array) -> Array:
+        return residuals(self.change.state(x))
+
+    def _residuals_jacobian(self, jacobian: Callable[[Array], Array], x: Array) -> Array:
+        return self.change._beside(jacobian(self.change.state(x)))
+
+    def _refuse(
+        self, refuse: Callable[[str, ModeKey, Array], None], what: str, key: ModeKey, x: Array
+    ) -> None:
+        refuse(what, key, self.change.state(x))
+
+
 @dataclass(frozen=True, eq=False)
 class _Augmented(Change):
     """Parameters as states that stay as they are; fired: by which guards a reset was reached."""
@@ -255,54 +322,28 @@ class _Augmented(Change):
     by: ParameterModel
     key: ModeKey
     fired: tuple[str, ...] = ()
+    mode_class = _AugmentedMode
 
     @property
     def n(self) -> int:
         return len(self.by.names)
 
-    def point(
-        self, mode: MappedMode, t: float, x: Array, u: Array, inner: Point
-    ) -> _AugmentedPoint:
-        return _AugmentedPoint(mode, t, x, u, inner)
-
     def state(self, x: Array) -> Array:
         return x[: -self.n]
 
-    def back(self, inner: Array, x: Array) -> Array:
+    def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
+        return t, self.state(x), u
+
+    def to_outer_state(self, inner: Array, x: Array) -> Array:
         return np.concatenate((inner, x[-self.n :]))
 
-    def space(self, inner: Space) -> Space:
-        return _AugmentedSpace(inner, self.n)
-
-    def field(self, point: MappedPoint) -> Array:
-        return np.concatenate((point.inner.field, np.zeros(self.n)))
-
-    def field_jacobian(self, point: Any) -> FieldJacobian:
-        d, by_p = super().field_jacobian(point), point.by_parameters.field
-        d_x = self._beside(d.state, self._shaped("the field", by_p, len(d.state)))
-        below = np.zeros((self.n, d_x.shape[1]))
-        none = np.zeros((self.n, d.input.shape[1]))
-        return FieldJacobian(np.vstack((d_x, below)), np.vstack((d.input, none)))
-
-    def free_input(self, point: MappedPoint) -> Array:
-        inner = super().free_input(point)
-        return np.vstack((inner, np.zeros((self.n, inner.shape[1]))))
-
-    def guard_slopes(self, inner: GuardJacobian, point: Any, rows: int | slice) -> GuardJacobian:
-        by_p, count = point.by_parameters.guards, len(point.inner.mode.guard_names)
-        by_p = self._shaped("the guards", by_p, count)
-        return inner._replace(state=self._beside(inner.state, by_p[rows]))
-
-    def held_jacobian(self, inner: Array) -> Array:
-        return self._beside(inner)
-
-    def reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
-        by_p = self.by.reset_at(self.key, self.fired, self.jump_point(at))
+    def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
+        by_p = self.by.reset_at(self.key, self.fired, self.to_inner_jump(at))
         if by_p is None:
             return self._padded(inner)
         return self._padded(inner, self._shaped("a reset", by_p, len(inner.time)))
 
-    def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
+    def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
         """The border in (x, p) where parameters leave it alone; otherwise it is refused."""
         if self.by.moves_borders:
             raise InputError(

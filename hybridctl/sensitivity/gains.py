@@ -39,6 +39,7 @@ from hybridctl.hybrid.model import (
     ResetBorder,
     ResetJacobian,
     ResetModel,
+    compute_jump_terms,
     linear_terms,
 )
 from hybridctl.hybrid.system import HybridSystem
@@ -196,7 +197,7 @@ class Side:
 
     def guard_rate(self, guard: str) -> float:
         """Return the rate of a guard, in its unit per s, with the input at `input_rate`."""
-        d = self.mode.guard_row_at(guard_index(self.mode, guard), self.point)
+        d = self.point.guard_row(guard_index(self.mode, guard))
         return float(d.time + d.state @ self.field + d.input @ self.input_rate)
 
     def jump_point(self, report: Any = None) -> JumpPoint:
@@ -247,7 +248,8 @@ def crossing(
     mode, at = before.mode, before.jump_point(report)
     i = guard_index(mode, guard)
     if reset is None:
-        terms = mode.jump_terms(i, differentiable_reset(system, mode, guard), at, before.input_rate)
+        reset_model = differentiable_reset(system, mode, guard)
+        terms = compute_jump_terms(mode, i, reset_model, at, before.input_rate)
     else:
         terms = linear_terms(mode, i, reset, at, before.input_rate)
     scale = float(mode.guard_set.sizes[i])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,17 +13,24 @@ from scipy.linalg import block_diag
 from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.mapped import Change, MappedPoint
+from hybridctl.hybrid.many import Many, ManySteps
+from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint, MappedReset, MappedSteps
 from hybridctl.hybrid.model import (
+    CompiledSteps,
     Diffusion,
     FieldJacobian,
     GuardJacobian,
     JumpPoint,
     JumpTerms,
     ModeKey,
+    ModeModel,
     Point,
     ResetBorder,
     ResetJacobian,
+    ResetModel,
+    StepAhead,
+    StepTransition,
+    WholeStep,
 )
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
@@ -54,9 +62,7 @@ class _WithHeldInputs(MappedSystem):
         """The mode in which the state flows on under the inputs that are left and those held."""
         if u is None:
             u = np.zeros(self.mode(super().consistent_mode(x)).nu)
-        return super().consistent_mode(
-            x, self._held.input(check_array("u", u, (None,)), np.array(x))
-        )
+        return super().consistent_mode(x, self._held.input(check_array("u", u, (None,))))
 
     def pushed(self, wrench: object) -> HybridSystem:
         """The size of a wrench would be the last input."""
@@ -79,72 +85,115 @@ class _WithHeldInputs(MappedSystem):
         return held
 
 
+class ModeOfHeldInputs(MappedMode):
+    """A mode whose last inputs are held at values."""
+
+    change: HeldInputs
+
+    def __init__(self, inner: ModeModel, change: HeldInputs) -> None:
+        super().__init__(inner, change)
+        self.nu = inner.nu - len(change.values)
+
+    @cached_property
+    def compiled_steps(self) -> CompiledSteps | None:
+        """The inner steps, in which the inputs are held, too."""
+        steps = self.inner.compiled_steps
+        return None if steps is None else _HeldInputSteps(steps, self.change)
+
+    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
+        """Derivatives by the inputs that are left."""
+        d = point.inner.field_jacobian
+        return d._replace(input=d.input[:, : len(point.u)])
+
+    def free_input_at(self, point: MappedPoint) -> Array:
+        """What the inputs that are left do."""
+        return point.inner.free_input[:, : len(point.u)]
+
+    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
+        """Derivatives by the inputs that are left."""
+        return _cut(point.inner.guard_jacobian, len(point.u))
+
+    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
+        """Derivatives of guard i by the inputs that are left."""
+        return _cut(point.inner.guard_row(i), len(point.u))
+
+
 @dataclass(frozen=True, eq=False)
 class HeldInputs(Change):
     """The last inputs held at values."""
 
     values: Array
-    keeps_steps = True
+    mode_class = ModeOfHeldInputs
 
-    def input(self, u: Array, x: Array) -> Array:
+    def input(self, u: Array) -> Array:
         """The inner input (u, values)."""
         return np.concatenate((u, self.values))
 
-    def nu(self, inner: int) -> int:
-        """How many inputs are left."""
-        return inner - len(self.values)
+    def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
+        """Time and state, and the inner input."""
+        return t, x, self.input(u)
 
-    def field_jacobian(self, point: MappedPoint) -> FieldJacobian:
-        """Derivatives by the inputs that are left."""
-        d = super().field_jacobian(point)
-        return d._replace(input=d.input[:, : len(point.u)])
-
-    def free_input(self, point: MappedPoint) -> Array:
-        """What the inputs that are left do."""
-        return super().free_input(point)[:, : len(point.u)]
-
-    def guard_slopes(
-        self, inner: GuardJacobian, point: MappedPoint, rows: int | slice
-    ) -> GuardJacobian:
-        """Derivatives by the inputs that are left."""
-        return _cut(inner, len(point.u))
-
-    def law(self, law: InputLaw) -> InputLaw | None:
-        """A held input with the values, too."""
-        if not isinstance(law, HeldInput):
-            return None
-        return HeldInput(np.concatenate((law.value, self.values)))
-
-    def inputs(self, inner: Array) -> Array:
-        """The inputs that are left."""
-        return inner[:, : -len(self.values)]
-
-    def many_inputs(self, u: Array) -> Array:
-        """The inner inputs (u, values) of each point."""
-        return np.hstack((u, np.tile(self.values, (len(u), 1))))
-
-    def input_rate(self, du: Array) -> Array:
-        """The rate of the inner input: values that are held have none."""
-        return np.concatenate((du, np.zeros(len(self.values))))
-
-    def jump_terms(self, inner: JumpTerms) -> JumpTerms:
-        """Derivatives by the inputs that are left."""
-        left = slice(len(inner.time_input) - len(self.values))
-        by_input = inner.time_input[left], inner.reset_input[:, left]
-        return inner._replace(time_input=by_input[0], reset_input=by_input[1])
-
-    def diffusion(self, noise: Diffusion) -> Diffusion:
-        """The noise on the inner mode: none in the inputs that are held."""
-        none = np.zeros((len(self.values),) * 2)
-        return noise._replace(through_input=block_diag(noise.through_input, none))
-
-    def reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
+    def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
         """Derivatives by the inputs that are left."""
         return _cut(inner, len(at.u))
 
-    def border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
+    def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
         """Derivatives by the inputs that are left."""
-        return super().border(inner, at)._replace(distance=_cut(inner.distance, len(at.u)))
+        return super().map_border(inner, at)._replace(distance=_cut(inner.distance, len(at.u)))
+
+
+class _HeldInputSteps(MappedSteps):
+    """The compiled steps of the inner mode in which the last inputs are held."""
+
+    change: HeldInputs
+
+    @cached_property
+    def batched(self) -> ManySteps | None:
+        steps = self.inner.batched
+        return None if steps is None else ManySteps(*(partial(self._many, f) for f in steps))
+
+    def _many(self, function: Many, times: Array, states: Array, inputs: Array) -> list[Array]:
+        return function(times, states, self._inputs(inputs))
+
+    def _inputs(self, u: Array) -> Array:
+        """The inner inputs (u, values) of each point."""
+        return np.hstack((u, np.tile(self.change.values, (len(u), 1))))
+
+    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+        """The step under a held input with the values, too."""
+        if not isinstance(law, HeldInput):
+            return None
+        step = self.inner.step(ahead, HeldInput(self.change.input(law.value)))
+        return step and step._replace(inputs=step.inputs[:, : -len(self.change.values)])
+
+    def transition(
+        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+    ) -> StepTransition | None:
+        """A step with its derivative; the inputs that are held have no noise."""
+        if noise is not None:
+            none = np.zeros((len(self.change.values),) * 2)
+            noise = noise._replace(through_input=block_diag(noise.through_input, none))
+        return self.inner.transition(ahead, self.change.input(u), noise)
+
+    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms | None:
+        """Derivatives by the inputs that are left; values that are held have no rate."""
+        if not self._is_seen(reset):
+            return None
+        rate = np.concatenate((du, np.zeros(len(self.change.values))))
+        inner = super().jump_terms(i, reset, at, rate)
+        if inner is None:
+            return None
+        left = slice(len(du))
+        by_input = inner.time_input[left], inner.reset_input[:, left]
+        return inner._replace(time_input=by_input[0], reset_input=by_input[1])
+
+    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+        """The inner jump of a reset that this change has mapped."""
+        jump = super().batched_jump(i, reset) if self._is_seen(reset) else None
+        return None if jump is None else partial(self._many, jump)
+
+    def _is_seen(self, reset: ResetModel) -> bool:
+        return isinstance(reset, MappedReset) and reset.change is self.change
 
 
 class _LastInputs(SystemParameters):
@@ -173,7 +222,7 @@ class _LastInputs(SystemParameters):
         edge = self.system.inner.outgoing(key).edge(fired)
         if edge is None or not edge.reset.differentiable:
             raise SystemDefinitionError(f"the reset of {fired} of mode {key!r} has no Jacobian")
-        return self._last(edge.reset.calc_diff(self.held.jump_point(at)).input)
+        return self._last(edge.reset.calc_diff(self.held.to_inner_jump(at)).input)
 
     def _last(self, by_input: Array) -> Array:
         return by_input[:, by_input.shape[1] - len(self.held.values) :]

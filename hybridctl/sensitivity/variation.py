@@ -134,7 +134,8 @@ def by_steps(
     known; carried no further there.
     """
     total = Propagation.of_no_time(arc.space.ndx)
-    if not mode.compiled or not arc.is_held:
+    compiled = mode.compiled_steps
+    if compiled is None or not arc.is_held:
         return arc.start, total
     ends = (*arc.breaks[1:].tolist(), arc.end)
     for t, end, states, inputs in zip(
@@ -146,7 +147,7 @@ def by_steps(
             return t, total
         shortest = _STIFF * h
         while t < end:
-            moved = mode.transition(StepAhead(t, x, min(h, end - t), rtol, atol), u, density)
+            moved = compiled.transition(StepAhead(t, x, min(h, end - t), rtol, atol), u, density)
             if moved is None or h < shortest:
                 return t, total
             if moved.error < 1.0:
@@ -176,7 +177,7 @@ def first_leap(mode: ModeModel, arc: Arc) -> float:
     """
 
     def relaxation(t: float) -> float:
-        return mode.pace(t, *arc.state_and_input(t)).relaxation
+        return mode.calc(t, *arc.state_and_input(t)).pace.relaxation
 
     if mode.steady_pace is not None:
         return 0.0

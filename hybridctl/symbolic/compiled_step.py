@@ -36,6 +36,7 @@ from hybridctl.base.checks import Array
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.model import (
+    CompiledSteps,
     Diffusion,
     JumpPoint,
     JumpTerms,
@@ -113,11 +114,18 @@ def build_function(
     return build_step(motion) if name == "step" else build_feedback_step(motion)
 
 
-class CompiledMode(ModeModel):
+class CompiledMode(ModeModel, CompiledSteps):
     """A mode with compiled steps. A subclass sets `compiled` to whether it has them.
 
     Each compiled function is built when it is first used.
     """
+
+    compiled: bool
+
+    @property
+    def compiled_steps(self) -> CompiledSteps | None:
+        """The mode itself, None if it has no compiled steps."""
+        return self if self.compiled else None
 
     @property
     def parameter_values(self) -> Array | None:
@@ -147,8 +155,8 @@ class CompiledMode(ModeModel):
         """
         return None
 
-    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms:
-        """Return the first-order terms of guard i and a reset.
+    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms | None:
+        """Return the first-order terms of guard i and a reset, None if they are not compiled.
 
         Args:
             i: Index of the guard.
@@ -158,7 +166,7 @@ class CompiledMode(ModeModel):
         """
         compiled_reset = self.find_compiled_reset(i, reset)
         if compiled_reset is None:
-            return super().jump_terms(i, reset, at, du)
+            return None
         return compiled_reset(at.t, at.x, at.u, du)
 
     @cached_property
@@ -191,7 +199,7 @@ class CompiledMode(ModeModel):
     def _noisy_step(self) -> CompiledFunction:
         return self._compile("noisy_step")
 
-    def many_jumps(self, i: int, reset: ResetModel) -> Many | None:
+    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
         """Return the batched compiled reset of guard i, or None if this mode has none.
 
         Args:
@@ -202,10 +210,8 @@ class CompiledMode(ModeModel):
         return None if compiled_reset is None else compiled_reset.batched
 
     @cached_property
-    def many(self) -> ManySteps | None:
-        """The batched steps, or None if the mode has no compiled ones."""
-        if not self.compiled:
-            return None
+    def batched(self) -> ManySteps:
+        """The batched steps."""
         rate = _select_results(self._motion_function, "rate", 0)
         rates = BatchedFunction(rate, [(rate.numel_out(0),)])
         differentiated = partial(_evaluate_with_matrices, self._differentiated_step.build_batched())
@@ -219,12 +225,9 @@ class CompiledMode(ModeModel):
             law: A held input, or in a vector space a linear feedback.
 
         Returns:
-            The step. None if the mode has no compiled steps, if the law is of another kind, or if
-            the field or the guards are not sound at a stage or node: the caller then takes the
-            generic step.
+            The step. None if the law is of another kind, or if the field or the guards are not
+            sound at a stage or node: the caller then takes the generic step.
         """
-        if not self.compiled:
-            return None
         t, x, *scalars = ahead
         if isinstance(law, HeldInput):
             sound, error, states, guards, bounds = self._step((t, *scalars), x, law.value)
@@ -262,11 +265,8 @@ class CompiledMode(ModeModel):
                 computed.
 
         Returns:
-            The step. None if the mode has no compiled steps, or if the field is not sound at a
-            stage.
+            The step. None if the field is not sound at a stage.
         """
-        if not self.compiled:
-            return None
         t, x, *scalars = ahead
         arguments = (t, *scalars), x, u
         if noise is None:

@@ -178,7 +178,7 @@ class ExpressionMode(CompiledMode):
 
     Field, guards and the derivatives of each are separate functions: a search for the root of a
     guard needs the guards alone, a perturbation along a flow the derivatives of the field alone.
-    Points therefore do not keep what was computed at them.
+    Field and guards therefore need no points.
 
     Args:
         symbols: Symbols of the expressions.
@@ -189,8 +189,6 @@ class ExpressionMode(CompiledMode):
     Raises:
         SystemDefinitionError: An expression has the wrong size or undeclared symbols.
     """
-
-    keeps_points = False
 
     def __init__(
         self,

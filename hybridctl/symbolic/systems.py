@@ -250,7 +250,10 @@ def _build_edges(
                     f"{end!r}, an end of a transition, is no mode, expected one of {list(symbols)}"
                 )
     guards = {
-        key: {n: hybrid.Guard(n, partial(mode.guard, i)) for i, n in enumerate(mode.guard_names)}
+        key: {
+            n: hybrid.Guard(n, partial(mode.guard_set.value, i))
+            for i, n in enumerate(mode.guard_names)
+        }
         for key, mode in modes.items()
     }
     edges = []

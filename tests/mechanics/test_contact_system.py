@@ -147,7 +147,7 @@ def test_only_what_slides_in_a_surface_has_a_pace_of_its_own_at_each_point():
     relaxations = []
     for speed in (2.0, 0.2):
         x[7] = speed
-        pace = system.mode(("slip",)).pace(0.0, x, np.zeros(0))
+        pace = system.mode(("slip",)).calc(0.0, x, np.zeros(0)).pace
         assert pace.longest_step <= 0.05
         relaxations.append(pace.relaxation)
     assert relaxations[0] == pytest.approx(10.0 * relaxations[1])

@@ -10,7 +10,7 @@ from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.mapped import Change, WithoutGuards
+from hybridctl.hybrid.mapped import Change, MappedMode, ModeWithoutGuards, WithoutGuards
 from hybridctl.hybrid.model import StepAhead
 from hybridctl.hybrid.step import CompiledFormula, DrivenMode, ExplicitFormula
 from hybridctl.hybrid.system import MappedSystem
@@ -28,13 +28,20 @@ def without_steps(system):
     return MappedSystem(system, lambda key: Change())
 
 
-class Free(WithoutGuards):
+class FreeMode(ModeWithoutGuards):
     """A mode that holds nothing and does not end, by generic steps."""
 
-    keeps_steps = False
+    compiled_steps = held = None
 
-    def held(self, inner):
-        return None
+    def __init__(self, inner, change):
+        MappedMode.__init__(self, inner, change)
+        self.guard_names, self.held = (), None
+
+
+class Free(WithoutGuards):
+    """A change to modes that hold nothing and do not end, by generic steps."""
+
+    mode_class = FreeMode
 
 
 def wheel():
@@ -223,7 +230,7 @@ def test_equations_near_a_singularity_are_left_to_the_generic_step(apart, holds)
 def test_large_robots_have_none():
     system = cube.system()
     generic = contact_system(system.robot, system.contacts, terms="pinocchio")
-    assert not generic.mode(FACE).compiled
+    assert generic.mode(FACE).compiled_steps is None
 
 
 def _run(system):

@@ -90,7 +90,7 @@ def test_margins_of_stairs_on_a_moving_body_have_the_derivatives_of_their_differ
     mode, x, h = system.mode(("slip+",)), np.array([0.1, 0.37, 0.0, 0.3, 1.0, 0.0]), 1e-6
     i, u = mode.guard_names.index("foot leaves its piece"), np.zeros(0)
     assert mode.guards(0.0, x, u)[i] == pytest.approx(EDGE - 0.27)
-    row = mode.guard_jacobian(0.0, x, u).state[i]
+    row = mode.calc(0.0, x, u).guard_jacobian.state[i]
     steps = h * np.eye(6)
     values = [(mode.guards(0.0, x + d, u)[i] - mode.guards(0.0, x - d, u)[i]) for d in steps]
     np.testing.assert_allclose(row, np.array(values) / (2.0 * h), atol=1e-9)

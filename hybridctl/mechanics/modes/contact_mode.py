@@ -88,8 +88,8 @@ class ContactMode(ModeModel):
         self.nu, self.modes, self.phase = dynamics.robot.nu, modes, dynamics.phase(modes)
         self.contact_guards = ContactGuards.of(dynamics, modes)
         self.guard_names = self.contact_guards.names
+        self.selects = bool(self.phase.closed)
         if self.phase.closed:
-            self.selects = True
             self.steady_pace = None if self.phase.spatial else Pace(self._decay)
             if len(self.phase.solid):
                 self.project, self.held = self._projected, self._held()
