@@ -111,10 +111,11 @@ def simulate(
     than `max_events` that are within `zeno_horizon`, where no rest is taken, and three at once of
     which two left mode and state as they were.
     on_zeno: "rest", "raise" or a `ZenoPolicy`. Under "rest", the default, robots whose bounces
-    accumulate come to rest, and so does any system whose `Transition` states a `rest`; without one, events
-    that accumulate are a `ZenoError`. Rest is taken where intervals between events and their jumps
-    shrink by one ratio and are predicted to end within `zeno_horizon` (s), after jumps that add up
-    to no more than the flow makes meanwhile. The state that they tend to is taken at once. So is it
+    accumulate come to rest, and so does any system whose `Transition` states a `rest`; without one,
+    events that accumulate are a `ZenoError`. Rest is taken where intervals between events and
+    their jumps shrink by one ratio and are predicted to end within `zeno_horizon` (s), after jumps
+    that add up to no more than the flow makes meanwhile. The state that they tend to is taken at
+    once. So is it
     after ten events within that time between which the guards do not rise above their tolerance.
     What rest takes away from the rates of guards has to be what the flow makes of them in that
     time: a light ball that is squeezed by a falling mass has ever shorter intervals, too, and goes
