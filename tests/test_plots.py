@@ -2,7 +2,10 @@
 
 import dataclasses
 import re
+import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +17,7 @@ from hybridctl.app.plots.panels import Line, Panel, series
 from hybridctl.base.errors import FileWriteError, InputError, UnknownNameError
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.measurement import coordinates
+from hybridctl.hybrid import trajectory
 
 OPEN = ("open", "open")
 
@@ -68,6 +72,23 @@ def test_chosen_coordinates_are_drawn(landing):
     assert [axes.get_ylabel() for axes in figure.axes] == ["root_z [m]"]
     with pytest.raises(UnknownNameError, match=r"did you mean 'root_z \[m\]'"):
         landing.plot(names=["root z [m]"])
+
+
+def test_packages_announce_how_to_draw_a_run(landing, monkeypatch):
+    """A backend is an entry point; without any, hybridctl is not installed."""
+
+    def announce(*points):
+        monkeypatch.setattr(trajectory, "entry_points", lambda *, group: points)
+
+    announce(EntryPoint("words", "plot_words:draw", trajectory.RUN_PLOTS))
+    module = SimpleNamespace(draw=lambda run, path, *, names: (run, path, names))
+    monkeypatch.setitem(sys.modules, "plot_words", module)
+    assert landing.plot("a", names=["b"], backend="words") == (landing, "a", ["b"])
+    with pytest.raises(UnknownNameError, match="backend 'matplotlib' is unknown"):
+        landing.plot()
+    announce()
+    with pytest.raises(InputError, match="install hybridctl itself"):
+        landing.plot()
 
 
 def test_many_coordinates_share_a_panel_for_each_unit():

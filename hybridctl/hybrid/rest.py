@@ -105,7 +105,10 @@ def states_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> bool:
 def way_to_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> str:
     """Return what to do about events of these guards that accumulate, as the end of a message."""
     if not states_rest(run, key, guards):
-        return '; give their Transition a rest, or use on_zeno="relax"'
+        return (
+            "; give their Transition a rest, or go on by relaxation: "
+            "on_zeno=hybridctl.relaxation.ZenoRelaxation()"
+        )
     return "" if run.rests else '; with on_zeno="rest" they may come to rest'
 
 

@@ -52,7 +52,7 @@ from hybridctl.hybrid.run import (
 )
 from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.hybrid.zeno import INSTANT_EVENTS, crowded
+from hybridctl.hybrid.zeno import INSTANT_EVENTS, OnZeno, as_zeno_policy, crowded
 
 _WARNS = ContextVar("whether simulate warns of starts", default=True)
 _RUNAWAY = 100.0  # times the largest coordinate in the first half of a run
@@ -69,7 +69,7 @@ def simulate(
     atol: float = 1e-9,
     max_events: int = 1000,
     max_steps: int = 100_000,
-    on_zeno: Literal["rest", "raise", "relax"] = "rest",
+    on_zeno: OnZeno = "rest",
     on_jam: Literal["bridge", "raise"] = "bridge",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
@@ -110,19 +110,20 @@ def simulate(
     min_dwell: ten events in a row closer than this, in s, count as Zeno; so do the last ten of more
     than `max_events` that are within `zeno_horizon`, where no rest is taken, and three at once of
     which two left mode and state as they were.
-    on_zeno: "rest", "raise" or "relax". Under "rest", the default, robots whose bounces accumulate
-    come to rest, and so does any system whose `Transition` states a `rest`; without one, events
-    that accumulate are a `ZenoError`. Rest is taken where intervals between events and their jumps
-    shrink by one ratio and are predicted to end within `zeno_horizon` (s), after jumps that add up
-    to no more than the flow makes meanwhile. The state that they tend to is taken at once. So is it
+    on_zeno: "rest", "raise" or a `ZenoPolicy`. Under "rest", the default, robots whose bounces
+    accumulate come to rest, and so does any system whose `Transition` states a `rest`; without one,
+    events that accumulate are a `ZenoError`. Rest is taken where intervals between events and
+    their jumps shrink by one ratio and are predicted to end within `zeno_horizon` (s), after jumps
+    that add up to no more than the flow makes meanwhile. The state that they tend to is taken at
+    once. So is it
     after ten events within that time between which the guards do not rise above their tolerance.
     What rest takes away from the rates of guards has to be what the flow makes of them in that
     time: a light ball that is squeezed by a falling mass has ever shorter intervals, too, and goes
     on. That rest was assumed is said by the event (`event.rest` in words, the predicted time as
     `event.accumulation`) and by one line of the log "hybridctl" per run, of level INFO;
-    `linearize` refuses such a run. "raise" ends the run in a `ZenoError`. "relax" takes what
-    relaxations tend to instead, rest on the guard for as long as the fields hold it there, which
-    no one has to name: see `past_zeno`.
+    `linearize` refuses such a run. "raise" ends the run in a `ZenoError`. A policy may
+    give rests to systems that state none: `hybridctl.relaxation.ZenoRelaxation()` takes what
+    relaxations tend to, rest on the guard for as long as the fields hold it there.
     on_jam: "bridge", or "raise". Where contacts jam, where events crowd without accumulating, and
     where no mode is consistent or no step short enough, the run is taken past that instant, if the
     system has a way: contacts let go for up to 1e-4 s, and one impact of all that touch then gives
@@ -151,10 +152,8 @@ def simulate(
     start, end = check_interval("t_span", t_span)
     if wrench is not None:
         system = system.pushed(wrench)
-    if check_member("on_zeno", on_zeno, ("raise", "rest", "relax")) == "relax":
-        from hybridctl.relaxation.zeno_rest import past_zeno  # what few runs load
-
-        system, on_zeno = past_zeno(system), "rest"
+    on_zeno = as_zeno_policy(on_zeno)
+    system = on_zeno.extend(system)
     settings = settings_among(locals())
     tick = report_time(progress, "simulate", start, end)
     if is_far_from_zero(start, end):
@@ -234,7 +233,7 @@ def new_run(
     atol: float,
     max_events: int,
     max_steps: int,
-    on_zeno: str,
+    on_zeno: OnZeno,
     on_jam: str,
     zeno_horizon: float,
     method: str,
@@ -246,7 +245,6 @@ def new_run(
     progress: Callable[[float], None] | None,
 ) -> Run:
     """The settings of `simulate`, checked: `InputError` and its kin for what does not serve."""
-    check_member("on_zeno", on_zeno, ("raise", "rest"))
     check_member("on_jam", on_jam, ("bridge", "raise"))
     integrator = Integrator(
         METHODS[check_member("method", method, METHODS)],
@@ -264,7 +262,7 @@ def new_run(
         check_number("event_window", event_window, at_least=0.0),
         check_number("guard_tolerance", guard_tolerance, above=0.0),
         check_number("min_dwell", min_dwell, at_least=0.0),
-        on_zeno == "rest",
+        as_zeno_policy(on_zeno).takes_rest,
         on_jam == "bridge",
         check_number("zeno_horizon", zeno_horizon, at_least=0.0),
         progress,

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from importlib.metadata import entry_points
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,15 @@ from numpy.typing import ArrayLike
 from hybridctl.base.checks import Array, check_member, check_number, check_vector, format_count
 from hybridctl.base.errors import InputError
 from hybridctl.base.tables import render_html_table
-from hybridctl.hybrid import drawing
 from hybridctl.hybrid.arc import Arc, Side, outputs_on
 from hybridctl.hybrid.event import Event as Event
 from hybridctl.hybrid.frames import dataframe
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_file import read_run, write_run
 from hybridctl.hybrid.system import HybridSystem
+
+RUN_PLOTS = "hybridctl.run_plots"
+"""Group of entry points under which packages announce functions that draw a run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,13 +186,37 @@ class HybridTrajectory:
         return dataframe(self.known_system, list(zip(self.arcs, parts, strict=True)))
 
     def plot(
-        self, path: str | os.PathLike[str] | None = None, *, names: Sequence[str] | None = None
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        names: Sequence[str] | None = None,
+        backend: str = "matplotlib",
     ) -> Any:
-        """A matplotlib figure of the states over time, see `hybridctl.app.plots.states`.
+        """Draw the states over time.
 
-        names: labels of the coordinates to draw, all by default.
+        Args:
+            path: File to save the figure in; None to save none.
+            names: Labels of the coordinates to draw, in their order; None for all.
+            backend: Name under which an installed package announces a function of this trajectory,
+                the path and the names (entry point of the group "hybridctl.run_plots"). Its module
+                is imported now, so that simulations do without it.
+
+        Returns:
+            What the backend returns: for "matplotlib" its figure, see `hybridctl.plots.states`.
+
+        Raises:
+            UnknownNameError: If no installed package announces the backend.
+            InputError: If none announces any, as where hybridctl itself is not installed, or as the
+                backend raises it.
         """
-        return drawing.states(self, path, names=names)
+        announced = {point.name: point for point in entry_points(group=RUN_PLOTS)}
+        if not announced:
+            raise InputError(
+                f"backend {backend!r} cannot be found: no installed package has entry points of "
+                f"the group {RUN_PLOTS!r}; install hybridctl itself, a checkout by `pip install -e`"
+            )
+        draw = announced[check_member("backend", backend, sorted(announced))].load()
+        return draw(self, path, names=names)
 
     def sampled(self, period: float) -> Iterator[tuple[Arc, Array]]:
         """The arcs, each with times at most `period` apart, both ends included."""

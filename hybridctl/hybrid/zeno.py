@@ -14,11 +14,15 @@ too, but its jumps grow, or shrink less: it turns the mass round, or takes long 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+from hybridctl.base.checks import check_flag, check_member, quote
+from hybridctl.base.errors import InputError
+from hybridctl.hybrid.event import Event
+from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import SHRUNK, SLOWEST, STEADY
-from hybridctl.hybrid.trajectory import Event
 
 INSTANT_EVENTS = 10  # that crowd, whatever their guards
 _IDLE_EVENTS = 3  # that do, where those before the last one changed nothing
@@ -26,6 +30,59 @@ _NO_JUMP = 1e-6
 """Of the largest jump of a sequence: events that change the state by less do not change it. What
 they set to zero, such as a speed, was zero but for rounding."""
 _MIXED = 5  # events of a window whose guards need not repeat, as of several contacts that bounce
+
+
+@dataclass(frozen=True)
+class ZenoPolicy:
+    """What a run does where its events accumulate: the argument `on_zeno` of `simulate`.
+
+    A subclass may override `extend`, to give rests to systems that state none. One that does is
+    `hybridctl.relaxation.ZenoRelaxation`.
+
+    Attributes:
+        takes_rest: Whether the run goes on at once from the rest that the system states. If not,
+            accumulating events end it in a `ZenoError`.
+    """
+
+    takes_rest: bool = True
+
+    def __post_init__(self) -> None:
+        check_flag("takes_rest", self.takes_rest)
+
+    def extend(self, system: HybridSystem) -> HybridSystem:
+        """Return the system that is simulated, with all rests that the run may take.
+
+        A run that goes on from an earlier one passes a system that has been extended already. So
+        `extend` must return such a system as it is.
+
+        Args:
+            system: The system given to `simulate`.
+        """
+        return system
+
+
+OnZeno = Literal["rest", "raise"] | ZenoPolicy
+"""What `simulate` takes as `on_zeno`."""
+
+
+def as_zeno_policy(on_zeno: OnZeno) -> ZenoPolicy:
+    """Return the policy that a value of the argument `on_zeno` stands for.
+
+    Args:
+        on_zeno: "rest", "raise", or a policy.
+
+    Raises:
+        InputError: If it is "relax", the name that relaxation had once.
+        UnknownNameError: If it is something else.
+    """
+    if isinstance(on_zeno, ZenoPolicy):
+        return on_zeno
+    if on_zeno == "relax":
+        raise InputError(
+            f"on_zeno must be 'rest', 'raise' or a ZenoPolicy, got {quote(on_zeno)}; to go on by "
+            "relaxation use on_zeno=hybridctl.relaxation.ZenoRelaxation()"
+        )
+    return ZenoPolicy(check_member("on_zeno", on_zeno, ("raise", "rest")) == "rest")
 
 
 class Fired(NamedTuple):

@@ -15,7 +15,7 @@ field is :math:`D_x R f_1`.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -34,6 +34,7 @@ from hybridctl.hybrid.mode import (
     Reset,
 )
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.zeno import ZenoPolicy
 from hybridctl.relaxation.regions import GuardModes, GuardPoint, OnGuard, slides
 from hybridctl.relaxation.strip import Strip, Strips, differences
 
@@ -44,14 +45,34 @@ _HELD = 1e-8  # of a guard and of its rate, in their own units
 def past_zeno(system: HybridSystem) -> PastZeno:
     """The system with a mode (RESTING, key, name) for rest on guard `name` of mode `key`.
 
-    `simulate(past_zeno(system), ..., on_zeno="rest")` is `simulate(system, ..., on_zeno="relax")`;
-    with the system at hand, a run can be continued and linearized. Modes are as they are; rest
-    begins where events of one guard accumulate, and ends where the fields let go.
+    `simulate(past_zeno(system), ...)` is `simulate(system, ..., on_zeno=ZenoRelaxation())`; with
+    the system at hand, a run can be continued and linearized. Modes are as they are; rest begins
+    where events of one guard accumulate, and ends where the fields let go.
 
     Raises `InputError` for what is no system, and `SystemDefinitionError` in a run where events of
     guards accumulate for which no strip is defined, see `relax`, or that meet.
     """
     return PastZeno(Strips(check_instance("system", system, HybridSystem), 0.0))
+
+
+@dataclass(frozen=True)
+class ZenoRelaxation(ZenoPolicy):
+    """Take the rest that relaxations tend to where events accumulate, on systems that state none.
+
+    `simulate(system, ..., on_zeno=ZenoRelaxation())` comes to rest on the guard for as long as the
+    fields hold it there, and goes on when they let go, see `past_zeno`.
+    """
+
+    def extend(self, system: HybridSystem) -> HybridSystem:
+        """Return the system with rest on each guard; one that has it already as it is.
+
+        Args:
+            system: The system that is simulated.
+
+        Raises:
+            InputError: If it is no hybrid system.
+        """
+        return system if isinstance(system, PastZeno) else past_zeno(system)
 
 
 class PastZeno(GuardModes):

@@ -31,6 +31,7 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run import BriefEvent
 from hybridctl.hybrid.simulate import new_run, settings_among, simulate
 from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.zeno import OnZeno, as_zeno_policy
 from hybridctl.sampling.lockstep import Lockstep, MemberEnd
 from hybridctl.sensitivity.linearize import linearize
 
@@ -73,7 +74,7 @@ def simulate_batch(
     atol: float = 1e-9,
     max_events: int = 1000,
     max_steps: int = 100_000,
-    on_zeno: Literal["raise", "rest"] = "rest",
+    on_zeno: OnZeno = "rest",
     on_jam: Literal["bridge", "raise"] = "bridge",
     zeno_horizon: float = 1e-5,
     method: str = "DOP853",
@@ -106,6 +107,7 @@ def simulate_batch(
     check_flag("sensitivities", sensitivities)
     if executor is not None:
         check_instance("executor", executor, Executor)
+    system = as_zeno_policy(on_zeno).extend(system)
     settings = settings_among(locals())
     at_once = {**settings, "on_jam": "raise", "first_step": None, "progress": None}
     run = new_run(system, policy, end, **at_once)

@@ -12,7 +12,7 @@ from hybridctl.base.errors import HybridctlError
 
 def everything():
     """All exception classes that hybridctl defines, in whatever module."""
-    for module in walk_packages(hybridctl.__path__[:1], "hybridctl."):
+    for module in walk_packages(hybridctl.__path__, "hybridctl."):
         if not module.name.endswith("__main__"):
             import_module(module.name)
     found, waiting = [], [HybridctlError]

@@ -1,4 +1,4 @@
-"""simulate(on_zeno="relax"): to rest where events accumulate, and on where the fields let go."""
+"""simulate(on_zeno=ZenoRelaxation()): rest where events accumulate, until the fields let go."""
 
 import casadi as ca
 import numpy as np
@@ -13,6 +13,8 @@ from hybridctl.relaxation.relax import FREE, HELD, relax
 from hybridctl.relaxation.sliding import SLIDING
 from hybridctl.relaxation.zeno_rest import RESTING
 
+RELAX = hc.relaxation.ZenoRelaxation()
+
 
 def strips(system):
     return relax(system, 1e-3)
@@ -21,7 +23,7 @@ def strips(system):
 @pytest.mark.parametrize("c", [0.0, 0.3, 0.8])
 def test_a_ball_comes_to_rest_at_the_predicted_time(c):
     end = accumulation(c) + 0.5
-    run = hc.simulate(ball(c), "air", [1.0, 0.0], (0.0, end), on_zeno="relax")
+    run = hc.simulate(ball(c), "air", [1.0, 0.0], (0.0, end), on_zeno=RELAX)
     (rest,) = [event for event in run.events if event.accumulation is not None]
     assert rest.accumulation == pytest.approx(accumulation(c), abs=2e-5)
     assert run.final_mode == (RESTING, "air", "floor")
@@ -35,7 +37,7 @@ def test_it_leaves_with_the_input_and_rests_again(c):
     lift = 5.0
     level = lambda t: 1.5 if lift <= t < lift + 1.0 else 0.0  # noqa: E731
     law = hc.SampledPolicy(lambda t, x: np.array([level(t)]), 1.0)
-    run = hc.simulate(ball(c), "air", [1.0, 0.0], (0.0, 12.0), law, on_zeno="relax")
+    run = hc.simulate(ball(c), "air", [1.0, 0.0], (0.0, 12.0), law, on_zeno=RELAX)
     rests = [event.accumulation for event in run.events if event.accumulation is not None]
     # Up 0.25 m at 0.5 m/s: it lands after 0.5 + sqrt(0.75) s with sqrt(0.75) m/s.
     fall = lift + 1.0 + 0.5 + np.sqrt(0.75)
@@ -49,7 +51,7 @@ def test_a_link_on_its_stop_is_that_of_the_locked_mode(c):
     """No mode but the free one is known; the other is written by hand, with its force."""
     span, x0 = (0.0, 7.0), at_rest((25.0, 35.0))
     by_hand = hc.simulate(pendulum(c), "free", x0, span, on_zeno="rest")
-    run = hc.simulate(pendulum(c), "free", x0, span, on_zeno="relax")
+    run = hc.simulate(pendulum(c), "free", x0, span, on_zeno=RELAX)
     key = (RESTING, "free", "stop")
     found = [(a.start, a.end) for a in run.arcs if a.mode == key and a.end - a.start > 0.1]
     wanted = [
@@ -93,7 +95,30 @@ def test_guards_that_meet_have_no_rest():
     joint = hc.symbolic.Joint("air", ("one", "two"), "air", [x[0], -0.5 * x[1], x[2]])
     system = hc.symbolic.hybrid_system([mode], [*edges, joint])
     with pytest.raises(SystemDefinitionError, match="these meet"):
-        hc.simulate(system, "air", [1.0, 0.0, 0.0], (0.0, 6.0), on_zeno="relax")
+        hc.simulate(system, "air", [1.0, 0.0, 0.0], (0.0, 6.0), on_zeno=RELAX)
+
+
+def test_a_run_that_goes_on_from_rest_stays_there():
+    """Its system has the rest already, and is not extended once more."""
+    end = accumulation(0.5) + 0.5
+    run = hc.simulate(ball(0.5), "air", [1.0, 0.0], (0.0, end), on_zeno=RELAX)
+    onward = hc.simulate(
+        run.system, run.final_mode, run.final_state, (end, end + 1.0), on_zeno=RELAX
+    )
+    assert onward.system is run.system
+    assert (len(onward.arcs), onward.final_mode) == (1, run.final_mode)
+
+
+def test_batches_go_past_zeno_too():
+    end = accumulation(0.5) + 0.5
+    batch = hc.simulate_batch(ball(0.5), "air", [[1.0, 0.0], [0.5, 0.0]], (0.0, end), on_zeno=RELAX)
+    batch.check()
+    assert batch.modes == ((RESTING, "air", "floor"),) * 2
+
+
+def test_the_name_that_relaxation_had_says_what_to_write():
+    with pytest.raises(InputError, match=r"on_zeno=hybridctl\.relaxation\.ZenoRelaxation\(\)"):
+        hc.simulate(ball(0.5), "air", [1.0, 0.0], (0.0, 1.0), on_zeno="relax")
 
 
 @pytest.mark.filterwarnings("ignore::hybridctl.base.errors.NearGrazingWarning")  # it is at rest
