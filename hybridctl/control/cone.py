@@ -26,7 +26,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.control.laws import input_limits
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.coulomb.contact_states import STICK
+from hybridctl.mechanics.contact_law.law import STICK
 from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.modes.mode_expressions import mode_field
 from hybridctl.mechanics.system import ContactSystem, closed_contacts

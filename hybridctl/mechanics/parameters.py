@@ -261,7 +261,7 @@ def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[A
         return change
 
     even = None if now.even is None else _linearised(columns, q, v, now.even)[1]
-    free = now.kkt.by_mass(upper)
+    free = now.kkt.solve_mass(upper)
     m_p = linearised(now, -now.kkt.constraint @ free, turned, even)
     a_p = free + now.kkt.push @ m_p
     if now.steered:

@@ -53,6 +53,15 @@ from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, mapped_ways
 from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.contact_law.law import (
+    CLOSED,
+    OPEN,
+    SLIP,
+    SLIP_MINUS,
+    SLIP_PLUS,
+    STICK,
+    Modes,
+)
 from hybridctl.mechanics.contacts.contact import WORLD, Contact
 from hybridctl.mechanics.contacts.found_contacts import FoundContacts, says_foot
 from hybridctl.mechanics.contacts.joint_contacts import (
@@ -61,15 +70,6 @@ from hybridctl.mechanics.contacts.joint_contacts import (
     force_unit,
     gap_unit,
     joint_contacts,
-)
-from hybridctl.mechanics.coulomb.contact_states import (
-    CLOSED,
-    OPEN,
-    SLIP,
-    SLIP_MINUS,
-    SLIP_PLUS,
-    STICK,
-    Modes,
 )
 from hybridctl.mechanics.impacts.kick import Kick, consistent_modes, kicked
 from hybridctl.mechanics.impacts.resets import ContactEdges

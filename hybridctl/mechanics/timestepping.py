@@ -11,7 +11,7 @@ through accumulating ones without looking for them:
     q^+ = q_m \oplus \tfrac h2 v^+,
 
 with all terms at the midpoint, where contacts with a gap of zero or less take part, [RS] appendix
-A.2. That is Coulomb's law of an impact, and solved as one is (`coulomb.follow`), from the impulses
+A.2. That is Coulomb's law of an impact, solved as one (`contact_law.solve_near`), from the impulses
 of the step before. First order in h.
 """
 
@@ -33,13 +33,13 @@ from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.constrained.equations import impact_problem
+from hybridctl.mechanics.contact_law import solve_near
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, Modes
+from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointStops, gap_unit
-from hybridctl.mechanics.coulomb import follow
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.impacts.impact import mode_by_velocity
 from hybridctl.mechanics.impacts.resets import PENETRATION, riser_error
-from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
 from hybridctl.mechanics.multibody.robot import Robot
@@ -240,7 +240,7 @@ def _advance(
     system = KKT(terms.mass, rows, compliance=soft)
     problem = impact_problem(phase, system, before, free)
     try:
-        found = follow(problem, near[phase.all_rows])
+        found = solve_near(problem, near[phase.all_rows])
     except NoContactSolutionError as error:
         names = [dynamics.contacts[i].name for i in phase.closed]
         text = f"contacts {names} after t = {t:.9g} s: {error}"

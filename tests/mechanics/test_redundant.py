@@ -13,7 +13,7 @@ from hybridctl.robots import cube
 from scipy.optimize import minimize
 
 from hybridctl.mechanics import Contact, ContactDynamics, Plane
-from hybridctl.mechanics.coulomb import enumerate_solutions
+from hybridctl.mechanics.contact_law import enumerate_solutions
 from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
 from mechanics.impacts import GROUND, impact_problem, violation
 

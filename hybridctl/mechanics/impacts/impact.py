@@ -35,9 +35,9 @@ from hybridctl.base.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics.constrained.equations import impact_problem
 from hybridctl.mechanics.constrained.phase import ContactPhase, default_slip
 from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION, STANDSTILL
-from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
-from hybridctl.mechanics.linear.kkt import KKT
+from hybridctl.mechanics.contact_law import CoulombProblem, CoulombSolution, Uniqueness, solve
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics, OnSeveral
 from hybridctl.mechanics.terms.contact_terms import TermValues
 
@@ -325,7 +325,7 @@ def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
     if not equations.system.redundant:
         return False
     push = result.terms.jacobian[phase.all_rows].T @ equations.mix
-    change = push @ equations.system.sharing.indeterminate()
+    change = push @ equations.system.distribution.null_projector()
     return bool(np.abs(change).max() > _FIXED_VELOCITY * np.abs(push).max())
 
 
@@ -367,9 +367,9 @@ def _open_change(
     and E' J z - W^-1 m (k, .) at the same xi, m, z and y.
     """
     rows, forces = result.terms.jacobian[phase.all_rows], row_values(phase, result)
-    shares = eq.system.sharing
+    shares = eq.system.distribution
     pull = eq.select.T @ shares.adjoint(shares.weights * (eq.mix.T @ forces))
-    z = eq.system.by_mass(rows.T @ pull)
+    z = eq.system.solve_mass(rows.T @ pull)
     open_m = shares.null
     open_v = eq.system.push @ open_m
 

@@ -11,7 +11,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.constrained.phase import default_slip
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
-from hybridctl.mechanics.coulomb.contact_states import (
+from hybridctl.mechanics.contact_law.law import (
     CLOSED,
     OPEN,
     SLIP_MINUS,

@@ -15,8 +15,8 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import GuardViolatedError
+from hybridctl.mechanics.contact_law.law import OPEN, Modes
 from hybridctl.mechanics.contacts.joint_contacts import gap_unit
-from hybridctl.mechanics.coulomb.contact_states import OPEN, Modes
 from hybridctl.mechanics.impacts.impact import impact_of, mode_by_velocity
 from hybridctl.mechanics.modes.contact_mode import OFF_MODE
 from hybridctl.mechanics.modes.dynamics import ContactDynamics

@@ -20,7 +20,7 @@ from hybridctl.hybrid.model import (
     ResetModel,
 )
 from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK, Modes
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, STICK, Modes
 from hybridctl.mechanics.impacts.impact import (
     SEPARATION_SPEED,
     ImpactResult,

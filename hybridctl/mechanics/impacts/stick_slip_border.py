@@ -22,7 +22,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import GuardJacobian, ResetBorder, ResetJacobian
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIP, STICK, Modes
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIP, STICK, Modes
 from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.impacts.impact_pieces import ImpactPiece, impact_pieces
 from hybridctl.mechanics.modes.dynamics import ContactDynamics

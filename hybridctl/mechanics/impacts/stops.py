@@ -16,9 +16,9 @@ from hybridctl.mechanics.constrained.equations import Solution
 from hybridctl.mechanics.constrained.phase import ContactPhase, contact_modes
 from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
-from hybridctl.mechanics.coulomb.contact_states import SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_law.law import SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.impacts.stick_slip_border import clearly_held
-from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 

@@ -12,7 +12,7 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, STICK
 from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
 from hybridctl.mechanics.modes.mode_expressions import ModeField, mode_field
 from hybridctl.mechanics.multibody.robot import Robot
