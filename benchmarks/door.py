@@ -22,7 +22,8 @@ from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
+from hybridctl.mechanics.impacts.impact import impact
+from hybridctl.mechanics.impacts.impact_derivatives import differentiate_impact
 
 
 class BareDoor:
@@ -76,7 +77,7 @@ def calls_table(effort: dict[str, float]) -> Table:
         ("impact, both", lambda: impact(dynamics, q, hit, (0, 1)), bare.impact),
         (
             "derivatives of the impact",
-            lambda: impact_derivatives(dynamics, q, hit, result),
+            lambda: differentiate_impact(dynamics, q, hit, result),
             bare.derivatives,
         ),
     ]

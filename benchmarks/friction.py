@@ -15,7 +15,8 @@ from benchmarks.timing import COLUMNS, measure, row
 from hybridctl.app.report import table
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system, time_stepping
-from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
+from hybridctl.mechanics.impacts.impact import impact
+from hybridctl.mechanics.impacts.impact_derivatives import differentiate_impact
 from hybridctl.mechanics.system import ContactSystem
 
 NONE, STANDING = np.zeros(0), 2000.0
@@ -83,7 +84,7 @@ def calls_table(effort: dict[str, float]) -> Table:
             ("impact", partial(impact, dynamics, q, case.fall, at), bare.contact),
             (
                 "derivatives of the impact",
-                partial(impact_derivatives, dynamics, q, case.fall, result),
+                partial(differentiate_impact, dynamics, q, case.fall, result),
                 bare.derivatives,
             ),
         ):

@@ -36,10 +36,10 @@ from hybridctl.base.checks import Array, check_count, check_vector
 from hybridctl.base.errors import InputError, SeveralContactSolutionsError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.mechanics import Contact, Robot
+from hybridctl.mechanics.contact_law import CoulombProblem, CoulombSolution, enumerate_solutions
+from hybridctl.mechanics.contact_law.law import CERTIFIED, scale_problem
+from hybridctl.mechanics.contact_law.solver import search_by_newton, select_least_norm_solution
 from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, enumerate_solutions
-from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
-from hybridctl.mechanics.coulomb.solve import found_by_newton, least_of_family
 
 SUMMARY = "how often Coulomb's law for an impact has no, one, or several solutions"
 
@@ -241,8 +241,8 @@ def problem_of(robot: Robot, contacts: Sequence[Contact], case: ImpactCase) -> C
 def judge(problem: CoulombProblem) -> Verdict:
     """Solve one case both ways."""
     enumerated = enumerate_solutions(problem)
-    plain, units = scaled(problem)
-    iterated = units.of(found_by_newton(plain, PROGRAMMES))
+    plain, units = scale_problem(problem)
+    iterated = units.restore(search_by_newton(plain, PROGRAMMES))
     outcome = outcome_of(problem, enumerated)
     if iterated.residual > CERTIFIED:
         return Verdict(outcome, NONE)
@@ -257,7 +257,7 @@ def outcome_of(problem: CoulombProblem, found: Sequence[CoulombSolution]) -> str
     if len(found) < 2:
         return ONE if found else NONE
     try:
-        least_of_family(problem, found)
+        select_least_norm_solution(problem, found)
     except SeveralContactSolutionsError:
         return SEVERAL
     return FAMILY

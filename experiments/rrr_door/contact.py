@@ -25,7 +25,7 @@ from hybridctl.base.errors import InfeasibleReferenceError
 from hybridctl.control.reference import Feedforward
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
-from hybridctl.mechanics.coulomb.contact_states import SLIPS
+from hybridctl.mechanics.contact_law.law import SLIPS
 
 
 @dataclass(frozen=True)

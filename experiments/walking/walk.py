@@ -18,7 +18,7 @@ from hybridctl.hybrid.policy import ContinuedPolicy, Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.linear.kkt import KKT
+from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 
 TOLERANCE = 1e-7

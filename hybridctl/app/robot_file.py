@@ -59,9 +59,9 @@ from hybridctl.estimation.filter_model import (
 from hybridctl.estimation.measurement import base_pose, encoders
 from hybridctl.estimation.noise import Noise
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contact_law.law import OPEN
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere, Surface, Terrain
-from hybridctl.mechanics.coulomb.contact_states import OPEN
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
 from hybridctl.mechanics.system import contact_system

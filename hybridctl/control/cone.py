@@ -26,8 +26,8 @@ from hybridctl.base.errors import InputError
 from hybridctl.control.laws import input_limits
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.coulomb.contact_states import STICK
-from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
+from hybridctl.mechanics.contact_law.law import STICK
+from hybridctl.mechanics.impacts.impact_expressions import build_constraints, build_impact_map
 from hybridctl.mechanics.modes.mode_expressions import mode_field
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 from hybridctl.symbolic.compiled_function import CompiledFunction, build_transposed_function
@@ -123,13 +123,13 @@ class ConeFilter:
         x, u, nq = mode.x, mode.u, robot.nq
         acceleration = mode.field[nq:]
         t, there = ca.SX.sym("t"), ca.SX.sym("there", nq)
-        impact = impact_map(robot, contacts, after)
+        impact = build_impact_map(robot, contacts, after)
         arriving = ca.vertcat(there, x[nq:] + t * acceleration)
         impulses = ca.substitute(impact.impulses, impact.x, arriving)
         landings = []
         for i in sorted(set(closed_contacts(self.landings[key])) - set(closed)):
             alone = tuple(STICK if j == i else "open" for j in range(len(modes)))
-            gap, rate = ca.vertsplit(held_rows(robot, contacts, alone, x)[:2])
+            gap, rate = ca.vertsplit(build_constraints(robot, contacts, alone, x)[:2])
             coming = [gap, rate, ca.jtimes(rate, x, mode.field), acceleration]
             approach = build_transposed_function("approach", [x, u], coming)
             impulse = _affine("impulse", [x, t, there], self._sides(impulses, i), u)

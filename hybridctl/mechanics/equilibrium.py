@@ -32,7 +32,7 @@ from hybridctl.base.checks import Array, check_instance, check_number, check_vec
 from hybridctl.base.errors import InputError
 from hybridctl.base.progress import Progress, Report, report_share
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.mechanics.coulomb.contact_states import OPEN, STICK
+from hybridctl.mechanics.contact_law.law import OPEN, STICK
 from hybridctl.mechanics.static_problem import StaticMargins, StaticPoint, StaticProblem
 from hybridctl.mechanics.system import ContactSystem, PushedSystem
 
@@ -41,7 +41,7 @@ _MAX_VIOLATION = 1e-9
 
 Gaps of closed contacts count by their size, those of open contacts by their depth. Cones and limits
 do not count: they are constraints of each conic programme. Rounding of the terms is 1e-14; the
-programmes are solved to 1e-11 (`cones._TOLERANCE`)."""
+programmes are solved to 1e-11 (`cone_programme._TOLERANCE`)."""
 _SAME_POSTURE = 1e-4
 """Largest change of a coordinate, rad or m, by which a posture may move to spare joint friction.
 

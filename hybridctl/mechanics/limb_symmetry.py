@@ -25,9 +25,9 @@ from scipy.linalg import block_diag
 from hybridctl.base.checks import Array, check_member, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
+from hybridctl.mechanics.contact_law.law import SLIP_MINUS, SLIP_PLUS
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.joint_contacts import JointStop, Side
-from hybridctl.mechanics.coulomb.contact_states import SLIP_MINUS, SLIP_PLUS
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.sensitivity.symmetry import Symmetry

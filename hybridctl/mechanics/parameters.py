@@ -39,12 +39,8 @@ from hybridctl.mechanics.constrained.equations import (
 from hybridctl.mechanics.constrained.phase import ContactPhase
 from hybridctl.mechanics.constrained.sliding import steered_derivatives
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.impacts.impact import (
-    ImpactResult,
-    impact_changes,
-    row_values,
-    states_linearised,
-)
+from hybridctl.mechanics.impacts.impact import ImpactResult, linearise_impact
+from hybridctl.mechanics.impacts.impact_derivatives import solve_impact_changes
 from hybridctl.mechanics.modes.contact_mode import ContactPoint
 from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.multibody.bodies import Body
@@ -261,7 +257,7 @@ def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[A
         return change
 
     even = None if now.even is None else _linearised(columns, q, v, now.even)[1]
-    free = now.kkt.by_mass(upper)
+    free = now.kkt.solve_mass(upper)
     m_p = linearised(now, -now.kkt.constraint @ free, turned, even)
     a_p = free + now.kkt.push @ m_p
     if now.steered:
@@ -276,8 +272,8 @@ def _velocity_after(
     phase = dynamics.phase(result.states)
     if not phase.closed:
         return np.zeros((len(v), columns.count))
-    rows, impulses = result.terms.jacobian[phase.all_rows], row_values(phase, result)
-    equations = states_linearised(phase, result)
+    rows, impulses = result.terms.jacobian[phase.all_rows], result.impulses_along_rows(phase)
+    equations = linearise_impact(phase, result)
     own = np.zeros((len(rows), columns.count))
     per_normal = columns.friction_per_normal(phase, equations.directions)
     for slide, change in zip(phase.sliding, per_normal, strict=True):
@@ -297,7 +293,7 @@ def _velocity_after(
             stiffer[at] = np.outer((equations.turning @ w)[at], by_p / slide.friction)
         return columns.momentum(q, z) + rows.T @ stiffer, tilted
 
-    velocity, _, moved = impact_changes(phase, result, equations, upper, xi_p, turned)
+    velocity, _, moved = solve_impact_changes(phase, result, equations, upper, xi_p, turned)
     left = equations.select @ moved
     if np.abs(left).max() > _CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
         raise InputError(

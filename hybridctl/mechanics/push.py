@@ -5,8 +5,12 @@ A wrench of size s along a fixed direction w (force and moment) acts at a point 
 .. math:: M \dot v + h = S u + s\, J_p(q)^T w + J^T \lambda,
 
 with :math:`J_p` the Jacobian of the body at that point. It begins and ends at events without
-guards, between which s is constant. What the derivatives of a mode say of motors holds for s, too,
-and by the state they gain :math:`s\, D_q (J_p^T w)`.
+guards, between which s is constant. The derivatives of a mode by motors hold for s, too. By the
+state they gain the term :math:`s\, D_q (J_p^T w)`.
+
+`PushedSystem` in `system` is made in two steps: `add_generalized_forces` gives the dynamics all
+generalized forces as inputs, and `WrenchInputs` replaces these by the sizes of the wrenches.
+`PolicyWithWrenches` gives the sizes beside the inputs of a policy.
 """
 
 from __future__ import annotations
@@ -33,18 +37,24 @@ from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import OtherTerms, Terms, TermValues
 
-_ROUNDING = 4.0  # spacings of floats between times that are meant to be the same
+_SAME_TIME = 4.0
+"""Spacings of floats between two times up to which they are one. A choice: sums of few terms."""
 
 
 @dataclass(frozen=True, eq=False)
 class Wrench:
-    """A force on a body from time `start` until `end`, in s, given to `simulate`.
+    """A force on a body for a while, which `simulate` accepts.
 
-    body: the frame that is pushed. force (3,): N, in world axes, whatever the body does.
-    at (3,): the point where it acts, in m and in that frame, moving with it. moment (3,): N m, in
-    world axes, besides the force.
+    Attributes:
+        body: Name of the frame that is pushed.
+        force: Force (3,) in N, in world axes, whatever the body does.
+        start: Time at which it begins, s.
+        end: Time at which it ends, s, after its start.
+        at: Point (3,) where it acts, m, in the axes of the frame, moving with it.
+        moment: Moment (3,) in N m, in world axes, besides the force.
 
-    Raises `InputError` for one that is zero, or does not end after its start.
+    Raises:
+        InputError: If force and moment are both zero, or if it does not end after its start.
     """
 
     body: str
@@ -66,17 +76,22 @@ class Wrench:
 
     @property
     def size(self) -> float:
-        """The norm of the force in N or, where there is none, of the moment in N m."""
+        """Norm of the force in N or, if there is none, of the moment in N m."""
         return float(np.linalg.norm(self.force) or np.linalg.norm(self.moment))
 
     @property
     def label(self) -> str:
-        """The name of its size as an input."""
+        """Name of its size as an input."""
         return f"force on {self.body} [N]" if self.force.any() else f"moment on {self.body} [N m]"
 
 
-class _Acting:
-    """What a wrench of size one does to a robot."""
+class _UnitWrench:
+    """The generalized forces of a wrench of size one on a robot.
+
+    Args:
+        robot: The robot.
+        wrench: The wrench; its force or moment is scaled to one.
+    """
 
     def __init__(self, robot: Robot, wrench: Wrench) -> None:
         robot.body(wrench.body)  # refuses one that is fixed to the world
@@ -87,17 +102,17 @@ class _Acting:
         self._force, self._moment = wrench.force / wrench.size, wrench.moment / wrench.size
 
     def force(self, q: Array) -> Array:
-        """The generalized forces J_p' w (nv,)."""
-        jacobian, _, spatial = self._at(q)
+        """Return the generalized forces J_p' w (nv,) at a configuration."""
+        jacobian, _, spatial = self._evaluate(q)
         return np.asarray(jacobian.T @ spatial)
 
     def derivative(self, q: Array) -> Array:
-        """The derivative D_q (J_p' w), (nv, nv).
+        """Return the derivative D_q (J_p' w), (nv, nv), at a configuration.
 
-        Pinocchio's derivatives hold a wrench fixed in its body, with which it turns by J x* w; this
-        one keeps its axes, and its moment about the origin changes as the point moves.
+        Pinocchio's derivatives keep a wrench fixed in its body, with which it turns by J x* w. This
+        wrench keeps its axes, and its moment about the origin changes as the point moves.
         """
-        jacobian, place, spatial = self._at(q)
+        jacobian, place, spatial = self._evaluate(q)
         in_body = self._robot.impulse_derivative(
             q, np.zeros(self._robot.nv), {self._joint: spatial}
         )
@@ -107,8 +122,11 @@ class _Acting:
         turning = np.concatenate((f @ angular, -f @ moved + m @ angular + f @ linear))
         return np.asarray(jacobian.T @ turning - in_body)
 
-    def _at(self, q: Array) -> tuple[Array, Array, Array]:
-        """The Jacobian of the body (6, nv) at the origin, the point, and the wrench there."""
+    def _evaluate(self, q: Array) -> tuple[Array, Array, Array]:
+        """Return the Jacobian (6, nv) of the body at the world's origin, the point, and the wrench.
+
+        The wrench (6,) is force and moment about the origin.
+        """
         motion = self._robot.motion(q, np.zeros(self._robot.nv), [self._joint])
         place = (motion.poses[0] @ self._place)[:3]
         moment = np.cross(place, self._force) + self._moment
@@ -119,96 +137,132 @@ class _Acting:
 class PushedMode(MappedMode):
     """A mode with sizes of wrenches as inputs, in place of all generalized forces."""
 
-    change: Push
+    change: WrenchInputs
 
-    def __init__(self, inner: ModeModel, change: Push) -> None:
+    def __init__(self, inner: ModeModel, change: WrenchInputs) -> None:
         super().__init__(inner, change)
         self.nu = change.nu
 
     def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
-        """Derivatives by the state and by motors and sizes."""
+        """Return the derivatives of the field by the state and by motors and sizes."""
         inner = point.inner.field_jacobian
-        return FieldJacobian(*self.change._chained(*inner, point.x, point.u))
+        return FieldJacobian(*self.change.chain(*inner, point.x, point.u))
 
     def free_input_at(self, point: MappedPoint) -> Array:
-        """What motors and sizes do where contacts give way (2 nv, nu + k)."""
-        return self.change._by(point.inner.free_input, point.x)
+        """Return the derivatives (2 nv, nu + k) of the field where contacts give way."""
+        return self.change.convert_inputs(point.inner.free_input, point.x)
 
     def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
-        """Derivatives by the state and by motors and sizes."""
-        return self.change._of(point.inner.guard_jacobian, point.x, point.u)
+        """Return the derivatives of all guards by the state and by motors and sizes."""
+        return self.change.convert(point.inner.guard_jacobian, point.x, point.u)
 
     def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
-        """Derivatives of guard i by the state and by motors and sizes."""
-        return self.change._of(point.inner.guard_row(i), point.x, point.u)
+        """Return the derivatives of guard i by the state and by motors and sizes."""
+        return self.change.convert(point.inner.guard_row(i), point.x, point.u)
 
 
-class Push(Change):
+class WrenchInputs(Change):
     """A change of a mode: sizes of wrenches as inputs, in place of all generalized forces.
 
-    nu: the number of motors' inputs, and one for each wrench.
+    Args:
+        robot: The robot.
+        wrenches: The k wrenches.
+
+    Attributes:
+        nu: Number of inputs: those of the motors, and one for each wrench.
     """
 
     mode_class = PushedMode
 
     def __init__(self, robot: Robot, wrenches: Sequence[Wrench]) -> None:
         self._nq, self._nu, self._nv = robot.nq, robot.nu, robot.nv
-        self._acting = tuple(_Acting(robot, wrench) for wrench in wrenches)
-        self.nu = self._nu + len(self._acting)
+        self._unit_wrenches = tuple(_UnitWrench(robot, wrench) for wrench in wrenches)
+        self.nu = self._nu + len(self._unit_wrenches)
 
     def input(self, u: Array, x: Array) -> Array:
-        """Motors and generalized forces (nu + nv,)."""
+        """Return motors and generalized forces (nu + nv,) for motors and sizes (nu + k,)."""
         q, pushed = x[: self._nq], np.zeros(self._nv)
-        for one, size in zip(self._acting, u[self._nu :].tolist(), strict=True):
+        for one, size in zip(self._unit_wrenches, u[self._nu :].tolist(), strict=True):
             if size:
                 pushed += size * one.force(q)
         return np.concatenate((u[: self._nu], pushed))
 
     def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
-        """Time and state, and motors and generalized forces."""
+        """Return time, state, and motors and generalized forces, for those of the pushed mode."""
         return t, x, self.input(u, x)
 
     def map_reset_jacobian(self, inner: GuardJacobian, at: JumpPoint) -> GuardJacobian:
-        """Derivatives by the state and by motors and sizes."""
-        return self._of(inner, at.x, at.u)
+        """Return derivatives of a reset by the state and by motors and sizes.
+
+        Args:
+            inner: Derivatives by the inner input.
+            at: The jump.
+        """
+        return self.convert(inner, at.x, at.u)
 
     def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
-        """The border by the state and by motors and sizes, with its distance."""
+        """Return both derivatives of a reset at a border, and that of the distance from it.
+
+        Args:
+            inner: The border by the inner input.
+            at: The jump.
+        """
         mapped = super().map_border(inner, at)
-        return mapped._replace(distance=self._of(inner.distance, at.x, at.u))
+        return mapped._replace(distance=self.convert(inner.distance, at.x, at.u))
 
-    def _of(self, inner: GuardJacobian, x: Array, u: Array) -> GuardJacobian:
-        return GuardJacobian(inner.time, *self._chained(inner.state, inner.input, x, u))
+    def convert(self, inner: GuardJacobian, x: Array, u: Array) -> GuardJacobian:
+        """Return derivatives by the state and by motors and sizes, of those by the inner input.
 
-    def _chained(self, state: Array, by: Array, x: Array, u: Array) -> tuple[Array, Array]:
-        """Derivatives (..., 2 nv) and (..., nu + k), given those by the inner input."""
-        q, forces, state = x[: self._nq], by[..., self._nu :], np.array(state)
-        for one, size in zip(self._acting, u[self._nu :].tolist(), strict=True):
+        Args:
+            inner: Derivatives by the state, and by the inner input at a fixed state.
+            x: State (q, v).
+            u: Motors and sizes (nu + k,).
+        """
+        return GuardJacobian(inner.time, *self.chain(inner.state, inner.input, x, u))
+
+    def chain(self, state: Array, by_inner: Array, x: Array, u: Array) -> tuple[Array, Array]:
+        """Return derivatives (..., 2 nv) by the state and (..., nu + k) by motors and sizes.
+
+        Args:
+            state: Derivatives (..., 2 nv) by the state at fixed inner input.
+            by_inner: Derivatives (..., nu + nv) by the inner input.
+            x: State (q, v).
+            u: Motors and sizes (nu + k,).
+        """
+        q, forces, state = x[: self._nq], by_inner[..., self._nu :], np.array(state)
+        for one, size in zip(self._unit_wrenches, u[self._nu :].tolist(), strict=True):
             if size:
                 state[..., : self._nv] += size * forces @ one.derivative(q)
-        return state, self._by(by, x)
+        return state, self.convert_inputs(by_inner, x)
 
-    def _by(self, by: Array, x: Array) -> Array:
-        """Derivatives (..., nu + k) by motors and sizes, given those by the inner input."""
-        forces = by[..., self._nu :]
-        columns = [forces @ one.force(x[: self._nq]) for one in self._acting]
-        return np.concatenate((by[..., : self._nu], np.stack(columns, axis=-1)), axis=-1)
+    def convert_inputs(self, by_inner: Array, x: Array) -> Array:
+        """Return derivatives (..., nu + k) by motors and sizes, by those of the inner input."""
+        forces = by_inner[..., self._nu :]
+        columns = [forces @ one.force(x[: self._nq]) for one in self._unit_wrenches]
+        return np.concatenate((by_inner[..., : self._nu], np.stack(columns, axis=-1)), axis=-1)
 
 
 @dataclass(frozen=True, eq=False)
-class Pushing:
-    """A policy beside which wrenches act: it sees events with the inputs of its own alone."""
+class PolicyWithWrenches:
+    """A policy of motors, with the sizes of wrenches after its inputs.
+
+    The policy receives a history whose events have the inputs of the motors alone.
+
+    Attributes:
+        policy: Policy of the motors.
+        wrenches: The k wrenches.
+    """
 
     policy: Policy
     wrenches: tuple[Wrench, ...]
-    _seen: dict[Event, Event] = field(default_factory=dict, repr=False)
+    _motor_events: dict[Event, Event] = field(default_factory=dict, repr=False)
 
     def law(self, history: History) -> InputLaw:
-        """The law of the policy, and the sizes of the wrenches after it."""
-        law, t = self.policy.law(self._own(history)), history.time
-        late = _ROUNDING * math.ulp(t)
+        """Return the law of the policy, with the sizes of the wrenches after its input."""
+        law, t = self.policy.law(self._motor_history(history)), history.time
+        rounding = _SAME_TIME * math.ulp(t)
         sizes = np.array(
-            [w.size if w.start - late <= t < w.end - late else 0.0 for w in self.wrenches]
+            [w.size if w.start - rounding <= t < w.end - rounding else 0.0 for w in self.wrenches]
         )
         if isinstance(law, HeldInput):
             demand = None if law.demand is None else np.concatenate((law.demand, sizes))
@@ -217,48 +271,59 @@ class Pushing:
             none = np.zeros(len(sizes))
             return DifferentiableLaw(
                 _with_sizes(law.function, sizes),
-                partial(_above, law.jacobian, len(sizes)),
-                partial(_beside, law.rate, none),
+                partial(_append_zero_rows, law.jacobian, len(sizes)),
+                partial(_append_values, law.rate, none),
             )
         return _with_sizes(law, sizes)
 
     def next_change(self, history: History) -> float:
-        """The time when the policy wants to be asked again, or a wrench begins or ends, s."""
-        t, change = history.time, next_change(self.policy, self._own(history))
-        late = _ROUNDING * math.ulp(t)
-        ahead = [e for w in self.wrenches for e in (w.start, w.end) if e > t + late]
-        edge = min(ahead, default=math.inf)
-        return change if change <= edge + _ROUNDING * math.ulp(edge) else edge
+        """Return the time of the next change of the law, or at which a wrench begins or ends, s.
 
-    def _own(self, history: History) -> History:
-        """The history as the policy knows it."""
+        A change of the law that differs from the latter by rounding takes its place, so that no arc
+        is as short as rounding.
+        """
+        t, change = history.time, next_change(self.policy, self._motor_history(history))
+        rounding = _SAME_TIME * math.ulp(t)
+        later = [e for w in self.wrenches for e in (w.start, w.end) if e > t + rounding]
+        edge = min(later, default=math.inf)
+        return change if change <= edge + _SAME_TIME * math.ulp(edge) else edge
+
+    def _motor_history(self, history: History) -> History:
+        """Return the history with the inputs of the motors alone."""
         for event in history.events:
-            if event not in self._seen:
+            if event not in self._motor_events:
                 nu = len(event.input_before) - len(self.wrenches)
                 inputs = ("input_before", "input_after", "input_rate")
                 own = {name: getattr(event, name)[:nu] for name in inputs}
-                self._seen[event] = replace(event, **own)
-        return replace(history, events=tuple(map(self._seen.__getitem__, history.events)))
+                self._motor_events[event] = replace(event, **own)
+        return replace(history, events=tuple(map(self._motor_events.__getitem__, history.events)))
 
 
-def listed_wrenches(wrench: object) -> tuple[Wrench, ...]:
-    """One wrench or several; `InputError` for anything else."""
+def check_wrenches(wrench: object) -> tuple[Wrench, ...]:
+    """Return one wrench or a sequence of them as a tuple, checked.
+
+    Args:
+        wrench: What a user gave.
+
+    Raises:
+        InputError: If it is neither.
+    """
     given = [wrench] if isinstance(wrench, Wrench) else check_sequence("wrench", wrench)
     for one in given:
         check_instance("wrench", one, Wrench)
     return tuple(given)
 
 
-def driven(dynamics: ContactDynamics) -> ContactDynamics:
-    """The dynamics whose inputs are those of the motors and then all generalized forces."""
+def add_generalized_forces(dynamics: ContactDynamics) -> ContactDynamics:
+    """Return the dynamics with inputs of the motors and then all generalized forces (nu + nv)."""
     every, robot = copy(dynamics), copy(dynamics.robot)
     robot.actuation = np.hstack((robot.actuation, np.eye(robot.nv)))
     robot.nu += robot.nv
-    every.robot, every.terms = robot, _Driven(dynamics.terms, dynamics.robot.nu)
+    every.robot, every.terms = robot, _DrivenTerms(dynamics.terms, dynamics.robot.nu)
     return every
 
 
-class _Driven(OtherTerms):
+class _DrivenTerms(OtherTerms):
     """The terms of a robot whose inputs are its nu motors and then all generalized forces."""
 
     def __init__(self, own: Terms, nu: int) -> None:
@@ -270,16 +335,16 @@ class _Driven(OtherTerms):
         return values._replace(drive=values.drive + u[self._nu :])
 
 
-class _LimitedBeside(LimitedLaw):
+class _LimitedLawWithSizes(LimitedLaw):
     """A limited law with the sizes (k,) of wrenches after its input, which have no limits."""
 
     def __init__(self, law: LimitedLaw, sizes: Array) -> None:
         self._law, self._sizes = law, sizes
-        free = np.full((2, len(sizes)), [[-np.inf], [np.inf]])
-        self.limits = None if law.limits is None else np.hstack([law.limits, free])
+        unlimited = np.full((2, len(sizes)), [[-np.inf], [np.inf]])
+        self.limits = None if law.limits is None else np.hstack([law.limits, unlimited])
 
     def __call__(self, t: float, x: Array) -> Array:
-        """The input (nu + k,)."""
+        """Return the input (nu + k,)."""
         return np.concatenate((self._law(t, x), self._sizes))
 
     def demand(self, t: float, x: Array) -> Array:
@@ -290,14 +355,14 @@ class _LimitedBeside(LimitedLaw):
 def _with_sizes(law: InputLaw, sizes: Array) -> InputLaw:
     """Return a law with the sizes (k,) of wrenches after its input."""
     if isinstance(law, LimitedLaw):
-        return _LimitedBeside(law, sizes)
-    return partial(_beside, law, sizes)
+        return _LimitedLawWithSizes(law, sizes)
+    return partial(_append_values, law, sizes)
 
 
-def _beside(law: InputLaw, more: Array, t: float, x: Array) -> Array:
-    return np.concatenate((law(t, x), more))
+def _append_values(law: InputLaw, values: Array, t: float, x: Array) -> Array:
+    return np.concatenate((law(t, x), values))
 
 
-def _above(jacobian: InputLaw, more: int, t: float, x: Array) -> Array:
+def _append_zero_rows(jacobian: InputLaw, count: int, t: float, x: Array) -> Array:
     found = jacobian(t, x)
-    return np.concatenate((found, np.zeros((more, found.shape[1]))))
+    return np.concatenate((found, np.zeros((count, found.shape[1]))))

@@ -14,8 +14,8 @@ from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.equations import friction_weights
 from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.contact_law.cone_programme import Cone, ConeProgramme, build_cone_rows
 from hybridctl.mechanics.contacts.joint_contacts import JointFriction, force_unit
-from hybridctl.mechanics.coulomb.cones import Cone, ConeProgramme, cone_rows
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem
 
@@ -116,7 +116,9 @@ class StaticProblem:
         cones = zip(self._phase.cones, coefficients.tolist(), strict=True)
         self._cones = [Cone(normal, tangents, mu) for (normal, tangents), mu in cones]
         count = len(self._held)
-        self._in_cones = cone_rows(self._cones, [], count) if count else (np.zeros((0, 0)), [])
+        self._in_cones = (
+            build_cone_rows(self._cones, [], count) if count else (np.zeros((0, 0)), [])
+        )
         self._lower, self._upper = _joint_limits(robot)
         weights = 0.0, torque_weight * robot.weight**2, _FORCE_WEIGHT
         self.first_penalty = max(_LEAST_PENALTY, torque_weight * robot.weight**2)

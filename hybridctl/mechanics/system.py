@@ -52,6 +52,15 @@ from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, mapped_ways
 from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.contact_law.law import (
+    CLOSED,
+    OPEN,
+    SLIP,
+    SLIP_MINUS,
+    SLIP_PLUS,
+    STICK,
+    Modes,
+)
 from hybridctl.mechanics.contacts.contact import WORLD, Contact
 from hybridctl.mechanics.contacts.found_contacts import FoundContacts, says_foot
 from hybridctl.mechanics.contacts.joint_contacts import (
@@ -61,16 +70,7 @@ from hybridctl.mechanics.contacts.joint_contacts import (
     gap_unit,
     joint_contacts,
 )
-from hybridctl.mechanics.coulomb.contact_states import (
-    CLOSED,
-    OPEN,
-    SLIP,
-    SLIP_MINUS,
-    SLIP_PLUS,
-    STICK,
-    Modes,
-)
-from hybridctl.mechanics.impacts.kick import Kick, consistent_modes, kicked
+from hybridctl.mechanics.impacts.kick import Kick, apply_kick, find_consistent_modes
 from hybridctl.mechanics.impacts.resets import ContactEdges
 from hybridctl.mechanics.modes.contact_mode import ContactMode
 from hybridctl.mechanics.modes.dynamics import (
@@ -84,7 +84,13 @@ from hybridctl.mechanics.modes.guards import ContactGuards
 from hybridctl.mechanics.multibody.limits import describe_excesses
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
-from hybridctl.mechanics.push import Push, Pushing, Wrench, driven, listed_wrenches
+from hybridctl.mechanics.push import (
+    PolicyWithWrenches,
+    Wrench,
+    WrenchInputs,
+    add_generalized_forces,
+    check_wrenches,
+)
 
 _KNOWN: dict[int, Modes] = {
     0: (OPEN, CLOSED),
@@ -238,7 +244,7 @@ class ContactSystem(HybridSystem):
         `NoContactSolutionError` or `SeveralContactSolutionsError` where the law has not one answer.
         """
         state = self._state(x)
-        return consistent_modes(self.dynamics, state, self._input(u, state))
+        return find_consistent_modes(self.dynamics, state, self._input(u, state))
 
     def kick(
         self,
@@ -262,11 +268,11 @@ class ContactSystem(HybridSystem):
         self.robot.body(check_instance("body", body, str))
         blow, place = check_vector("impulse", impulse, 3), check_vector("at", at, 3)
         state = self._state(x)
-        return kicked(self.dynamics, state, body, blow, place, self._input(u, state))
+        return apply_kick(self.dynamics, state, body, blow, place, self._input(u, state))
 
     def pushed(self, wrench: object) -> PushedSystem:
         """This system while a `Wrench`, or several, push it."""
-        return PushedSystem(self, listed_wrenches(wrench))
+        return PushedSystem(self, check_wrenches(wrench))
 
     def seen(self, made: HybridSystem) -> HybridSystem:
         """A system made of the equations of `dynamics`, with the inputs of this one."""
@@ -342,16 +348,16 @@ class PushedSystem(ContactSystem):
 
     def __init__(self, own: ContactSystem, wrenches: tuple[Wrench, ...]) -> None:
         self.own, self.wrenches = own, wrenches
-        self._push = Push(own.robot, wrenches)
+        self._push = WrenchInputs(own.robot, wrenches)
         self._pushed: dict[ModeKey, ModeModel] = {}
-        super().__init__(driven(own.dynamics))
+        super().__init__(add_generalized_forces(own.dynamics))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_pushed": {}}
 
     def pushed(self, wrench: object) -> PushedSystem:
         """This system while further wrenches push it."""
-        return PushedSystem(self.own, (*self.wrenches, *listed_wrenches(wrench)))
+        return PushedSystem(self.own, (*self.wrenches, *check_wrenches(wrench)))
 
     def seen(self, made: HybridSystem) -> HybridSystem:
         """A system made of the driven dynamics, with the inputs of the motors and the wrenches."""
@@ -368,10 +374,10 @@ class PushedSystem(ContactSystem):
 
     def acting(self, policy: Policy | InputLaw | None) -> Policy:
         """The policy with the wrenches beside it."""
-        if isinstance(policy, Pushing):
+        if isinstance(policy, PolicyWithWrenches):
             return policy
         own = no_input(self.own.robot.nu) if policy is None else policy
-        return Pushing(as_policy(own, self.own), self.wrenches)
+        return PolicyWithWrenches(as_policy(own, self.own), self.wrenches)
 
     def _input(self, u: ArrayLike | None, x: Array) -> Array:
         size = self.own.robot.nu + len(self.wrenches)
@@ -388,7 +394,7 @@ class PushedSystem(ContactSystem):
         own, mode = super()._ways_from(key), self._mode_at(key)
         return mapped_ways(own, mode.guard_set, self._push, self._change)
 
-    def _change(self, key: ModeKey) -> Push:
+    def _change(self, key: ModeKey) -> WrenchInputs:
         return self._push
 
 

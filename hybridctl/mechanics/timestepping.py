@@ -1,7 +1,7 @@
 r"""Moreau-Jean time stepping: a second, independent simulator of the same robots.
 
-Steps of fixed length h, shorter where a policy changes its law in between, go over impacts and
-through accumulating ones without looking for them:
+Steps have a fixed length h, shorter where a policy changes its law in between. They go over
+impacts, accumulating ones too, without locating them:
 
 .. math::
     q_m &= q \oplus \tfrac h2 v, \qquad
@@ -10,9 +10,9 @@ through accumulating ones without looking for them:
     |P_t| \le \mu P_n \text{ against } v_t^+ + e_t v_t, \qquad
     q^+ = q_m \oplus \tfrac h2 v^+,
 
-with all terms at the midpoint, where contacts with a gap of zero or less take part, [RS] appendix
-A.2. That is Coulomb's law of an impact, and solved as one is (`coulomb.follow`), from the impulses
-of the step before. First order in h.
+with all terms at the midpoint. Contacts whose gap there is zero or less take part, [RS] appendix
+A.2. This is Coulomb's law of an impact, and is solved as such (`contact_law.solve_near`), from
+the impulses of the step before. The scheme is first order in h.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_interval, check_number, check_vector
-from hybridctl.base.errors import GuardViolatedError, IntegrationError, NoContactSolutionError
+from hybridctl.base.errors import (
+    GuardViolatedError,
+    IntegrationError,
+    NoContactSolutionError,
+    RiserError,
+)
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
@@ -33,13 +38,13 @@ from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import as_policy
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics.constrained.equations import impact_problem
+from hybridctl.mechanics.contact_law import solve_near
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, Modes
+from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointStops, gap_unit
-from hybridctl.mechanics.coulomb import follow
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, Modes
 from hybridctl.mechanics.impacts.impact import mode_by_velocity
 from hybridctl.mechanics.impacts.resets import PENETRATION, riser_error
-from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, Kind
 from hybridctl.mechanics.multibody.robot import Robot
@@ -47,8 +52,15 @@ from hybridctl.mechanics.system import ContactSystem, contact_system
 
 
 @dataclass(frozen=True)
-class _Advance:
-    """One step: state after it, velocity after it, impulses per row, modes of the contacts."""
+class _SteppedState:
+    """The end of one step.
+
+    Attributes:
+        q: Configuration (nq,).
+        v: Velocity (nv,).
+        impulses: Impulses (r,) of the step along the rows of all contacts, N s.
+        modes: Mode of each contact during the step.
+    """
 
     q: Array
     v: Array
@@ -115,7 +127,16 @@ def time_stepping(
 
 
 class _SteppedRun:
-    """The arcs and events of one run as they come."""
+    """One run by time stepping: call `run` once.
+
+    An arc is begun by `_begin_arc` and ended by `_end_arc`; `_add_event` does both. Between calls
+    `_steps` has the steps of the present arc, `_modes` its modes, `_law` its input law, which holds
+    until `_next_change` (s), and `_arcs` and `_events` what is complete.
+
+    Args:
+        system: Robot and contacts.
+        policy: Policy of the input.
+    """
 
     def __init__(self, system: ContactSystem, policy: Policy) -> None:
         self._system, self._policy, self._dynamics = system, policy, system.dynamics
@@ -125,92 +146,144 @@ class _SteppedRun:
     def run(
         self, times: Sequence[float], x: Array, progress: Callable[[float], None] | None
     ) -> HybridTrajectory:
+        """Return the run from a state.
+
+        Args:
+            times: Ends of all steps and the start, s, increasing.
+            x: State (q, v) at the start.
+            progress: Called with the time reached, s.
+
+        Raises:
+            IntegrationError: If a state is not finite.
+        """
         t, dynamics = times[0], self._dynamics
         slip = dynamics.slip_velocities(x[: dynamics.robot.nq], x[dynamics.robot.nq :]).tolist()
-        self._begin(
-            tuple(
-                mode_by_velocity(0.0, slip[i][:1]) if i in dynamics.pressed else OPEN
-                for i in range(len(slip))
-            ),
-            t,
-            x,
+        modes = tuple(
+            mode_by_velocity(0.0, slip[i][:1]) if i in dynamics.pressed else OPEN
+            for i in range(len(slip))
         )
+        self._begin_arc(modes, t, x)
         impulses = np.zeros(len(dynamics.all.owner))
         for t_next in times[1:]:
             while t < t_next:
                 if t == self._next_change:
-                    self._ask_again(t, x)
+                    self._change_law(t, x)
                 stop = min(t_next, self._next_change)
-                now = _advance(dynamics, self._law, t, stop - t, x, impulses)
-                if now.modes != self._modes:
-                    x = self._change(t, x, self._modes, now)
-                self._steps.append(self._sampled(t, stop, x, now))
-                t, x, impulses = stop, np.concatenate((now.q, now.v)), now.impulses
+                after = _advance(dynamics, self._law, t, stop - t, x, impulses)
+                if after.modes != self._modes:
+                    x = self._change_modes(t, x, after)
+                self._steps.append(self._sample_step(t, stop, x, after))
+                t, x, impulses = stop, np.concatenate((after.q, after.v)), after.impulses
                 if not np.isfinite(x).all():
                     raise IntegrationError(f"the state is not finite at t = {t:.9g} s")
             if progress is not None:
                 progress(t_next)
-        self._finish(t)
+        self._end_arc(t)
         return HybridTrajectory(tuple(self._arcs), tuple(self._events), self._system)
 
-    def _begin(self, modes: Modes, t: float, x: Array) -> None:
+    def _begin_arc(self, modes: Modes, t: float, x: Array) -> None:
+        """Set modes, start and input law of the next arc, which has no steps yet.
+
+        Args:
+            modes: Mode of each contact.
+            t: Start, s.
+            x: State (q, v) at the start.
+        """
         self._modes, self._mode = modes, self._system.mode(modes)
         self._start, self._state = t, x
         self._steps: list[Step] = []
-        self._ask(t, x)
+        self._update_law(t, x)
         self._input = first_input(self._law, t, x, self._mode.nu)
 
-    def _ask(self, t: float, x: Array) -> None:
+    def _update_law(self, t: float, x: Array) -> None:
+        """Set the input law from now on, and the time of its next change, from the policy."""
         history = History(self._modes, t, x, tuple(self._events))
         self._law = input_law(self._policy, history, self._mode.nu)
         self._next_change = next_change(self._policy, history)
 
-    def _finish(self, t: float) -> None:
+    def _end_arc(self, t: float) -> None:
+        """Add the present arc, which ends at time t, to the arcs."""
         arc = arc_from_steps(
             len(self._arcs), self._mode, self._steps, self._start, self._state, self._input, t
         )
         self._arcs.append(arc)
 
-    def _change(self, t: float, x: Array, modes_before: Modes, now: _Advance) -> Array:
-        """End the arc with an event; returns the state after it."""
-        self._finish(t)
-        hits = [a == OPEN != b for a, b in zip(modes_before, now.modes, strict=True)]
+    def _change_modes(self, t: float, x: Array, stepped: _SteppedState) -> Array:
+        """End the arc with an event at which modes change, and return the state after the event.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) before.
+            stepped: End of the step that begins at t. Its velocity is that after the event, if a
+                contact closes.
+        """
+        self._end_arc(t)
+        hits = [a == OPEN != b for a, b in zip(self._modes, stepped.modes, strict=True)]
         q = x[: self._dynamics.robot.nq]
-        after = np.concatenate((q, now.v)) if any(hits) else x
-        impulses = now.impulses[: len(hits)] * any(hits)
-        guards = _guards(self._dynamics.contacts, modes_before, now.modes)
-        self._event(t, now.modes, guards, x, after, impulses)
+        after = np.concatenate((q, stepped.v)) if any(hits) else x
+        impulses = stepped.impulses[: len(hits)]
+        if not any(hits):
+            impulses = np.zeros(len(hits))
+        guards = _guard_names(self._dynamics.contacts, self._modes, stepped.modes)
+        self._add_event(t, stepped.modes, guards, x, after, impulses)
         return after
 
-    def _ask_again(self, t: float, x: Array) -> None:
-        """End the arc where the policy wants to change its law; held inputs follow on it."""
+    def _change_law(self, t: float, x: Array) -> None:
+        """Change the input law, and end the arc unless both laws hold the input.
+
+        Args:
+            t: Time, s.
+            x: State (q, v).
+        """
         before = self._law
         if isinstance(before, HeldInput):
-            self._ask(t, x)
+            self._update_law(t, x)
             if isinstance(self._law, HeldInput):
                 return
             self._law = before
-        self._finish(t)
-        self._event(t, self._modes, (), x, x, np.zeros(len(self._dynamics.contacts)))
+        self._end_arc(t)
+        self._add_event(t, self._modes, (), x, x, np.zeros(len(self._dynamics.contacts)))
 
-    def _event(
-        self, t: float, modes: Modes, guards: tuple[str, ...], x: Array, after: Array, p: Array
+    def _add_event(
+        self,
+        t: float,
+        modes: Modes,
+        guards: tuple[str, ...],
+        x: Array,
+        after: Array,
+        impulses: Array,
     ) -> None:
-        """Record an event with impulses p, and begin the next arc."""
+        """Add an event to the events, and begin the next arc.
+
+        Args:
+            t: Time, s.
+            modes: Modes after it.
+            guards: Names of its guards.
+            x: State (q, v) before.
+            after: State (q, v) after.
+            impulses: Normal impulses (c,), N s.
+        """
         u, rate = self._law(t, x), self._arcs[-1].input_rate(t)
         index, before, unknown = len(self._events), self._modes, np.zeros(self._mode.nu)
-        event = Event(index, t, before, modes, guards, x, after, u, unknown, rate, p)
+        event = Event(index, t, before, modes, guards, x, after, u, unknown, rate, impulses)
         self._events.append(event)
-        self._begin(modes, t, after)
+        self._begin_arc(modes, t, after)
         self._events[-1] = replace(event, input_after=self._input)
 
-    def _sampled(self, t: float, t_next: float, x: Array, now: _Advance) -> Step:
-        """A step as a straight line from the state x to the one after it."""
+    def _sample_step(self, t: float, t_next: float, x: Array, stepped: _SteppedState) -> Step:
+        """Return samples of a step, as a straight line in the manifold.
+
+        Args:
+            t: Start, s.
+            t_next: End, s.
+            x: State (q, v) at the start.
+            stepped: The end.
+        """
         robot, nq = self._dynamics.robot, self._dynamics.robot.nq
         times = t + (t_next - t) * FRACTIONS
-        along = robot.difference(x[:nq], now.q)
+        along = robot.difference(x[:nq], stepped.q)
         q = [robot.integrate(x[:nq], fraction * along) for fraction in FRACTIONS]
-        v = x[nq:] + FRACTIONS[:, None] * (now.v - x[nq:])
+        v = x[nq:] + FRACTIONS[:, None] * (stepped.v - x[nq:])
         states = np.hstack([np.array(q), v])
         inputs = np.array([self._law(time, z) for time, z in zip(times, states, strict=True)])
         return Step(t, t_next, states, inputs)
@@ -218,8 +291,21 @@ class _SteppedRun:
 
 def _advance(
     dynamics: ContactDynamics, law: InputLaw, t: float, h: float, x: Array, near: Array
-) -> _Advance:
-    """One step of length h from x; `near` (r,) are the impulses of the step before."""
+) -> _SteppedState:
+    """Return the end of one step.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        law: Input law.
+        t: Start, s.
+        h: Length of the step, s.
+        x: State (q, v) at the start.
+        near: Impulses (r,) of the step before, N s.
+
+    Raises:
+        NoContactSolutionError: If no impulses obey the law.
+        RiserError: If a contact runs into a riser.
+    """
     robot, nq = dynamics.robot, dynamics.robot.nq
     v = x[nq:]
     q = robot.integrate(x[:nq], 0.5 * h * v)
@@ -230,17 +316,19 @@ def _advance(
     touching = tuple(OPEN if gap > 0.0 else CLOSED for gap in terms.gaps.tolist())
     phase = dynamics.phase(touching)
     if not phase.closed:
-        return _Advance(robot.integrate(q, 0.5 * h * free), free, np.zeros(len(near)), touching)
+        return _SteppedState(
+            robot.integrate(q, 0.5 * h * free), free, np.zeros(len(near)), touching
+        )
     rows = terms.jacobian[phase.all_rows]
     rebound = (dynamics.restitution_at(terms.rates) * terms.rates)[phase.all_rows]
-    before, soft = rows @ free + rebound, None
+    free_rates, compliance = rows @ free + rebound, None
     if len(phase.pressed):
-        soft = dynamics.soft_rows(phase, terms.mass)
-        before -= h * soft * phase.loads
-    system = KKT(terms.mass, rows, compliance=soft)
-    problem = impact_problem(phase, system, before, free)
+        compliance = dynamics.soft_rows(phase, terms.mass)
+        free_rates -= h * compliance * phase.loads
+    system = KKT(terms.mass, rows, compliance=compliance)
+    problem = impact_problem(phase, system, free_rates, free)
     try:
-        found = follow(problem, near[phase.all_rows])
+        found = solve_near(problem, near[phase.all_rows])
     except NoContactSolutionError as error:
         names = [dynamics.contacts[i].name for i in phase.closed]
         text = f"contacts {names} after t = {t:.9g} s: {error}"
@@ -250,26 +338,43 @@ def _advance(
     modes: list[str] = list(touching)
     for i, mode in zip(phase.closed, found.modes, strict=True):
         modes[i] = mode
-    return _Advance(robot.integrate(q, 0.5 * h * v_next), v_next, impulses, tuple(modes))
+    return _SteppedState(robot.integrate(q, 0.5 * h * v_next), v_next, impulses, tuple(modes))
 
 
 def _check_risers(dynamics: ContactDynamics, t: float, q: Array, gaps: Array) -> None:
-    """Raise `RiserError` for contacts that are in a step and nearer in height to a lower tread."""
+    """Check that no contact is inside a stair and nearer in height to a lower tread.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        t: Time, s.
+        q: Configuration (nq,).
+        gaps: Gaps (c,) there, m.
+
+    Raises:
+        RiserError: If one is.
+    """
     inside = (gaps < 0.0) & (gaps < dynamics.all.piece_gaps(q, gaps))
     if inside.any():
-        raise riser_error(dynamics, t, np.flatnonzero(inside).tolist())
+        error: RiserError = riser_error(dynamics, t, np.flatnonzero(inside).tolist())
+        raise error
 
 
-def _guards(contacts: Sequence[AnyContact], before: Modes, after: Modes) -> tuple[str, ...]:
-    """Names of the guards that stand for a change of modes."""
+def _guard_names(contacts: Sequence[AnyContact], before: Modes, after: Modes) -> tuple[str, ...]:
+    """Return the names of the guards that stand for a change of modes.
+
+    Args:
+        contacts: The contacts.
+        before: Their modes before.
+        after: Their modes after.
+    """
     return tuple(
-        ContactGuard(i, _kind(a, b), SLIPS.get(b, 0.0)).name(contacts)
+        ContactGuard(i, _guard_kind(a, b), SLIPS.get(b, 0.0)).name(contacts)
         for i, (a, b) in enumerate(zip(before, after, strict=True))
         if a != b
     )
 
 
-def _kind(before: str, after: str) -> Kind:
+def _guard_kind(before: str, after: str) -> Kind:
     if before == OPEN:
         return "closes"
     if after == OPEN:

@@ -11,7 +11,7 @@ from attack.machines import Machine
 from hybridctl.base.errors import SeveralContactSolutionsError
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics import ContactDynamics
-from hybridctl.mechanics.coulomb import CoulombProblem, solve
+from hybridctl.mechanics.contact_law import CoulombProblem, solve
 from hybridctl.mechanics.impacts.impact import impact
 
 

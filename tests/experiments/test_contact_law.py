@@ -10,8 +10,8 @@ from rich.console import Console
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import load_configuration
-from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions
-from hybridctl.mechanics.coulomb.law import CERTIFIED
+from hybridctl.mechanics.contact_law import CoulombProblem, enumerate_solutions
+from hybridctl.mechanics.contact_law.law import CERTIFIED
 
 CONFIG = contact_law.Config(frictions=(0.0, 0.5, 2.0), samples=(20, 10, 6, 4, 1))
 BOTH = pytest.mark.parametrize("dimension", [2, 3])

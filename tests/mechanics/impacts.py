@@ -4,7 +4,7 @@ import numpy as np
 from hybridctl.robots.bodies import free_body
 
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot
-from hybridctl.mechanics.coulomb import CoulombProblem
+from hybridctl.mechanics.contact_law import CoulombProblem
 
 GROUND = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
 HALF = 0.05

@@ -13,7 +13,7 @@ from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.mechanics.constrained import sliding, standstill
 from hybridctl.mechanics.constrained.sliding import sliding_directions
-from hybridctl.mechanics.coulomb import solve
+from hybridctl.mechanics.contact_law import solve
 from hybridctl.mechanics.modes.selection import select_modes
 
 LEGS = ("FL", "FR", "RL", "RR")
@@ -105,7 +105,7 @@ def test_an_edge_begins_to_slide_beside_corners_that_hold(creep, turn):
 @pytest.mark.parametrize("creep", [0.0, 5e-10])
 def test_what_is_held_where_it_stands_is_selected_to_stick(monkeypatch, creep):
     """So that a guard sees its force, however the search for a direction fares."""
-    monkeypatch.setattr(standstill, "polish", lambda *_: None)
+    monkeypatch.setattr(standstill, "solve_in_states", lambda *_: None)
     system = shod()
     dynamics, (q, v, u) = system.dynamics, creeping(system, creep, 8.0, -0.6)
     modes = select_modes(dynamics, q, v, u, ("stick",) * 4 + ("slip",) * 2)
@@ -176,8 +176,10 @@ def test_a_corner_begins_to_slide_beside_others_in_the_directions_of_their_veloc
     system, asked = shod(pitches=False), []
     dynamics, q, v = system.dynamics, system.robot.neutral(), np.zeros(system.robot.nv)
     q[2], v[5], v[:2] = 0.1, 1e-7, (9e-9, -9e-9)
-    polish = standstill.polish
-    monkeypatch.setattr(standstill, "polish", lambda law, *a: asked.append(law) or polish(law, *a))
+    solve_in_states = standstill.solve_in_states
+    monkeypatch.setattr(
+        standstill, "solve_in_states", lambda law, *a: asked.append(law) or solve_in_states(law, *a)
+    )
     now = dynamics.solve(
         dynamics.phase(("slip",) * 4 + ("open",) * 2), q, v, np.array([20.0, -5.0, 0.3])
     )

@@ -24,7 +24,7 @@ from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.mode import Bridge, Edge, Outgoing, Reset
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
-from hybridctl.mechanics.impacts.resets import BRIDGED
+from hybridctl.mechanics.impacts.resets import PASSAGE_DEPTH
 
 SPAN = (0.0, 0.1)
 LONGEST = 1e-4  # s, of a bridge
@@ -65,7 +65,9 @@ def test_a_bridge_lasts_until_a_contact_has_fallen_by_its_depth(weight):
     """The tip of a rod that does not turn, let go, falls freely; by 1e-7 m in 1.4e-4 s on Earth."""
     system, x = rod(rate=0.0, weight=weight)
     bridge = system.outgoing(("slip-",)).bridge(0.0, x, np.zeros(0))
-    assert bridge.length == pytest.approx(min(LONGEST, np.sqrt(2.0 * BRIDGED / weight)), rel=1e-6)
+    assert bridge.length == pytest.approx(
+        min(LONGEST, np.sqrt(2.0 * PASSAGE_DEPTH / weight)), rel=1e-6
+    )
 
 
 def kinetic(system, x):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from hybridctl.mechanics.coulomb import CoulombProblem
-from hybridctl.mechanics.coulomb.closed_sets import can_be_closed, possible
-from hybridctl.mechanics.coulomb.law import scaled
+from hybridctl.mechanics.contact_law import CoulombProblem
+from hybridctl.mechanics.contact_law.enumeration import can_be_closed, drop_infeasible_sets
+from hybridctl.mechanics.contact_law.law import scale_problem
 from mechanics.test_coulomb import known_problem
 
 
@@ -19,7 +19,7 @@ def test_contacts_that_are_closed_in_a_known_solution_can_be(count):
         problem, forces = known_problem(rng, count, int(rng.integers(1, 13)))
         closed = np.flatnonzero(forces[:count] > 0.0).tolist()
         if closed:
-            assert can_be_closed(scaled(problem)[0], closed)
+            assert can_be_closed(scale_problem(problem)[0], closed)
 
 
 def feasible(problem, closed):
@@ -77,7 +77,7 @@ def test_a_linear_programme_says_the_same_where_friction_has_one_direction():
     rng, met = np.random.default_rng(5), {True: 0, False: 0}
     for _ in range(120):
         count = int(rng.integers(1, 5))
-        problem, _ = scaled(planar(rng, count))
+        problem, _ = scale_problem(planar(rng, count))
         for states in product((False, True), repeat=count):
             closed = np.flatnonzero(states).tolist()
             missed = feasible(problem, closed) if closed else 0.0
@@ -100,9 +100,11 @@ def test_of_a_plank_that_tips_about_one_corner_only_that_one_is_closed():
     mu = np.array([0.5, 0.5])
     free = np.array([-1.0, 1.0, 0.3, 0.0, 0.3, 0.0])
     places = (np.array([2, 3]), np.array([4, 5]))
-    problem, _ = scaled(CoulombProblem(rows @ rows.T, free, places, mu, mu, (None,) * 2, 1.0))
+    problem, _ = scale_problem(
+        CoulombProblem(rows @ rows.T, free, places, mu, mu, (None,) * 2, 1.0)
+    )
     assert can_be_closed(problem, [0])
     assert not can_be_closed(problem, [0, 1])
     states = list(product(("open", "stick", "slip"), repeat=2))
     left = [(a, b) for a, b in states if "open" in (a, b)]  # one alone is not looked at
-    assert possible(problem, states) == left
+    assert drop_infeasible_sets(problem, states) == left

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from hybridctl.base.errors import NoContactSolutionError, SeveralContactSolutionsError
 from hybridctl.mechanics import Contact, ContactDynamics, Robot
-from hybridctl.mechanics.coulomb import (
+from hybridctl.mechanics.contact_law import (
     CoulombProblem,
     enumerate_solutions,
-    follow,
-    screening,
+    enumeration,
     solve,
+    solve_near,
 )
-from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
-from hybridctl.mechanics.coulomb.load_bounds import LoadBounds
-from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, found_by_newton
-from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
+from hybridctl.mechanics.contact_law.law import CERTIFIED, scale_problem
+from hybridctl.mechanics.contact_law.solver import MAX_ENUMERATED_SETS, search_by_newton
+from hybridctl.mechanics.contact_law.uniqueness import NormalForceBounds, is_provably_unique
 from hybridctl.mechanics.impacts.impact import impact
 from mechanics.impacts import (
     GROUND,
@@ -53,7 +52,7 @@ sideways = st.floats(-3.0, 3.0, allow_subnormal=False)
 def all_loads(problem):
     """Bounds that leave nothing out."""
     count = len(problem.static)
-    return LoadBounds(np.zeros(count), np.full(count, np.inf))
+    return NormalForceBounds(np.zeros(count), np.full(count, np.inf))
 
 
 def all_forces(dynamics, result):
@@ -171,8 +170,8 @@ def test_enumeration_and_cone_programmes_agree_where_the_solution_is_unique(plan
         dynamics = random_body(rng, planar, count, friction=1.0, restitution=1.0)
         problem = impact_problem(dynamics, *random_motion(rng, dynamics))
         found = enumerate_solutions(problem)
-        plain, units = scaled(problem)
-        iterated = units.of(found_by_newton(plain, 40))
+        plain, units = scale_problem(problem)
+        iterated = units.restore(search_by_newton(plain, 40))
         assert all(violation(problem, s.forces) <= LAW for s in found)
         if iterated.residual <= CERTIFIED:
             assert violation(problem, iterated.forces) <= LAW
@@ -189,15 +188,15 @@ def test_a_solution_is_followed_from_any_forces_and_at_once_from_its_own(planar,
     for _ in range(50):
         dynamics = random_body(rng, planar, count, friction=2.0, restitution=0.0)
         problem = impact_problem(dynamics, *random_motion(rng, dynamics))
-        plain, units = scaled(problem)
+        plain, units = scale_problem(problem)
         anywhere = units.forces * 10.0 ** rng.uniform(-1, 2) * rng.normal(size=len(problem.free))
-        found = follow(problem, anywhere)
+        found = solve_near(problem, anywhere)
         assert violation(problem, found.forces) <= LAW
-        if certainly_unique(plain):
+        if is_provably_unique(plain):
             difference = np.abs(found.rates - solve(problem).rates).max()
             assert difference <= SAME * problem.magnitude
         # no programme is needed
-        again = found_by_newton(plain, 0, near=found.forces / units.forces)
+        again = search_by_newton(plain, 0, near=found.forces / units.forces)
         assert again.residual <= CERTIFIED
 
 
@@ -212,7 +211,7 @@ def test_contacts_that_exclude_each_other_end_in_an_error(rough):
     problem = CoulombProblem(
         delassus, -np.ones(3 + rough), tangents, friction, friction, (None,) * 3
     )
-    for found in (solve, partial(follow, near=np.ones(3 + rough))):
+    for found in (solve, partial(solve_near, near=np.ones(3 + rough))):
         with pytest.raises(NoContactSolutionError, match="no rates keep all contacts"):
             found(problem)
 
@@ -386,7 +385,7 @@ def test_problems_with_a_known_solution_are_solved(count):
         try:
             forces = [solve(problem).forces]
         except SeveralContactSolutionsError as error:
-            assert count_sets(problem) <= MOST_SETS
+            assert problem.count_states() <= MAX_ENUMERATED_SETS
             forces = [solution.forces for solution in error.solutions]
         assert max(violation(problem, f) for f in forces) <= LAW
 
@@ -428,7 +427,7 @@ def test_units_order_and_axes_do_not_matter(seed, count, mass, speed, angle):
     rng = np.random.default_rng(seed)
     dynamics = random_body(rng, False, count, friction=0.5, restitution=1.0)
     problem = impact_problem(dynamics, *random_motion(rng, dynamics))
-    assume(certainly_unique(scaled(problem)[0]))
+    assume(is_provably_unique(scale_problem(problem)[0]))
     first = solve(problem)
     other, turn = turned(problem, angle)
     other = replace(
@@ -455,7 +454,7 @@ def test_units_order_and_axes_do_not_matter(seed, count, mass, speed, angle):
 @pytest.mark.parametrize(("planar", "count"), [(True, 1), (True, 2), (True, 3), (False, 1)])
 def test_solutions_that_are_said_to_be_unique_are(planar, count, monkeypatch):
     """Trying all states, which in the plane are linear equations each, finds no other."""
-    monkeypatch.setattr(screening, "load_bounds", all_loads)
+    monkeypatch.setattr(enumeration, "bound_normal_forces", all_loads)
     rng = np.random.default_rng([6, planar, count])
     certain = several = 0
     for _ in range(300):
@@ -468,7 +467,7 @@ def test_solutions_that_are_said_to_be_unique_are(planar, count, monkeypatch):
         problem = CoulombProblem(rows @ rows.T, free, tangents, mu, mu, (None,) * count)
         found = enumerate_solutions(problem)
         several += len(found) > 1
-        if certainly_unique(scaled(problem)[0]):
+        if is_provably_unique(scale_problem(problem)[0]):
             certain += 1
             assert len(found) <= 1
     assert certain >= 20
@@ -483,12 +482,12 @@ def test_contacts_that_slide_fast_have_one_solution_though_they_are_redundant(pl
     for _ in range(30):
         dynamics = random_body(rng, planar, count, friction=0.4, restitution=0.0)
         problem = impact_problem(dynamics, *random_motion(rng, dynamics))
-        slow += certainly_unique(scaled(problem)[0])
+        slow += is_provably_unique(scale_problem(problem)[0])
         along = problem.free.copy()
         for rows in problem.tangents:
             along[rows] += 4.0 * problem.magnitude * np.eye(len(rows))[0]
         sliding = replace(problem, free=along, magnitude=5.0 * problem.magnitude)
-        if certainly_unique(scaled(sliding)[0]):
+        if is_provably_unique(scale_problem(sliding)[0]):
             fast += 1
             assert len(enumerate_solutions(sliding)) <= 1
     assert fast >= slow

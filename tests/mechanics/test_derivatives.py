@@ -5,7 +5,8 @@ import pytest
 from differences import assert_derivative
 from hybridctl.robots import cube
 
-from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
+from hybridctl.mechanics.impacts.impact import impact
+from hybridctl.mechanics.impacts.impact_derivatives import differentiate_impact
 from mechanics.models import (
     CASES,
     FLAT,
@@ -102,7 +103,7 @@ def test_impacts(make, seed):
     q, v, _ = random_state(dynamics, seed)
     at = tuple(np.flatnonzero(np.random.default_rng(seed).integers(0, 2, count)).tolist())
     result = impact(dynamics, q, v, at)
-    d = impact_derivatives(dynamics, q, v, result)
+    d = differentiate_impact(dynamics, q, v, result)
 
     def outcome(q, v):
         r = impact(dynamics, q, v, at)

@@ -7,8 +7,8 @@ import pinocchio as pin
 import pytest
 
 from hybridctl.mechanics import Contact, Plane, Sphere
+from hybridctl.mechanics.contact_law.linear_equations import LeastNormEquations
 from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.mechanics.linear.least_norm import LeastNorm
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
@@ -124,7 +124,7 @@ def test_loads_that_bodies_share_turn_as_rows_do():
         y[chosen] = rng.normal(size=len(chosen))
         jacobian = rows.jacobian(q)
         push = np.linalg.solve(robot.mass_matrix(q), jacobian.T)
-        z, system = push @ y, LeastNorm((jacobian @ push)[np.ix_(chosen, chosen)])
+        z, system = push @ y, LeastNormEquations((jacobian @ push)[np.ix_(chosen, chosen)])
         found = flat.load_turns(q, z, closed, system.rank)
         assert general.load_turns(q, z, closed, system.rank) is None
         on_bodies = forces_on_bodies(robot, [contacts[i] for i in closed])

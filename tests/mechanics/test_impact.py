@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, contact_system
-from hybridctl.mechanics.coulomb import CoulombProblem, solve
+from hybridctl.mechanics.contact_law import CoulombProblem, solve
 from hybridctl.mechanics.impacts.impact import impact
 from hybridctl.mechanics.modes.selection import select_modes
 from mechanics.models import SLOPE, door, pair, random_state

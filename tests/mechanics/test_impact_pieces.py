@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, ContactDynamics, Plane, Robot, Sphere
 from hybridctl.mechanics.impacts.impact import impact
-from hybridctl.mechanics.impacts.impact_pieces import impact_pieces
+from hybridctl.mechanics.impacts.impact_derivatives import find_linear_pieces
 from mechanics.models import HILL_IN_THE_PLANE, PLANAR_PAIR, pair
 
 MU, E = 0.4, 0.3
@@ -114,7 +114,7 @@ def check_directions(dynamics, q, v, at, count, seed):
     """
     rng = np.random.default_rng(seed)
     result = impact(dynamics, q, v, at)
-    pieces = impact_pieces(dynamics, q, v, result)
+    pieces = find_linear_pieces(dynamics, q, v, result)
     seen = set()
     directions = [rng.normal(size=(2, dynamics.robot.nv)) for _ in range(count)]
     directions += [inside(piece, rng) for piece in pieces for _ in range(3)]
@@ -163,7 +163,7 @@ def test_between_stick_and_slip(name):
 @pytest.mark.parametrize("name", POINTS)
 def test_stick_and_slip_share_a_border_on_which_they_agree(name):
     dynamics, q, v = at_the_cone(name)
-    pieces = impact_pieces(dynamics, q, v, impact(dynamics, q, v, (0,)))
+    pieces = find_linear_pieces(dynamics, q, v, impact(dynamics, q, v, (0,)))
     (one,), (other,) = (piece.slack for piece in pieces)
     # their half-spaces are complementary
     one, other = one / np.linalg.norm(one), other / np.linalg.norm(other)
@@ -180,7 +180,7 @@ def test_a_ball_that_friction_only_just_stops_by_hand():
     """v_t+ = max(v_t - mu (1 + e) |v_n|, 0) on a level plane."""
     dynamics = point_mass(("x", "z"), Plane((0, 0, 0), (0, 0, 1)))
     q, v = np.zeros(2), np.array([MU * (1.0 + E), -1.0])
-    stick, slip = impact_pieces(dynamics, q, v, impact(dynamics, q, v, (0,)))
+    stick, slip = find_linear_pieces(dynamics, q, v, impact(dynamics, q, v, (0,)))
     np.testing.assert_allclose(stick.derivatives.velocity_z[:, 2:], [[0, 0], [0, -E]], atol=1e-14)
     expected = [[1.0, MU * (1.0 + E)], [0.0, -E]]
     np.testing.assert_allclose(slip.derivatives.velocity_z[:, 2:], expected, atol=1e-14)
@@ -287,7 +287,7 @@ def test_a_redundant_corner_that_only_just_touches_has_one_velocity(share):
     v = before(dynamics, q, np.array([0.0, 1.0, 0.0, share * p.friction]), np.zeros(4))
     result = impact(dynamics, q, v, (0, 1))
     assert result.border == (0,)
-    pieces = impact_pieces(dynamics, q, v, result)
+    pieces = find_linear_pieces(dynamics, q, v, result)
     rng = np.random.default_rng(3)
     lifts = []
     for _ in range(20):
@@ -313,4 +313,4 @@ def test_in_a_surface_standing_without_an_impulse_is_not_piecewise_linear():
     forces = np.array([0.0, 1.0, 0.0, 0.0, 0.5 * p.friction, 0.0])
     v = before(dynamics, q, forces, np.zeros(6))
     with pytest.raises(InputError, match="not piecewise linear"):
-        impact_pieces(dynamics, q, v, impact(dynamics, q, v, (0, 1)))
+        find_linear_pieces(dynamics, q, v, impact(dynamics, q, v, (0, 1)))

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from hybridctl.mechanics.linear.kkt import KKT
-from hybridctl.mechanics.linear.least_norm import RANK, LeastNorm
+from hybridctl.mechanics.contact_law.linear_equations import KKT, RANK, LeastNormEquations
 
 ROWS = np.array([[1.0, 0.5, 0.25], [0.0, 0.0, 0.0], [0.3, 1.0, 0.2]])
 
@@ -92,25 +91,25 @@ def test_forces_and_what_belongs_to_them_are_those_of_numpy(contacts, ranks, sym
     assert system.determinant == pytest.approx(whole, rel=1e-9)
     if not redundant:
         return
-    sharing = system.sharing
-    np.testing.assert_allclose(sharing.alike(acting[:, 0]), inverse @ lower[:, 0], **near)
+    sharing = system.distribution
+    np.testing.assert_allclose(sharing.project(acting[:, 0]), inverse @ lower[:, 0], **near)
     np.testing.assert_allclose(
-        system.sharing.indeterminate(), np.eye(contacts) - inverse @ G, **near
+        system.distribution.null_projector(), np.eye(contacts) - inverse @ G, **near
     )
     np.testing.assert_allclose(
-        system.sharing.least_squares(acting), inverse @ inverse.T @ acting, **near
+        system.distribution.residual_sensitivity(acting), inverse @ inverse.T @ acting, **near
     )
     least = inverse @ lower[:, 0]
     np.testing.assert_allclose(G.T @ sharing.adjoint(least), least / weights, **near)
     equal = np.linalg.pinv(G, rcond=1e-11)
     other = KKT(mass, constraint, given)
     np.testing.assert_allclose(other.forces(lower), equal @ lower, **near)
-    again = other.weighted(weights)
+    again = other.with_weights(weights)
     np.testing.assert_allclose(again.forces(lower), inverse @ lower, **near)
     np.testing.assert_allclose(again.forces(lower[:, 0]), inverse @ lower[:, 0], **near)
-    pushed = system.plain()
+    pushed = system.without_sliding_friction()
     plain = constraint @ np.linalg.solve(mass, constraint.T)
-    np.testing.assert_allclose(pushed.response, plain, **near)
+    np.testing.assert_allclose(pushed.delassus, plain, **near)
     reached = plain @ acting
     np.testing.assert_allclose(
         pushed.forces(reached), np.linalg.pinv(plain, rcond=1e-11) @ reached, **near
@@ -143,7 +142,7 @@ def test_solutions_of_least_norm_are_those_of_numpy(rows, columns, rank, definit
     A = rng.normal(size=(rows, rank)) @ rng.normal(size=(rank, columns))
     A = A @ A.T if definite else A
     weights = rng.uniform(0.2, 5.0, columns) if weighted else np.ones(columns)
-    system = LeastNorm(A, weights if weighted else None, definite=definite)
+    system = LeastNormEquations(A, weights if weighted else None, definite=definite)
     half = np.sqrt(weights)[:, None]
     inverse = half * np.linalg.pinv(A * half.T, rcond=1e-11)
     assert system.rank == rank

@@ -14,7 +14,7 @@ def test_the_derivative_of_an_event_does_not_solve_its_impact_again(monkeypatch)
     run = hc.simulate(system, ("open", "open"), [0.0, 0.3, 0.2, 1.0, 0.0, 0.0], (0.0, 0.25))
     event = next(e for e in run.events if len(e.guards) == 1 and e.report is not None)
     solved = []
-    monkeypatch.setattr(resets, "impact_of", lambda *a: solved.append(a) or IMPACT(*a))
+    monkeypatch.setattr(resets, "solve_impact", lambda *a: solved.append(a) or IMPACT(*a))
     known = hc.saltation_matrix(system, event)
     assert not solved
     reset = system.outgoing(event.mode_before).edge(event.guards).reset
@@ -25,4 +25,4 @@ def test_the_derivative_of_an_event_does_not_solve_its_impact_again(monkeypatch)
     assert known.shape == found[0].state.shape
 
 
-IMPACT = resets.impact_of
+IMPACT = resets.solve_impact

@@ -10,12 +10,18 @@ from scipy.optimize import linprog, minimize
 
 from hybridctl.base.errors import NoContactSolutionError
 from hybridctl.mechanics.constrained.equations import friction_weights
-from hybridctl.mechanics.coulomb import CoulombProblem
-from hybridctl.mechanics.coulomb import least_in_cones as least_in_cones_module
-from hybridctl.mechanics.coulomb.cones import Cone
-from hybridctl.mechanics.coulomb.least_in_cones import APEX, INSIDE, Allowed, least_in_cones
-from hybridctl.mechanics.coulomb.least_norm_forces import Loads, inside_cones, least_forces
-from hybridctl.mechanics.linear.least_norm import LeastNorm
+from hybridctl.mechanics.contact_law import CoulombProblem, redundancy
+from hybridctl.mechanics.contact_law.cone_programme import Cone
+from hybridctl.mechanics.contact_law.linear_equations import LeastNormEquations
+from hybridctl.mechanics.contact_law.redundancy import (
+    APEX,
+    INSIDE,
+    AffineSet,
+    ForceCones,
+    distribute_forces,
+    distribute_in_cones,
+    find_least_in_cones,
+)
 
 MASS = np.diag([1.0, 1.0, 1.0, 0.4, 0.5, 0.6])
 # Wrenches are of order one and the equations are solved by singular values: some hundred roundings
@@ -50,7 +56,7 @@ def loaded(points, wrench, mu, mass=MASS):
 def stick(problem, weights=None):
     k = len(problem.static)
     weights = np.ones(len(problem.free)) if weights is None else weights
-    return least_forces(problem, ("stick",) * k, (None,) * k, weights)
+    return distribute_forces(problem, ("stick",) * k, (None,) * k, weights)
 
 
 def bounded(forces, mu):
@@ -107,7 +113,7 @@ def test_sliding_legs_share_along_their_rays():
     """All slide along x: f_t = -mu f_n, balanced by the drive; least norm is linear in x, y."""
     mu, problem = 0.2, loaded(TABLE, pressed((0.3, 0.2)), 0.2)
     ones, s = np.ones(12), (np.array([1.0, 0.0]),) * 4
-    result = least_forces(problem, ("slip",) * 4, s, ones)
+    result = distribute_forces(problem, ("slip",) * 4, s, ones)
     normal = result.forces[:4]
     np.testing.assert_allclose(result.forces[4:].reshape(4, 2), np.outer(-mu * normal, [1, 0]))
     # friction at height -1 turns the body by -mu N about y: the load seems to stand mu further on
@@ -240,7 +246,7 @@ def test_derivatives_where_one_contact_slides():
             directions = [np.array([1.0, 0.0]), *[None] * (k - 1)]
             weights = weights * (1.0 + t * rng.normal(size=3 * k))
             modes = ("slip", *["stick"] * (k - 1))
-            found = least_forces(moved, modes, directions, weights)
+            found = distribute_forces(moved, modes, directions, weights)
             # the cost of friction that goes with the normal force is a cost of that
             own = np.delete(weights, [k, k + 1])
             own[0] = 1.0 / (1.0 / weights[0] + mu**2 / weights[k])
@@ -282,10 +288,10 @@ def test_contacts_that_only_push_share_loads_as_the_best_set_of_borders_says(mon
     of where borders so near to parallel meet.
     """
     rng, met, programmes = np.random.default_rng(11), {True: 0, False: 0}, []
-    by_programme = least_in_cones_module._by_programme
+    by_programme = redundancy._solve_by_programme
     monkeypatch.setattr(
-        least_in_cones_module,
-        "_by_programme",
+        redundancy,
+        "_solve_by_programme",
         lambda *given: programmes.append(given) or by_programme(*given),
     )
     for trial in range(300):
@@ -300,8 +306,8 @@ def test_contacts_that_only_push_share_loads_as_the_best_set_of_borders_says(mon
         if trial % 2 and trial % 5:  # two opposite corners, which pull as one of them is relieved
             lengths = np.linalg.norm(null, axis=1)
             particular[1] = -particular[0] * lengths[1] / lengths[0] - 10.0 ** rng.uniform(-8, -6)
-        allowed = Allowed(particular, null)
-        found, expected = least_in_cones(cones, allowed), least_by_trial(particular, null)
+        allowed = AffineSet(particular, null)
+        found, expected = find_least_in_cones(cones, allowed), least_by_trial(particular, null)
         if particular.min() >= 0.0:
             continue
         met[found is not None] += 1
@@ -324,7 +330,7 @@ def test_friction_that_is_open_does_not_relieve_a_contact_that_pulls():
     cones = [Cone(0, [2, 3], 0.5), Cone(1, [4, 5], 0.5)]
     against = np.array([[0, 0, 1, 0, -1, 0], [0, 0, 0, 1, 0, -1]]).T / np.sqrt(2.0)
     pulled = np.array([1.0, -1.0, 0.0, 0.0, 0.0, 0.0])
-    assert least_in_cones(cones, Allowed(pulled, against)) is None
+    assert find_least_in_cones(cones, AffineSet(pulled, against)) is None
 
 
 def test_least_squares_that_do_not_end_leave_it_to_the_programme(monkeypatch):
@@ -332,10 +338,10 @@ def test_least_squares_that_do_not_end_leave_it_to_the_programme(monkeypatch):
         raise RuntimeError("Maximum number of iterations reached.")
 
     cones = [Cone(j, [], 0.0) for j in range(3)]
-    allowed = Allowed(np.array([1.0, 1.0, -0.3]), np.linalg.qr([[1.0, 0], [0, 1], [-1, -2]])[0])
-    expected = least_in_cones(cones, allowed)
-    monkeypatch.setattr(least_in_cones_module, "nnls", fails)
-    found = least_in_cones(cones, allowed)
+    allowed = AffineSet(np.array([1.0, 1.0, -0.3]), np.linalg.qr([[1.0, 0], [0, 1], [-1, -2]])[0])
+    expected = find_least_in_cones(cones, allowed)
+    monkeypatch.setattr(redundancy, "nnls", fails)
+    found = find_least_in_cones(cones, allowed)
     np.testing.assert_allclose(found.multipliers, expected.multipliers, atol=1e-12)
 
 
@@ -343,15 +349,15 @@ def test_least_squares_that_do_not_end_leave_it_to_the_programme(monkeypatch):
 def test_least_squares_that_are_not_least_are_not_taken(monkeypatch, share):
     """Larger loads of borders than the least push contacts off these, and are inside the cones."""
     cones = [Cone(j, [], 0.0) for j in range(3)]
-    allowed = Allowed(np.array([1.0, 1.0, -0.3]), np.linalg.qr([[1.0, 0], [0, 1], [-1, -2]])[0])
-    expected, exact = least_in_cones(cones, allowed), least_in_cones_module.nnls
+    allowed = AffineSet(np.array([1.0, 1.0, -0.3]), np.linalg.qr([[1.0, 0], [0, 1], [-1, -2]])[0])
+    expected, exact = find_least_in_cones(cones, allowed), redundancy.nnls
 
     def wrong(*given):
         u, left = exact(*given)
         return share * u, left
 
-    monkeypatch.setattr(least_in_cones_module, "nnls", wrong)
-    found = least_in_cones(cones, allowed)
+    monkeypatch.setattr(redundancy, "nnls", wrong)
+    found = find_least_in_cones(cones, allowed)
     np.testing.assert_allclose(found.multipliers, expected.multipliers, atol=1e-12)
 
 
@@ -365,7 +371,7 @@ def test_beside_contacts_that_push_others_stay_inside_their_cones():
         inside = np.concatenate((rng.exponential(0.5, 4), rng.uniform(0.5, 1.5, 2), np.zeros(4)))
         inside[6:] = rng.uniform(-0.4, 0.4, 4) * np.repeat(inside[4:6], 2)
         known = rng.normal(size=null.shape[1])
-        found = least_in_cones(cones, Allowed(inside - null @ known, null))
+        found = find_least_in_cones(cones, AffineSet(inside - null @ known, null))
         m = found.multipliers
         friction = np.hypot(m[6::2], m[7::2])
         # the programme keeps cones to 1e-9 of the largest load, of some 10 here
@@ -386,7 +392,7 @@ def test_where_one_direction_is_open_the_nearest_end_of_an_interval_is_found():
         columns = rng.normal(size=(n, n))
         columns[:, :1] *= sizes
         whole = np.linalg.qr(columns)[0]
-        open_one, system = whole[:, 0], LeastNorm(whole[:, 1:].T)
+        open_one, system = whole[:, 0], LeastNormEquations(whole[:, 1:].T)
         forces = rng.normal(size=n) + 1.0
         forces *= sizes[:, 0] ** rng.integers(0, 2, size=n)
         least = system.solve(system.matrix @ forces)
@@ -394,7 +400,7 @@ def test_where_one_direction_is_open_the_nearest_end_of_an_interval_is_found():
         low = ends[open_one > 0.0].max(initial=-np.inf)
         high = ends[open_one < 0.0].min(initial=np.inf)
         cones = [Cone(i, [], 0.0) for i in range(n)]
-        found = inside_cones(system, least, Loads(np.eye(n), cones, np.ones(n)))
+        found = distribute_in_cones(system, least, ForceCones(np.eye(n), cones, np.ones(n)))
         if abs(low - high) < 1e-6:
             continue
         if low > high:
@@ -438,17 +444,17 @@ def test_where_one_direction_is_open_friction_ends_the_interval():
         k = int(rng.integers(2, 5))
         n, mu = 3 * k, rng.uniform(0.2, 1.5)
         whole = np.linalg.qr(rng.normal(size=(n, n)))[0]
-        open_one, system = whole[:, 0], LeastNorm(whole[:, 1:].T)
+        open_one, system = whole[:, 0], LeastNormEquations(whole[:, 1:].T)
         forces = rng.uniform(0.0, 1.0, n)
         angles = rng.uniform(0.0, 2.0 * np.pi, k)
         limits = mu * forces[:k] * rng.uniform(0.0, 1.2, k)
         forces[k::2], forces[k + 1 :: 2] = limits * np.cos(angles), limits * np.sin(angles)
         cones = [Cone(j, [k + 2 * j, k + 2 * j + 1], mu) for j in range(k)]
-        loads, way = Loads(np.eye(n), cones, np.ones(n)), rng.normal(size=n)
+        loads, way = ForceCones(np.eye(n), cones, np.ones(n)), rng.normal(size=n)
 
         def at(t, system=system, forces=forces, way=way, loads=loads):
             least = system.solve(system.matrix @ (forces + t * way))
-            return least, inside_cones(system, least, loads)
+            return least, distribute_in_cones(system, least, loads)
 
         least, found = at(0.0)
         z = nearest_on_a_line(least, open_one, mu)
@@ -493,7 +499,7 @@ def test_forces_are_found_where_weights_of_four_decades_leave_them_far_outside_t
         rows / mass @ rows.T, free, tangents, mu, mu, (None,) * 3, np.abs(free).max()
     )
     weights = np.array([1.0, 1.0, 1.0, 1540.0, 1495.0])
-    result = least_forces(problem, ("stick", "closed", "stick"), (None,) * 3, weights)
+    result = distribute_forces(problem, ("stick", "closed", "stick"), (None,) * 3, weights)
     heavy = 1495.4 / (c + 0.4376 * s)
     light = 1538.8 / (c + 0.0464 * s)
     np.testing.assert_allclose(rows.T @ result.forces, -drive, atol=1e-6)
@@ -518,8 +524,8 @@ def sole(seed):
         along = np.array([np.cos(angle), np.sin(angle)])
         forces[4 + 2 * j : 6 + 2 * j] = FRICTION * share * forces[j] * along
     phase = SimpleNamespace(closed=range(4), tied=np.repeat(np.arange(4), 2))
-    even = LeastNorm(wrench).solve(wrench @ forces)
-    return forces, LeastNorm(wrench, friction_weights(phase, even))
+    even = LeastNormEquations(wrench).solve(wrench @ forces)
+    return forces, LeastNormEquations(wrench, friction_weights(phase, even))
 
 
 @pytest.mark.parametrize("seed", [*range(150), 1841, 1899, 1976, 2316, 2971, 3027])
@@ -531,7 +537,9 @@ def test_forces_of_a_sole_are_nearer_to_nothing_than_any_others_inside_the_cones
     inside, system = sole(seed)
     cones = [Cone(j, [4 + 2 * j, 5 + 2 * j], FRICTION) for j in range(4)]
     least = system.solve(system.matrix @ inside)
-    found = inside_cones(system, least, Loads(np.eye(12), cones, np.ones(12))).multipliers
+    found = distribute_in_cones(
+        system, least, ForceCones(np.eye(12), cones, np.ones(12))
+    ).multipliers
     np.testing.assert_allclose(system.matrix @ (found - inside), 0.0, atol=1e-8)
     normal, sideways = found[:4], np.hypot(found[4::2], found[5::2])
     assert min(normal.min(), (FRICTION * normal - sideways).min()) >= -1e-9
@@ -543,5 +551,5 @@ def test_friction_that_is_zero_leaves_its_contact_inside():
     """One contact shares a pull of -3 with another; a third has a load and no friction at all."""
     cones = [Cone(0, [], 0.0), Cone(1, [3], 1.0), Cone(2, [4], 1.0)]
     particular, along = np.array([2.0, 0.25, 3.0, 0.0, -6.0]), np.array([[1.0, 0, 0, 0, 1.0]]).T
-    found = least_in_cones(cones, Allowed(particular, along))
+    found = find_least_in_cones(cones, AffineSet(particular, along))
     np.testing.assert_allclose(found.multipliers, [5.0, 0.25, 3.0, 0.0, -3.0], atol=EXACT)

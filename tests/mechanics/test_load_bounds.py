@@ -5,10 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from hybridctl.mechanics.coulomb import CoulombProblem, enumerate_solutions, solve
-from hybridctl.mechanics.coulomb.law import scaled
-from hybridctl.mechanics.coulomb.load_bounds import load_bounds
-from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
+from hybridctl.mechanics.contact_law import CoulombProblem, enumerate_solutions, solve
+from hybridctl.mechanics.contact_law.law import scale_problem
+from hybridctl.mechanics.contact_law.uniqueness import bound_normal_forces, is_provably_unique
 
 # Bounds are wider than the intervals by 1e-7 in rates, over responses that are 0.05 at the least
 # here; a solution is one if it obeys the law to 1e-9.
@@ -23,7 +22,7 @@ def random_problem(rng, count, friction=0.5):
     tangents = tuple(np.array([count + i]) for i in range(count))
     free = rng.normal(size=2 * count)
     problem = CoulombProblem(rows @ rows.T, free, tangents, mu, mu, (None,) * count)
-    return scaled(problem)[0]
+    return scale_problem(problem)[0]
 
 
 def all_solutions(problem):
@@ -63,7 +62,7 @@ def test_all_solutions_are_within_the_bounds(count, friction, share):
     decided = 0
     for _ in range(150):
         problem = random_problem(rng, count, friction)
-        bounds = load_bounds(problem)
+        bounds = bound_normal_forces(problem)
         for forces in all_solutions(problem):
             normal = forces[:count]
             assert (normal >= bounds.least - LAW).all()
@@ -80,7 +79,7 @@ def test_bounds_of_contacts_that_do_not_move_each_other_are_those_of_friction_al
     free = np.array([-0.6, 0.4, 0.1, 0.2])
     tangents = (np.array([2]), np.array([3]))
     problem = CoulombProblem(delassus[order], free, tangents, mu, mu, (None, None), 1.0)
-    bounds = load_bounds(problem)
+    bounds = bound_normal_forces(problem)
     np.testing.assert_allclose(bounds.least, [0.6 / 1.15, 0.0], atol=WIDER)
     np.testing.assert_allclose(bounds.greatest, [0.6 / 0.85, 0.0], atol=WIDER)
     assert (bounds.closed, bounds.open) == ([True, False], [False, True])
@@ -94,7 +93,7 @@ def test_contacts_that_slide_already_have_friction_of_one_size():
         delassus, np.array([-0.6, 1.0, 1.0]), (np.array([1, 2]),), mu, mu, (s,), 1.0
     )
     response = 1.0 - 0.5 * (0.3 * 0.6 - 0.2 * 0.8)
-    bounds = load_bounds(problem)
+    bounds = bound_normal_forces(problem)
     np.testing.assert_allclose(bounds.least, 0.6 / response, atol=WIDER)
     np.testing.assert_allclose(bounds.greatest, 0.6 / response, atol=WIDER)
 
@@ -120,9 +119,9 @@ def test_a_rod_that_lands_with_one_end_has_one_solution_though_both_touch():
     """The other end, which the impact lifts, is left out; with it no condition holds."""
     # it turns: its left end falls, its right one hardly
     problem = landing_rod(np.array([0.1, -1.0, 1.9]))
-    plain, _ = scaled(problem)
-    assert load_bounds(plain).open == [False, True]
-    assert certainly_unique(plain)
+    plain, _ = scale_problem(problem)
+    assert bound_normal_forces(plain).open == [False, True]
+    assert is_provably_unique(plain)
     found = solve(problem)
     assert (found.uniqueness, found.modes[1]) == ("proven", "open")
     (one,) = enumerate_solutions(problem)
@@ -136,9 +135,9 @@ def test_a_rod_that_lands_with_both_ends_has_one_solution_where_it_slides(speed,
     What its slope of d / (2 l) adds to that is of the same order.
     """
     problem = landing_rod(np.array([speed, -1.0, 0.0]))
-    plain, _ = scaled(problem)
-    assert load_bounds(plain).open == [False, False]
-    assert certainly_unique(plain) is certain
+    plain, _ = scale_problem(problem)
+    assert bound_normal_forces(plain).open == [False, False]
+    assert is_provably_unique(plain) is certain
     (one,) = enumerate_solutions(problem)
     assert (set(one.modes) == {"slip+" if speed > 0.0 else "slip-"}) is certain
     found = solve(problem)
@@ -177,7 +176,7 @@ def test_several_solutions_stay_several_beside_a_contact_that_separates():
         tangents = tuple(np.array([3 + i]) for i in range(3))
         friction = np.append(problem.kinetic, 0.4)
         beside = CoulombProblem(delassus, free, tangents, friction, friction, (None,) * 3, 1.0)
-        assert load_bounds(beside).open[2]
-        assert not certainly_unique(beside)
+        assert bound_normal_forces(beside).open[2]
+        assert not is_provably_unique(beside)
         assert len(enumerate_solutions(beside)) > 1
     assert several >= 5

@@ -13,8 +13,9 @@ from hybridctl.robots import cube
 from scipy.optimize import minimize
 
 from hybridctl.mechanics import Contact, ContactDynamics, Plane
-from hybridctl.mechanics.coulomb import enumerate_solutions
-from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
+from hybridctl.mechanics.contact_law import enumerate_solutions
+from hybridctl.mechanics.impacts.impact import impact
+from hybridctl.mechanics.impacts.impact_derivatives import differentiate_impact
 from mechanics.impacts import GROUND, impact_problem, violation
 
 P = cube.CubeParameters()
@@ -282,7 +283,7 @@ def test_derivatives_of_redundant_impulses(name):
     assert set(base.states) == {state}
     assert not base.border
     assert (base.uniqueness == "disproven") == ("velocity open" in name)
-    d = impact_derivatives(dynamics, q, v, base)
+    d = differentiate_impact(dynamics, q, v, base)
 
     def result(q, v):
         r = hit(dynamics, q, v)

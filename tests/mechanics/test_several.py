@@ -7,7 +7,7 @@ from hybridctl.robots import ball
 import hybridctl as hc
 from hybridctl.base.errors import InputError, NoContactSolutionError, SeveralContactSolutionsError
 from hybridctl.mechanics import ContactDynamics
-from hybridctl.mechanics.coulomb import CoulombProblem, solve
+from hybridctl.mechanics.contact_law import CoulombProblem, solve
 from hybridctl.mechanics.impacts.impact import impact
 from mechanics.impacts import random_body, random_motion
 

@@ -19,8 +19,9 @@ from hybridctl.mechanics import (
     parameter_derivatives,
     time_stepping,
 )
-from hybridctl.mechanics.impacts.impact import impact, impact_derivatives
-from hybridctl.mechanics.impacts.impact_expressions import impact_map
+from hybridctl.mechanics.impacts.impact import impact
+from hybridctl.mechanics.impacts.impact_derivatives import differentiate_impact
+from hybridctl.mechanics.impacts.impact_expressions import build_impact_map
 from hybridctl.planning.trajectory.task import Phase, Task
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 from mechanics.flows import differences
@@ -140,7 +141,7 @@ def test_the_derivative_of_an_impact(name, seed):
     robot, at = dynamics.robot, (0, 1)
     q, v, _ = random_state(dynamics, seed)
     result = impact(dynamics, q, v, at)
-    d = impact_derivatives(dynamics, q, v, result)
+    d = differentiate_impact(dynamics, q, v, result)
 
     def outcome(q, v):
         r = impact(dynamics, q, v, at)
@@ -217,7 +218,7 @@ def test_time_stepping_and_batches_bounce_alike():
 
 def test_planned_impacts_are_those_of_the_law():
     system = thrown(2.0)
-    made = impact_map(system.robot, system.contacts, ("stick",))
+    made = build_impact_map(system.robot, system.contacts, ("stick",))
     x = np.concatenate((START[:3], [0.8, -2.0, -5.0]))
     after = np.array(ca.Function("after", [made.x], [made.after])(x)).ravel()
     found = impact(system.dynamics, x[:3], x[3:], (0,))

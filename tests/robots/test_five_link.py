@@ -7,7 +7,7 @@ from hybridctl.robots import five_link
 
 import hybridctl as hc
 from hybridctl.base.errors import AmbiguousEventError, SeveralContactSolutionsError
-from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
+from hybridctl.mechanics.impacts.impact_expressions import build_constraints, build_impact_map
 from hybridctl.mechanics.modes.mode_expressions import mode_field
 
 Q = np.array([0.1, 0.75, 0.1, -0.4, 0.3, 0.2, 0.4])
@@ -99,7 +99,7 @@ def test_expressions_of_a_stance_are_what_is_simulated(walker):
 def test_a_touchdown_with_release_is_the_impact_of_the_law():
     """Where its impulses are in the cone and the other foot leaves, both give one velocity."""
     walker = five_link.system(friction=1.5)
-    impact = impact_map(walker.robot, walker.contacts, five_link.RIGHT_STANCE)
+    impact = build_impact_map(walker.robot, walker.contacts, five_link.RIGHT_STANCE)
     f = ca.Function("f", [impact.x], [impact.after, impact.impulses, impact.rates])
     v = np.array([0.8, 0.05, 0.2, 1.2, -0.6, -0.9, 0.3])
     q = _both_feet_down(walker)
@@ -118,7 +118,7 @@ def test_what_a_mode_holds_and_its_derivative(walker):
     held = walker.mode(five_link.LEFT_STANCE).held
     x = np.concatenate((Q, np.linspace(-1.0, 1.0, 7)))
     symbol = ca.SX.sym("x", 14)
-    rows = held_rows(walker.robot, walker.contacts, five_link.LEFT_STANCE, symbol)
+    rows = build_constraints(walker.robot, walker.contacts, five_link.LEFT_STANCE, symbol)
     f = ca.Function("f", [symbol], [rows, ca.jacobian(rows, symbol)])
     values, slopes = (np.array(part) for part in f(x))
     np.testing.assert_allclose(held.residuals(x), values.ravel(), atol=1e-12)

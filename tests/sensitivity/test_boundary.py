@@ -19,7 +19,7 @@ from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetBorder, ResetJacobian
 from hybridctl.mechanics import ContactDynamics, Plane, contact_system
 from hybridctl.mechanics.impacts.impact import impact
-from hybridctl.mechanics.impacts.stick_slip_border import impact_border
+from hybridctl.mechanics.impacts.stick_slip_boundary import find_stick_slip_boundary
 from hybridctl.sensitivity.gains import jump_gains
 
 G = 9.81
@@ -273,7 +273,7 @@ def test_a_contact_that_only_just_takes_part_is_refused():
     dynamics, q, v = touching_block(0.2, 0.3, 0.0)
     result = impact(dynamics, q, v, (0, 1))
     with pytest.raises(InputError, match="only just takes part"):
-        impact_border(dynamics, q, v, result, result.modes, np.zeros(0))
+        find_stick_slip_boundary(dynamics, q, v, result, result.modes, np.zeros(0))
 
 
 @pytest.mark.parametrize("side", [1.0, -1.0])

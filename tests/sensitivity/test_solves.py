@@ -33,7 +33,7 @@ def solves(monkeypatch):
 
     count(dynamics, "settled")
     count(dynamics.ContactDynamics, "derivatives_at")
-    count(resets, "impact_of")
+    count(resets, "solve_impact")
     count(Robot, "free_acceleration")
     return counts
 
@@ -76,7 +76,7 @@ def test_two_guards_that_are_two_impacts(solves):
     points = orders + 1
     assert solves == {
         "free_acceleration": 1,
-        "impact_of": orders,
+        "solve_impact": orders,
         "settled": points,
         "derivatives_at": 2,
     }

@@ -6,7 +6,7 @@ r"""The equations of the closed contacts of one mode, solved at one point, and l
 with C the constrained rows of J, m their multipliers and E the mix that makes forces along all
 rows of them: friction of a sliding contact is -mu s per normal force ([RS] (2.38)-(2.41)).
 
-Redundant contacts share loads. Of all multipliers that G lambda = c allows (see `kkt`) those with
+Redundant contacts share loads. Of all multipliers that G lambda = c allows (see `KKT`) those with
 the least sum of :math:`\lambda_i^2 / w_i` are taken, twice: first with equal weights, then with
 w = 1 for normals and, for the friction of a sticking contact, its normal force in the first solve.
 On a common plane, where friction does not change the normal forces, contacts then reach their
@@ -14,7 +14,7 @@ friction limits together. A contact that pulls in the first solve has a small we
 all normal forces; in between the weight is a smooth function of the normal force.
 
 Where these forces leave the cones, those of the least such sum inside the cones are taken (see
-`coulomb.least_norm_forces`): a contact then stays at its border while others take up the load, and
+`contact_law.redundancy`): a contact then stays at its border while others take up the load, and
 the mode ends when no forces inside all cones are left. Forces that no mode of contacts could have
 are those of the equations alone: they pull, or exceed friction, and say so to the guards.
 """
@@ -34,11 +34,14 @@ from hybridctl.base.checks import Array, Indices
 from hybridctl.base.errors import SimulationError
 from hybridctl.mechanics.constrained.phase import ContactPhase, Friction, load_weights
 from hybridctl.mechanics.constrained.tolerances import CONSISTENT, LEAST_WEIGHT, ON_CONE, STANDSTILL
-from hybridctl.mechanics.coulomb.cones import Cone
-from hybridctl.mechanics.coulomb.contact_states import STICK
-from hybridctl.mechanics.coulomb.law import CoulombProblem, stretches
-from hybridctl.mechanics.coulomb.least_norm_forces import LeastForces, Loads, inside_cones
-from hybridctl.mechanics.linear.kkt import KKT
+from hybridctl.mechanics.contact_law.cone_programme import Cone
+from hybridctl.mechanics.contact_law.law import STICK, CoulombProblem, force_scales
+from hybridctl.mechanics.contact_law.linear_equations import KKT
+from hybridctl.mechanics.contact_law.redundancy import (
+    ForceCones,
+    ForceDistribution,
+    distribute_in_cones,
+)
 
 _SOFTPLUS = partial(np.logaddexp, 0.0)
 _APART = 1e-6  # of the terms of C a: contacts that hold together are never apart by more
@@ -83,7 +86,7 @@ class Solution(NamedTuple):
     multipliers: Array
     residual: Array
     even: Solution | None
-    least: LeastForces | None
+    least: ForceDistribution | None
     steered: tuple[int, ...] = ()
     inside: bool | None = None
 
@@ -96,7 +99,7 @@ class Solution(NamedTuple):
     def pull(self) -> Array:
         """The motions M^-1 C^T (nv, m) of forces along the constrained rows."""
         kkt = self.kkt
-        return kkt.by_mass(kkt.constraint.T) if self.phase.sliding else kkt.push
+        return kkt.solve_mass(kkt.constraint.T) if self.phase.sliding else kkt.push
 
     def turning(self, multipliers: Array) -> Array:
         """The matrix K (r, r) of `ContactPhase.turning`, of sliding where the velocity points."""
@@ -178,8 +181,8 @@ def _weighed(now: Solution) -> Solution:
     phase = now.phase
     if not now.kkt.redundant or now.even is not None or not len(phase.sticking):
         return now
-    kkt, a = now.kkt.weighted(friction_weights(phase, now.multipliers)), now.acceleration
-    m = kkt.sharing.alike(now.multipliers)
+    kkt, a = now.kkt.with_weights(friction_weights(phase, now.multipliers)), now.acceleration
+    m = kkt.distribution.project(now.multipliers)
     if phase.sliding:
         a = a + kkt.push @ (m - now.multipliers)
     return now._replace(kkt=kkt, acceleration=a, multipliers=m, even=now)
@@ -214,7 +217,7 @@ def _inside_cones(now: Solution, friction: Friction) -> bool:
 
 def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     """The solution with the smallest forces inside the cones; as it is where there are none."""
-    least = inside_cones(now.kkt.sharing, now.multipliers, _loads(now, friction))
+    least = distribute_in_cones(now.kkt.distribution, now.multipliers, _loads(now, friction))
     if least is None:
         return now._replace(inside=False)
     moved = now.kkt.push @ (least.multipliers - now.multipliers)
@@ -222,7 +225,7 @@ def _drawn_inside(now: Solution, friction: Friction) -> Solution:
     return now._replace(acceleration=a, multipliers=least.multipliers, least=least, inside=True)
 
 
-def _loads(now: Solution, friction: Friction) -> Loads:
+def _loads(now: Solution, friction: Friction) -> ForceCones:
     """The cones of the multipliers, in units of the law of the closed contacts."""
     phase, kkt = now.phase, now.kkt
     if phase.sliding:
@@ -230,22 +233,22 @@ def _loads(now: Solution, friction: Friction) -> Loads:
         soft = now.rows.soft(phase.constrained)
         response = response if soft is None else response + soft
     else:
-        response = kkt.response.diagonal()
+        response = kkt.delassus.diagonal()
     owner = phase.owner[phase.constrained]
     largest = np.zeros(len(phase.closed))
     np.maximum.at(largest, owner, response)
-    stretch, most = stretches(largest.tolist())
+    stretch, most = force_scales(largest.tolist())
     units = (magnitude(now) or 1.0) / most * np.array(stretch)[owner]
     limits = friction.static.tolist()
     cones = [Cone(*part, limit) for part, limit in zip(phase.cones, limits, strict=True)]
-    return Loads(now.mix, cones, units)
+    return ForceCones(now.mix, cones, units)
 
 
 def problem(phase: ContactPhase, rows: ContactRows, friction: Friction, kkt: KKT) -> CoulombProblem:
     """The law for the accelerations of the closed contacts. kkt: what has the mass factored."""
-    free, jacobian = kkt.by_mass(rows.drive), rows.jacobian
+    free, jacobian = kkt.solve_mass(rows.drive), rows.jacobian
     size = np.abs(jacobian) @ np.abs(free) + np.abs(rows.target)
-    delassus = (kkt.by_mass(jacobian.T).T @ jacobian.T).T
+    delassus = (kkt.solve_mass(jacobian.T).T @ jacobian.T).T
     if rows.compliance is not None:
         np.einsum("ii->i", delassus)[:] += rows.compliance
     return CoulombProblem(
@@ -267,7 +270,7 @@ def impact_problem(phase: ContactPhase, kkt: KKT, free: Array, v: Array) -> Coul
     """
     size = float((np.abs(kkt.constraint) @ np.abs(v)).max())
     friction, unknown = phase.friction.kinetic, (None,) * len(phase.closed)
-    return CoulombProblem(kkt.response, free, phase.tangents, friction, friction, unknown, size)
+    return CoulombProblem(kkt.delassus, free, phase.tangents, friction, friction, unknown, size)
 
 
 def _sliding(velocity: Array) -> Array | None:
@@ -303,15 +306,17 @@ def linearised(
         change = weights_derivative(phase, now.even.multipliers)
         weights_z = change @ even_z[: len(phase.closed)]
     if now.least is None:
-        change = kkt.sharing.weights[:, None] * turned(kkt.sharing.adjoint(now.multipliers))
+        change = kkt.distribution.weights[:, None] * turned(
+            kkt.distribution.adjoint(now.multipliers)
+        )
         if weights_z is not None:
-            change += (now.multipliers / kkt.sharing.weights)[:, None] * weights_z
-        m_z = kkt.forces(wanted - kkt.response @ change) + change
+            change += (now.multipliers / kkt.distribution.weights)[:, None] * weights_z
+        m_z = kkt.forces(wanted - kkt.delassus @ change) + change
         if contradict(now, CONSISTENT):
-            m_z += kkt.sharing.least_squares(turned(now.residual))
+            m_z += kkt.distribution.residual_sensitivity(turned(now.residual))
         return np.asarray(m_z)
     if contradict(now, CONSISTENT):
-        wanted = wanted + kkt.sharing.inverse.T @ turned(now.residual)
+        wanted = wanted + kkt.distribution.inverse.T @ turned(now.residual)
     return now.least.sensitivity(wanted, turned(now.least.adjoint), weights_z)
 
 
@@ -325,14 +330,14 @@ def contradict(now: Solution, tolerance: float = _APART) -> bool:
 
 def magnitude(now: Solution) -> float:
     """The largest sum of the sizes of terms in accelerations of rows without contact forces."""
-    free = np.abs(now.kkt.by_mass(now.rows.drive))
+    free = np.abs(now.kkt.solve_mass(now.rows.drive))
     return float((np.abs(now.rows.jacobian) @ free + np.abs(now.rows.target)).max())
 
 
 def balanced(now: Solution, y: Array) -> tuple[Array, Array]:
     """The vector y (m,) along all rows (r,), with z = M^-1 C^T y (nv,): D(G^T) y is D(F^T z)."""
     rows, kkt = now.phase.along_rows(y), now.kkt
-    return rows, kkt.push @ y if not now.phase.sliding else kkt.by_mass(kkt.constraint.T @ y)
+    return rows, kkt.push @ y if not now.phase.sliding else kkt.solve_mass(kkt.constraint.T @ y)
 
 
 def friction_weights(phase: ContactPhase, even: Array) -> Array:

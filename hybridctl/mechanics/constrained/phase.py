@@ -13,7 +13,7 @@ from hybridctl.base.checks import Array, Indices
 from hybridctl.base.errors import UnknownNameError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION
-from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIP, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_law.law import OPEN, SLIP, SLIPS, STICK, Modes
 
 
 @dataclass(frozen=True)

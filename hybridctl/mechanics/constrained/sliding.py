@@ -21,8 +21,8 @@ from hybridctl.mechanics.constrained.equations import (
 )
 from hybridctl.mechanics.constrained.phase import ContactPhase, Friction
 from hybridctl.mechanics.constrained.tolerances import CONSISTENT, STANDSTILL, STOPPED
-from hybridctl.mechanics.coulomb.law import CERTIFIED
-from hybridctl.mechanics.linear.least_norm import RANK
+from hybridctl.mechanics.contact_law.law import CERTIFIED
+from hybridctl.mechanics.contact_law.linear_equations import RANK
 
 _TURNS = 1e-4
 """Of the response to forces across a sliding velocity: less is that of a direction known to
@@ -97,7 +97,7 @@ def _turn(now: Solution, contacts: tuple[int, ...]) -> _Turn:
         return change
 
     even = None if now.even is None else _turn(now.even, contacts).multipliers
-    free = now.kkt.by_mass(jacobian.T @ forces)
+    free = now.kkt.solve_mass(jacobian.T @ forces)
     m_s = linearised(now, -now.kkt.constraint @ free, turned, even)
     a_s = free + now.kkt.push @ m_s
     slowing = -along.T @ (jacobian @ now.acceleration - now.rows.target)
@@ -200,7 +200,7 @@ def stop_of(now: Solution, contacts: tuple[int, ...]) -> tuple[Array, Array]:
     turn = _turn(now, contacts)
     jacobian = turn.across.T @ now.rows.jacobian
     response = jacobian @ turn.acceleration
-    alone = np.abs(jacobian @ now.kkt.by_mass(now.rows.jacobian.T @ turn.forces)).max()
+    alone = np.abs(jacobian @ now.kkt.solve_mass(now.rows.jacobian.T @ turn.forces)).max()
     return turn.acceleration @ pinv(response, atol=_TURNS * alone, rtol=0.0), turn.across
 
 
@@ -223,5 +223,5 @@ def sliding_times(now: Solution) -> tuple[float, float]:
         if slowing > 0.0:
             stops.append(max(speed, STOPPED) / slowing)
     turning = phase.turning(now.directions, rates, now.multipliers)
-    fastest = np.abs(turning @ rows.jacobian @ now.kkt.by_mass(rows.jacobian.T)).max()
+    fastest = np.abs(turning @ rows.jacobian @ now.kkt.solve_mass(rows.jacobian.T)).max()
     return min(stops), 1.0 / float(fastest) if fastest > 0.0 else np.inf

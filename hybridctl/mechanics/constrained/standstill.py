@@ -21,11 +21,9 @@ from hybridctl.mechanics.constrained.sliding import (
     sliding_directions,
     turned_by_loads,
 )
-from hybridctl.mechanics.coulomb.contact_states import STICK, Modes
-from hybridctl.mechanics.coulomb.law import CERTIFIED
-from hybridctl.mechanics.coulomb.solve import polish
-from hybridctl.mechanics.linear.kkt import KKT
-from hybridctl.mechanics.linear.least_norm import RANK
+from hybridctl.mechanics.contact_law.law import CERTIFIED, STICK, Modes
+from hybridctl.mechanics.contact_law.linear_equations import KKT, RANK
+from hybridctl.mechanics.contact_law.solver import solve_in_states
 
 _MOVES = 1e-9  # m/s: a slow contact that slides no faster stands; a tenth of `STOPPED`, as rounding
 _CLEARLY_MOVES = 9e-9
@@ -111,7 +109,7 @@ def _beginnings(
     law = problem(phase, rows, friction, held.kkt)
     sliding = tuple(held.directions.get(k, given) for k, given in enumerate(law.sliding))
     law = replace(law, sliding=sliding)
-    solution = polish(law, modes, guesses)
+    solution = solve_in_states(law, modes, guesses)
     if solution is not None:
         least = CERTIFIED * law.magnitude
         guesses = list(solution.directions)
@@ -135,7 +133,7 @@ def _moves(phase: ContactPhase, rows: ContactRows, k: int, along: Array) -> bool
     soft = rows.soft(phase.constrained)
     system = KKT(rows.mass, held, redundant=phase.redundant, compliance=soft)
     moved, _ = system.solve(force, np.zeros(len(held)))
-    return bool(force @ moved > RANK * (force @ system.by_mass(force)))
+    return bool(force @ moved > RANK * (force @ system.solve_mass(force)))
 
 
 def _moves_elsewhere(phase: ContactPhase, rows: ContactRows, k: int, onwards: Array) -> bool:

@@ -2,7 +2,7 @@
 
 Speeds are absolute, in m/s: event times are known to 1e-9 s of motions at m/s. Each is far enough
 above the one before to tell both apart. Those of Coulomb's law itself are in units of its data, see
-`coulomb.law`, and those of steps and events in `hybrid.tolerances`.
+`contact_law.law`, and those of steps and events in `hybrid.tolerances`.
 """
 
 NO_DIRECTION = 1e-12

@@ -1,1 +1,1 @@
-"""What changes when guards fire: impacts, kicks, stops, and their derivatives."""
+"""Impacts of contacts and their derivatives, resets of contact modes, and blows on bodies."""

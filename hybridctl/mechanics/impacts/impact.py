@@ -1,29 +1,36 @@
-r"""Impacts with Newton restitution and Coulomb friction, and their derivatives.
+r"""Impacts with Newton restitution and Coulomb friction, and their equations in given states.
 
 .. math:: M (v^+ - v^-) = J_n^T \Lambda_n + J_t^T \Lambda_t, \qquad
           0 \le \xi_n \perp \Lambda_n \ge 0, \qquad |\Lambda_t| \le \mu \Lambda_n,
 
-with :math:`\xi = J v^+ + E J v^-`, E diagonal with e of normals and the tangential restitution of
-tangents, 0 by default, and friction against :math:`\xi_t`: [RS] (2.25)-(2.28), and J. J. Moreau,
-*Unilateral contact and dry friction in finite freedom dynamics* (1988). What sticks leaves with
-:math:`v_t^+ = -e_t v_t^-`. The kinetic coefficient is used. With :math:`G = J M^{-1} J^T` and
-:math:`D = (1 + E)^{-1} (1 - E)` the impact loses
+with :math:`\xi = J v^+ + E J v^-`. E is diagonal and has the restitution e of the normals and the
+tangential restitution of the tangents, which is 0 by default. Friction opposes :math:`\xi_t`:
+[RS] (2.25)-(2.28), and J. J. Moreau, *Unilateral contact and dry friction in finite freedom
+dynamics* (1988). A contact that sticks leaves with :math:`v_t^+ = -e_t v_t^-`. The kinetic
+coefficient is used. With :math:`G = J M^{-1} J^T` and :math:`D = (1 + E)^{-1} (1 - E)` the impact
+loses the energy
 
 .. math:: \tfrac12 \Lambda^T D G \Lambda
-          + \sum_i \frac{\mu_i \Lambda_{n i} |\xi_{t i}|}{1 + e_{t i}},
+          + \sum_i \frac{\mu_i \Lambda_{n i} |\xi_{t i}|}{1 + e_{t i}}.
 
-which is not negative where all coefficients are equal, or D G + G D is semidefinite, as for a
-single ball. Otherwise, as by Newton's rule with friction, it can gain energy; `energy_loss` tells.
+It is not negative if all coefficients are equal, or if D G + G D is semidefinite, as for a single
+ball. Otherwise an impact by Newton's rule with friction may gain energy; see
+`ImpactResult.energy_loss`.
 
-Strong friction, and redundant contacts that slide, leave several velocities that obey the law.
-Every result says whether that is excluded. Where it is not, `on_several` of the dynamics chooses:
-"raise" is an error that has all of them, "dissipation" takes that of the greatest energy loss. Of
-a continuum the one whose impulses have the least norm is taken either way.
+Several solutions. Strong friction, and redundant contacts that slide, leave several velocities that
+obey the law. Every result says whether that is excluded (`uniqueness`). Where several are found,
+`on_several` of the dynamics chooses: "raise" is an error that has all of them, "dissipation" takes
+the one of the greatest energy loss. Of a continuum the one whose impulses have the least norm is
+taken either way.
+
+Linearisation. `linearise_impact` gives the equations of an impact, linear in changes of velocity
+and impulses, while each contact keeps its state. Friction of a contact that slides in a surface
+turns with :math:`\xi_t`: this adds :math:`K = \mu \Lambda_n / |\xi_t| (I - s s^T)` along its
+tangents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import hypot
 from typing import NamedTuple
@@ -34,32 +41,40 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SeveralContactSolutionsError
 from hybridctl.mechanics.constrained.equations import impact_problem
 from hybridctl.mechanics.constrained.phase import ContactPhase, default_slip
-from hybridctl.mechanics.constrained.tolerances import NO_DIRECTION, STANDSTILL
-from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, Uniqueness, solve
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
-from hybridctl.mechanics.linear.kkt import KKT
+from hybridctl.mechanics.constrained.tolerances import STANDSTILL
+from hybridctl.mechanics.contact_law import CoulombProblem, CoulombSolution, Uniqueness, solve
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.modes.dynamics import ContactDynamics, OnSeveral
 from hybridctl.mechanics.terms.contact_terms import TermValues
 
 SEPARATION_SPEED = 1e-9
-"""In m/s: after an impact a contact that parts faster is open; impulses count by it, too, of the
-largest or of 1 N s."""
-_FIXED_VELOCITY = 1e-8
-"""Of the impulses' effect: what indeterminate impulses may change and still fix the velocity."""
+"""Normal speed after an impact above which a contact is open, m/s.
+
+Impulses count as zero by the same number, relative to the largest or to 1 N s."""
+_SAME_VELOCITY = 1e-8
+"""Change of momentum by undetermined impulses that leaves the velocity determined.
+
+Relative to the largest entry of J^T E: what impulses do to momentum. A choice, above rounding."""
 
 
 @dataclass(frozen=True)
 class ImpactResult:
-    """An impact: velocity after it (nv,), impulses of all contacts in N s.
+    """An impact of contacts.
 
-    impulses (c,): normal; friction_impulses (c, 2): tangential, along the tangents of each
-    surface. states: what each contact did during the impact ("open" without an impulse),
-    modes: what it does after it, by its velocity. border: contacts at the border of another
-    state, where the derivative is piecewise linear. energy_loss: kinetic energy lost in J.
-    uniqueness: whether it is proven or disproven that no other velocity obeys the law, or not
-    established; up to 64 sets of contact states it is one of the first two. Impulses of redundant
-    contacts need not be unique for that. restitution: E (r,) of all rows. terms: those of the
-    equations of motion at (q, v-), from which derivatives go on.
+    Attributes:
+        velocity_after: Velocity v+ (nv,).
+        impulses: Normal impulses (c,) of all contacts in N s, zero where they take no part.
+        friction_impulses: Tangential impulses (c, 2) in N s along the tangents of each surface.
+        states: State of each contact during the impact; "open" without an impulse.
+        modes: Mode of each contact after the impact, by its velocity.
+        border: Contacts on the boundary of another state, where the derivative is piecewise linear.
+        energy_loss: Kinetic energy lost, J; negative if it is gained.
+        uniqueness: Whether it is proven or disproven that no other velocity obeys the law, or not
+            established. Up to 64 sets of contact states it is one of the first two. Impulses of
+            redundant contacts need not be unique for that.
+        restitution: Diagonal of E (r,) for the rows of all contacts.
+        terms: Terms of the equations of motion at (q, v-), which derivatives reuse.
     """
 
     velocity_after: Array
@@ -75,39 +90,41 @@ class ImpactResult:
 
     @property
     def law_rates(self) -> Array:
-        """The rates xi = J v+ + E J v- (r,), of which the law speaks."""
+        """The rates xi = J v+ + E J v- (r,) for which the law holds, m/s."""
         terms = self.terms
         return np.asarray(terms.jacobian @ self.velocity_after + self.restitution * terms.rates)
 
-
-@dataclass(frozen=True)
-class ImpactDerivatives:
-    """Derivatives by z = (q, v-) of the velocity after an impact (nv, 2 nv) and of all impulses.
-
-    impulses_z (c, 2 nv), friction_impulses_z (c, 2, 2 nv); each contact does what `states` say.
-    """
-
-    states: Modes
-    velocity_z: Array
-    impulses_z: Array
-    friction_impulses_z: Array
+    def impulses_along_rows(self, phase: ContactPhase) -> Array:
+        """Return the impulses (r,) along the rows of a phase, N s."""
+        values = np.zeros(len(phase.owner))
+        for k, (i, tangents) in enumerate(zip(phase.closed, phase.tangents, strict=True)):
+            values[k] = self.impulses[i]
+            values[tangents] = self.friction_impulses[i, : len(tangents)]
+        return values
 
 
 def impact(
     dynamics: ContactDynamics, q: Array, v: Array, at: tuple[int, ...], *, plastic: bool = False
 ) -> ImpactResult:
-    """The impact of the contacts `at` zero gap, those that were closed before included.
+    """Return the impact of contacts whose gap is zero.
 
-    Which of them act, and whether they stick or slip, is part of the result. `plastic`: without
-    restitution.
+    Which of them act, and whether they stick or slip, is part of the result.
 
-    Raises `NoContactSolutionError` or, unless `on_several` chooses, `SeveralContactSolutionsError`,
-    with the data.
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        q: Configuration (nq,).
+        v: Velocity (nv,) before the impact.
+        at: Contacts at zero gap, those that were closed before included.
+        plastic: Whether restitution is left out.
+
+    Raises:
+        NoContactSolutionError: If no velocity obeys the law; the error has the data.
+        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
-    return impact_of(dynamics, v, at, dynamics.kept_values(q, v), plastic=plastic)
+    return solve_impact(dynamics, v, at, dynamics.kept_values(q, v), plastic=plastic)
 
 
-def impact_of(
+def solve_impact(
     dynamics: ContactDynamics,
     v: Array,
     at: tuple[int, ...],
@@ -122,17 +139,20 @@ def impact_of(
     velocity says.
 
     Args:
-        dynamics: Of the robot with its contacts.
+        dynamics: Dynamics of the robot with its contacts.
         v: Velocity (nv,) before the impact.
         at: Contacts that take part; those with a constant force are left out.
-        terms: At (q, v), in arrays that last.
+        terms: Terms at (q, v), in arrays that no later call overwrites.
         plastic: Whether contacts do not rebound, or which of them.
-        on_several: What becomes of several solutions; None for what the dynamics says.
+        on_several: What becomes of several solutions; None for the setting of the dynamics.
+
+    Raises:
+        NoContactSolutionError: If no velocity obeys the law; the error has the data.
+        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
-    count, each = len(dynamics.contacts), enumerate(dynamics.contacts)
+    count = len(dynamics.contacts)
     at = tuple(i for i in at if i not in dynamics.pressed)
-    touching = tuple(OPEN if i not in at else STICK if c.rough else CLOSED for i, c in each)
-    phase = dynamics.phase(touching)
+    phase = dynamics.phase(_touching_states(dynamics, at))
     mass, rows, closed = terms.mass, terms.jacobian[phase.all_rows], phase.places
     restitution = dynamics.restitution_at(terms.rates)
     if plastic:
@@ -141,7 +161,7 @@ def impact_of(
     system = KKT(mass, rows)
     problem = impact_problem(phase, system, terms.rates[phase.all_rows] - rebound, v)
     expected = {tuple(modes[i] for i in closed) for modes in dynamics.expected}
-    solution = _solution(on_several or dynamics.on_several, problem, rows @ v, expected)
+    solution = _choose_solution(on_several or dynamics.on_several, problem, rows @ v, expected)
     after = v + system.push @ solution.forces
     impulses, friction_impulses = np.zeros(count), np.zeros((count, 2))
     impulses[closed], friction_impulses[closed] = phase.spread(solution.forces)
@@ -150,12 +170,12 @@ def impact_of(
     rates, bounces = (rows @ after).tolist(), rebound.tolist()
     for j, (i, state) in enumerate(zip(closed, solution.modes, strict=True)):
         states[i] = state
+        # Where the law determines a rate, its exact value decides, free of rounding.
         slip = [(bounces if state == STICK else rates)[r] for r in phase.tangents[j].tolist()]
         modes[i] = mode_by_velocity(rates[j] if state == OPEN else bounces[j], slip)
     for i in dynamics.pressed:
-        modes[i] = mode_by_velocity(
-            0.0, (terms.jacobian[dynamics.all.tangents[i]] @ after).tolist()
-        )
+        slip = (terms.jacobian[dynamics.all.tangents[i]] @ after).tolist()
+        modes[i] = mode_by_velocity(0.0, slip)
     result = ImpactResult(
         after,
         impulses,
@@ -168,18 +188,32 @@ def impact_of(
         restitution,
         terms,
     )
-    unsure = solution.uniqueness == "not established" and not solution.border
-    if unsure and set(SLIPS).intersection(states) and _undetermined(dynamics, result):
+    unsettled = solution.uniqueness == "not established" and not solution.border
+    if unsettled and set(SLIPS).intersection(states) and _has_open_velocity(dynamics, result):
         return replace(result, uniqueness="disproven")
     return result
 
 
-def _solution(
-    several: OnSeveral, problem: CoulombProblem, before: Array, expected: set[Modes]
-) -> CoulombSolution:
-    """The solution, or of several the expected one, or that of greatest energy loss.
+def _touching_states(dynamics: ContactDynamics, at: tuple[int, ...]) -> Modes:
+    """Return states in which just the contacts `at` are closed, with all their rows."""
+    each = enumerate(dynamics.contacts)
+    return tuple(OPEN if i not in at else STICK if c.rough else CLOSED for i, c in each)
 
-    before (r,): rates. expected: states of the contacts.
+
+def _choose_solution(
+    on_several: OnSeveral, problem: CoulombProblem, before: Array, expected: set[Modes]
+) -> CoulombSolution:
+    """Return the solution of the law; of several the expected one, or that of most energy loss.
+
+    Args:
+        on_several: What becomes of several solutions of which none is expected.
+        problem: The law of the impact.
+        before: Rates J v- (r,).
+        expected: States of the contacts of the problem that a plan expects.
+
+    Raises:
+        NoContactSolutionError: If there is no solution.
+        SeveralContactSolutionsError: If there are several and none is chosen.
     """
     try:
         return solve(problem)
@@ -187,31 +221,39 @@ def _solution(
         for solution in error.solutions:
             if tuple(solution.modes) in expected:
                 return solution  # type: ignore[no-any-return]
-        if several == "raise":
+        if on_several == "raise":
             raise
 
-        def loss(solution: CoulombSolution) -> float:
+        def energy_loss(solution: CoulombSolution) -> float:
             f = solution.forces
             return float(-f @ (before + 0.5 * problem.delassus @ f))
 
         solutions: tuple[CoulombSolution, ...] = error.solutions
-        return max(solutions, key=loss)
+        return max(solutions, key=energy_loss)
 
 
-def settle(
+def solve_accumulated_impacts(
     dynamics: ContactDynamics, v: Array, at: tuple[int, ...], terms: TermValues
 ) -> ImpactResult:
-    """The limit of impacts of the contacts `at` that accumulate: all of them stay closed.
+    """Return the limit of impacts that accumulate (Zeno): all these contacts stay closed.
 
-    A plastic impact with friction, and what it leaves of normal velocities, and of sliding
-    velocities of contacts that stick, taken off: as little as the bouncing that is left out. terms:
-    those at (q, v), in arrays that last.
+    It is a plastic impact with friction. Then normal velocities that are left, and sliding
+    velocities of contacts that stick, are removed by further impulses. They are as small as the
+    bounces that are left out.
 
-    Raises what `impact` raises.
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        v: Velocity (nv,) before the impact.
+        at: Contacts that take part.
+        terms: Terms at (q, v), in arrays that no later call overwrites.
+
+    Raises:
+        NoContactSolutionError: If no velocity obeys the law; the error has the data.
+        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
-    first = impact_of(dynamics, v, at, terms, plastic=True)
+    first = solve_impact(dynamics, v, at, terms, plastic=True)
     mass, rows = terms.mass, terms.jacobian
-    states = [OPEN] * len(dynamics.contacts)
+    states: list[str] = [OPEN] * len(dynamics.contacts)
     for i in at:
         if i not in dynamics.pressed:
             states[i] = STICK if first.modes[i] == STICK else CLOSED
@@ -238,7 +280,12 @@ def settle(
 
 
 def mode_by_velocity(separation: float, slip: list[float]) -> str:
-    """The mode of a touching contact by its velocity, normal and along its tangents."""
+    """Return the mode of a touching contact by its velocity.
+
+    Args:
+        separation: Normal speed, m/s, positive where the contact opens.
+        slip: Velocity along its tangents, m/s.
+    """
     if separation > SEPARATION_SPEED:
         return OPEN
     if len(slip) == 0:
@@ -246,54 +293,20 @@ def mode_by_velocity(separation: float, slip: list[float]) -> str:
     return STICK if hypot(*slip) <= STANDSTILL else default_slip(len(slip), slip)
 
 
-def impact_derivatives(
-    dynamics: ContactDynamics, q: Array, v: Array, result: ImpactResult, states: Modes | None = None
-) -> ImpactDerivatives:
-    """Derivatives of `impact` at its `result`, while every contact does what `states` say.
+class LinearisedImpact(NamedTuple):
+    """The equations of an impact in given states, linear in changes dv and dm.
 
-    states: by default those of the result; at a border (see `impact_pieces`) there are others.
-    The equations of these states are differentiated. Friction of a contact that slides in a
-    surface turns with xi_t, which adds mu Lambda_n / |xi_t| J_t' (I - s s') J_t to the mass matrix;
-    at xi_t = 0 that holds its perpendicular part at zero.
-    """
-    nv, count = dynamics.robot.nv, len(dynamics.contacts)
-    states = result.states if states is None else states
-    velocity_z = np.hstack([np.zeros((nv, nv)), np.eye(nv)])
-    impulses_z, friction_z = np.zeros((count, 2 * nv)), np.zeros((count, 2, 2 * nv))
-    phase = dynamics.phase(states)
-    if phase.closed:
-        closed, size = list(phase.closed), len(dynamics.all.owner)
-        mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
-        forces, e = row_values(phase, result), result.restitution[phase.all_rows, None]
-        eq = states_linearised(phase, result)
-        change = result.velocity_after - v
-        d = dynamics.terms.impulse_derivatives(q, change, phase.scattered(forces, size))
-        change_q, momentum_q = d.rates[phase.all_rows], d.momentum.copy()
-        before_q = dynamics.terms.impulse_derivatives(q, v, np.zeros(size)).rates[phase.all_rows]
-        xi_z = np.hstack([change_q + before_q + e * before_q, e * rows])  # at fixed v+
+    Changes dv of the velocity and dm of the multipliers obey M dv - J^T (E dm - K J dv) = upper and
+    C J dv = lower, where C selects rows.
 
-        def turned(z: Array, bend: Array) -> tuple[Array, Array]:
-            d = dynamics.terms.impulse_derivatives(q, z, phase.scattered(bend, size))
-            by_q = d.rates[phase.all_rows]
-            bent, still = d.momentum + rows.T @ eq.turning @ by_q, np.zeros((nv, nv))
-            tilted = eq.mix.T @ by_q
-            return np.hstack([bent, still]), np.hstack([tilted, np.zeros_like(tilted)])
-
-        upper = np.hstack([-momentum_q, mass])
-        velocity_z, m_z, xi_z = impact_changes(phase, result, eq, upper, xi_z, turned)
-        rows_z = eq.mix @ m_z - eq.turning @ xi_z
-        impulses_z[closed], friction_z[closed] = phase.spread(rows_z)
-    return ImpactDerivatives(states, velocity_z, impulses_z, friction_z)
-
-
-Turned = Callable[[Array, Array], tuple[Array, Array]]
-
-
-class Linearised(NamedTuple):
-    """The equations of given states: sliding directions, E, K, selection of rows, factors.
-
-    Changes dv of velocity and dm of multipliers obey M dv - J^T (E dm - K J dv) = upper and
-    select J dv = lower; rows of `select` are normals of the closed contacts first.
+    Attributes:
+        directions: Sliding direction of each contact that slides in a surface, by its place among
+            the closed ones.
+        mix: E (r, k), which makes impulses along all rows of multipliers.
+        turning: K (r, r), how friction turns with the sliding velocity, kg.
+        select: C (k, r): normals of the closed contacts, then tangents of sticking ones, then
+            directions across s of contacts that begin to slide.
+        system: The factorised equations, with mass M + J^T K J.
     """
 
     directions: dict[int, Array]
@@ -303,127 +316,52 @@ class Linearised(NamedTuple):
     system: KKT
 
 
-def states_linearised(phase: ContactPhase, result: ImpactResult) -> Linearised:
-    """The equations, linear in changes of velocity and impulses, at an impact's result."""
+def linearise_impact(phase: ContactPhase, result: ImpactResult) -> LinearisedImpact:
+    """Return the equations of an impact, linear in changes of velocity and impulses.
+
+    Args:
+        phase: The states in which they are linearised.
+        result: The impact.
+
+    Raises:
+        InputError: If a contact slides in a surface with neither velocity nor friction, so that its
+            direction is not determined.
+    """
     mass, rows = result.terms.mass, result.terms.jacobian[phase.all_rows]
-    rates, forces = result.law_rates[phase.all_rows], row_values(phase, result)
-    directions = _directions(phase, rates, forces)
+    rates, impulses = result.law_rates[phase.all_rows], result.impulses_along_rows(phase)
+    directions = _sliding_directions(phase, rates, impulses)
     mix = phase.mix(directions)
-    turning = phase.turning(directions, rates, forces)
+    turning = phase.turning(directions, rates, impulses)
     select = np.eye(len(rows))[phase.constrained]
-    mix, select = _standing(phase, directions, rates, mix, select)
+    for slide in phase.spatial:
+        # At xi_t = 0, K would be infinite: it holds the velocity across s at zero.
+        if np.linalg.norm(rates[slide.rows]) <= STANDSTILL:
+            s = directions[slide.contact]
+            across = np.zeros(len(rates))
+            across[slide.rows] = -s[1], s[0]
+            mix, select = np.column_stack((mix, across)), np.vstack((select, across))
     system = KKT(
         mass + rows.T @ turning @ rows, select @ rows, rows.T @ mix, 1.0 / (mix**2).sum(axis=0)
     )
-    return Linearised(directions, mix, turning, select, system)
+    return LinearisedImpact(directions, mix, turning, select, system)
 
 
-def _undetermined(dynamics: ContactDynamics, result: ImpactResult) -> bool:
-    """Whether impulses of redundant contacts that slide can change together with the velocity."""
-    phase = dynamics.phase(result.states)
-    equations = states_linearised(phase, result)
-    if not equations.system.redundant:
-        return False
-    push = result.terms.jacobian[phase.all_rows].T @ equations.mix
-    change = push @ equations.system.sharing.indeterminate()
-    return bool(np.abs(change).max() > _FIXED_VELOCITY * np.abs(push).max())
+def _sliding_directions(phase: ContactPhase, rates: Array, impulses: Array) -> dict[int, Array]:
+    """Return sliding directions in surfaces: of the velocity or, at rest, against friction.
 
+    Args:
+        phase: The states of the contacts.
+        rates: xi (r,) along the rows of the phase.
+        impulses: Impulses (r,) along the same rows.
 
-def impact_changes(
-    phase: ContactPhase,
-    result: ImpactResult,
-    eq: Linearised,
-    upper: Array,
-    xi: Array,
-    turned: Turned,
-) -> tuple[Array, Array, Array]:
-    """Changes of velocity (nv, .), multipliers (k, .) and what the law is about, xi (r, .).
-
-    upper (nv, .): those of M (v+ - v-) at fixed velocities and impulses, on the right-hand side;
-    xi (r, .): at fixed v+. turned: see `_open_change`.
+    Raises:
+        InputError: If a contact has neither velocity nor friction.
     """
-    rows = result.terms.jacobian[phase.all_rows]
-    dv, dm = eq.system.solve(upper - rows.T @ eq.turning @ xi, -eq.select @ xi)
-    xi = xi + rows @ dv
-    if not eq.system.redundant:
-        return dv, dm, xi
-    more, further = _open_change(phase, result, eq, xi, dm, turned)
-    return dv + more, dm + further, xi + rows @ more
-
-
-def _open_change(
-    phase: ContactPhase, result: ImpactResult, eq: Linearised, xi: Array, m: Array, explicit: Turned
-) -> tuple[Array, Array]:
-    """How velocity and impulses of least norm move within what the equations leave open.
-
-    With the multipliers m = W E' f, G' y = W^-1 m and z = A^-1 C' y, impulses are of least norm
-    where W^-1 m - E' J z is zero along N, G N = 0. What the equations leave open, N alpha, moves
-    velocities by V alpha, V = A^-1 J' E N, so that
-
-        N' (W^-1 dm - D(E' J) z) + V' (D(A) z - D(C') y) = 0.
-
-    xi (r, .), m (k, .): changes of what the law is about, and of m, without alpha. explicit: of z
-    and the forces S' y - K J z (r,), where S selects C from J, the changes of A z - C' y (nv, .)
-    and E' J z - W^-1 m (k, .) at the same xi, m, z and y.
-    """
-    rows, forces = result.terms.jacobian[phase.all_rows], row_values(phase, result)
-    shares = eq.system.sharing
-    pull = eq.select.T @ shares.adjoint(shares.weights * (eq.mix.T @ forces))
-    z = eq.system.by_mass(rows.T @ pull)
-    open_m = shares.null
-    open_v = eq.system.push @ open_m
-
-    def left(xi: Array, m: Array) -> Array:
-        """The equation's change (n, .) by changes of xi and m."""
-        bent, tilted = _bending(phase, result, eq, rows @ z, xi, m)
-        change = m / shares.weights[:, None] - tilted
-        return np.asarray(open_m.T @ change + open_v.T @ rows.T @ bent)
-
-    bent, tilted = explicit(z, pull - eq.turning @ rows @ z)
-    wanted = left(xi, m) + open_v.T @ bent - open_m.T @ tilted
-    alpha = -np.linalg.solve(left(rows @ open_v, open_m), wanted)
-    return open_v @ alpha, open_m @ alpha
-
-
-def _bending(
-    phase: ContactPhase, result: ImpactResult, eq: Linearised, w: Array, xi: Array, m: Array
-) -> tuple[Array, Array]:
-    """How K w (r, .) and E' w (k, .) change where changes xi turn and m load sliding contacts."""
-    bent, tilted = np.zeros_like(xi), np.zeros_like(m)
-    rates = result.law_rates[phase.all_rows]
-    for slide in phase.spatial:
-        at, k, mu = slide.rows, slide.contact, slide.friction
-        speed = float(np.linalg.norm(rates[at]))
-        if speed <= NO_DIRECTION:
-            continue
-        s, load = eq.directions[k], mu * result.impulses[phase.closed[k]] / speed
-        across = np.eye(2) - np.outer(s, s)
-        turn = across @ xi[at] / speed
-        tilted[k] = -mu * w[at] @ turn
-        bent[at] = (
-            np.outer(across @ w[at], mu * m[k] / speed - load * (s @ xi[at]) / speed)
-            - load * (s @ w[at]) * turn
-            - load * np.outer(s, w[at] @ turn)
-        )
-    return bent, tilted
-
-
-def row_values(phase: ContactPhase, result: ImpactResult) -> Array:
-    """Impulses along the rows of a phase (r,)."""
-    values = np.zeros(len(phase.owner))
-    for k, (i, tangents) in enumerate(zip(phase.closed, phase.tangents, strict=True)):
-        values[k] = result.impulses[i]
-        values[tangents] = result.friction_impulses[i, : len(tangents)]
-    return values
-
-
-def _directions(phase: ContactPhase, rates: Array, forces: Array) -> dict[int, Array]:
-    """Sliding directions in surfaces: of the velocity or, at a standstill, against friction."""
     found = {}
     for slide in phase.spatial:
         along = rates[slide.rows]
         if np.linalg.norm(along) <= STANDSTILL:
-            along = -forces[slide.rows]
+            along = -impulses[slide.rows]
         length = float(np.linalg.norm(along))
         if length == 0.0:
             raise InputError(
@@ -434,14 +372,12 @@ def _directions(phase: ContactPhase, rates: Array, forces: Array) -> dict[int, A
     return found
 
 
-def _standing(
-    phase: ContactPhase, directions: dict[int, Array], rates: Array, mix: Array, select: Array
-) -> tuple[Array, Array]:
-    """Constraints of contacts that begin to slide at xi_t = 0: none of it across s."""
-    for slide in phase.spatial:
-        if np.linalg.norm(rates[slide.rows]) <= STANDSTILL:
-            s = directions[slide.contact]
-            across = np.zeros(len(rates))
-            across[slide.rows] = -s[1], s[0]
-            mix, select = np.column_stack((mix, across)), np.vstack((select, across))
-    return mix, select
+def _has_open_velocity(dynamics: ContactDynamics, result: ImpactResult) -> bool:
+    """Return whether impulses of redundant contacts that slide can change with the velocity."""
+    phase = dynamics.phase(result.states)
+    equations = linearise_impact(phase, result)
+    if not equations.system.redundant:
+        return False
+    force = result.terms.jacobian[phase.all_rows].T @ equations.mix
+    change = force @ equations.system.distribution.null_projector()
+    return bool(np.abs(change).max() > _SAME_VELOCITY * np.abs(force).max())

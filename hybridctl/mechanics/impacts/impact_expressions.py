@@ -2,10 +2,10 @@ r"""Impacts of a contact system as CasADi expressions, for given modes after the
 
 .. math:: M (v^+ - v^-) = J^T E \Lambda, \qquad C v^+ = -e\, C v^-,
 
-with the rows C and the mix E of what contacts do in the impact, as of modes in `mode_expressions`,
-and coefficients e of normals and of tangents that stick. That these are what the impact law finds
-is for others to see to: impulses inside their cones, and contacts that let go with a rate that is
-not negative.
+with the constrained rows C and the mix E of these modes, as in `mode_expressions`, and coefficients
+e of normals and of tangents that stick. It is not checked that the impact law leads to these modes:
+the caller has to see that impulses are inside their cones, and that contacts which let go have a
+rate that is not negative.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import casadi as ca
 
+from hybridctl.mechanics.contact_law.law import Modes
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.mechanics.coulomb.contact_states import Modes
 from hybridctl.mechanics.modes.mode_expressions import (
     PhaseExpressions,
     cholesky,
@@ -30,7 +30,14 @@ from hybridctl.mechanics.terms.generated import Constants
 
 
 class ImpactMap(NamedTuple):
-    """The state x+ (nq + nv, 1) by x, impulses (r, 1) on all rows in N s, and rates (r, 1) then."""
+    """An impact as a function of the state before it.
+
+    Attributes:
+        x: Symbol (nq + nv, 1) of the state before.
+        after: State (nq + nv, 1) after it.
+        impulses: Impulses (r, 1) along all rows, N s.
+        rates: Rates J v+ (r, 1) of all rows after it, m/s.
+    """
 
     x: Expression
     after: Expression
@@ -38,10 +45,15 @@ class ImpactMap(NamedTuple):
     rates: Expression
 
 
-def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> ImpactMap:
-    """The impact in which the contacts are in `modes`: those that are closed rebound or rest.
+def build_impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> ImpactMap:
+    """Return the impact in which closed contacts rebound or rest in given modes.
 
-    Contacts must not be redundant. Thresholds of restitution are not looked at.
+    Contacts must not be redundant. Thresholds of restitution are not regarded.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts.
+        modes: Mode of each contact.
     """
     members = ContactSet(robot, contacts)
     c = Constants.of(robot, members)
@@ -63,8 +75,20 @@ def impact_map(robot: Robot, contacts: Sequence[Contact], modes: Modes) -> Impac
     return ImpactMap(x, ca.vertcat(q, after), mix @ impulses, jacobian @ after)
 
 
-def held_rows(robot: Robot, contacts: Sequence[Contact], modes: Modes, x: Expression) -> Expression:
-    """Gaps (k, 1) and rates (m, 1) at x that modes hold at zero, as `ContactMode.held`."""
+def build_constraints(
+    robot: Robot, contacts: Sequence[Contact], modes: Modes, x: Expression
+) -> Expression:
+    """Return the gaps and rates that modes hold at zero, as `ContactMode.held`.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts.
+        modes: Mode of each contact.
+        x: State (nq + nv, 1).
+
+    Returns:
+        Gaps (k, 1) of closed contacts, then rates (m, 1) of constrained rows.
+    """
     members = ContactSet(robot, contacts)
     c = Constants.of(robot, members)
     points = ContactPoints(Bodies(c.tree, x[: c.nq]), c.places)

@@ -1,7 +1,7 @@
-r"""A blow on a body, and the mode in which a state of a contact system flows on.
+r"""A blow on a body, and the mode in which a state of a contact system goes on.
 
-An impulse P in N s at the point p of a body changes the velocity at once, and closed contacts push
-and rub against it, by the law of an impact without restitution:
+An impulse P in N s at the point p of a body changes the velocity at once. Closed contacts act
+against it, by the law of an impact without restitution:
 
 .. math:: M (v^+ - v^-) = J_p^T P + J_n^T \Lambda_n + J_t^T \Lambda_t, \qquad
           0 \le v_n^+ \perp \Lambda_n \ge 0, \qquad |\Lambda_t| \le \mu \Lambda_n.
@@ -15,9 +15,9 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import GuardViolatedError
+from hybridctl.mechanics.contact_law.law import OPEN, Modes
 from hybridctl.mechanics.contacts.joint_contacts import gap_unit
-from hybridctl.mechanics.coulomb.contact_states import OPEN, Modes
-from hybridctl.mechanics.impacts.impact import impact_of, mode_by_velocity
+from hybridctl.mechanics.impacts.impact import mode_by_velocity, solve_impact
 from hybridctl.mechanics.modes.contact_mode import OFF_MODE
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.selection import select_modes
@@ -33,9 +33,12 @@ balls 1e-6 m apart were struck all at once, which gives other velocities."""
 
 @dataclass(frozen=True, eq=False)
 class Kick:
-    """What a blow leads to: the mode and the state (nx,) just after it.
+    """The mode and the state just after a blow.
 
-    impulses (c,): normal impulses of the closed contacts against it, N s.
+    Attributes:
+        mode: Mode of each contact.
+        state: State (nx,).
+        impulses: Normal impulses (c,) of the closed contacts against the blow, N s.
     """
 
     mode: Modes
@@ -43,13 +46,25 @@ class Kick:
     impulses: Array
 
 
-def kicked(
+def apply_kick(
     dynamics: ContactDynamics, x: Array, body: str, impulse: Array, at: Array, u: Array
 ) -> Kick:
-    """The state x just after a blow on a body; see `ContactSystem.kick`."""
+    """Return the mode and state just after a blow on a body; see `ContactSystem.kick`.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        x: State (q, v) before it.
+        body: Name of the body.
+        impulse: Impulse (3,) in N s, in world axes.
+        at: Point (3,) where it acts, m, in the frame of the body.
+        u: Input (nu,).
+
+    Raises:
+        GuardViolatedError: If x is inside a surface or just before an impact.
+    """
     q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
     terms = dynamics.kept_values(q, v)
-    proposed = enumerate(_proposed(dynamics, terms))
+    proposed = enumerate(_propose_modes(dynamics, terms))
     touching = tuple(i for i, mode in proposed if mode != OPEN and i not in dynamics.pressed)
     push = dynamics.robot.point_jacobian(q, body, at).T @ impulse
     free = v + np.linalg.solve(terms.mass, push)
@@ -63,23 +78,39 @@ def kicked(
         ]
         modes = select_modes(dynamics, q, free, u, tuple(slipping))
         return Kick(modes, np.concatenate((q, free)), np.zeros(len(modes)))
-    hit = impact_of(dynamics, free, touching, struck, plastic=True)
+    hit = solve_impact(dynamics, free, touching, struck, plastic=True)
     modes = select_modes(dynamics, q, hit.velocity_after, u, hit.modes)
     return Kick(modes, np.concatenate((q, hit.velocity_after)), hit.impulses)
 
 
-def consistent_modes(dynamics: ContactDynamics, x: Array, u: Array) -> Modes:
-    """The mode in which the state x flows on; see `ContactSystem.consistent_mode`."""
+def find_consistent_modes(dynamics: ContactDynamics, x: Array, u: Array) -> Modes:
+    """Return the mode in which a state goes on; see `ContactSystem.consistent_mode`.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        x: State (q, v).
+        u: Input (nu,).
+
+    Raises:
+        GuardViolatedError: If x is inside a surface or just before an impact.
+    """
     q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
-    return select_modes(dynamics, q, v, u, _proposed(dynamics, dynamics.kept_values(q, v)))
+    return select_modes(dynamics, q, v, u, _propose_modes(dynamics, dynamics.kept_values(q, v)))
 
 
-def _proposed(dynamics: ContactDynamics, terms: TermValues) -> Modes:
+def _propose_modes(dynamics: ContactDynamics, terms: TermValues) -> Modes:
     """Return the modes of all contacts by gaps and velocities alone.
 
     A contact is closed where its gap is at most `TOUCHING_GAP` and its normal speed at most
     `OFF_MODE`. One inside its surface cannot be open, and is closed down to `-OFF_MODE`, which a
     closed mode tolerates.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        terms: Terms at the state.
+
+    Raises:
+        GuardViolatedError: If a contact is deeper inside its surface, or just before an impact.
     """
     modes: list[str] = []
     for i, contact in enumerate(dynamics.contacts):

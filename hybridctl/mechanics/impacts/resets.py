@@ -1,4 +1,10 @@
-"""What happens when guards of a contact system fire: impacts, changes without one, and rest."""
+"""The edges of a contact mode: which reset its guards lead to, and the resets with impulses.
+
+`ContactEdges` chooses the reset of guards that fire together: an impact, a stop of sliding, the
+beginning of sliding, a departure from a piece of a surface, a release, or an error where sliding
+contacts jam. It also gives the rest after accumulated impacts (Zeno), and the regularised passage
+past a jam (Painleve), in which the closed contacts let go for a moment and hit again.
+"""
 
 from __future__ import annotations
 
@@ -20,47 +26,61 @@ from hybridctl.hybrid.model import (
     ResetModel,
 )
 from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK, Modes
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, STICK, Modes
 from hybridctl.mechanics.impacts.impact import (
     SEPARATION_SPEED,
     ImpactResult,
-    impact_derivatives,
-    impact_of,
-    settle,
+    solve_accumulated_impacts,
+    solve_impact,
 )
-from hybridctl.mechanics.impacts.stick_slip_border import clearly_held, impact_border
-from hybridctl.mechanics.impacts.stops import Breakaway, Stop
+from hybridctl.mechanics.impacts.impact_derivatives import differentiate_impact
+from hybridctl.mechanics.impacts.stick_slip_boundary import (
+    check_sticking,
+    find_stick_slip_boundary,
+)
+from hybridctl.mechanics.impacts.stick_slip_resets import Breakaway, SlidingStop
 from hybridctl.mechanics.modes.dynamics import ON_SURFACE, ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuard, closing_guards
 from hybridctl.mechanics.modes.jamming import response_ratio
 from hybridctl.mechanics.terms.contact_terms import TermValues
 
 TOUCHING = 2e-8
-"""A gap of so many m is closed where others hit: above what event times, known to 1e-9 s, leave."""
-PENETRATION = 1e-6
-"""In m: time stepping does not start from a state this deep in a surface."""
-BRIDGED = 1e-7
-"""Contacts that have let go on a bridge come this deep, in m: a tenth of `PENETRATION`."""
-_RESTING_SPEED = 1e-4
-"""In m/s: an open contact on its surface that moves no faster takes part in an impact of others:
-bounces that have died out leave less."""
-NEAR_JAM = 1e-4
-"""A response this small, where the guard has fired, is a jam: with room for the event's time."""
+"""Gap up to which a contact touches where others hit, m.
 
-_LONGEST, _SHORTEST = 1e-4, 1e-7  # s, of a bridge
+It is above what event times leave, which are known to 1e-9 s."""
+PENETRATION = 1e-6
+"""Depth in a surface from which time stepping does not start, m. A choice."""
+PASSAGE_DEPTH = 1e-7
+"""Depth of a contact at which a passage past a jam ends, m: a tenth of `PENETRATION`."""
+_RESTING_SPEED = 1e-4
+"""Normal speed up to which an open contact on its surface takes part in an impact of others, m/s.
+
+Bounces that have died out leave less."""
+NEAR_JAM = 1e-4
+"""Response ratio up to which a jam is taken for real where its guard has fired.
+
+The guard fires at `tolerances.JAMMED`; this leaves room for the error of the event time."""
+_MAX_PASSAGE, _MIN_PASSAGE = 1e-4, 1e-7
+"""Longest and shortest duration of a passage past a jam, s. A choice."""
 
 
 @dataclass(frozen=True)
 class ContactEdges:
-    """The edges behind the guards of a mode."""
+    """The edges behind the guards of a contact mode.
+
+    Attributes:
+        dynamics: Dynamics of the robot with its contacts.
+        modes: Modes of all contacts.
+        guards: The guards of this mode.
+    """
 
     dynamics: ContactDynamics
     modes: Modes
     guards: tuple[ContactGuard, ...]
 
     def edge(self, fired: tuple[str, ...]) -> Edge | None:
-        """The edge of guards that fire together; None for names that are none of this mode."""
-        events = self._named(fired)
+        """Return the edge of guards that fire together, None if a name is no guard of this mode."""
+        events = self._guards_named(fired)
         if events is None:
             return None
         after, hit = list(self.modes), set()
@@ -74,12 +94,14 @@ class ContactEdges:
                 hit.add(guard.contact)
             elif after[guard.contact] != OPEN and not stops:
                 after[guard.contact] = guard.mode_after
+        # A guard that fires together with a stop was evaluated beyond it, where friction has turned
+        # round: the stop alone counts.
         if any(guard.kind == "jams" for guard in events) and not stops:
             return Edge(_Jam(self.dynamics, self.modes))
         if hit:
             return Edge(_ImpactReset(self.dynamics, frozenset(hit), self.modes))
         if stops:
-            return Edge(Stop(self.dynamics, tuple(after), stops))
+            return Edge(SlidingStop(self.dynamics, tuple(after), stops))
         leaving = tuple(guard.contact for guard in events if guard.kind == "leaves")
         if leaving:
             return Edge(_Departure(self.dynamics, tuple(after), leaving))
@@ -89,7 +111,14 @@ class ContactEdges:
         return Edge(_Release(self.dynamics, tuple(after)))
 
     def rest(self, fired: tuple[str, ...]) -> Edge | None:
-        """Contacts whose impacts accumulate close without bouncing; in this mode some have."""
+        """Return the edge on which contacts whose impacts accumulate close without a rebound.
+
+        Args:
+            fired: Names of the guards of these contacts.
+
+        Returns:
+            The edge, None if no guard closes a contact.
+        """
         names = closing_guards(self.dynamics.contacts)
         hit = [i for i, name in enumerate(names) if name in fired]
         if not hit:
@@ -97,9 +126,16 @@ class ContactEdges:
         return Edge(Reset(_ImpactReset(self.dynamics, frozenset(hit), self.modes).settled))
 
     def bridge(self, t: float, x: Array, u: Array) -> Bridge | None:
-        """The bridge: closed contacts let go until the first is `BRIDGED` deep, and hit again.
+        """Return the regularised passage past a jam.
 
-        There is none past the bounces of a contact with restitution, however many.
+        The closed contacts let go until the first contact is `PASSAGE_DEPTH` deep. Then all that
+        touch hit at once. Between bounces of a contact with restitution there is no passage: it
+        would take the place of bounces, however many.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) at the jam.
+            u: Input (nu,).
         """
         dynamics, n = self.dynamics, self.dynamics.robot.nq
         q, v = x[:n], x[n:]
@@ -109,25 +145,34 @@ class ContactEdges:
             return None
         fall = terms.drift + terms.jacobian @ dynamics.robot.free_acceleration(q, v, u)
         each = zip(terms.gaps.tolist(), terms.rates[:count].tolist(), fall.tolist(), strict=False)
-        length = min([_LONGEST, *(_reaches(BRIDGED + gap, rate, a) for gap, rate, a in each)])
+        length = min(
+            [_MAX_PASSAGE, *(_closing_time(PASSAGE_DEPTH + gap, rate, a) for gap, rate, a in each)]
+        )
         flying = tuple(mode if i in dynamics.pressed else OPEN for i, mode in enumerate(self.modes))
         closed = frozenset(dynamics.phase(self.modes).solid_contacts)
-        taken_up = _BridgeEnd(dynamics, closed, flying)
-        return Bridge(flying, max(length, _SHORTEST), Edge(taken_up))
+        return Bridge(
+            flying, max(length, _MIN_PASSAGE), Edge(_PassageEnd(dynamics, closed, flying))
+        )
 
-    def _named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
+    def _guards_named(self, fired: Sequence[str]) -> list[ContactGuard] | None:
         known = {guard.name(self.dynamics.contacts): guard for guard in self.guards}
         return [known[name] for name in fired] if known.keys() >= set(fired) else None
 
 
 @dataclass(frozen=True)
 class _ImpactReset(ResetModel):
-    """Impact of contacts that `hit`, closed ones and all others that touch; its report: the result.
+    """The impact of contacts that hit, of closed ones, and of all others that touch.
 
-    Closed contacts of bodies that no impulse reaches take no part, and stay in their mode. One
-    whose guard is below zero, but that already bounces off, does not hit: of its speed the law of
-    impact would take back a part. If others send it back, it has an event of its own. Those that
-    hit, but are still above their surface, as in a wide event window, are put on it.
+    The report of its jump is the `ImpactResult`. Closed contacts of bodies that no impulse reaches
+    take no part, and keep their mode. A contact whose guard is below zero, but that separates
+    already, does not hit: the law of impact would take back a part of its speed. If others send it
+    back, it has an event of its own. Contacts that hit while they are still above their surface, as
+    in a wide event window, are put on it.
+
+    Attributes:
+        dynamics: Dynamics of the robot with its contacts.
+        hit: Contacts whose guards fired.
+        modes: Modes before.
     """
 
     dynamics: ContactDynamics
@@ -136,22 +181,33 @@ class _ImpactReset(ResetModel):
     at_once = True
 
     @property
-    def closed(self) -> tuple[int, ...]:
+    def _closed(self) -> tuple[int, ...]:
         """The contacts that were closed before."""
         return self.dynamics.phase(self.modes).closed
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        q, v = self._parts(x)
+        """Return the jump.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) before.
+            u: Input (nu,).
+
+        Raises:
+            RiserError: If a contact runs into a riser of its surface.
+        """
+        q, v = self._split_state(x)
         risers = self.hit.intersection(self.dynamics.all.at_risers(q))
         if risers:
-            raise riser_error(self.dynamics, t, sorted(risers))
-        result = self._hit(q, v)
+            error: RiserError = riser_error(self.dynamics, t, sorted(risers))
+            raise error
+        result = self._solve(q, v)
         after = np.concatenate([q, result.velocity_after])
         gaps = result.terms.gaps
-        if any(gaps[i] > ON_SURFACE for i in self._closed_at_once(result)):
+        if any(gaps[i] > ON_SURFACE for i in self._newly_closed(result)):
             phase = self.dynamics.phase(result.modes)
             after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
-        hit = self.hit - self._bouncing(result.terms)
+        hit = self.hit - self._separating(result.terms)
         guards = None
         if hit != self.hit:
             names = closing_guards(self.dynamics.contacts)
@@ -159,65 +215,79 @@ class _ImpactReset(ResetModel):
         return Jump(after, result.modes, result.impulses, result, guards)
 
     def settled(self, t: float, x: Array, u: Array) -> Jump:
-        """The limit of bounces that accumulate: gaps that were left are closed."""
-        q, v = self._parts(x)
+        """Return the limit of bounces that accumulate, with all gaps closed.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) before.
+            u: Input (nu,).
+        """
+        q, v = self._split_state(x)
         terms = self.dynamics.kept_values(q, v)
         at = tuple(sorted({*self.hit, *self._touching(terms)}))
-        result = settle(self.dynamics, v, at, terms)
+        result = solve_accumulated_impacts(self.dynamics, v, at, terms)
         phase = self.dynamics.phase(result.modes)
         after = np.concatenate(self.dynamics.projected(phase, q, result.velocity_after))
         return Jump(after, result.modes, result.impulses, result)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        q, v = self._parts(at.x)
-        result, nv = self._known(at), len(v)
-        d = impact_derivatives(self.dynamics, q, v, result)
-        state = self._closing(q, result) @ np.vstack([np.eye(nv, 2 * nv), d.velocity_z])
+        """Return the derivatives of the jump."""
+        q, v = self._split_state(at.x)
+        result, nv = self._result_at(at), len(v)
+        d = differentiate_impact(self.dynamics, q, v, result)
+        state = self._closing_derivative(q, result) @ np.vstack([np.eye(nv, 2 * nv), d.velocity_z])
         return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
-        q, v = self._parts(at.x)
-        after, result = contact_modes(key), self._known(at)
-        clearly_held(self.dynamics, q, result.velocity_after, u_after, after)
-        border = impact_border(self.dynamics, q, v, result, after, u_after)
+        """Return the derivatives on both sides of the stick-slip boundary, None off it.
+
+        Args:
+            at: The jump.
+            key: Mode after the event.
+            u_after: Input (nu,) after the event.
+        """
+        q, v = self._split_state(at.x)
+        after, result = contact_modes(key), self._result_at(at)
+        check_sticking(self.dynamics, q, result.velocity_after, u_after, after)
+        border = find_stick_slip_boundary(self.dynamics, q, v, result, after, u_after)
         if border is None:
             return None
-        closing = self._closing(q, result)
+        closing = self._closing_derivative(q, result)
         return border._replace(
             positive=border.positive._replace(state=closing @ border.positive.state),
             negative=border.negative._replace(state=closing @ border.negative.state),
         )
 
-    def _closing(self, q: Array, result: ImpactResult) -> Array:
-        """What is left (2 nv, 2 nv) of deviations after the impact where gaps are closed."""
-        closed = self._closed_at_once(result)
+    def _closing_derivative(self, q: Array, result: ImpactResult) -> Array:
+        """Return how perturbations after the impact change where gaps are closed (2 nv, 2 nv)."""
+        closed = self._newly_closed(result)
         if not closed:
             return np.eye(2 * len(result.velocity_after))
         after, phase = result.velocity_after, self.dynamics.phase(result.modes)
         return self.dynamics.projected_derivatives(phase, q, after, closed)
 
-    def _closed_at_once(self, result: ImpactResult) -> list[int]:
-        """The contacts whose gaps the impact closes: those that are closed from here on.
+    def _newly_closed(self, result: ImpactResult) -> list[int]:
+        """Return the contacts that the impact closes, whose gaps have to be closed.
 
-        But not a single one that hits: its gap is zero whenever it does.
+        A contact that hits alone is left out: its gap is zero at its event, whenever that is.
         """
         touching = self._touching(result.terms)
-        joined = [i for i in touching if i not in self.closed and result.modes[i] != OPEN]
+        joined = [i for i in touching if i not in self._closed and result.modes[i] != OPEN]
         return [] if len(self.hit) == 1 and self.hit.issuperset(joined) else joined
 
-    def _known(self, at: JumpPoint) -> ImpactResult:
-        """What the impact found at a point, or finds there now."""
-        return self._hit(*self._parts(at.x)) if at.report is None else at.report
+    def _result_at(self, at: JumpPoint) -> ImpactResult:
+        """Return the impact at a point: the report of its jump, if there is one."""
+        return self._solve(*self._split_state(at.x)) if at.report is None else at.report
 
-    def _hit(self, q: Array, v: Array) -> ImpactResult:
+    def _solve(self, q: Array, v: Array) -> ImpactResult:
         terms = self.dynamics.kept_values(q, v)
         at = self._touching(terms)
-        reached = at if not self.closed else self._reached(at)
-        result = impact_of(self.dynamics, v, reached, terms)
+        reached = at if not self._closed else self._reached(at)
+        result = solve_impact(self.dynamics, v, reached, terms)
         if reached == at:
             return result
-        kept = [i for i in at if i not in reached]
-        modes = tuple(self.modes[i] if i in kept else m for i, m in enumerate(result.modes))
+        unreached = [i for i in at if i not in reached]
+        modes = tuple(self.modes[i] if i in unreached else m for i, m in enumerate(result.modes))
         return replace(result, modes=modes)
 
     def _reached(self, at: tuple[int, ...]) -> tuple[int, ...]:
@@ -235,7 +305,7 @@ class _ImpactReset(ResetModel):
             The contacts of `at` that are connected with one that was not closed before, in order.
         """
         moves = self.dynamics.all.moved_trees
-        found = {i for i in at if i not in self.closed}
+        found = {i for i in at if i not in self._closed}
         while True:
             trees = moves[list(found)].any(axis=0)
             more = found | {i for i in at if (moves[i] & trees).any()}
@@ -244,33 +314,46 @@ class _ImpactReset(ResetModel):
             found = more
 
     def _touching(self, terms: TermValues) -> tuple[int, ...]:
-        """Contacts that hit or are closed, and others that rest on their surface without a force.
+        """Return contacts that hit or are closed, and others that rest on their surface.
 
-        One whose gap closes at the same instant, but that moves, has an event of its own.
+        A contact whose gap closes at the same instant, but that moves, has an event of its own.
         """
-        bouncing, count = self._bouncing(terms), len(terms.gaps)
+        separating, count = self._separating(terms), len(terms.gaps)
         each = enumerate(zip(terms.gaps.tolist(), terms.rates[:count].tolist(), strict=True))
         return tuple(
             i
             for i, (gap, rate) in each
-            if i in self.closed or (i not in bouncing and (i in self.hit or _rests(gap, rate)))
+            if i in self._closed
+            or (i not in separating and (i in self.hit or _is_resting(gap, rate)))
         )
 
-    def _bouncing(self, terms: TermValues) -> set[int]:
-        """Contacts that bounce off, but those that hit where all of these do."""
+    def _separating(self, terms: TermValues) -> set[int]:
+        """Return contacts with restitution that separate already, and so do not hit.
+
+        Where all contacts whose guards fired separate, these are not in the set: the event needs a
+        contact that hits.
+        """
         if not self.dynamics.bounces:
             return set()
-        each = zip(self.dynamics.restitution.tolist(), terms.rates.tolist(), strict=False)
-        found = {i for i, (e, rate) in enumerate(each) if e > 0.0 and rate > SEPARATION_SPEED}
+        each = enumerate(
+            zip(self.dynamics.restitution.tolist(), terms.rates.tolist(), strict=False)
+        )
+        found = {i for i, (e, rate) in each if e > 0.0 and rate > SEPARATION_SPEED}
         return found if self.hit - found else found - self.hit
 
-    def _parts(self, x: Array) -> tuple[Array, Array]:
+    def _split_state(self, x: Array) -> tuple[Array, Array]:
         n = self.dynamics.robot.nq
         return x[:n], x[n:]
 
 
-def _reaches(height: float, rate: float, acceleration: float) -> float:
-    """The time until a gap with this rate and acceleration closes, s; infinite if never."""
+def _closing_time(height: float, rate: float, acceleration: float) -> float:
+    """Return the time in which a gap closes at constant acceleration, s; infinite if never.
+
+    Args:
+        height: Gap, m.
+        rate: Its rate, m/s.
+        acceleration: Its acceleration, m/s^2.
+    """
     if height <= 0.0:
         return 0.0
     root = rate * rate - 2.0 * acceleration * height
@@ -280,15 +363,22 @@ def _reaches(height: float, rate: float, acceleration: float) -> float:
 
 
 @dataclass(frozen=True)
-class _BridgeEnd(_ImpactReset):
-    """The end of a bridge: an impact of all contacts that touch, without gaps after it.
+class _PassageEnd(_ImpactReset):
+    """The end of a passage past a jam: an impact of all contacts that touch, put on their surface.
 
-    Those that let go, `hit`, do not rebound. Of several velocities that of the greatest loss of
-    energy is taken.
+    Contacts that let go (`hit`) do not rebound. Of several velocities the one of the greatest
+    energy loss is taken.
     """
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        dynamics, (q, v) = self.dynamics, self._parts(x)
+        """Return the jump; the state itself if nothing touches.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) before.
+            u: Input (nu,).
+        """
+        dynamics, (q, v) = self.dynamics, self._split_state(x)
         terms = dynamics.kept_values(q, v)
         near = np.flatnonzero(terms.gaps <= TOUCHING).tolist()
         at = tuple(i for i in near if i not in dynamics.pressed)
@@ -297,21 +387,26 @@ class _BridgeEnd(_ImpactReset):
         touching = tuple(CLOSED if i in at else OPEN for i in range(len(self.modes)))
         q, _ = dynamics.projected(dynamics.phase(touching), q, v)
         terms = dynamics.kept_values(q, v)
-        result = impact_of(dynamics, v, at, terms, plastic=self.hit, on_several="dissipation")
+        result = solve_impact(dynamics, v, at, terms, plastic=self.hit, on_several="dissipation")
         names = closing_guards(dynamics.contacts)
         after = np.concatenate((q, result.velocity_after))
         guards = tuple(names[i] for i in at)
         return Jump(after, result.modes, result.impulses, result, guards)
 
 
-def _rests(gap: float, rate: float) -> bool:
-    """Whether a contact is on its surface and hardly moves."""
+def _is_resting(gap: float, rate: float) -> bool:
+    """Return whether a contact is on its surface and hardly moves."""
     return abs(gap) <= TOUCHING and abs(rate) <= _RESTING_SPEED
 
 
 @dataclass(frozen=True)
 class _Release(ResetModel):
-    """Contacts open or slip without an impulse, and go on in `modes`."""
+    """The reset of contacts that open or slip without an impulse: the state stays the same.
+
+    Attributes:
+        dynamics: Dynamics of the robot with its contacts.
+        modes: Modes after it.
+    """
 
     dynamics: ContactDynamics
     modes: Modes
@@ -325,20 +420,34 @@ class _Release(ResetModel):
 
 @dataclass(frozen=True)
 class _Departure(_Release):
-    """Sliding contacts, `leaving`, come to the border of their piece, and open.
+    """The reset of sliding contacts that leave their piece of a surface: they open.
 
     Above a lower piece they fall. Where the next piece is higher they would hit a face that their
     surface does not have.
+
+    Attributes:
+        leaving: The contacts.
     """
 
     leaving: tuple[int, ...]
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """Return the jump.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) before.
+            u: Input (nu,).
+
+        Raises:
+            RiserError: If the next piece is higher.
+        """
         q = x[: self.dynamics.robot.nq]
         beyond = self.dynamics.all.gaps_beyond(q)
         risers = [i for i in self.leaving if beyond[i] < 0.0]
         if risers:
-            raise riser_error(self.dynamics, t, risers)
+            error: RiserError = riser_error(self.dynamics, t, risers)
+            raise error
         return super().calc(t, x, u)
 
 
@@ -358,17 +467,28 @@ def riser_error(dynamics: ContactDynamics, t: float, contacts: Sequence[int]) ->
 
 
 class _Jam(_Release):
-    """The end of sliding contacts that jam: there is nothing to go on with.
+    """The reset of sliding contacts that jam (Painleve): an error, as no motion goes on.
 
-    Unless the guard only seemed to fall, within a step beyond a stop, where friction has turned.
+    A guard may also fire within a step that ends beyond a stop, where friction has turned round.
+    Then the response ratio at the event is not near zero, and the motion goes on.
     """
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """Return the state as it is, if the contacts do not jam.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) before.
+            u: Input (nu,).
+
+        Raises:
+            JammingError: If the sliding contacts jam.
+        """
         n, phase = self.dynamics.robot.nq, self.dynamics.phase(self.modes)
-        now = self.dynamics.solve(phase, x[:n], x[n:], u)
+        solution = self.dynamics.solve(phase, x[:n], x[n:], u)
         places = [slide.contact for slide in phase.sliding]
         names = tuple(self.dynamics.contacts[phase.closed[k]].name for k in places)
-        forces, ratio = now.forces[places], response_ratio(now)
+        forces, ratio = solution.forces[places], response_ratio(solution)
         if ratio > NEAR_JAM:
             return super().calc(t, x, u)
         raise JammingError(

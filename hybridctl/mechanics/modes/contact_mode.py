@@ -25,7 +25,7 @@ from hybridctl.mechanics.constrained.equations import (
     Solution,
 )
 from hybridctl.mechanics.constrained.sliding import sliding_times
-from hybridctl.mechanics.coulomb.contact_states import Modes
+from hybridctl.mechanics.contact_law.law import Modes
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.guards import ContactGuards
 from hybridctl.mechanics.modes.selection import select_modes

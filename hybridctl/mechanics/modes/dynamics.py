@@ -37,14 +37,13 @@ from hybridctl.mechanics.constrained.phase import ContactPhase
 from hybridctl.mechanics.constrained.sliding import steered_derivatives, turned_by_loads
 from hybridctl.mechanics.constrained.standstill import settled
 from hybridctl.mechanics.constrained.tolerances import CONSISTENT
+from hybridctl.mechanics.contact_law.law import CLOSED, CoulombProblem, Modes
+from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.contacts.contact import Contact, check_names, checked_contacts
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointContact
 from hybridctl.mechanics.contacts.joint_rows import JointContactSet
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, Modes
-from hybridctl.mechanics.coulomb.law import CoulombProblem
-from hybridctl.mechanics.linear.kkt import KKT
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import TermDerivatives, Terms, TermValues
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
@@ -270,7 +269,7 @@ class ContactDynamics:
 
         The normal row D f = D N of a pressed contact makes its force f the load N, whatever D is.
         D is large enough that friction of joints never hides that a solution of Coulomb's law is
-        unique: `coulomb.uniqueness` compares D with the response of the tangents, whose norm for n
+        unique: `uniqueness` compares D with the response of the tangents, whose norm for n
         joints is at most n times the largest diagonal entry of the scaled response.
 
         Args:
@@ -388,7 +387,7 @@ class ContactDynamics:
         if s:
             change = change + 2.0 * s * rates_z
             change[:k, :nv] += s * s * jacobian[:k]
-        free = now.kkt.by_mass(upper)
+        free = now.kkt.solve_mass(upper)
         wanted = -now.kkt.constraint.dot(free)
         wanted[:, by_state] -= change if phase.identity else change[phase.constrained]
         even = None if now.even is None else self._even(q, now, now.even, rates_z, wanted, own)

@@ -14,8 +14,7 @@ from hybridctl.hybrid.mode import GuardJacobian
 from hybridctl.mechanics.constrained.equations import AccelerationDerivatives, ContactAcceleration
 from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of
 from hybridctl.mechanics.constrained.tolerances import JAMMED, ON_CONE, STANDSTILL, STOPPED
-from hybridctl.mechanics.contacts.joint_contacts import AnyContact
-from hybridctl.mechanics.coulomb.contact_states import (
+from hybridctl.mechanics.contact_law.law import (
     OPEN,
     SLIP,
     SLIP_MINUS,
@@ -24,6 +23,7 @@ from hybridctl.mechanics.coulomb.contact_states import (
     STICK,
     Modes,
 )
+from hybridctl.mechanics.contacts.joint_contacts import AnyContact
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.jamming import can_jam, response_ratio, response_ratio_derivative
 

@@ -32,7 +32,7 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.mechanics.constrained.equations import Solution
 from hybridctl.mechanics.constrained.phase import ContactPhase
-from hybridctl.mechanics.linear.kkt import KKT
+from hybridctl.mechanics.contact_law.linear_equations import KKT
 from hybridctl.mechanics.terms.contact_terms import Terms
 
 
@@ -63,7 +63,7 @@ def response_ratio(now: Solution) -> float:
 
     It is zero where friction takes away one more of the motions that forces can make.
     """
-    even = now.kkt.plain()
+    even = now.kkt.without_sliding_friction()
     if even.redundant and even.rank > now.kkt.rank:
         return 0.0
     return now.kkt.determinant / even.determinant
@@ -119,7 +119,7 @@ def _response(now: Solution) -> _Response:
     own, one = x[sliding], np.eye(len(sliding))
     lost = np.zeros_like(picks)
     if even.redundant:
-        lost = picks - even.forces(even.response[:, sliding])
+        lost = picks - even.forces(even.delassus[:, sliding])
     above, below = np.hstack((one + own, -lost[sliding])), np.hstack((x.T @ x, one + own.T))
     matrix = np.vstack((above, below))
     det = np.linalg.det

@@ -26,11 +26,11 @@ from hybridctl.base.checks import Array, Indices
 from hybridctl.mechanics.constrained import phase, tolerances
 from hybridctl.mechanics.constrained.phase import ClosedRows
 from hybridctl.mechanics.constrained.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
+from hybridctl.mechanics.contact_law.law import OPEN, SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_law.linear_equations import RANK
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.geometry import ContactSet
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact
-from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
-from hybridctl.mechanics.linear.least_norm import RANK
 from hybridctl.mechanics.multibody.expressions import Expression
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_expressions import RowExpressions
@@ -372,7 +372,7 @@ def _multipliers(
 
     There G = N B K with its regular block B, and least squares and least norms are divisions by
     N^T N and K W K^T, which are no worse conditioned than the choice of the block. Numbers take
-    `LeastNorm` instead, whose pivots are chosen anew at each point: expressions have no branches.
+    `LeastNormEquations` instead, with new pivots at each point: expressions have no branches.
     """
     divide = gauss if part.slides_freely else cholesky
     rows, columns = independent.rows, independent.columns

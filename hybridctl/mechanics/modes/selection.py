@@ -17,16 +17,15 @@ from hybridctl.base.errors import SeveralContactSolutionsError, SeveralModesErro
 from hybridctl.mechanics.constrained.equations import ContactAcceleration, contradict
 from hybridctl.mechanics.constrained.phase import default_slip
 from hybridctl.mechanics.constrained.tolerances import STANDSTILL
-from hybridctl.mechanics.coulomb import (
+from hybridctl.mechanics.contact_law import (
     CoulombProblem,
     CoulombSolution,
     enumerate_solutions,
     solve,
 )
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, SLIPS, STICK, Modes
-from hybridctl.mechanics.coulomb.law import scaled
-from hybridctl.mechanics.coulomb.solve import MOST_SETS, count_sets, least_of_family
-from hybridctl.mechanics.coulomb.uniqueness import certainly_unique
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Modes, scale_problem
+from hybridctl.mechanics.contact_law.solver import MAX_ENUMERATED_SETS, select_least_norm_solution
+from hybridctl.mechanics.contact_law.uniqueness import is_provably_unique
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 _TOLERANCE = 1e-6  # of the largest force and the robot's weight: what event times leave of zero
@@ -180,14 +179,16 @@ def _check_unique(problem: CoulombProblem) -> None:
     be possible, and the proposal says which.
     """
     at_rest = np.array([direction is None for direction in problem.sliding])
-    if (at_rest & (problem.static > problem.kinetic)).any() or count_sets(problem) > MOST_SETS:
+    if (
+        at_rest & (problem.static > problem.kinetic)
+    ).any() or problem.count_states() > MAX_ENUMERATED_SETS:
         return
-    if certainly_unique(scaled(problem)[0]):
+    if is_provably_unique(scale_problem(problem)[0]):
         return
     solutions = enumerate_solutions(problem)
     if len(solutions) > 1:
         with _of_modes():
-            least_of_family(problem, solutions)
+            select_least_norm_solution(problem, solutions)
 
 
 @contextmanager

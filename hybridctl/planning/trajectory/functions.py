@@ -12,8 +12,8 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, OPEN, STICK
-from hybridctl.mechanics.impacts.impact_expressions import held_rows, impact_map
+from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, STICK
+from hybridctl.mechanics.impacts.impact_expressions import build_constraints, build_impact_map
 from hybridctl.mechanics.modes.mode_expressions import ModeField, mode_field
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import closed_contacts
@@ -150,7 +150,9 @@ def gaps_of(
     """Gaps of some contacts over the ground of phase k, or over that which they leave."""
     rows = task.system.robot, task.contacts(k, left=left)
     modes = tuple(CLOSED if i in contacts else OPEN for i in range(len(rows[1])))
-    return held_rows(*rows, modes, x)[: len(contacts), :]  # a column, without any contacts too
+    return build_constraints(*rows, modes, x)[
+        : len(contacts), :
+    ]  # a column, without any contacts too
 
 
 def end_gap_name(contact: str) -> str:
@@ -172,7 +174,7 @@ def jump_of(task: Task, k: int) -> Any:
     striking = task.striking(k)
     if striking is None:
         return None
-    impact = impact_map(task.system.robot, task.contacts(k), striking)
+    impact = build_impact_map(task.system.robot, task.contacts(k), striking)
     results = [impact.after, impact.impulses, impact.rates]
     return ca.Function("impact", [impact.x], results)
 
@@ -180,7 +182,7 @@ def jump_of(task: Task, k: int) -> Any:
 def held_at(task: Task, k: int, mode: ModeKey, state: Expression) -> Expression:
     """What a mode holds at zero in a state, on the ground at the end of phase k."""
     x = ca.SX.sym("x", task.system.space.nx)
-    rows = held_rows(task.system.robot, task.contacts(k), contact_modes(mode), x)
+    rows = build_constraints(task.system.robot, task.contacts(k), contact_modes(mode), x)
     return ca.Function("held", [x], [ca.densify(rows)])(state)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.mechanics.constrained.phase import contact_modes
-from hybridctl.mechanics.impacts.impact_expressions import impact_map
+from hybridctl.mechanics.impacts.impact_expressions import build_impact_map
 from hybridctl.mechanics.system import closed_contacts
 from hybridctl.planning.trajectory.functions import (
     Limit,
@@ -95,7 +95,7 @@ def _order(
     for i in fired:
         modes, impulses = (*modes[:i], contact_modes(after)[i], *modes[i + 1 :]), None
         if i not in opening:
-            impact = impact_map(system.robot, task.contacts(k), modes)
+            impact = build_impact_map(system.robot, task.contacts(k), modes)
             x, impulses = ca.Function("jump", [impact.x], [impact.after, impact.impulses])(x)
     pressing = [i for i, mode in enumerate(modes) if mode != "open" and i not in opening]
     rows: list[Limited] = []

@@ -27,9 +27,9 @@ from hybridctl.base.settings import Meta, NotNegative, Settings, UnitInterval
 from hybridctl.control.reference import per_event
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.contact_law.law import CLOSED, STICK
 from hybridctl.mechanics.contacts.contact import Contact
 from hybridctl.mechanics.contacts.surfaces import Surface
-from hybridctl.mechanics.coulomb.contact_states import CLOSED, STICK
 from hybridctl.mechanics.modes.dynamics import MOST_EXPRESSED
 from hybridctl.mechanics.system import ContactSystem, closed_contacts
 from hybridctl.sensitivity.symmetry import Symmetry

@@ -1,0 +1,195 @@
+"""Resets at which contacts stop sliding, or begin to: they remove the rest of sliding velocities.
+
+What is removed is at most 2e-8 m/s (`STANDSTILL`), so that these are events without an impact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hybridctl.base.checks import Array
+from hybridctl.hybrid.model import Jump, JumpPoint, ModeKey, ResetJacobian, ResetModel
+from hybridctl.mechanics.constrained.equations import Solution
+from hybridctl.mechanics.constrained.phase import ContactPhase, contact_modes
+from hybridctl.mechanics.constrained.sliding import sliding_directions, stop_of
+from hybridctl.mechanics.constrained.tolerances import STANDSTILL
+from hybridctl.mechanics.contact_law.law import SLIPS, STICK, Modes
+from hybridctl.mechanics.contact_law.linear_equations import KKT
+from hybridctl.mechanics.impacts.stick_slip_boundary import check_sticking
+from hybridctl.mechanics.modes.contact_mode import ContactPoint
+from hybridctl.mechanics.modes.dynamics import ContactDynamics
+
+
+@dataclass(frozen=True)
+class SlidingStop(ResetModel):
+    """The reset of contacts that stop sliding and stick.
+
+    Contacts that stop, and others that stand still at the same instant, stick. They lose what is
+    left of their sliding velocities, at most 2e-8 m/s. Other guards that fired with the stop were
+    evaluated beyond it, where friction has no direction. They take no part: the selection by
+    accelerations decides about their contacts.
+
+    Attributes:
+        dynamics: Dynamics of the robot with its contacts.
+        modes: Modes of all contacts if those that stop were still sliding.
+        stops: Names of the guards of contacts that stop, by contact.
+    """
+
+    dynamics: ContactDynamics
+    modes: Modes
+    stops: Mapping[int, str]
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """Return the jump: velocities without the sliding of the contacts that stop."""
+        modes, stopped = self._select_stopped(x)
+        after = _remove_sliding(self.dynamics, self.dynamics.phase(modes), x, stopped)
+        took_part = tuple(name for i, name in self.stops.items() if i in stopped)
+        return Jump(after, modes, np.zeros(len(self.modes)), guards=took_part or None)
+
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        """Return the derivatives; friction before the stop acts on perturbations, too."""
+        dynamics = self.dynamics
+        modes, stopped = self._select_stopped(at.x)
+        phase, sliding = dynamics.phase(modes), dynamics.phase(self.modes)
+        return _differentiate_removal(dynamics, phase, at, stopped, sliding)
+
+    def _select_stopped(self, x: Array) -> tuple[Modes, list[int]]:
+        """Return the modes in which contacts at rest stick, and which contacts stick at rest."""
+        n = self.dynamics.robot.nq
+        slow = np.linalg.norm(self.dynamics.slip_velocities(x[:n], x[n:]), axis=1) <= STANDSTILL
+        modes = tuple(
+            STICK if m in SLIPS and s else m for m, s in zip(self.modes, slow, strict=True)
+        )
+        return modes, [i for i, m in enumerate(modes) if m == STICK and slow[i]]
+
+    def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> None:
+        """Check that no contact only just sticks after the stop; there is one derivative then.
+
+        Args:
+            at: The jump.
+            key: Mode after the event.
+            u_after: Input (nu,) after the event.
+        """
+        n = self.dynamics.robot.nq
+        check_sticking(self.dynamics, at.x[:n], at.x[n:], u_after, contact_modes(key))
+
+
+@dataclass(frozen=True)
+class Breakaway(ResetModel):
+    """The reset of sticking contacts that begin to slide, from rest.
+
+    Integration leaves contacts small velocities while they stick, such as 1e-8 m/s after a ball has
+    rolled for 0.3 s. They would be taken for sliding, against the direction in which friction
+    yields. So they are removed.
+
+    Attributes:
+        dynamics: Dynamics of the robot with its contacts.
+        before: Modes of all contacts before.
+        modes: Modes of all contacts after.
+        begin: Contacts that begin to slide.
+    """
+
+    dynamics: ContactDynamics
+    before: Modes
+    modes: Modes
+    begin: tuple[int, ...]
+
+    def calc(self, t: float, x: Array, u: Array) -> Jump:
+        """Return the jump: the velocity without the sliding that integration left."""
+        after = _remove_sliding(self.dynamics, self.dynamics.phase(self.before), x, self.begin)
+        return Jump(after, self.modes, np.zeros(len(self.modes)))
+
+    def calc_diff(self, at: JumpPoint) -> ResetJacobian:
+        """Return the derivatives: perturbations of the velocities that it removes vanish."""
+        phase = self.dynamics.phase(self.before)
+        return _differentiate_removal(self.dynamics, phase, at, self.begin, phase)
+
+
+def _remove_sliding(
+    dynamics: ContactDynamics, phase: ContactPhase, x: Array, contacts: Sequence[int]
+) -> Array:
+    """Return the state without sliding of some sticking contacts, by impulses of a phase.
+
+    All other rates of constrained rows stay: normal velocities of closed contacts, and what other
+    sticking contacts have. Contacts that slide on have friction along their velocities.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        phase: Phase in which the contacts stick.
+        x: State (q, v).
+        contacts: The contacts.
+    """
+    q, v = np.split(x, [dynamics.robot.nq])
+    system, rows = _impulse_equations(dynamics, phase, q, v)
+    change = -_tangent_flags(dynamics, phase, contacts) * (rows @ v)
+    return np.concatenate((q, v + system.solve(np.zeros(len(v)), change)[0]))
+
+
+def _differentiate_removal(
+    dynamics: ContactDynamics,
+    phase: ContactPhase,
+    at: JumpPoint,
+    contacts: Sequence[int],
+    before: ContactPhase,
+) -> ResetJacobian:
+    """Return the derivatives of `_remove_sliding` at a state in which nothing has to be removed.
+
+    In a surface friction has turned away all perturbations of a contact across its sliding
+    direction when the contact stops; see `stop_of`.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        phase: Phase in which the contacts stick.
+        at: The jump.
+        contacts: The contacts.
+        before: Phase before it, in which contacts that stop still slide.
+    """
+    q, v = np.split(at.x, [dynamics.robot.nq])
+    nv, held, solution = len(v), phase.held_rows, _solution_before(dynamics, before, at)
+    system, _ = _impulse_equations(dynamics, phase, q, v)
+    rates_z = dynamics.rate_derivatives(q, v)
+    change = -_tangent_flags(dynamics, phase, contacts)[:, None] * rates_z[held]
+    dv, _ = system.solve(np.zeros((nv, 2 * nv)), change)
+    slowed = np.eye(2 * nv)
+    spatial = tuple(
+        slide.contact
+        for slide in solution.phase.spatial
+        if solution.phase.closed[slide.contact] in contacts
+    )
+    if spatial:
+        response, across = stop_of(solution, spatial)
+        slowed[nv:] -= response @ across.T @ rates_z[solution.phase.all_rows]
+    state = np.vstack([np.eye(nv, 2 * nv), (np.eye(nv, 2 * nv, nv) + dv) @ slowed])
+    return ResetJacobian(np.zeros(2 * nv), state, np.zeros((2 * nv, len(at.u))))
+
+
+def _solution_before(dynamics: ContactDynamics, phase: ContactPhase, at: JumpPoint) -> Solution:
+    """Return the solved equations of a phase before a jump, from its point if that has them."""
+    known = at.before
+    if isinstance(known, ContactPoint) and known.mode.phase is phase:
+        return known.solved[0]
+    q, v = np.split(at.x, [dynamics.robot.nq])
+    return dynamics.solve(phase, q, v, at.u)
+
+
+def _impulse_equations(
+    dynamics: ContactDynamics, phase: ContactPhase, q: Array, v: Array
+) -> tuple[KKT, Array]:
+    """Return the equations of impulses of a phase, and its constrained rows of J (m, nv)."""
+    rows = dynamics.rows(phase, q, v, np.zeros(dynamics.robot.nu))
+    directions, _ = sliding_directions(phase, rows)
+    constrained = rows.jacobian[phase.constrained]
+    force, soft = rows.jacobian.T @ phase.mix(directions), rows.soft(phase.constrained)
+    return KKT(rows.mass, constrained, force, compliance=soft), constrained
+
+
+def _tangent_flags(
+    dynamics: ContactDynamics, phase: ContactPhase, contacts: Sequence[int]
+) -> Array:
+    """Return 1 for constrained rows that are tangents of some contacts, else 0; shape (m,)."""
+    held = phase.held_rows
+    tangent = held >= len(dynamics.contacts)
+    return np.where(tangent & np.isin(dynamics.all.owner[held], contacts), 1.0, 0.0)

@@ -1,1 +1,0 @@
-"""Linear equations with constraints, also where these depend on each other."""
