@@ -48,8 +48,8 @@ from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Natural, NotNegative, Positive, Settings
 from hybridctl.hybrid import DisturbedPolicy
 from hybridctl.hybrid.arc import Arc
+from hybridctl.sensitivity.propagation import InputChange, PerturbationCurve
 from hybridctl.sensitivity.radius import Radius
-from hybridctl.sensitivity.variation import InputChange, Variation
 
 CLEARANCE = 1e-3  # s, of samples from the ends of arcs
 SHOWN = 0.5  # of the radius: the deviation that is drawn
@@ -247,7 +247,10 @@ class _DirectionRuns:
 
 
 def remainder(
-    config: Config, nominal: HybridTrajectory, runs: _DirectionRuns, predicted: list[Variation]
+    config: Config,
+    nominal: HybridTrajectory,
+    runs: _DirectionRuns,
+    predicted: list[PerturbationCurve],
 ) -> Convergence:
     """The largest remainders, over times at which all runs have the same event count."""
     found = {size: matched(nominal, runs[size], size) for size in config.sizes}

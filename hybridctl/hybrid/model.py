@@ -129,7 +129,7 @@ class StepTransition(NamedTuple):
 
 
 class JumpTerms(NamedTuple):
-    """The jump of one guard to first order, up to the field after it; see `sensitivity.gains`.
+    """The jump of one guard to first order, up to the field after it; see `sensitivity.saltation`.
 
     slope: the rate of the guard. size: of the terms it is the sum of. time_state (ndx,) and
     time_input (nu,): by how much the time of the event changes. reset_state (ndx+, ndx),
@@ -379,7 +379,7 @@ class ModeModel(ABC):
 
 
 def linear_terms(mode: ModeModel, i: int, r: ResetJacobian, at: JumpPoint, du: Array) -> JumpTerms:
-    """The terms of guard i of a mode and a reset with this derivative, see `sensitivity.gains`."""
+    """The terms of guard i of a mode and a reset, see `sensitivity.saltation`."""
     point = mode.calc(at.t, at.x, at.u) if at.before is None else at.before
     f, g = np.asarray(point.field, dtype=np.float64), mode.guard_row_at(i, point)
     slope = float(g.time + g.state @ f + g.input @ du)

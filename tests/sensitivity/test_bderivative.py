@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from hybridctl.base.errors import GrazingError, InputError
 from hybridctl.sensitivity.bderivative import BDerivative
-from hybridctl.sensitivity.pieces import distinct
-from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump, group_equal_pieces
 
 EPS = np.finfo(float).eps
 
@@ -162,7 +161,7 @@ def test_the_linear_case_has_its_closed_form(n, delta):
     np.testing.assert_allclose(b(directions), factor * directions, rtol=1e-14, atol=1e-14)
     assert b.is_linear()
     assert PiecewiseLinearJump.is_linear(b)
-    assert len(distinct(b.pieces())) == 1
+    assert len(group_equal_pieces(b.pieces())) == 1
     assert len(b.pieces()) == factorial(n)
 
 
@@ -176,7 +175,7 @@ def test_the_linear_case_in_other_coordinates_is_found_linear_despite_rounding(n
     matrices = [piece.matrix for piece in b.pieces()]
     assert any((matrix != matrices[0]).any() for matrix in matrices)
     np.testing.assert_allclose(matrices, [expected] * factorial(n), atol=1e-13)
-    assert len(distinct(b.pieces())) == 1
+    assert len(group_equal_pieces(b.pieces())) == 1
     assert PiecewiseLinearJump.is_linear(b)
     assert b.is_linear()
 
@@ -295,7 +294,7 @@ def test_cones_cover_every_direction_exactly_once(n, d):
         (home,) = (piece for piece in pieces if (piece.cone @ dx >= 0.0).all())
         assert home.order == b.order(dx)
         np.testing.assert_allclose(home.matrix @ dx, b(dx), rtol=1e-9, atol=1e-10)
-    assert len(distinct(pieces)) == len(pieces)
+    assert len(group_equal_pieces(pieces)) == len(pieces)
 
 
 @pytest.mark.parametrize("n", [2, 4])

@@ -10,7 +10,7 @@ from scipy.linalg import expm
 
 import hybridctl as hc
 from hybridctl.mechanics import Plane, contact_system
-from hybridctl.sensitivity.collocation import collocated
+from hybridctl.sensitivity.collocation import integrate_linear_equation
 
 LIMIT = 0.7 * 9.81 * MU  # friction on the mass, N
 END = 0.9
@@ -71,7 +71,11 @@ def test_collocation_follows_stiff_linear_equations(rate):
     both = np.zeros((4, 4))
     both[:3, :3], both[:3, 3] = matrix, force
     smooth = both[1:, 1:]
-    steps = list(collocated(lambda t: (matrix, force), start, 0.0, 2.0, rtol=1e-10, atol=1e-10))
+    steps = list(
+        integrate_linear_equation(
+            lambda t: (matrix, force), start, 0.0, 2.0, rtol=1e-10, atol=1e-10
+        )
+    )
     found = steps[-1].states[-1].reshape(3, 2)
     later = expm(2.0 * smooth) @ np.vstack([start[1:], np.ones(2)])
     np.testing.assert_allclose(found[1:], later[:2], atol=1e-9)
@@ -88,7 +92,9 @@ def test_collocation_goes_over_durations_as_short_as_rounding(spacings):
     """As between an event and a grid point that is the same number but for its last digits."""
     end = 0.25 + spacings * np.spacing(0.25)
     steps = list(
-        collocated(lambda t: (np.eye(1), None), np.ones((1, 1)), 0.25, end, rtol=1e-10, atol=1e-10)
+        integrate_linear_equation(
+            lambda t: (np.eye(1), None), np.ones((1, 1)), 0.25, end, rtol=1e-10, atol=1e-10
+        )
     )
     assert steps[-1].end == end
     assert steps[-1].states[-1, 0] == pytest.approx(1.0, abs=1e-12)

@@ -69,13 +69,13 @@ def test_the_closed_loop_is_the_derivative_of_the_simulated_one(name):
 def test_feedback_at_the_instant_is_a_rank_one_change_by_the_input_gain(name):
     _, _, lin, _ = throw(*INPUTS[name])
     jump = lin.jumps[0]
-    fed = jump.fed_back(GAINS[0])
+    fed = jump.with_feedback(GAINS[0])
     np.testing.assert_allclose(fed.state, jump.state - jump.input @ GAINS[0], atol=1e-13)
     np.testing.assert_array_equal(fed.input, jump.input)
     np.testing.assert_allclose(
         fed.time_state, jump.time_state - jump.time_input @ GAINS[0], atol=1e-15
     )
-    again = fed.fed_back(-GAINS[0])
+    again = fed.with_feedback(-GAINS[0])
     np.testing.assert_allclose(again.state, jump.state, atol=1e-13)
 
 
@@ -83,7 +83,7 @@ def test_the_time_of_the_event_shifts_with_the_fed_back_derivative():
     system, _, lin, reference = throw(*INPUTS["both"])
     dx = np.array([1.0, -0.5])
     before = lin.closed_loop(GAINS).arcs[0].end @ dx
-    predicted = lin.jumps[0].fed_back(GAINS[0]).time_state @ before
+    predicted = lin.jumps[0].with_feedback(GAINS[0]).time_state @ before
     h = 1e-5
     times = [end(system, reference, GAINS, START + s * dx).events[0].time for s in (h, -h)]
     assert predicted == pytest.approx((times[0] - times[1]) / (2.0 * h), rel=1e-5)

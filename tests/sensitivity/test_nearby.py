@@ -16,7 +16,7 @@ from hybridctl.sensitivity import (
     parameter_sensitivity,
     propagate_moments,
 )
-from hybridctl.sensitivity.moments import normal_points
+from hybridctl.sensitivity.moments import sample_normal_points
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-13}
 END = 3.0 * BEFORE
@@ -126,15 +126,15 @@ def test_small_deviations_have_the_product_of_saltation_matrices():
 def test_pieces_are_those_of_the_orders():
     case, _, run = close()
     merged = hc.linearize(case.system, run, merge=1e-4, **TIGHT)
-    (group,) = merged.nearby
-    jump = merged.nearby_jump(group)
+    (group,) = merged.merged_events
+    jump = merged.merged_jump(group)
     pieces = {piece.order: piece for piece in jump.homogeneous.pieces()}
     assert set(pieces) == {(0, 1), (1, 0)}
     for dx in 1e-5 * np.random.default_rng(1).normal(size=(20, 4)):
         piece, one = pieces[tuple(jump.follow(dx).orders)], np.append(dx, 1.0)
         assert (piece.cone @ one >= 0.0).all()
         start = np.linalg.solve(merged.transitions[0], dx)
-        last = merged.along(start)[-1].end[:, 0]
+        last = merged.propagate(start)[-1].end[:, 0]
         np.testing.assert_allclose(last, merged(start), rtol=1e-8, atol=1e-13)
         np.testing.assert_allclose(piece.matrix @ one, np.append(jump(dx), 1.0), atol=1e-15)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(jump))(dx), jump(dx))
@@ -152,7 +152,7 @@ def test_an_order_that_no_deviation_changes_is_the_only_one():
     system = hc.symbolic.hybrid_system(modes, walls)
     run = hc.simulate(system, (0, 0), [0.1, 0.0], (0.0, 0.3), **TIGHT)
     merged = hc.linearize(system, run, merge=1e-2, **TIGHT)
-    jump = merged.nearby_jump(merged.nearby[0])
+    jump = merged.merged_jump(merged.merged_events[0])
     dx = np.random.default_rng(2).normal(size=(50, 2))
     assert (jump.follow(dx).orders == [0, 1]).all()
     with pytest.raises(InputError, match=r"dx must have shape \(2,\)"):
@@ -161,8 +161,8 @@ def test_an_order_that_no_deviation_changes_is_the_only_one():
 
 def test_only_events_within_the_window_are_merged():
     case, _, run = close(lag=1e-3)
-    assert hc.linearize(case.system, run, merge=1e-4).nearby == ()
-    (group,) = hc.linearize(case.system, run, merge=1e-2).nearby
+    assert hc.linearize(case.system, run, merge=1e-4).merged_events == ()
+    (group,) = hc.linearize(case.system, run, merge=1e-2).merged_events
     assert (group.first, group.last) == (0, 1)
     with pytest.raises(InputError, match="merge"):
         hc.linearize(case.system, run, merge=0.0)
@@ -195,7 +195,7 @@ def test_changes_of_the_input_change_the_order(sign):
     system, x0 = carts()
     run = hc.simulate(system, CARTS, x0, SPAN, push, **TIGHT)
     lin = hc.linearize(system, run, merge=1e-2, **TIGHT)
-    assert len(lin.nearby) == 1
+    assert len(lin.merged_events) == 1
     dx = sign * np.array([0.3, -0.4, 0.2, -0.1])
     errors, orders, sizes = [], set(), (1e-5, 1e-4, 1e-3, 1e-2)
     for h in sizes:
@@ -271,7 +271,7 @@ def test_moments_are_those_of_the_merged_map():
     merged = hc.linearize(case.system, run, merge=1e-2, **TIGHT)
     p = 1e-8 * np.eye(4)
     moments = propagate_moments(merged, p, points=2**12)
-    image = merged.follow(normal_points(p, 2**12, seed=0)).state
+    image = merged.follow(sample_normal_points(p, 2**12, seed=0)).state
     np.testing.assert_allclose(moments.mean, image.mean(axis=0), atol=3e-6)
     np.testing.assert_allclose(moments.covariance, np.cov(image.T), atol=3e-10)
     alone = propagate_moments(hc.linearize(case.system, run, **TIGHT), p)

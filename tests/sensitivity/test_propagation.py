@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.linalg import expm, solve_continuous_lyapunov
 
-from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau
+from hybridctl.sensitivity.collocation import LinearStep, Propagation, radau
 
 RNG = np.random.default_rng(0)
 N = 4
@@ -51,7 +51,7 @@ def test_all_three_are_of_order_two_s_minus_one(stages, length):
 
 def test_stretches_that_follow_each_other_are_one():
     first, second = exact(0.3), exact(0.5)
-    assert distance(first.then(second), exact(0.8)) < 1e-12
+    assert distance(first.compose(second), exact(0.8)) < 1e-12
 
 
 def test_a_jump_between_them_is_one_too():
@@ -61,7 +61,7 @@ def test_a_jump_between_them_is_one_too():
     jump = Propagation.jump(g)
     np.testing.assert_allclose(jump.value(v), g.T @ v @ g, atol=1e-13)
     np.testing.assert_allclose(jump.covariance(p), g @ p @ g.T, atol=1e-13)
-    both = exact(0.4).then(jump)
+    both = exact(0.4).compose(jump)
     np.testing.assert_allclose(both.value(v), exact(0.4).value(g.T @ v @ g), atol=1e-11)
 
 
@@ -83,7 +83,7 @@ def test_what_decays_at_once_is_damped_at_any_rate(rate):
     rest = solve_continuous_lyapunov(matrix, -S)
     resolved = collocated(1.0 / rate, 7, cost=None, matrix=matrix)
     for _ in range(20):
-        resolved = resolved.then(resolved)
+        resolved = resolved.compose(resolved)
     # steps of one decay each err by 1e-13 of what they gather
     np.testing.assert_allclose(resolved.noise, rest, atol=1e-11 * np.abs(rest).max())
 
@@ -94,7 +94,7 @@ def test_the_pullback_is_the_gradient_by_differences():
     weight = RNG.normal(size=(stages, N, N))
 
     def value(m):
-        return float(np.sum(weight * LinearStep(m, h, radau(stages)).start))
+        return float(np.sum(weight * LinearStep(m, h, radau(stages)).stage_maps))
 
     gradient = LinearStep(matrices, h, radau(stages)).pullback(weight)
     for index in [(0, 0, 0), (1, 2, 3), (2, 3, 1)]:
@@ -110,8 +110,8 @@ def test_many_steps_at_once_are_those_one_by_one():
     both = LinearStep(matrices, lengths, formula)
     for k in range(2):
         one = LinearStep(matrices[k], float(lengths[k]), formula)
-        np.testing.assert_allclose(both.start[k], one.start, atol=1e-14)
-        np.testing.assert_allclose(both.response[k], one.response, atol=1e-14)
+        np.testing.assert_allclose(both.stage_maps[k], one.stage_maps, atol=1e-14)
+        np.testing.assert_allclose(both.force_response[k], one.force_response, atol=1e-14)
         np.testing.assert_allclose(both.weights[k], one.weights)
-        back = RNG.normal(size=both.start.shape)
+        back = RNG.normal(size=both.stage_maps.shape)
         np.testing.assert_allclose(both.pullback(back)[k], one.pullback(back[k]), atol=1e-13)

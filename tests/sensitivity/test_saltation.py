@@ -15,7 +15,7 @@ from hybridctl.base.errors import GrazingError, InputError, SystemDefinitionErro
 from hybridctl.hybrid.mode import GuardJacobian, ResetJacobian
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.sensitivity.gains import jump_gains, saltation_matrix
+from hybridctl.sensitivity.saltation import jump_gains, saltation_matrix
 
 GRAVITY = 9.81
 STEPS = (1e-3, 1e-4, 1e-5)

@@ -11,8 +11,8 @@ from hybridctl.hybrid.model import FieldJacobian, GuardJacobian
 from hybridctl.mechanics import Robot, contact_system, parameter_derivatives
 from hybridctl.mechanics.impacts import resets
 from hybridctl.mechanics.modes import dynamics
-from hybridctl.sensitivity.augmentation import with_parameters
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
+from hybridctl.sensitivity.parameter_models import fix_inputs_as_parameters
+from hybridctl.sensitivity.parameters import augment_with_parameters
 
 P = block.BlockParameters()
 
@@ -94,7 +94,7 @@ def test_derivatives_by_parameters_go_on_from_those_by_the_state(solves):
     """At a point field and guards are solved once for both, and the impact not at all."""
     run = landing()
     by = parameter_derivatives(block.robot(P), block.contacts(P), ("mass:block", "friction:left"))
-    wide, moved = with_parameters(run.source, run, by)
+    wide, moved = augment_with_parameters(run.source, run, by)
     for arc in moved.arcs:
         point = wide.mode(arc.mode).calc(arc.start, *arc.state_and_input(arc.start))
         solves.clear()
@@ -124,9 +124,9 @@ def test_derivatives_by_held_inputs_are_those_of_the_system():
         "m", hc.Guard("g", lambda t, x, u: 1.0, guard), hc.Reset(lambda *a: a[1]), "m"
     )
     inner = hc.HybridSystem([mode], [leave])
-    held, by = inputs_as_parameters(inner, {"last": 0.5})
+    held, by = fix_inputs_as_parameters(inner, {"last": 0.5})
     run = hc.simulate(held, "m", [1.0, 1.0], (0.0, 0.1))
-    wide, _ = with_parameters(held, run, by)
+    wide, _ = augment_with_parameters(held, run, by)
     counts.clear()
     point = wide.mode("m").calc(0.0, np.array([1.0, 1.0, 0.0]), np.zeros(1))
     slopes = wide.mode("m").calc_diff(point)

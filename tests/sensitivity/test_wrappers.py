@@ -17,12 +17,8 @@ from hybridctl.hybrid.mode import (
     Outgoing,
     ResetJacobian,
 )
-from hybridctl.sensitivity.augmentation import (
-    ParameterDerivatives,
-    with_guard_offsets,
-    with_parameters,
-)
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
+from hybridctl.sensitivity.parameter_models import ParameterDerivatives, fix_inputs_as_parameters
+from hybridctl.sensitivity.parameters import augment_with_guard_offsets, augment_with_parameters
 
 TOLERANCE = 1e-7
 ON_CIRCLE = np.array([1.0, 0.0, 0.0, 1.0])
@@ -71,7 +67,7 @@ def beside(system, run):
     none = ParameterDerivatives(
         ("a", "b"), lambda *at: np.zeros((4, 2)), lambda *at: np.zeros((2, 2)), None
     )
-    return with_parameters(system, run, none)
+    return augment_with_parameters(system, run, none)
 
 
 def touched():
@@ -82,9 +78,9 @@ def touched():
 
 
 WRAPPERS = {
-    "held inputs": (lambda s: inputs_as_parameters(s, {"a": 0.0})[0], 0),
+    "held inputs": (lambda s: fix_inputs_as_parameters(s, {"a": 0.0})[0], 0),
     "parameters": (lambda s: beside(s, hc.simulate(s, "on", ON_CIRCLE, (0.0, 0.1)))[0], 2),
-    "offsets": (lambda s: with_guard_offsets(s, touched())[0], 1),
+    "offsets": (lambda s: augment_with_guard_offsets(s, touched())[0], 1),
     "fewer guards": (lambda s: Model(s, None).without("on", ["wall"]), 0),
 }
 

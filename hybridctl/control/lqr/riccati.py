@@ -25,8 +25,8 @@ from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightAt
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
-from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part
+from hybridctl.sensitivity.collocation import LinearStep, Propagation, radau, symmetric_part
+from hybridctl.sensitivity.linearization import Linearization
 
 _FORMULA = radau(4)  # between the nodes of a panel, where a loop may be stiff
 _BEFORE_LAST = 0.1  # weight of the coefficient before the last

@@ -27,7 +27,7 @@ from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.impacts.impact_pieces import ImpactPiece, impact_pieces
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.selection import consistent
-from hybridctl.sensitivity.pieces import inside
+from hybridctl.sensitivity.piecewise import find_interior_point
 
 _PROBE_SPEED = 1e-6
 """In m/s: at which it is looked whether a contact at the border of slip goes on slipping."""
@@ -50,7 +50,7 @@ def impact_border(
         return None
     every = impact_pieces(dynamics, q, v, result)
     # those of more than a thin wedge: contacts that hold each other cannot slip apart
-    pieces = [p for p in every if not len(p.slack) or inside(p.slack) is not None]
+    pieces = [p for p in every if not len(p.slack) or find_interior_point(p.slack) is not None]
     groups = _distinct(pieces)
     if len(groups) == 1:
         return None
@@ -130,7 +130,7 @@ def _held_again(
     if loose or stick is None or any({OPEN, CLOSED} & set(states) for states in found):
         return None
     for states, piece in found.items():
-        z = inside(piece.slack)
+        z = find_interior_point(piece.slack)
         assert z is not None
         push = (_velocity(piece) - _velocity(stick)) @ z / float((piece.slack @ z).max())
         changed = dict(zip(border, states, strict=True))
