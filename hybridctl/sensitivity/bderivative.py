@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -24,7 +25,7 @@ from scipy.linalg import null_space
 
 from hybridctl.base.checks import Array, check_array, check_vector
 from hybridctl.base.errors import GrazingError, InputError
-from hybridctl.sensitivity.piecewise import ROUNDING, PiecewiseLinearJump, group_equal_pieces
+from hybridctl.sensitivity.piecewise import GAIN_ROUNDING, PiecewiseLinearJump, group_equal_pieces
 from hybridctl.sensitivity.saltation import GRAZING_RATIO, JumpGains
 
 _CACHE_SIZE = 16384
@@ -66,7 +67,7 @@ class BDerivative(PiecewiseLinearJump):
                 raise InputError(f"normals[{j}] must not be zero, got {normal.tolist()}")
         n = len(self.normals)
         names = [f"surface {j}" for j in range(n)] if guards is None else guards
-        super().__init__(names, self._evaluate_jump, self._evaluate_times)
+        super().__init__(names, self._jump_at_surface, self._times_to_surfaces)
         if len(self.guards) != n:
             raise InputError(f"guards must have one name for each of {n} normals, got {guards}")
         self.field = field
@@ -75,6 +76,9 @@ class BDerivative(PiecewiseLinearJump):
             self._cached_field(frozenset()),
             self._cached_field(self._all_surfaces),
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BDerivative, (self.normals, self.field, self.guards)
 
     def triangulation(self) -> Triangulation:
         """Return the 2^n points and values that fix the map; the field is called for all 2^n signs.
@@ -100,7 +104,7 @@ class BDerivative(PiecewiseLinearJump):
         points = heights @ np.linalg.pinv(normals).T
         return Triangulation(normals, signs, points, points + fields - self.field_after)
 
-    def is_linear(self, *, accuracy: float = ROUNDING) -> bool:
+    def is_linear(self, *, accuracy: float = GAIN_ROUNDING) -> bool:
         """Return whether B is linear, up to the accuracy of the fields.
 
         For independent normals, B is linear if the matrix of one order has all 2^n values of the
@@ -115,7 +119,7 @@ class BDerivative(PiecewiseLinearJump):
         mesh, matrix = self.triangulation(), np.eye(self.dimension)
         size, fired = matrix, frozenset[int]()
         for j in range(len(self.guards)):
-            jump = self._modes.jump(fired, j)
+            jump = self.jump(fired, j)
             matrix = matrix - np.outer(jump.field_change, jump.time_state @ matrix)
             size = size + np.outer(np.abs(jump.field_change), np.abs(jump.time_state) @ size)
             fired = fired | {j}
@@ -163,13 +167,13 @@ class BDerivative(PiecewiseLinearJump):
                 )
         return value
 
-    def _evaluate_times(self, fired: frozenset[int]) -> tuple[Array, Array]:
+    def _times_to_surfaces(self, fired: frozenset[int]) -> tuple[Array, Array]:
         """Return the event times (k, d) and (k, 0) of the surfaces left, by state and input."""
         left = self.normals[sorted(self._all_surfaces - fired)]
         rates = left @ self._cached_field(fired)
         return -left / rates[:, None], np.zeros((len(left), 0))
 
-    def _evaluate_jump(self, fired: frozenset[int], j: int) -> JumpGains:
+    def _jump_at_surface(self, fired: frozenset[int], j: int) -> JumpGains:
         """Return the jump at surface j, which has no reset, [Bder] (5)."""
         before, after = self._cached_field(fired), self._cached_field(fired | {j})
         normal = self.normals[j]

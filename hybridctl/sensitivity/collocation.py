@@ -177,9 +177,9 @@ _FIRST_STEP = 0.1
 """Length of the first step, relative to the duration. The value is a choice."""
 _SHORTEST_STEP = 16.0
 """Length below which no first step is tried, in spacings of the numbers at t."""
-_ROUNDING = 4.0 * np.finfo(np.float64).eps
+_RECORD_ROUNDING = 4.0 * np.finfo(np.float64).eps
 """Rounding error of a record, relative to its largest entry."""
-_SLOPE_ROUNDING = 2.0 * _ROUNDING * float(np.abs(TO_SLOPES[0]).sum())
+_SLOPE_ROUNDING = 2.0 * _RECORD_ROUNDING * float(np.abs(TO_SLOPES[0]).sum())
 """Rounding error of the first slope times h, relative to the largest entry of a record."""
 _SAFETY, _MIN_GROWTH, _MAX_GROWTH = 0.8, 0.1, 8.0
 """Step-size control: the part taken of the optimal length, and limits of the change of length."""
@@ -535,7 +535,7 @@ def _estimate_error(record: Array, start_slope: Array | None, rtol: float, atol:
         defect = 2.0 * (TO_SLOPES[0] @ record) - start_slope
         rounding = _SLOPE_ROUNDING * largest.max(initial=0.0)
         error += FIRST_POINT * np.maximum(np.abs(defect) - rounding, 0.0)
-    allowed = atol + rtol * largest + _ROUNDING * largest.max(initial=0.0)
+    allowed = atol + rtol * largest + _RECORD_ROUNDING * largest.max(initial=0.0)
     return float((error / allowed).max(initial=0.0))
 
 

@@ -81,8 +81,9 @@ PhantomGains: TypeAlias = Callable[[int, frozenset[int]], ArrayLike]
 """Gain (nu, ndx) in a phantom mode, given the event and the indices of its guards that fired."""
 
 _SAME_INPUT = 1e-6
-"""Difference of a policy's input from the recorded one that is none, relative to 1 + |u|: a policy
-that evaluates estimates or interpolated references is not the same to rounding."""
+"""Difference of a policy's input from the recorded one that is none, relative to 1 + |u|.
+
+The record of an input is as accurate (`tolerances.INPUT_RTOL`)."""
 
 
 def linearize(
@@ -138,8 +139,8 @@ def linearize(
                     system, event, phantom_input=phantom_input, simultaneous=simultaneous
                 )
             else:
-                law = partial(feedback.law_in_event, k)
-                jump = linearize_event_under_law(system, event, law, simultaneous)
+                own_law = partial(feedback.law_in_event, k)
+                jump = linearize_event_under_law(system, event, own_law, simultaneous)
             jumps.append(jump)
     gains = None if feedback is None else feedback.gains()
     merged = list[MergedEvents]()

@@ -35,7 +35,7 @@ from hybridctl.base.checks import Array, Indices, check_array
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.sensitivity.saltation import JumpGains
 
-ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+GAIN_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 """Relative error of gains that are known to rounding."""
 EVENT_ACCURACY = 1e-9
 """Relative error of gains at a simulated event: about the tolerance of simulations."""
@@ -70,80 +70,6 @@ class PhantomMode(NamedTuple):
     time_input: Array
     state_size: float
     input_size: float
-
-
-class PhantomModes:
-    """The phantom modes of n guards, each evaluated when it is first needed and then kept.
-
-    Args:
-        guards: Names of the guards.
-        micro: Jump of each guard in each phantom mode.
-        times: Event times of the guards left in a phantom mode, so that `micro` is called only for
-            guards that do fire. None to read them from the jumps.
-
-    Raises:
-        InputError: There is no guard, or two have the same name.
-    """
-
-    def __init__(
-        self, guards: Sequence[str], micro: MicroJump, times: MicroTimes | None = None
-    ) -> None:
-        self.guards = tuple(guards)
-        if not self.guards or len(set(self.guards)) != len(self.guards):
-            raise InputError(f"guards must be one or more different names, got {self.guards}")
-        self._micro, self._times = micro, times
-        self.jump = lru_cache(_CACHE_SIZE)(self._evaluate_jump)
-        self.mode = lru_cache(_CACHE_SIZE)(self._evaluate_mode)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PhantomModes, (self.guards, self._micro, self._times)
-
-    def __len__(self) -> int:
-        return len(self.guards)
-
-    def _evaluate_jump(self, fired: frozenset[int], j: int) -> JumpGains:
-        """Return the jump of guard j after those in `fired`.
-
-        Raises:
-            SystemDefinitionError: The sizes of its gains do not fit together.
-        """
-        jump = self._micro(fired, j)
-        before, after, inputs = len(jump.time_state), len(jump.field_change), len(jump.time_input)
-        reset = (after, before) if jump.reset_state is None else jump.reset_state.shape
-        fits = reset == (after, before) and jump.reset_input.shape == (after, inputs)
-        if not fits or (jump.reset_state is None and after != before):
-            raise SystemDefinitionError(
-                f"the gains of {self._describe(fired, j)} must fit together, but time_state has "
-                f"size {before}, time_input {inputs}, field_change {after}, reset_state {reset} "
-                f"and reset_input {jump.reset_input.shape}"
-            )
-        return jump
-
-    def _evaluate_mode(self, fired: frozenset[int]) -> PhantomMode:
-        """Return the phantom mode after the guards in `fired`.
-
-        Raises:
-            SystemDefinitionError: Its guards act on different numbers of states or inputs.
-        """
-        left = tuple(j for j in range(len(self.guards)) if j not in fired)
-        if self._times is not None:
-            state, inputs = self._times(fired)
-        else:
-            jumps = [self.jump(fired, j) for j in left]
-            for j, jump in zip(left, jumps, strict=True):
-                size, first = ((len(g.time_state), len(g.time_input)) for g in (jump, jumps[0]))
-                if size != first:
-                    raise SystemDefinitionError(
-                        f"the gains of {self._describe(fired, j)} act on {size} states and "
-                        f"inputs, but those of guard {self.guards[left[0]]!r} there on {first}"
-                    )
-            state = np.stack([jump.time_state for jump in jumps])
-            inputs = np.stack([jump.time_input for jump in jumps])
-        sizes = (float(np.abs(gain).max(initial=0.0)) for gain in (state, inputs))
-        return PhantomMode(left, state, inputs, *sizes)
-
-    def _describe(self, fired: frozenset[int], j: int) -> str:
-        return f"guard {self.guards[j]!r} after {[self.guards[i] for i in sorted(fired)]}"
 
 
 class Passage(NamedTuple):
@@ -188,27 +114,36 @@ class PiecewiseLinearJump:
             dimension.
         times: Event times of the guards left in a phantom mode, so that `micro` is called only for
             guards that do fire. None to read them from the jumps.
+
+    Attributes:
+        guards: Names of the guards.
+
+    Raises:
+        InputError: There is no guard, or two have the same name.
     """
 
     def __init__(
         self, guards: Sequence[str], micro: MicroJump, times: MicroTimes | None = None
     ) -> None:
-        self._modes = PhantomModes(guards, micro, times)
+        self.guards = tuple(guards)
+        if not self.guards or len(set(self.guards)) != len(self.guards):
+            raise InputError(f"guards must be one or more different names, got {self.guards}")
+        self._micro, self._times = micro, times
+        self._get_jump = lru_cache(_CACHE_SIZE)(self._evaluate_jump)
+        self._get_mode = lru_cache(_CACHE_SIZE)(self._evaluate_mode)
 
-    @property
-    def guards(self) -> tuple[str, ...]:
-        """The names of the guards."""
-        return self._modes.guards
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PiecewiseLinearJump, (self.guards, self._micro, self._times)
 
     @property
     def dimension(self) -> int:
         """The dimension d of the perturbations before the event."""
-        return len(self._modes.mode(frozenset()).time_state.T)
+        return len(self._get_mode(frozenset()).time_state.T)
 
     @property
     def input_dimension(self) -> int:
         """The number nu of inputs."""
-        return len(self._modes.mode(frozenset()).time_input.T)
+        return len(self._get_mode(frozenset()).time_input.T)
 
     def __call__(
         self,
@@ -292,7 +227,7 @@ class PiecewiseLinearJump:
 
     def jump(self, fired: frozenset[int], j: int) -> JumpGains:
         """Return the jump of guard j in the phantom mode of the guards in `fired`."""
-        return self._modes.jump(fired, j)
+        return self._get_jump(fired, j)
 
     def with_feedback(self, gain: Callable[[frozenset[int]], Array]) -> PiecewiseLinearJump:
         """Return the jump under the feedback du = -K dx.
@@ -334,7 +269,7 @@ class PiecewiseLinearJump:
         columns, width, inputs = np.eye(self.dimension), self.dimension, self.input_dimension
         fired: frozenset[int] = frozenset()
         for j in order:
-            jump = self._modes.jump(fired, j)
+            jump = self._get_jump(fired, j)
             columns = np.hstack([_apply_saltation(jump, columns), jump.input])
             fired = fired | {j}
         cuts = [width + inputs * i for i in range(len(self.guards))]
@@ -345,7 +280,7 @@ class PiecewiseLinearJump:
         """Return the product (d+, d) of the saltation matrices in this order, [Bder] (57)."""
         return self.order_gains(order).state
 
-    def pieces(self, *, accuracy: float = ROUNDING) -> tuple[Piece, ...]:
+    def pieces(self, *, accuracy: float = GAIN_ROUNDING) -> tuple[Piece, ...]:
         """Return all pieces: each order of firing whose cone has an interior, up to n! of them.
 
         The search drops a beginning of an order as soon as no perturbation has it, and solves about
@@ -357,12 +292,11 @@ class PiecewiseLinearJump:
         Args:
             accuracy: Relative error of the gains.
         """
-        modes = self._modes
-        first = modes.mode(frozenset())
+        first = self._get_mode(frozenset())
         width = first.time_state.shape[1]
         start = np.eye(width, width + first.time_input.shape[1])
         prefix = _OrderPrefix((), start, start, start[:0], np.zeros(start.shape[1]))
-        return tuple(_search_pieces(modes, prefix, width, accuracy))
+        return tuple(self._search_pieces(prefix, width, accuracy))
 
     def is_linear(self, *, accuracy: float = EVENT_ACCURACY) -> bool:
         """Return whether all pieces are one linear map of dx and du.
@@ -388,6 +322,50 @@ class PiecewiseLinearJump:
             return np.eye(rows.shape[1])
         return np.asarray(null_space(rows, rcond=_MIN_BALL_RADIUS))
 
+    def _evaluate_jump(self, fired: frozenset[int], j: int) -> JumpGains:
+        """Return the jump of guard j after those in `fired`.
+
+        Raises:
+            SystemDefinitionError: The sizes of its gains do not fit together.
+        """
+        jump = self._micro(fired, j)
+        before, after, inputs = len(jump.time_state), len(jump.field_change), len(jump.time_input)
+        reset = (after, before) if jump.reset_state is None else jump.reset_state.shape
+        fits = reset == (after, before) and jump.reset_input.shape == (after, inputs)
+        if not fits or (jump.reset_state is None and after != before):
+            raise SystemDefinitionError(
+                f"the gains of {self._describe(fired, j)} must fit together, but time_state has "
+                f"size {before}, time_input {inputs}, field_change {after}, reset_state {reset} "
+                f"and reset_input {jump.reset_input.shape}"
+            )
+        return jump
+
+    def _evaluate_mode(self, fired: frozenset[int]) -> PhantomMode:
+        """Return the phantom mode after the guards in `fired`.
+
+        Raises:
+            SystemDefinitionError: Its guards act on different numbers of states or inputs.
+        """
+        left = tuple(j for j in range(len(self.guards)) if j not in fired)
+        if self._times is not None:
+            state, inputs = self._times(fired)
+        else:
+            jumps = [self.jump(fired, j) for j in left]
+            for j, jump in zip(left, jumps, strict=True):
+                size, first = ((len(g.time_state), len(g.time_input)) for g in (jump, jumps[0]))
+                if size != first:
+                    raise SystemDefinitionError(
+                        f"the gains of {self._describe(fired, j)} act on {size} states and "
+                        f"inputs, but those of guard {self.guards[left[0]]!r} there on {first}"
+                    )
+            state = np.stack([jump.time_state for jump in jumps])
+            inputs = np.stack([jump.time_input for jump in jumps])
+        sizes = (float(np.abs(gain).max(initial=0.0)) for gain in (state, inputs))
+        return PhantomMode(left, state, inputs, *sizes)
+
+    def _describe(self, fired: frozenset[int], j: int) -> str:
+        return f"guard {self.guards[j]!r} after {[self.guards[i] for i in sorted(fired)]}"
+
     def _fire_next(
         self, fired: frozenset[int], state: Array, u: Array | None
     ) -> Iterator[tuple[int, Indices, Array, Array]]:
@@ -402,7 +380,7 @@ class PiecewiseLinearJump:
             The guard, the rows of `state` for which it is next, its times there, and the
             perturbations after it.
         """
-        mode = self._modes.mode(fired)
+        mode = self._get_mode(fired)
         times = mode.time_state @ state.T
         size = mode.state_size * (np.abs(state) @ np.ones(state.shape[1]))
         if u is not None:
@@ -412,7 +390,7 @@ class PiecewiseLinearJump:
         for position, j in enumerate(mode.left):
             chosen = np.flatnonzero(first == position)
             if chosen.size:
-                t, jump = times[position, chosen], self._modes.jump(fired, j)
+                t, jump = times[position, chosen], self._get_jump(fired, j)
                 after = state[chosen]
                 if jump.reset_state is not None:
                     after = after @ jump.reset_state.T
@@ -420,6 +398,37 @@ class PiecewiseLinearJump:
                 if u is not None:
                     after += u[chosen] @ jump.reset_input.T
                 yield j, chosen, t, after
+
+    def _search_pieces(self, prefix: _OrderPrefix, width: int, accuracy: float) -> Iterator[Piece]:
+        """Yield the pieces whose order begins with a prefix; width: number d of state columns."""
+        order, columns, size = prefix.order, prefix.columns, prefix.size
+        if len(order) == len(self.guards):
+            (matrix, by_input), (cone, input_cone) = (
+                np.split(whole, [width], axis=1) for whole in (columns, prefix.cone)
+            )
+            yield Piece(order, matrix, by_input, cone, input_cone, size)
+            return
+        fired = frozenset(order)
+        mode = self._get_mode(fired)
+        times, sizes = mode.time_state @ columns, np.abs(mode.time_state) @ size
+        times[:, width:] += mode.time_input
+        sizes[:, width:] += np.abs(mode.time_input)
+        limits = accuracy * _count_roundings(len(self.guards), columns.shape[1]) * sizes
+        for position, j in enumerate(mode.left):
+            rivals = np.delete(mode.left, position)
+            delays = np.delete(times - times[position], position, axis=0)
+            limit = np.delete(limits + limits[position], position, axis=0)
+            tied = (np.abs(delays) <= limit).all(axis=1)
+            if (rivals[tied] < j).any():  # of tied guards the one declared first fires
+                continue
+            cone = np.vstack([prefix.cone, delays[~tied]])
+            interior = find_interior_point(cone, prefix.interior)
+            if interior is not None:
+                jump = self._get_jump(fired, j)
+                after = _apply_jump(jump, columns, width)
+                bound = _apply_jump(_bound_terms(jump), size, width)
+                longer = _OrderPrefix((*order, j), after, bound, cone, interior)
+                yield from self._search_pieces(longer, width, accuracy)
 
     def _check_inputs(
         self, du: ArrayLike | None, inputs: Sequence[ArrayLike] | None, count: int
@@ -509,7 +518,7 @@ class Piece:
 
 
 def group_equal_pieces(
-    pieces: Sequence[Piece], *, accuracy: float = ROUNDING
+    pieces: Sequence[Piece], *, accuracy: float = GAIN_ROUNDING
 ) -> tuple[tuple[Piece, ...], ...]:
     """Return the pieces in groups that have the same linear map.
 
@@ -557,40 +566,6 @@ class _OrderPrefix(NamedTuple):
     size: Array
     cone: Array
     interior: Array
-
-
-def _search_pieces(
-    modes: PhantomModes, prefix: _OrderPrefix, width: int, accuracy: float
-) -> Iterator[Piece]:
-    """Yield the pieces whose order begins with a prefix; width: number d of state columns."""
-    order, columns, size = prefix.order, prefix.columns, prefix.size
-    if len(order) == len(modes):
-        (matrix, by_input), (cone, input_cone) = (
-            np.split(whole, [width], axis=1) for whole in (columns, prefix.cone)
-        )
-        yield Piece(order, matrix, by_input, cone, input_cone, size)
-        return
-    fired = frozenset(order)
-    mode = modes.mode(fired)
-    times, sizes = mode.time_state @ columns, np.abs(mode.time_state) @ size
-    times[:, width:] += mode.time_input
-    sizes[:, width:] += np.abs(mode.time_input)
-    limits = accuracy * _count_roundings(len(modes), columns.shape[1]) * sizes
-    for position, j in enumerate(mode.left):
-        rivals = np.delete(mode.left, position)
-        delays = np.delete(times - times[position], position, axis=0)
-        limit = np.delete(limits + limits[position], position, axis=0)
-        tied = (np.abs(delays) <= limit).all(axis=1)
-        if (rivals[tied] < j).any():  # of tied guards the one declared first fires
-            continue
-        cone = np.vstack([prefix.cone, delays[~tied]])
-        interior = find_interior_point(cone, prefix.interior)
-        if interior is not None:
-            jump = modes.jump(fired, j)
-            after = _apply_jump(jump, columns, width)
-            bound = _apply_jump(_bound_terms(jump), size, width)
-            longer = _OrderPrefix((*order, j), after, bound, cone, interior)
-            yield from _search_pieces(modes, longer, width, accuracy)
 
 
 def _apply_saltation(jump: JumpGains, columns: Array) -> Array:

@@ -202,6 +202,7 @@ def compute_radius(
         base, ends = wider, find_order_change(wider, d)
     size = min(curvature, ends.size)
     if base is not lin:
+        # The map itself has the kink of the first order change, which the merged one does not.
         sizes = np.geomspace(order.size, size, _SCAN_POINTS)[:, None]
         off = base.follow(sizes * d).state - sizes * slope + 0.5 * sizes**2 * second
         wrong = np.linalg.norm(off, axis=1) >= error * sizes[:, 0] * np.linalg.norm(slope)
@@ -269,7 +270,7 @@ class _PerturbedMotions:
         size = min(_FIRST_SIZE * self._scale, most)
         for _ in range(_MAX_SIZES):
             change = self._compute_slope_change(size)
-            if change is None:
+            if change is None:  # the motion has other events
                 most = size = 0.25 * size
                 continue
             ratio = float(np.linalg.norm(change)) / length

@@ -57,7 +57,7 @@ from hybridctl.hybrid.trajectory import Event
 GRAZING_RATIO = 1e-9
 """Guard rate up to which a guard grazes, relative to the sum of the absolute terms of the rate.
 
-Terms that cancel to less are as accurate as a simulated event, whose tolerance is 1e-9."""
+The value is a choice: about the default tolerance of simulations, to which the terms are known."""
 _GRAZING_RATE = 1e-9
 """Guard rate up to which a guard grazes, in 1/s relative to the guard's scale.
 

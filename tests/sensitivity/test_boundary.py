@@ -27,7 +27,7 @@ TIGHT = {"rtol": 1e-12, "atol": 1e-12}
 STEPS = np.array([1e-3, 1e-4, 1e-5])
 
 
-def backwards(system, mode, x, duration):
+def flow_backwards(system, mode, x, duration):
     """The state from which `mode` flows to x, without input."""
     m = system.mode(mode)
     none = np.zeros(m.nu)
@@ -35,7 +35,7 @@ def backwards(system, mode, x, duration):
     return flow.y[:, -1]
 
 
-def check(system, mode, x0, end, count=6, floor=1e-10, linear=False):
+def check_one_sided(system, mode, x0, end, count=6, floor=1e-10, linear=False):
     """One-sided differences of the flow fall to the derivative as h, on both sides of the border.
 
     Returns modes after the events of the perturbed runs. floor: absolute error of a run.
@@ -73,7 +73,7 @@ def ball_on_the_cone(friction, sign, theta=0.3, fall=1.5, restitution=0.0):
     c, s = np.cos(theta), np.sin(theta)
     along, normal = np.array([c, -s]), np.array([s, c])
     velocity = fall * (sign * friction * (1.0 + restitution) * along - normal)
-    return system, backwards(system, ("open",), np.concatenate([0.1 * along, velocity]), 0.1)
+    return system, flow_backwards(system, ("open",), np.concatenate([0.1 * along, velocity]), 0.1)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +89,13 @@ def ball_on_the_cone(friction, sign, theta=0.3, fall=1.5, restitution=0.0):
 def test_a_ball_that_the_impact_only_just_stops(friction, sign, slips, sticks):
     """Where friction holds it afterwards it ends at rest, slipping briefly or not: linear."""
     system, x0 = ball_on_the_cone(friction, sign)
-    assert check(system, ("open",), x0, 0.4, linear=friction == 0.5) == {slips, sticks}
+    assert check_one_sided(system, ("open",), x0, 0.4, linear=friction == 0.5) == {slips, sticks}
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_a_ball_that_bounces_where_the_impact_only_just_stops_it_along_the_slope(sign):
     system, x0 = ball_on_the_cone(0.5, sign, restitution=0.5)
-    assert check(system, ("open",), x0, 0.2) == {(("open",),)}
+    assert check_one_sided(system, ("open",), x0, 0.2) == {(("open",),)}
 
 
 def test_the_bounce_by_hand():
@@ -130,8 +130,8 @@ def test_a_corner_of_a_block_that_the_impact_only_just_stops():
     mass = dynamics.robot.mass_matrix(q)
     turn = np.linalg.svd(rows)[2][-1]
     v = -0.5 * turn - np.linalg.solve(mass, rows.T @ np.array([0.6, -0.5 * 0.6]))
-    x0 = backwards(system, ("open", "open"), np.concatenate([q, v]), 0.05)
-    seen = check(system, ("open", "open"), x0, 0.1, linear=True)
+    x0 = flow_backwards(system, ("open", "open"), np.concatenate([q, v]), 0.05)
+    seen = check_one_sided(system, ("open", "open"), x0, 0.1, linear=True)
     assert seen == {(("stick", "open"),), (("slip+", "open"), ("stick", "open"))}
 
 
@@ -144,8 +144,8 @@ def test_a_corner_that_turns_fast_and_is_not_held_slips_back_at_once():
     rows, mass = dynamics.all.jacobian(q)[[0, 2]], dynamics.robot.mass_matrix(q)
     turn = np.linalg.svd(rows)[2][-1]
     v = -6.0 * turn / turn[2] - np.linalg.solve(mass, rows.T @ np.array([0.6, -0.2 * 0.6]))
-    x0 = backwards(system, ("open", "open"), np.concatenate([q, v]), 0.05)
-    seen = check(system, ("open", "open"), x0, 0.1)
+    x0 = flow_backwards(system, ("open", "open"), np.concatenate([q, v]), 0.05)
+    seen = check_one_sided(system, ("open", "open"), x0, 0.1)
     assert seen == {(("slip-", "open"),), (("slip+", "open"), ("slip-", "open"))}
 
 
@@ -157,8 +157,8 @@ def test_two_corners_that_stop_together():
     rows, left = dynamics.all.jacobian(q), 11.0 / 19.0  # leaves the left corner its zero speed
     forces = 0.2 * np.array([left, 1.0, p.friction * left, p.friction])
     v = -np.linalg.solve(dynamics.robot.mass_matrix(q), rows.T @ forces)
-    x0 = backwards(system, ("slip-", "open"), np.concatenate([q, v]), 0.03)
-    seen = check(system, ("slip-", "open"), x0, 0.06, linear=True)
+    x0 = flow_backwards(system, ("slip-", "open"), np.concatenate([q, v]), 0.03)
+    seen = check_one_sided(system, ("slip-", "open"), x0, 0.06, linear=True)
     assert seen == {(("slip-", "slip-"), ("stick", "stick")), (("stick", "stick"),)}
 
 
@@ -170,7 +170,7 @@ def test_in_space(restitution):
     """
     system, x0 = point_on_the_cone((0.1, 0.2, 1.0), restitution)
     held = restitution == 0.0
-    seen = check(system, ("open",), x0, 0.2, count=3, floor=3e-9, linear=held)
+    seen = check_one_sided(system, ("open",), x0, 0.2, count=3, floor=3e-9, linear=held)
     assert seen == ({(("slip",), ("stick",)), (("stick",),)} if held else {(("open",),)})
 
 
@@ -180,7 +180,7 @@ def point_on_the_cone(normal, restitution=0.0, angle=0.7, fall=1.3):
     system = contact_system(dynamics.robot, [contact])
     side = MU * (1.0 + restitution) * fall * np.array([np.cos(angle), np.sin(angle)])
     v = rates_to_velocity(dynamics, np.zeros(3), [-fall, *side])
-    return system, backwards(system, ("open",), np.concatenate([np.zeros(3), v]), 0.1)
+    return system, flow_backwards(system, ("open",), np.concatenate([np.zeros(3), v]), 0.1)
 
 
 def only_event(system, mode, x0, end):
@@ -260,7 +260,7 @@ def test_corners_that_land_together_at_the_border_are_refused():
     """A block falls flat, sideways at mu |v_n|."""
     p = block.BlockParameters(friction=0.3)
     system = block.system(p)
-    x0 = backwards(system, ("open", "open"), np.array([0.0, 0.05, 0.0, 0.3, -1.0, 0.0]), 0.05)
+    x0 = flow_backwards(system, ("open", "open"), np.array([0.0, 0.05, 0.0, 0.3, -1.0, 0.0]), 0.05)
     event = only_event(system, ("open", "open"), x0, 0.1)
     assert event.guards == ("left closes", "right closes")
     assert event.report.border == (0, 1)
@@ -289,7 +289,7 @@ def test_static_friction_that_only_just_holds_is_refused(side):
         return system, only_event(system, ("open",), x0, 0.15)
 
     velocity = 1.5 * -np.array([np.sin(theta), np.cos(theta)])
-    x0 = backwards(system, ("open",), np.concatenate([np.zeros(2), velocity]), 0.1)
+    x0 = flow_backwards(system, ("open",), np.concatenate([np.zeros(2), velocity]), 0.1)
     with pytest.raises(InputError, match="only just sticks"):
         hc.jump_derivative(*landing(np.tan(theta)))
     other, event = landing(np.tan(theta) + side * 1e-3)

@@ -32,7 +32,7 @@ def broken_away(x0, tolerance):
     return system, run
 
 
-def derivative(tolerance):
+def compute_derivative(tolerance):
     system, run = broken_away(X0, tolerance)
     lin = hc.linearize(system, run, rtol=tolerance, atol=tolerance)
     return lin.closed_loop([GAINS, GAINS]).state_transition
@@ -46,12 +46,12 @@ def test_the_derivative_across_breakaway_is_that_of_the_flow():
     direction, h = np.array([0.6, 0.8, 0.0, 0.0, 0.0, 0.0]), 2e-3
     ends = [broken_away(X0 + k * h * direction, 1e-13)[1].final_state for k in (2, 1, -1, -2)]
     found = (8.0 * (ends[1] - ends[2]) - (ends[0] - ends[3])) / (12.0 * h)
-    expected = derivative(1e-12) @ direction
+    expected = compute_derivative(1e-12) @ direction
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=5e-9)
 
 
 def test_tighter_tolerances_change_it_by_no_more_than_they_say():
-    columns = [derivative(tolerance)[:, :2] for tolerance in (1e-9, 1e-11)]
+    columns = [compute_derivative(tolerance)[:, :2] for tolerance in (1e-9, 1e-11)]
     assert np.abs(columns[0] - columns[1]).max() <= 5e-8  # the trajectory is that much better
 
 

@@ -153,8 +153,9 @@ def test_simultaneous_guards_of_parameters():
 
 
 def test_feedback_in_phantom_modes_is_that_of_the_system_alone():
-    """Two balls that hit at once, thrown back by the input besides: between the impacts it is that
-    of gains of its own. Without parameters and beside them deviations of the start do the same."""
+    """Two balls that hit at once, thrown back by the input, with a gain of their own between.
+
+    With and without parameters, perturbations of the start do the same."""
     x, u, p = ca.SX.sym("x", 4), ca.SX.sym("u"), ca.SX.sym("p")
     air = hc.symbolic.SymbolicMode("air", x, [x[2], x[3], -1.0 - p, -1.0], u)
     thrown = lambda v: -0.5 * v + 0.3 * u  # noqa: E731

@@ -76,7 +76,7 @@ class ValueCurve:
         """The propagation of the whole arc; the identity for one of a single time."""
         if len(self.times) == 1:
             return Propagation.jump(np.eye(len(self.end)))
-        return reduce(Propagation.then, self.between(self.times))
+        return reduce(Propagation.compose, self.between(self.times))
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ def spread(rng, n):
     return np.concatenate([[0.0], np.sort(rng.uniform(size=n - 2)), [1.0]])
 
 
-def largest(case, x0, directions):
+def find_error_constant(case, x0, directions):
     """max |error of lin(delta d)| / delta^2, and in which orders the perturbed runs met guards.
 
     Without an event window, in which a run leaves lags out: of 1e-9 s they make 5e-9 of the state.
@@ -51,7 +51,7 @@ def largest(case, x0, directions):
     return worst, orders
 
 
-def of_one_constant(seeds):
+def check_error_constant(seeds):
     """The constant of the joint event, within a factor, is that of all lags."""
     swapped = 0
     for seed in seeds:
@@ -60,7 +60,7 @@ def of_one_constant(seeds):
         d = case.rng.normal(size=(4, 2 * n))
         d /= np.linalg.norm(d, axis=1, keepdims=True)
         shares = spread(case.rng, n)
-        found = [largest(case, case.start(lag * shares), d) for lag in LAGS]
+        found = [find_error_constant(case, case.start(lag * shares), d) for lag in LAGS]
         constants = [worst for worst, _ in found]
         assert max(constants) < 25.0, (seed, constants)
         swapped += sum(len(orders) > 1 for _, orders in found)
@@ -69,7 +69,7 @@ def of_one_constant(seeds):
 
 def test_one_constant_for_all_lags():
     """|x(delta d) - x(0) - lin(delta d)| <= C delta^2 on both sides of every switch."""
-    assert of_one_constant(range(4)) > 12
+    assert check_error_constant(range(4)) > 12
 
 
 @pytest.mark.slow
@@ -77,19 +77,19 @@ def test_one_constant_for_all_lags():
     "seeds", [range(4, 16), pytest.param(range(16, 50), marks=pytest.mark.long)], ids=len
 )
 def test_one_constant_for_all_lags_of_fifty_systems(seeds):
-    assert of_one_constant(seeds) > 3 * len(seeds)
+    assert check_error_constant(seeds) > 3 * len(seeds)
 
 
-def close(lag=1e-6, seed=2):
+def simulate_close_guards(lag=1e-6, seed=2):
     case = CloseGuards(seed, 2, resets=True)
     x0 = case.start(np.array([0.0, lag]))
     run = simulate(case, x0)
     return case, x0, run
 
 
-def test_a_deviation_that_changes_the_order_is_warned_of():
-    """Without merging the product of saltation matrices is off by the deviation itself."""
-    case, x0, run = close()
+def test_a_perturbation_that_changes_the_order_is_warned_of():
+    """Without merging the product of saltation matrices is off by the perturbation itself."""
+    case, x0, run = simulate_close_guards()
     lin = hc.linearize(case.system, run, **TIGHT)
     assert "in this order for |dx0| below" in repr(lin)
     gap = np.array([lin.follow(d).gaps(run)[1][1] for d in np.eye(4)])[:, 0]
@@ -112,8 +112,8 @@ def test_a_deviation_that_changes_the_order_is_warned_of():
     assert np.abs(merged(size * d) - truth).max() < 10.0 * size**2
 
 
-def test_small_deviations_have_the_product_of_saltation_matrices():
-    case, _, run = close()
+def test_small_perturbations_have_the_product_of_saltation_matrices():
+    case, _, run = simulate_close_guards()
     lin, merged = (hc.linearize(case.system, run, merge=window, **TIGHT) for window in (None, 1e-4))
     assert lin.is_linear
     assert not merged.is_linear
@@ -124,7 +124,7 @@ def test_small_deviations_have_the_product_of_saltation_matrices():
 
 
 def test_pieces_are_those_of_the_orders():
-    case, _, run = close()
+    case, _, run = simulate_close_guards()
     merged = hc.linearize(case.system, run, merge=1e-4, **TIGHT)
     (group,) = merged.merged_events
     jump = merged.merged_jump(group)
@@ -140,7 +140,7 @@ def test_pieces_are_those_of_the_orders():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(jump))(dx), jump(dx))
 
 
-def test_an_order_that_no_deviation_changes_is_the_only_one():
+def test_an_order_that_no_perturbation_changes_is_the_only_one():
     """Two walls in one direction: the farther one is met last, from wherever it starts."""
     x, lag = ca.SX.sym("x", 2), 1e-4
     modes = [
@@ -160,7 +160,7 @@ def test_an_order_that_no_deviation_changes_is_the_only_one():
 
 
 def test_only_events_within_the_window_are_merged():
-    case, _, run = close(lag=1e-3)
+    case, _, run = simulate_close_guards(lag=1e-3)
     assert hc.linearize(case.system, run, merge=1e-4).merged_events == ()
     (group,) = hc.linearize(case.system, run, merge=1e-2).merged_events
     assert (group.first, group.last) == (0, 1)
@@ -267,7 +267,7 @@ def test_parameters_change_the_order(sign):
 
 def test_moments_are_those_of_the_merged_map():
     """A spread as large as the lags sees both orders."""
-    case, _, run = close(lag=1e-4)
+    case, _, run = simulate_close_guards(lag=1e-4)
     merged = hc.linearize(case.system, run, merge=1e-2, **TIGHT)
     p = 1e-8 * np.eye(4)
     moments = propagate_moments(merged, p, points=2**12)
