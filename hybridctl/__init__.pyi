@@ -49,10 +49,10 @@ from .sampling.particle import ParticleFilter as ParticleFilter
 from .sampling.simulate import simulate_batch as simulate_batch
 from .sampling.unscented import UnscentedFilter as UnscentedFilter
 from .sensitivity.bderivative import BDerivative as BDerivative
-from .sensitivity.gains import JumpGains as JumpGains
-from .sensitivity.gains import jump_gains as jump_gains
-from .sensitivity.gains import saltation_matrix as saltation_matrix
-from .sensitivity.linearize import linearize as linearize
+from .sensitivity.linearization import linearize as linearize
+from .sensitivity.saltation import JumpGains as JumpGains
+from .sensitivity.saltation import jump_gains as jump_gains
+from .sensitivity.saltation import saltation_matrix as saltation_matrix
 from .sensitivity.simultaneous import jump_derivative as jump_derivative
 
 __version__: str

@@ -35,7 +35,7 @@ from hybridctl.control.tuning.structure import GainStructure
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.linearization import Linearization
 
 CONTROLLERS = ("spreading", "spreading, late", "conventional", "nearest arc", "impact-invariant")
 _TOLERANCE = 1e-7

@@ -44,7 +44,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings, UnitInterval
 from hybridctl.sensitivity.bderivative import BDerivative
-from hybridctl.sensitivity.pieces import distinct
+from hybridctl.sensitivity.piecewise import group_equal_pieces
 
 SUMMARY = "the image of a ball through two guards at once, one map for each order"
 
@@ -245,7 +245,7 @@ def record(config: Config, result: InstanceResult) -> dict[str, Any]:
     pieces = b.pieces()
     return {
         "orders": len(pieces),
-        "maps": len(distinct(pieces)),
+        "maps": len(group_equal_pieces(pieces)),
         "linear": b.is_linear(),
         "matrices": [piece.matrix for piece in pieces],
         "lineality": b.lineality().T,

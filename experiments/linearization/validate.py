@@ -48,8 +48,8 @@ from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Natural, NotNegative, Positive, Settings
 from hybridctl.hybrid import DisturbedPolicy
 from hybridctl.hybrid.arc import Arc
+from hybridctl.sensitivity.propagation import InputChange, PerturbationCurve
 from hybridctl.sensitivity.radius import Radius
-from hybridctl.sensitivity.variation import InputChange, Variation
 
 CLEARANCE = 1e-3  # s, of samples from the ends of arcs
 SHOWN = 0.5  # of the radius: the deviation that is drawn
@@ -165,10 +165,10 @@ def study(config: Config, case: ValidationCase, tick: Callable[[float], None]) -
     for k in range(config.directions):
         direction = draw_direction(rng, case, config.input_size)
         runs = _DirectionRuns(config, case, direction)
-        predicted = case.map.along(direction.state, direction.input)
+        predicted = case.map.propagate(direction.state, direction.input)
         remainders.append(remainder(config, case.nominal, runs, predicted))
         if k < config.difference_directions:
-            false = reset_only.along(direction.state, direction.input)[-1].end[:, 0]
+            false = reset_only.propagate(direction.state, direction.input)[-1].end[:, 0]
             differences = [runs.difference(step) for step in config.steps]
             correct.append([_relative(predicted[-1].end[:, 0], d) for d in differences])
             reset.append([_relative(false, d) for d in differences])
@@ -247,7 +247,10 @@ class _DirectionRuns:
 
 
 def remainder(
-    config: Config, nominal: HybridTrajectory, runs: _DirectionRuns, predicted: list[Variation]
+    config: Config,
+    nominal: HybridTrajectory,
+    runs: _DirectionRuns,
+    predicted: list[PerturbationCurve],
 ) -> Convergence:
     """The largest remainders, over times at which all runs have the same event count."""
     found = {size: matched(nominal, runs[size], size) for size in config.sizes}

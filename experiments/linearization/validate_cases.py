@@ -21,7 +21,7 @@ from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.linearization import Linearization, linearize
 
 CORNER_2_SHARE = 0.3
 STIFFNESS, DAMPING = 80.0, 3.0

@@ -42,9 +42,9 @@ from hybridctl.control.spreading import ReferenceSpreading, followed, locate
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.orbits.return_map import periodic_orbit
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.linearization import Linearization, linearize
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.saltation import JumpGains
 
 SUMMARY = "hybrid LQR against the same without saltation: a paddle, a block, the door"
 

@@ -45,7 +45,7 @@ from hybridctl.control.tuning.search import Tuning, Validation, tune
 from hybridctl.control.tuning.structure import EntryGains
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.linearization import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import jump_derivative
 
 RECORD = "runs.jsonl"

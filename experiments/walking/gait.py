@@ -22,7 +22,7 @@ from hybridctl.planning.trajectory.optimise import (
 from hybridctl.planning.trajectory.task import Condition, Margins, Phase, Task
 from hybridctl.planning.trajectory.transcription import Guess
 from hybridctl.sensitivity.floquet import FloquetMultipliers
-from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.linearization import Linearization, linearize
 from hybridctl.sensitivity.symmetry import Symmetry
 
 TIGHT = 1e-12

@@ -27,7 +27,7 @@ from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.sensitivity.gains import differentiable_reset, event_sides
+from hybridctl.sensitivity.saltation import evaluate_event_sides, get_differentiable_reset
 
 _RANK = 1e-9
 
@@ -215,10 +215,10 @@ def impact_projector(system: HybridSystem, event: Event) -> Array:
     ndx = mode.space.ndx
     half = ndx // 2
     report = event.report if len(event.guards) == 1 else None  # of several it is that of all
-    at = event_sides(system, event)[0].jump_point(report)
+    at = evaluate_event_sides(system, event)[0].jump_point(report)
     columns, rows = [np.zeros((ndx - half, 0))], [np.zeros((0, ndx - half))]
     for name in event.guards:
-        reset = differentiable_reset(system, mode, name).calc_diff(at)
+        reset = get_differentiable_reset(system, mode, name).calc_diff(at)
         change = reset.state[half:, half:] - np.eye(ndx - half)
         u, sizes, v = np.linalg.svd(change)
         rank = int((sizes > _RANK).sum())

@@ -33,11 +33,11 @@ from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.moments import normal_points
+from hybridctl.sensitivity.linearization import Linearization
+from hybridctl.sensitivity.moments import sample_normal_points
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.sensitivity.variation import along
+from hybridctl.sensitivity.propagation import propagate_perturbations
+from hybridctl.sensitivity.saltation import JumpGains
 
 Rule = Literal["hold", "extrapolate", "quintic"]
 RULES: tuple[Rule, ...] = ("hold", "extrapolate", "quintic")
@@ -180,7 +180,7 @@ def _flow(linearization: Linearization, k: int, n: int) -> Array:
     mode = linearization.system.mode(arc.mode)
     gain = None if linearization.gains is None else linearization.gains[k]
     tolerances, rest = (linearization.rtol, linearization.atol), np.zeros((len(state), n))
-    of_input = along(
+    of_input = propagate_perturbations(
         mode, arc, rest, lambda t: np.eye(n), gain, rtol=tolerances[0], atol=tolerances[1]
     )
     return np.block([[state, of_input.end], [np.zeros((n, len(state))), np.eye(n)]])
@@ -201,7 +201,7 @@ def _passed(
             after = np.block([[after, jump.input], list(below)])
         spread = math.sqrt(max(float(row @ p @ row), 0.0) + float(row @ m) ** 2)
         return spread, after @ m, after @ p @ after.T
-    points = m + normal_points(p, _POINTS, seed)
+    points = m + sample_normal_points(p, _POINTS, seed)
     state, errors = np.split(points, [len(m) - n], axis=1)
     passage = jump.follow(state, errors if n else None)
     images = np.hstack([passage.state, errors])

@@ -19,12 +19,21 @@ from hybridctl.estimation.model import Model
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.series import TO_SERIES, basis
-from hybridctl.sensitivity.collocation import SHORT, gathered, in_one_step, longer
-from hybridctl.sensitivity.propagation import Propagation
-from hybridctl.sensitivity.variation import by_steps, coefficients_at, first_leap
+from hybridctl.sensitivity.collocation import (
+    SHORT_FORMULA,
+    Propagation,
+    choose_step_length,
+    integrate_noise,
+    propagate_short_step,
+)
+from hybridctl.sensitivity.propagation import (
+    choose_first_leap,
+    linearize_field_at,
+    propagate_by_steps,
+)
 
-_FRACTIONS: list[float] = SHORT.points.tolist()
-_TO_POINTS: Array = basis(2.0 * SHORT.points - 1.0) @ TO_SERIES
+_FRACTIONS: list[float] = SHORT_FORMULA.points.tolist()
+_TO_POINTS: Array = basis(2.0 * SHORT_FORMULA.points - 1.0) @ TO_SERIES
 _INSTANT = 1e-300  # s, of an arc whose length has an inverse
 _NEAR = 50.0  # tolerances: an error of few points where one step of more points will do
 
@@ -36,11 +45,11 @@ def transition(model: Model, mode: ModeModel, arc: Arc, p: Array) -> Propagation
     `SystemDefinitionError` if the field has no Jacobian, `InputError` for noise that does not fit
     the mode, `IntegrationError` where A changes faster than steps resolve.
     """
-    total = Propagation.of_no_time(arc.space.ndx)
+    total = Propagation.identity(arc.space.ndx)
     if arc.end - arc.start <= _INSTANT:
         return total
     noise = partial(model.diffusion, mode)
-    begin, total = by_steps(mode, arc, noise, rtol=model.rtol, atol=model.atol)
+    begin, total = propagate_by_steps(mode, arc, noise, rtol=model.rtol, atol=model.atol)
     for piece in arc.pieces:
         if piece.end > begin:
             left = replace(piece, start=max(begin, piece.start))
@@ -67,16 +76,16 @@ def _along(model: Model, mode: ModeModel, arc: Arc, total: Propagation, p: Array
     at = [arc.state_and_input(start + c * h) for c in _FRACTIONS]
     found, ratio = _across(model, mode, start, h, at, p)
     if ratio <= 1.0:
-        return total.onward(found.state, found.noise)
-    return gathered(
+        return total.advance(found.state, found.noise)
+    return integrate_noise(
         lambda t: _rates(model, mode, t, *arc.state_and_input(t)),
         total,
         start,
         arc.end,
         rtol=model.rtol,
         atol=model.atol,
-        first=h if ratio < _NEAR else longer(h, ratio),
-        leap=first_leap(mode, arc),
+        first_step=h if ratio < _NEAR else choose_step_length(h, ratio),
+        leap=choose_first_leap(mode, arc),
     )
 
 
@@ -93,11 +102,11 @@ def _across(
     matrices, densities = np.empty((2, len(at), n, n))
     for i, (x, u) in enumerate(at):
         matrices[i], densities[i] = _rates(model, mode, t + _FRACTIONS[i] * h, x, u)
-    return in_one_step(matrices, densities, h, model.rtol, float(np.abs(p).max()))
+    return propagate_short_step(matrices, densities, h, model.rtol, float(np.abs(p).max()))
 
 
 def _rates(model: Model, mode: ModeModel, t: float, x: Array, u: Array) -> tuple[Array, Array]:
     """A and the density of the noise, both (ndx, ndx)."""
     point, noise = mode.calc(t, x, u), model.process_noise
-    c = coefficients_at(point)
+    c = linearize_field_at(point)
     return c.state, np.zeros_like(c.state) if noise is None else noise.matrix(point, c.input)

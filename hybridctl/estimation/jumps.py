@@ -34,12 +34,12 @@ from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.sensitivity.augmentation import with_guard_offsets
-from hybridctl.sensitivity.gains import JumpGains, guard_index
-from hybridctl.sensitivity.moments import through_jump
+from hybridctl.sensitivity.moments import propagate_moments_through_jump
+from hybridctl.sensitivity.parameters import augment_with_guard_offsets
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.propagation import linearize_field_at
+from hybridctl.sensitivity.saltation import JumpGains, find_guard_index
 from hybridctl.sensitivity.simultaneous import jump_derivative
-from hybridctl.sensitivity.variation import coefficients_at
 
 Strategy = Literal["saltation", "reset_jacobian", "no_jump"]
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian", "no_jump")
@@ -166,8 +166,8 @@ def to_rest(
     """
     mode = system.mode(key)
     point = mode.calc(t, x, u)
-    slope = coefficients_at(point).state
-    values = [point.guard_row(guard_index(mode, g)).state for g in guards]
+    slope = linearize_field_at(point).state
+    values = [point.guard_row(find_guard_index(mode, g)).state for g in guards]
     rates = np.reshape([row @ slope for row in values], (-1, len(slope)))
     rows = np.concatenate((np.reshape(values, rates.shape), rates))
     ways = np.linalg.pinv(rows)
@@ -232,9 +232,9 @@ def _through(
             added = variances[0] * np.outer(shift, shift)
             return found._replace(covariance=found.covariance + added)
     if noisy:
-        jump, note = _derivative(*with_guard_offsets(system, event))
+        jump, note = _derivative(*augment_with_guard_offsets(system, event))
         p = block_diag(p, slowed**2 * np.diag(variances))
-    shift, after = through_jump(jump, np.zeros(len(p)), p, _POINTS, _SEED)
+    shift, after = propagate_moments_through_jump(jump, np.zeros(len(p)), p, _POINTS, _SEED)
     n = len(after) - len(variances) * noisy
     return Jumped(shift[:n], after[:n, :n], None, note)
 
@@ -295,7 +295,7 @@ def _rates(system: HybridSystem, event: Event) -> Rates:
     goes on, is by a central difference, of 1e-10 of it.
     """
     point = _point_before(system, event)
-    before, a, flow = point.mode, coefficients_at(point).state, point.field
+    before, a, flow = point.mode, linearize_field_at(point).state, point.field
     h = _TURNED / max(1.0, float(np.abs(flow).max()))
     ahead, behind = (
         before.calc(
@@ -305,7 +305,7 @@ def _rates(system: HybridSystem, event: Event) -> Rates:
     )
     found = {}
     for guard in event.guards:
-        i, (rate, row) = guard_index(before, guard), _rate(point, event, guard)
+        i, (rate, row) = find_guard_index(before, guard), _rate(point, event, guard)
         late, early = (p.guard_row(i).state for p in (ahead, behind))
         found[guard] = rate, np.asarray(row @ a + (late - early) / (2.0 * h))
     return found
@@ -318,5 +318,5 @@ def _point_before(system: HybridSystem, event: Event) -> Point:
 
 def _rate(point: Point, event: Event, guard: str) -> tuple[float, Array]:
     """The rate of a guard of an event, and its gradient D_x g (ndx,)."""
-    g = point.guard_row(guard_index(point.mode, guard))
+    g = point.guard_row(find_guard_index(point.mode, guard))
     return float(g.time + g.state @ point.field + g.input @ event.input_rate), g.state

@@ -30,7 +30,7 @@ from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import StepAhead, WholeStep
 from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
-from hybridctl.sensitivity.variation import coefficients_at
+from hybridctl.sensitivity.propagation import linearize_field_at
 
 _ROUNDS = 20
 _SHORTEST = 0.3  # of a prediction that fails: in this part of it the mode is kept
@@ -243,7 +243,7 @@ def _rested(
     near = np.abs(point.guards) <= _AT * model.tolerances(e.mode)
     closed = near & ~sees_input(point)
     rows, rates = point.guard_jacobian.state[closed], guard_rates(point)[closed]
-    turning = rows @ coefficients_at(point).state
+    turning = rows @ linearize_field_at(point).state
     made = np.abs(turning @ point.field) * model.zeno_horizon
     if not closed.any() or (np.abs(rates) > FORCED * made).any():
         return None

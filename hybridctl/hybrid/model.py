@@ -152,7 +152,7 @@ class StepTransition(NamedTuple):
 
 
 class JumpTerms(NamedTuple):
-    """The jump of one guard to first order, up to the field after it; see `sensitivity.gains`.
+    """The jump of one guard to first order, up to the field after it; see `sensitivity.saltation`.
 
     Attributes:
         slope: Rate of the guard along the field before the jump, in its unit per s.
@@ -535,7 +535,7 @@ def compute_jump_terms(
 def linear_terms(
     mode: ModeModel, i: int, reset_jacobian: ResetJacobian, at: JumpPoint, du: Array
 ) -> JumpTerms:
-    """Return the first-order terms of a jump from derivatives, see `sensitivity.gains`.
+    """Return the first-order terms of a jump from derivatives, see `sensitivity.saltation`.
 
     Args:
         mode: The mode before the jump.

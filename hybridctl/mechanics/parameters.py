@@ -46,7 +46,7 @@ from hybridctl.mechanics.modes.dynamics import STABILIZATION, ContactDynamics
 from hybridctl.mechanics.multibody.bodies import Body
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.sensitivity.augmentation import ParameterPoint, SystemParameters
+from hybridctl.sensitivity.parameter_models import ParameterPoint, SystemParameters
 
 _CONTRADICTED = 1e-8
 """Of the rates, or of 1 m/s: constraints that a parameter moves apart by more cannot follow it."""

@@ -19,10 +19,14 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError
-from hybridctl.sensitivity.first_order import FirstOrderMap
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.pieces import EVENT_ACCURACY, alike, inside
-from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.linearization import Linearization
+from hybridctl.sensitivity.piecewise import (
+    EVENT_ACCURACY,
+    PiecewiseLinearJump,
+    are_equal_maps,
+    find_interior_point,
+)
+from hybridctl.sensitivity.saltation import JumpGains
 
 _TIED = 1e-9  # of the size of its terms: a smaller row of a cone is zero
 
@@ -89,7 +93,7 @@ class ConewiseMap:
         )
 
 
-def conewise(lin: FirstOrderMap, events: int | None = None) -> ConewiseMap:
+def conewise(lin: Linearization, events: int | None = None) -> ConewiseMap:
     """The state's map from start to end, or to the end of the arc before event `events`.
 
     Raises `InputError` where a linearization has no pieces that pass through zero.
@@ -115,7 +119,7 @@ def _through(before: ConewiseMap, pieces: tuple[LinearPiece, ...]) -> Iterator[L
     for first in before.pieces:
         for second in pieces:
             rows = np.vstack([first.cone, _rows(second.cone, first.matrix)])
-            if inside(rows) is not None:
+            if find_interior_point(rows) is not None:
                 yield LinearPiece(second.matrix @ first.matrix, rows)
             if len(rows) == len(first.cone):
                 break  # all that comes here is where the pieces agree
@@ -124,7 +128,7 @@ def _through(before: ConewiseMap, pieces: tuple[LinearPiece, ...]) -> Iterator[L
 def _joined(pieces: Iterator[LinearPiece]) -> ConewiseMap:
     """The pieces as a map, as one where their matrices are the same."""
     found = tuple(pieces)
-    if alike([piece.matrix for piece in found], EVENT_ACCURACY):
+    if are_equal_maps([piece.matrix for piece in found], EVENT_ACCURACY):
         return ConewiseMap((_whole(found[0].matrix),))
     return ConewiseMap(found)
 

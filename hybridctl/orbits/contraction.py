@@ -28,7 +28,7 @@ from scipy import sparse
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
 from hybridctl.orbits.conewise import ConewiseMap
-from hybridctl.sensitivity.pieces import inside, unit_rows
+from hybridctl.sensitivity.piecewise import find_interior_point, normalize_rows
 
 _SLACK = 1e-6  # relative: by how much more than asked for a form that is found may grow
 _CLEAR = 1e-6  # of the size of V: least growth that counts
@@ -61,7 +61,7 @@ def _longer(map: ConewiseMap, route: Route) -> list[Route]:
     here, longer = route.matrices[-1], []
     for k, piece in enumerate(map.pieces):
         cone = np.vstack([route.cone, piece.cone @ here])
-        if len(piece.cone) == 0 or inside(cone) is not None:
+        if len(piece.cone) == 0 or find_interior_point(cone) is not None:
             matrices = (*route.matrices, piece.matrix @ here)
             longer.append(Route((*route.pieces, k), cone, matrices))
     return longer
@@ -108,13 +108,18 @@ class FormSearch:
     """
 
     def __init__(self, cells: Sequence[Route], moves: Sequence[Route]) -> None:
-        self.cones = tuple(unit_rows(cell.cone) for cell in cells)
+        self.cones = tuple(normalize_rows(cell.cone) for cell in cells)
         self._n = len(cells[0].matrices[0])
         self._basis = _symmetric(self._n)
         index = {cell.pieces: c for c, cell in enumerate(cells)}
         self.cells, self.moves = cells, [m for m in moves if m.pieces[1:] in index]
         self._moves = [
-            (index[m.pieces[:-1]], index[m.pieces[1:]], m.matrices[1], _products(unit_rows(m.cone)))
+            (
+                index[m.pieces[:-1]],
+                index[m.pieces[1:]],
+                m.matrices[1],
+                _products(normalize_rows(m.cone)),
+            )
             for m in self.moves
         ]
 
@@ -163,7 +168,7 @@ class FormSearch:
             raise SimulationError(f"no margin was found for forms that grow by {rate} a step")
         z, multipliers = found
         forms = self._form(z, rate).forms
-        cones = [*self.cones, *(unit_rows(move.cone) for move in self.moves)]
+        cones = [*self.cones, *(normalize_rows(move.cone) for move in self.moves)]
         parts = zip(cones, weights, multipliers, strict=False)
         by_cone = [2.0 * _weighted(len(cone), z, first) @ cone @ y for cone, first, y in parts]
         by_move = multipliers[len(self.cells) : -2]

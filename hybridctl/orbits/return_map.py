@@ -25,13 +25,18 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.orbits.conewise import ConewiseMap, conewise
 from hybridctl.sensitivity.floquet import (
     FloquetMultipliers,
+    evaluate_field,
     floquet_multipliers,
-    projection,
-    velocity,
+    project_along_flow,
 )
-from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.linearization import Linearization, linearize
 from hybridctl.sensitivity.simultaneous import Simultaneous
-from hybridctl.sensitivity.symmetry import Symmetry, carried, closing_error, seen_as
+from hybridctl.sensitivity.symmetry import (
+    Symmetry,
+    compute_closing_error,
+    map_mode,
+    map_perturbations,
+)
 
 T = TypeVar("T")
 
@@ -155,7 +160,7 @@ def periodic_orbit(
     report = report_share(progress, "periodic_orbit")
     current, residuals = returns.at(x), list[float]()
     for _ in report_each(range(max_steps), max_steps, report):
-        off = closing_error(symmetry, space, x, current.trajectory.final_state)
+        off = compute_closing_error(symmetry, space, x, current.trajectory.final_state)
         residuals.append(float(np.abs(off).max()))
         derivative = returns.derivative(current)
         if residuals[-1] <= tolerance * (1.0 + float(np.abs(x).max())):
@@ -183,7 +188,7 @@ def _newton_step(derivative: ConewiseMap, off: Array, symmetry: Symmetry | None)
     for piece in derivative.pieces:
         closing = np.eye(len(off)) - piece.matrix
         if symmetry is not None:
-            closing -= symmetry.along(closing)
+            closing -= symmetry.free_part(closing)
         step = np.linalg.lstsq(closing, off, rcond=1e-10)[0]
         steps.append((float((piece.cone @ step).min(initial=0.0)), step))
     return np.asarray(max(steps, key=lambda found: found[0])[1], dtype=np.float64)
@@ -280,7 +285,7 @@ class _Returns:
             run = self._through(run, section)
         elif isinstance(section, PoincareSection):
             run = self._until(run, section)
-        reached = seen_as(self.symmetry, run.final_mode)
+        reached = map_mode(self.symmetry, run.final_mode)
         if reached != self.mode:
             raise InputError(
                 f"the return must lead to the mode {self.mode!r} of x0, but leads to {reached!r}"
@@ -309,7 +314,7 @@ class _Returns:
             except HybridctlError:
                 continue
             end = lin.trajectory.final_state
-            if np.abs(closing_error(self.symmetry, space, trial, end)).max() < residual:
+            if np.abs(compute_closing_error(self.symmetry, space, trial, end)).max() < residual:
                 return trial, lin
         return None
 
@@ -318,15 +323,15 @@ class _Returns:
         if isinstance(self.section, str):
             last = len(lin.jumps) - 1
             jump = lin.linear_jump(last).state_at_events
-            return conewise(lin, last).then(carried(self.symmetry, jump))
+            return conewise(lin, last).then(map_perturbations(self.symmetry, jump))
         whole = conewise(lin)
         if self.symmetry is not None:
             whole = whole.then(self.symmetry.matrix)
         if isinstance(self.section, PoincareSection):
             arc = lin.trajectory.arcs[-1]
-            f = carried(self.symmetry, velocity(lin, arc, arc.end))
+            f = map_perturbations(self.symmetry, evaluate_field(lin, arc, arc.end))
             normal = check_vector("section.normal", self.section.normal, len(f))
-            return whole.then(projection(f, normal))
+            return whole.then(project_along_flow(f, normal))
         return whole
 
     def _through(self, run: HybridTrajectory, guard: str) -> HybridTrajectory:
@@ -353,7 +358,7 @@ class _Returns:
         found = [
             (arc, t)
             for arc in run.arcs
-            if seen_as(self.symmetry, arc.mode) == section.mode
+            if map_mode(self.symmetry, arc.mode) == section.mode
             for t in _crossings(arc, section, self.symmetry)
             if t > self.start + _LEAVING * self.horizon
         ]

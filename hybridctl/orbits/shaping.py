@@ -38,11 +38,10 @@ from hybridctl.orbits.growth import (
 )
 from hybridctl.orbits.return_map import PeriodicOrbit
 from hybridctl.orbits.stability import stability
-from hybridctl.sensitivity.floquet import trivial_directions
+from hybridctl.sensitivity.floquet import find_trivial_directions
 from hybridctl.sensitivity.parameters import parameter_sensitivity
-from hybridctl.sensitivity.pieces import EVENT_ACCURACY
-from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.sensitivity.symmetry import carried
+from hybridctl.sensitivity.piecewise import EVENT_ACCURACY, PiecewiseLinearJump
+from hybridctl.sensitivity.symmetry import map_perturbations
 from hybridctl.symbolic import (
     Joint,
     SymbolicMode,
@@ -174,7 +173,7 @@ def _flow(orbit: PeriodicOrbit) -> Array | None:
     """The field at the start of an autonomous orbit, the one direction that is trivial then."""
     lin = orbit.linearization
     pieces = conewise(lin).pieces
-    known, held, _ = trivial_directions(lin, [piece.matrix for piece in pieces], None)
+    known, held, _ = find_trivial_directions(lin, [piece.matrix for piece in pieces], None)
     if len(held) or orbit.symmetry is not None:
         raise InputError("orbit must close without a symmetry, in a mode that holds nothing")
     return known.get("flow")
@@ -246,21 +245,21 @@ def _period(
     count, symmetry = len(by.names), orbit.symmetry
     final = run.arcs[-1]
     flow = np.asarray(system.mode(final.mode).field(run.end, *final.state_and_input(run.end)))
-    matrix = carried(symmetry, run.final_state[n:].reshape(n, n).T)
+    matrix = map_perturbations(symmetry, run.final_state[n:].reshape(n, n).T)
     field = flow[:n]
     autonomous = np.abs(matrix @ field - field).max() <= _CARRIED * np.abs(field).max(initial=0.0)
     if orbit.return_map.is_linear:
         autonomous = orbit.multipliers.along_flow is not None
-    f = carried(symmetry, field) * autonomous
+    f = map_perturbations(symmetry, field) * autonomous
     closing = np.column_stack([matrix - np.eye(n), f])
-    moved = -carried(symmetry, whole[:n, -count:])
+    moved = -map_perturbations(symmetry, whole[:n, -count:])
     if symmetry is not None:
-        closing, moved = closing - symmetry.along(closing), moved - symmetry.along(moved)
+        closing, moved = closing - symmetry.free_part(closing), moved - symmetry.free_part(moved)
     found = np.linalg.lstsq(closing, moved, rcond=_RANK)[0]
     change = whole[n:-count, :n] @ found[:n] + whole[n:-count, -count:]
     change += np.outer(flow[n:], found[n]) * autonomous
     shaped = change.T.reshape(count, n, n).transpose(0, 2, 1)  # columns of Phi one by one
-    transition = np.stack([carried(symmetry, part) for part in shaped])
+    transition = np.stack([map_perturbations(symmetry, part) for part in shaped])
     start_change = np.asarray(found[:n], dtype=np.float64)
     return _Period(start_change, found[n] * autonomous, matrix, transition)
 

@@ -28,8 +28,8 @@ from hybridctl.base.checks import Array, check_count, check_instance
 from hybridctl.orbits.conewise import ConewiseMap, LinearPiece, conewise
 from hybridctl.orbits.contraction import FormSearch, PiecewiseForm, Route, routes
 from hybridctl.orbits.return_map import PeriodicOrbit
-from hybridctl.sensitivity.floquet import check_closed, trivial_directions
-from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.floquet import check_closed, find_trivial_directions
+from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.symmetry import Symmetry
 
 Verdict = Literal["stable", "unstable", "undecided"]
@@ -124,7 +124,7 @@ def stability(
     if symmetry is not None:
         whole = whole.then(symmetry.matrix)
     matrices = [piece.matrix for piece in whole.pieces]
-    basis = trivial_directions(lin, matrices, symmetry).across
+    basis = find_trivial_directions(lin, matrices, symmetry).across
     return judge(whole.across(basis), basis, depth=depth)
 
 

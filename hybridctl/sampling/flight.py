@@ -23,7 +23,7 @@ from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
 from hybridctl.sampling.watch import Flags, Rows, StepVerdicts, Watch
-from hybridctl.sensitivity.variation import arc_transition
+from hybridctl.sensitivity.propagation import compute_arc_transition
 
 _EXPONENT = DOP853_TABLEAU.exponent
 _STALLED = 64.0  # spacings of numbers at t: as near to a root as the rounding of a guard may leave
@@ -215,7 +215,7 @@ class Flight:
             self.odd[rows[k]] |= taken is None
             if taken is not None:
                 step = Step(t[k], t[k] + h[k], taken.states, taken.inputs)
-                matrices[k] = arc_transition(self._ground.mode, self._arc_of(step), *wanted)
+                matrices[k] = compute_arc_transition(self._ground.mode, self._arc_of(step), *wanted)
         self.matrix[rows] = matrices @ self.matrix[rows]
 
     def last_arc(self, k: int) -> Arc:

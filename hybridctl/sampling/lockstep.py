@@ -37,10 +37,10 @@ from hybridctl.hybrid.run import (
 from hybridctl.hybrid.zeno import INSTANT_EVENTS
 from hybridctl.sampling.flight import Flight, HeldMode
 from hybridctl.sampling.watch import Flags, Rows
-from hybridctl.sensitivity.first_order import jump_matrix
-from hybridctl.sensitivity.gains import GRAZING
+from hybridctl.sensitivity.linearization import compute_jump_matrix
+from hybridctl.sensitivity.propagation import compute_arc_transition
+from hybridctl.sensitivity.saltation import GRAZING_RATIO
 from hybridctl.sensitivity.simultaneous import jump_derivative
-from hybridctl.sensitivity.variation import arc_transition
 
 
 class MemberEnd(NamedTuple):
@@ -206,7 +206,7 @@ class Lockstep:
         ordinary &= np.isfinite(states).all(axis=1)
         matrices = wave.matrices
         if matrices is not None:
-            ordinary &= slopes[:, 0] < -GRAZING * slopes[:, 1]
+            ordinary &= slopes[:, 0] < -GRAZING_RATIO * slopes[:, 1]
             matrices = jump.saltation(wave.times, found) @ matrices
         after = _Wave(wave.rows, wave.times, states, matrices).part(np.flatnonzero(ordinary))
         name = run.system.outgoing(key).guards.names[guard]
@@ -231,7 +231,7 @@ class Lockstep:
                 arc, crossing = self._arc(key, one)
                 if self._tolerances is not None and one.matrices is not None:
                     mode = self._run.system.mode(key)
-                    carried = arc_transition(mode, arc, *self._tolerances) @ one.matrices
+                    carried = compute_arc_transition(mode, arc, *self._tolerances) @ one.matrices
                     one = one._replace(matrices=carried)
                 if crossing is None:
                     self._arrive(key, one._replace(states=arc(arc.end)[None]))
@@ -270,7 +270,7 @@ class Lockstep:
         matrices = one.matrices
         if matrices is not None:
             jump = jump_derivative(run.system, event)
-            matrices = jump_matrix(jump, event, len(self._events[i])) @ matrices
+            matrices = compute_jump_matrix(jump, event, len(self._events[i])) @ matrices
         key = point.mode.key
         self._events[i].append(BriefEvent.of(event))
         times = np.array([event.time])

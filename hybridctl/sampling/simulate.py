@@ -33,7 +33,7 @@ from hybridctl.hybrid.simulate import new_run, settings_among, simulate
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.zeno import OnZeno, as_zeno_policy
 from hybridctl.sampling.lockstep import Lockstep, MemberEnd
-from hybridctl.sensitivity.linearize import linearize
+from hybridctl.sensitivity.linearization import linearize
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
-from .augmentation import ParameterDerivatives as ParameterDerivatives
-from .augmentation import ParameterModel as ParameterModel
 from .floquet import floquet_multipliers as floquet_multipliers
-from .floquet import lyapunov_exponents as lyapunov_exponents
-from .linearize import Linearization as Linearization
+from .linearization import Linearization as Linearization
+from .lyapunov import lyapunov_exponents as lyapunov_exponents
 from .moments import propagate_moments as propagate_moments
+from .parameter_models import ParameterDerivatives as ParameterDerivatives
+from .parameter_models import ParameterModel as ParameterModel
 from .parameters import parameter_sensitivity as parameter_sensitivity
 from .symmetry import Symmetry as Symmetry

@@ -1,10 +1,10 @@
-r"""Mean and covariance of deviations carried along a trajectory.
+r"""Mean and covariance of a perturbation, propagated along a run.
 
-On arcs and through isolated events the map is linear and both are exact,
-:math:`m^+ = G m, \; P^+ = G P G^T`, [Salt] (39). Through simultaneous events it is piecewise
-linear: a normal distribution goes in, and what comes out has the mean and covariance of its image,
-summed over low-discrepancy points. That image is no longer normal; from there on only its first two
-moments are followed. So it is through nearly simultaneous events that are one jump.
+On arcs and through isolated events the map is linear, and both are exact: :math:`m^+ = G m` and
+:math:`P^+ = G P G^T`, [Salt] (39). Through simultaneous guards and merged events the map is
+piecewise linear or affine. There a normal distribution goes in, and mean and covariance of its
+image are summed over low-discrepancy points. The image is not normal; from there on only its first
+two moments are propagated.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from scipy.special import ndtri
 
 from hybridctl.base.checks import Array, check_array, check_count, check_semidefinite
 from hybridctl.base.errors import InputError
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.nearby import PiecewiseAffineJump
+from hybridctl.sensitivity.linearization import Linearization
+from hybridctl.sensitivity.merged_events import PiecewiseAffineJump
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.saltation import JumpGains
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Mean (ndx,) and covariance (ndx, ndx) of a deviation, in the tangent space."""
+    """Mean and covariance of a perturbation in the tangent space.
+
+    Attributes:
+        mean: Mean (ndx,).
+        covariance: Covariance (ndx, ndx).
+    """
 
     mean: Array
     covariance: Array
@@ -40,53 +45,75 @@ def propagate_moments(
     points: int = 2**14,
     seed: int = 0,
 ) -> Moments:
-    """Mean and covariance of the deviation at the end, for those of the deviation at the start.
+    """Return the moments of the perturbation of the final state.
 
-    covariance (ndx, ndx): symmetric, positive semidefinite; mean (ndx,) or None for zero.
-    points: of the sum at simultaneous events, a power of two; half of them mirror the others,
-    so that a linear map keeps its mean exactly. Raises `InputError`.
+    Args:
+        linearization: Linearization of the run.
+        covariance: Covariance (ndx, ndx) of the perturbation of the initial state, symmetric and
+            positive semidefinite.
+        mean: Its mean (ndx,). None for zero.
+        points: Number of points of the sum at piecewise linear jumps, a power of two. Half of them
+            mirror the others, so that a linear map keeps its mean exactly.
+        seed: Seed of the points; that of event k is seed + k.
+
+    Returns:
+        Mean (ndx+,) and covariance (ndx+, ndx+) at the end. An argument of the wrong shape or
+        value raises an `InputError`.
     """
     ndx = linearization.trajectory.arcs[0].space.ndx
     m = np.zeros(ndx) if mean is None else check_array("mean", mean, (ndx,))
     p = check_semidefinite("covariance", covariance, ndx)
     _check_points(points)
-    merged = {group.first: group for group in linearization.nearby}
-    k, flows = 0, linearization.transitions
-    m, p = flows[0] @ m, flows[0] @ p @ flows[0].T
+    merged = {group.first: group for group in linearization.merged_events}
+    k, transitions = 0, linearization.transitions
+    m, p = transitions[0] @ m, transitions[0] @ p @ transitions[0].T
     while k < len(linearization.jumps):
         jump: JumpGains | PiecewiseLinearJump | PiecewiseAffineJump = linearization.jumps[k]
         if k in merged:
-            jump, k = linearization.nearby_jump(merged[k]), merged[k].last
-        m, p = through_jump(jump, m, p, points, seed + k)
+            jump, k = linearization.merged_jump(merged[k]), merged[k].last
+        m, p = propagate_moments_through_jump(jump, m, p, points, seed + k)
         k += 1
-        m, p = flows[k] @ m, flows[k] @ p @ flows[k].T
+        m, p = transitions[k] @ m, transitions[k] @ p @ transitions[k].T
     return Moments(m, p)
 
 
-def through_jump(
+def propagate_moments_through_jump(
     jump: JumpGains | PiecewiseLinearJump | PiecewiseAffineJump,
     m: Array,
     p: Array,
     points: int,
     seed: int,
 ) -> tuple[Array, Array]:
-    """Mean (d+,) and covariance (d+, d+) after one event, for m (d,) and p (d, d) before it.
+    """Return the moments after one event.
 
-    points: of the sum where it is piecewise linear, a power of two.
+    Args:
+        jump: Jump of the event.
+        m: Mean (d,) before it.
+        p: Covariance (d, d) before it.
+        points: Number of points of the sum if the jump is piecewise linear, a power of two.
+        seed: Seed of the points.
+
+    Returns:
+        Mean (d+,) and covariance (d+, d+) after it.
     """
     if isinstance(jump, JumpGains):
         return jump.state @ m, jump.state @ p @ jump.state.T
-    after = jump(m + normal_points(p, points, seed))
+    after = jump(m + sample_normal_points(p, points, seed))
     center = after.mean(axis=0)
     spread = after - center
     return center, spread.T @ spread / len(after)
 
 
-def normal_points(covariance: Array, points: int, seed: int) -> Array:
-    """Low-discrepancy points (points, ndx) of a normal distribution of mean zero.
+def sample_normal_points(covariance: Array, points: int, seed: int) -> Array:
+    """Return low-discrepancy points of a normal distribution of mean zero.
 
-    Half of them mirror the others. Their own covariance is the given one (ndx, ndx). Raises
-    `InputError` where their number is no power of two.
+    Args:
+        covariance: Covariance (ndx, ndx). That of the points is equal to it.
+        points: Number of points, a power of two. Half of them mirror the others.
+        seed: Seed of the points.
+
+    Returns:
+        The points (points, ndx), in rows. A number that is no power of two is an `InputError`.
     """
     _check_points(points)
     values, vectors = eigh(covariance)
@@ -94,6 +121,7 @@ def normal_points(covariance: Array, points: int, seed: int) -> Array:
     from scipy.stats import qmc  # costs as much to import as all else, and is rarely wanted
 
     uniform = qmc.Sobol(len(covariance), seed=seed).random(points // 2)
+    # At 0 and 1 the normal quantiles are infinite.
     normal = ndtri(np.clip(uniform, 1e-15, 1.0 - 1e-15))
     normal = np.concatenate((normal, -normal))
     own = np.linalg.cholesky(normal.T @ normal / len(normal))

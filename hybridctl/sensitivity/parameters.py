@@ -1,31 +1,61 @@
-"""How the end of a trajectory depends on named parameters, to first order."""
+r"""Parameter sensitivity: how the final state of a run depends on named parameters.
+
+A parameter p is a state that stays constant, :math:`\dot p = 0`. In (x, p) the variational equation
+and the jump of an event are
+
+.. math::
+    \dot z = A z + B\, \delta u + D_p f\, \delta p, \qquad
+    \delta t = -(D_x g\, \delta x^- + D_p g\, \delta p) / \dot g, \qquad
+    \delta x^+ = D_x R\, \delta x^- + D_p R\, \delta p - (f^+ - \dot R)\, \delta t .
+
+So everything that takes a system and a run (linearization, simultaneous events, moments, feedback)
+serves parameters, too. `augment_with_parameters` returns both in (x, p), where p is the *change*
+from the nominal value: it is recorded as zero, and only its derivatives are used. The derivatives
+by p come from a `parameter_models.ParameterModel`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_array, check_instance, check_member
-from hybridctl.base.errors import InputError
-from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.augmentation import ParameterModel, with_parameters
-from hybridctl.sensitivity.first_order import PhantomGains
-from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.base.errors import InputError, SystemDefinitionError
+from hybridctl.base.spaces import Space, compute_difference_jacobians
+from hybridctl.hybrid.arc import Arc
+from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
+from hybridctl.hybrid.model import (
+    FieldJacobian,
+    GuardJacobian,
+    Held,
+    JumpPoint,
+    ModeKey,
+    ModeModel,
+    PointProperty,
+    ResetBorder,
+    ResetJacobian,
+)
+from hybridctl.hybrid.system import HybridSystem, MappedSystem
+from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.sensitivity.linearization import Linearization, PhantomGains, linearize
+from hybridctl.sensitivity.parameter_models import GuardOffsets, ParameterModel, ParameterPoint
+from hybridctl.sensitivity.propagation import Gain, InputChange
 from hybridctl.sensitivity.simultaneous import PhantomInput, Simultaneous
-from hybridctl.sensitivity.variation import Gain, InputChange
 
 
 @dataclass(frozen=True, eq=False)
 class ParameterSensitivity:
-    """The first-order map of changes dp of parameters `names`, and of dx0 and du with them.
+    """The first-order map of changes dp of parameters, dx0 of the state and du of the input.
 
-    `linearization` is that of (x, p): its moments are joint ones of state and parameters, its
-    jumps have the pieces of simultaneous events.
+    Attributes:
+        names: Names of the parameters.
+        linearization: Linearization in (x, p). Its moments are joint ones of state and parameters,
+            and its jumps have the pieces of simultaneous events.
     """
 
     names: tuple[str, ...]
@@ -33,7 +63,10 @@ class ParameterSensitivity:
 
     @property
     def matrix(self) -> Array:
-        """The derivative D_p x(end) from a fixed start (ndx+, np); `InputError` where piecewise."""
+        """The derivative D_p x(end) (ndx+, np) at a fixed initial state.
+
+        An `InputError` if the map is piecewise linear.
+        """
         n = len(self.names)
         return self.linearization.state_transition[:-n, -n:]
 
@@ -43,12 +76,18 @@ class ParameterSensitivity:
         dx0: ArrayLike | None = None,
         input_change: InputChange | None = None,
     ) -> Array:
-        """The deviation (ndx+,) at the end for dp (np,), or (m, ndx+) for m of them in rows.
+        """Return the perturbation of the final state.
 
-        dp: values in the order of `names`, or changes by name. dx0 (ndx,) or (m, ndx): of the
-        start, by default none. `input_change`: du(t) (nu,). Raises `InputError`.
+        Args:
+            dp: Changes (np,) of the parameters in the order of `names`, m of them in rows, or
+                changes by name.
+            dx0: Perturbation (ndx,) of the initial state, or m of them in rows. None for none.
+            input_change: Change du(t) (nu,) of the input. None for no change.
+
+        Returns:
+            The perturbation (ndx+,), or (m, ndx+). Wrong shapes raise an `InputError`.
         """
-        joint = self._joint(dp, dx0)
+        joint = self._join(dp, dx0)
         return self.linearization(joint, input_change)[..., : -len(self.names)]
 
     def derivative(
@@ -57,30 +96,45 @@ class ParameterSensitivity:
         dx0: ArrayLike | None = None,
         input_change: InputChange | None = None,
     ) -> Array:
-        """The one-sided derivative along directions, of any size: see `Linearization.derivative`.
+        """Return the one-sided derivative along directions; see `Linearization.derivative`.
 
-        Arguments and shapes are those of a call.
+        Args:
+            dp: See a call.
+            dx0: See a call.
+            input_change: See a call.
+
+        Returns:
+            The derivative (ndx+,), or (m, ndx+).
         """
-        joint = self._joint(dp, dx0)
+        joint = self._join(dp, dx0)
         return self.linearization.derivative(joint, input_change)[..., : -len(self.names)]
 
     def closed_loop(
         self, gains: Sequence[Gain | ArrayLike], phantom_gains: PhantomGains | None = None
     ) -> ParameterSensitivity:
-        """The map under feedback of the state, see `Linearization.closed_loop`."""
+        """Return the map under feedback of the state.
+
+        Args:
+            gains: Gain (nu, ndx) of each arc, or a function of time.
+            phantom_gains: See `Linearization.closed_loop`.
+        """
         n = len(self.names)
         padded = [
-            partial(_padded_at, f"gains[{k}]", gain, n)
+            partial(_pad_gain_at, f"gains[{k}]", gain, n)
             if callable(gain)
-            else _padded(f"gains[{k}]", gain, n)
+            else _pad_gain(f"gains[{k}]", gain, n)
             for k, gain in enumerate(gains)
         ]
-        phantom = None if phantom_gains is None else partial(_padded_phantom, phantom_gains, n)
+        phantom = None if phantom_gains is None else partial(_pad_phantom_gain, phantom_gains, n)
         return replace(self, linearization=self.linearization.closed_loop(padded, phantom))
 
-    def _joint(self, dp: Mapping[str, float] | ArrayLike, dx0: ArrayLike | None) -> Array:
-        """Deviations (..., ndx + np) of state and parameters."""
-        n, changes = len(self.names), self._changes(dp)
+    def _join(self, dp: Mapping[str, float] | ArrayLike, dx0: ArrayLike | None) -> Array:
+        """Return perturbations (..., ndx + np) of state and parameters.
+
+        Raises:
+            InputError: A shape is wrong, or state and parameters have different numbers of rows.
+        """
+        n, changes = len(self.names), self._check_changes(dp)
         ndx = self.linearization.trajectory.arcs[0].space.ndx - n
         start = np.zeros(ndx) if dx0 is None else check_array("dx0", dx0)
         if start.shape[-1:] != (ndx,) or start.ndim > 2:
@@ -94,7 +148,12 @@ class ParameterSensitivity:
         both = [np.broadcast_to(a, (*rows, a.shape[-1])) for a in (start, changes)]
         return np.concatenate(both, axis=-1)
 
-    def _changes(self, dp: Mapping[str, float] | ArrayLike) -> Array:
+    def _check_changes(self, dp: Mapping[str, float] | ArrayLike) -> Array:
+        """Return changes (..., np) of the parameters in the order of `names`.
+
+        Raises:
+            InputError: Their shape is wrong; or a name is unknown.
+        """
         n = len(self.names)
         if isinstance(dp, Mapping):
             values = np.zeros(n)
@@ -118,13 +177,25 @@ def parameter_sensitivity(
     rtol: float = 1e-9,
     atol: float = 1e-9,
 ) -> ParameterSensitivity:
-    """How the end of a simulated trajectory depends on parameters, to first order.
+    """Return how the final state of a run depends on parameters, to first order.
 
-    Options are those of `linearize`, and so is what is raised.
+    Args:
+        system: The hybrid system that was simulated.
+        trajectory: The run.
+        derivatives: Derivatives of the system by the parameters.
+        merge: See `linearize`.
+        phantom_input: See `linearize`.
+        simultaneous: See `linearize`.
+        rtol: See `linearize`.
+        atol: See `linearize`.
+
+    Returns:
+        The map. It raises the errors of `linearize`. Derivatives of the wrong shape are a
+        `SystemDefinitionError`, and resets at a border that parameters may move an `InputError`.
     """
     check_instance("derivatives", derivatives, ParameterModel)  # type: ignore[type-abstract]
     lin = linearize(
-        *with_parameters(system, trajectory, derivatives),
+        *augment_with_parameters(system, trajectory, derivatives),
         merge=merge,
         phantom_input=phantom_input,
         simultaneous=simultaneous,
@@ -134,15 +205,311 @@ def parameter_sensitivity(
     return ParameterSensitivity(derivatives.names, lin)
 
 
-def _padded(name: str, gain: ArrayLike, n: int) -> Array:
-    """A gain (nu, ndx) that does not see n parameters: (nu, ndx + n)."""
+def _pad_gain(name: str, gain: ArrayLike, n: int) -> Array:
+    """Return a gain (nu, ndx) with zeros for n parameters: (nu, ndx + n)."""
     k = check_array(name, gain, (None, None))
     return np.hstack((k, np.zeros((len(k), n))))
 
 
-def _padded_at(name: str, gain: Gain, n: int, t: float) -> Array:
-    return _padded(f"{name}({t})", gain(t), n)
+def _pad_gain_at(name: str, gain: Gain, n: int, t: float) -> Array:
+    return _pad_gain(f"{name}({t})", gain(t), n)
 
 
-def _padded_phantom(gains: PhantomGains, n: int, k: int, fired: frozenset[int]) -> Array:
-    return _padded(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), n)
+def _pad_phantom_gain(gains: PhantomGains, n: int, k: int, fired: frozenset[int]) -> Array:
+    return _pad_gain(f"phantom_gains({k}, {sorted(fired)})", gains(k, fired), n)
+
+
+# The system and the run in (x, p)
+
+
+def augment_with_parameters(
+    system: HybridSystem, trajectory: HybridTrajectory, derivatives: ParameterModel
+) -> tuple[HybridSystem, HybridTrajectory]:
+    """Return a system and its run in (x, p).
+
+    Args:
+        system: The hybrid system.
+        trajectory: A run of it.
+        derivatives: Derivatives of the system by the parameters.
+
+    Returns:
+        The system and the run, with the same inputs. They lack the Jacobians that the system lacks.
+        When they are evaluated, derivatives of the wrong shape raise a `SystemDefinitionError`,
+        and resets at a border that parameters may move an `InputError`.
+    """
+    n = len(derivatives.names)
+    augmented = _AugmentedSystem(system, derivatives)
+    return augmented, HybridTrajectory(
+        tuple(_augment_arc(arc, n) for arc in trajectory.arcs),
+        tuple(_augment_event(event, n) for event in trajectory.events),
+        source=augmented if trajectory.source is system else None,
+    )
+
+
+def augment_with_guard_offsets(system: HybridSystem, event: Event) -> tuple[HybridSystem, Event]:
+    """Return a system and one of its events in (x, w): guard i of the event fires at g + w_i = 0.
+
+    Args:
+        system: The hybrid system.
+        event: An event of it, with at least one guard.
+
+    Returns:
+        The system and the event, with w recorded as zero. The border of a reset stays where it is.
+    """
+    offsets = GuardOffsets(event.guards)
+    return _AugmentedSystem(system, offsets), _augment_event(event, len(event.guards))
+
+
+@dataclass(frozen=True)
+class _AugmentedSpace:
+    """A state space with n parameters appended."""
+
+    space: Space
+    n: int
+
+    @property
+    def nx(self) -> int:
+        return self.space.nx + self.n
+
+    @property
+    def ndx(self) -> int:
+        return self.space.ndx + self.n
+
+    def integrate(self, x: Array, dx: Array) -> Array:
+        state = self.space.integrate(x[: -self.n], dx[: -self.n])
+        return np.concatenate((state, x[-self.n :] + dx[-self.n :]))
+
+    def difference(self, x0: Array, x1: Array) -> Array:
+        state = self.space.difference(x0[: -self.n], x1[: -self.n])
+        return np.concatenate((state, x1[-self.n :] - x0[-self.n :]))
+
+    def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
+        by_first, by_second = -np.eye(self.ndx), np.eye(self.ndx)
+        parts = compute_difference_jacobians(self.space, x0[: -self.n], x1[: -self.n])
+        by_first[: -self.n, : -self.n], by_second[: -self.n, : -self.n] = parts
+        return by_first, by_second
+
+    def rate(self, x: Array, dx: Array) -> Array:
+        return np.concatenate((self.space.rate(x[: -self.n], dx[: -self.n]), dx[-self.n :]))
+
+    def transport(self, dx: Array) -> Array:
+        result = np.zeros((self.ndx, self.ndx))
+        result[: -self.n, : -self.n] = self.space.transport(dx[: -self.n])
+        return result
+
+    def normalize(self, x: Array) -> Array:
+        return np.concatenate((self.space.normalize(x[: -self.n]), x[-self.n :]))
+
+    def check(self, name: str, x: Array) -> None:
+        self.space.check(name, x[: -self.n])
+
+
+class _AugmentedPoint(MappedPoint):
+    """A point in (x, p), with derivatives by p."""
+
+    @PointProperty
+    def by_parameters(self) -> ParameterPoint:
+        """Return the derivatives by parameters at the inner point."""
+        change = self.mode.change
+        assert isinstance(change, _Augmentation)
+        return change.derivatives.calc(self.inner)
+
+
+class _AugmentedMode(MappedMode):
+    """A mode in (x, p): parameters are states that stay constant."""
+
+    change: _Augmentation
+    point = _AugmentedPoint
+
+    def __init__(self, inner: ModeModel, change: _Augmentation) -> None:
+        super().__init__(inner, change)
+        self.space = _AugmentedSpace(inner.space, change.n)
+        if inner.held is not None:
+            self.held = self._augment_held(inner.held)
+        if inner.project is not None:
+            self.project = partial(self._project, inner.project)
+
+    def field_at(self, point: MappedPoint) -> Array:
+        return np.concatenate((point.inner.field, np.zeros(self.change.n)))
+
+    def field_jacobian_at(self, point: Any) -> FieldJacobian:
+        d, by_p, c = point.inner.field_jacobian, point.by_parameters.field, self.change
+        d_x = c.append(d.state, c.check_shape("the field", by_p, len(d.state)))
+        p_rows = np.zeros((c.n, d_x.shape[1]))
+        p_input = np.zeros((c.n, d.input.shape[1]))
+        return FieldJacobian(np.vstack((d_x, p_rows)), np.vstack((d.input, p_input)))
+
+    def free_input_at(self, point: MappedPoint) -> Array:
+        inner = point.inner.free_input
+        return np.vstack((inner, np.zeros((self.change.n, inner.shape[1]))))
+
+    def guard_jacobian_at(self, point: Any) -> GuardJacobian:
+        return self._append_parameters(point.inner.guard_jacobian, point, slice(None))
+
+    def guard_row_at(self, i: int, point: Any) -> GuardJacobian:
+        return self._append_parameters(point.inner.guard_row(i), point, i)
+
+    def _append_parameters(
+        self, inner: GuardJacobian, point: Any, rows: int | slice
+    ) -> GuardJacobian:
+        """Return derivatives of some guards with those by the parameters appended.
+
+        Args:
+            inner: Derivatives of the inner guards.
+            point: The point.
+            rows: Which guards these are.
+        """
+        by_p, c = point.by_parameters.guards, self.change
+        by_p = c.check_shape("the guards", by_p, len(self.guard_names))
+        return inner._replace(state=c.append(inner.state, by_p[rows]))
+
+    # Methods with partial arguments, not closures, so that modes can be pickled.
+
+    def _project(self, project: Callable[[Array], Array], x: Array) -> Array:
+        return self.change.to_outer_state(project(self.change.state(x)), x)
+
+    def _augment_held(self, inner: Held) -> Held:
+        """Return the constraint of the inner mode in (x, p)."""
+        jacobian, refuse = inner.jacobian, inner.refuse
+        return replace(
+            inner,
+            residuals=partial(self._compute_residuals, inner.residuals),
+            jacobian=None if jacobian is None else partial(self._differentiate_residuals, jacobian),
+            refuse=None if refuse is None else partial(self._refuse, refuse),
+        )
+
+    def _compute_residuals(self, residuals: Callable[[Array], Array], x: Array) -> Array:
+        return residuals(self.change.state(x))
+
+    def _differentiate_residuals(self, jacobian: Callable[[Array], Array], x: Array) -> Array:
+        return self.change.append(jacobian(self.change.state(x)))
+
+    def _refuse(
+        self, refuse: Callable[[str, ModeKey, Array], None], what: str, key: ModeKey, x: Array
+    ) -> None:
+        refuse(what, key, self.change.state(x))
+
+
+@dataclass(frozen=True, eq=False)
+class _Augmentation(Change):
+    """The change of modes and resets to (x, p): parameters are states that stay constant.
+
+    Attributes:
+        derivatives: Derivatives by the parameters.
+        key: Key of the mode.
+        fired: Guards by which a reset is reached; none for a mode.
+    """
+
+    derivatives: ParameterModel
+    key: ModeKey
+    fired: tuple[str, ...] = ()
+    mode_class = _AugmentedMode
+
+    @property
+    def n(self) -> int:
+        return len(self.derivatives.names)
+
+    def state(self, x: Array) -> Array:
+        return x[: -self.n]
+
+    def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
+        return t, self.state(x), u
+
+    def to_outer_state(self, inner: Array, x: Array) -> Array:
+        return np.concatenate((inner, x[-self.n :]))
+
+    def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
+        by_p = self.derivatives.reset_at(self.key, self.fired, self.to_inner_jump(at))
+        if by_p is None:
+            return self._augment_reset(inner)
+        return self._augment_reset(inner, self.check_shape("a reset", by_p, len(inner.time)))
+
+    def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
+        """Return the border in (x, p).
+
+        Raises:
+            InputError: Parameters may move it.
+        """
+        if self.derivatives.moves_borders:
+            raise InputError(
+                f"the reset at t = {at.t:.9g} s is at the border of {inner.name!r}, where it has "
+                "no derivatives by parameters"
+            )
+        distance = np.append(inner.distance.state, np.zeros(self.n))
+        return inner._replace(
+            distance=inner.distance._replace(state=distance),
+            positive=self._augment_reset(inner.positive),
+            negative=self._augment_reset(inner.negative),
+        )
+
+    def _augment_reset(self, d: ResetJacobian, by_p: Array | None = None) -> ResetJacobian:
+        """Return the Jacobian of a reset in (x, p), which keeps p; by_p (ndx+, np), None for 0."""
+        n = self.n
+        p_rows = np.hstack((np.zeros((n, d.state.shape[1])), np.eye(n)))
+        return ResetJacobian(
+            np.concatenate((d.time, np.zeros(n))),
+            np.vstack((self.append(d.state, by_p), p_rows)),
+            np.vstack((d.input, np.zeros((n, d.input.shape[1])))),
+        )
+
+    def append(self, d_x: Array, by_p: Array | None = None) -> Array:
+        """Return derivatives (..., ndx) by x with those (..., np) by p appended; None for 0."""
+        return np.hstack((d_x, np.zeros((len(d_x), self.n)) if by_p is None else by_p))
+
+    def check_shape(self, what: str, value: Array, rows: int) -> Array:
+        """Return derivatives by parameters after a check of their shape (rows, np).
+
+        Raises:
+            SystemDefinitionError: The shape is wrong.
+        """
+        if np.shape(value) != (rows, self.n):
+            raise SystemDefinitionError(
+                f"derivatives of {what} of mode {self.key!r} by parameters must have shape "
+                f"({rows}, {self.n}), got {np.shape(value)}"
+            )
+        return value
+
+
+class _AugmentedSystem(MappedSystem):
+    """A system in (x, p)."""
+
+    def __init__(self, inner: HybridSystem, derivatives: ParameterModel) -> None:
+        change = partial(_Augmentation, derivatives)
+        super().__init__(inner, change, change)
+        self._n = len(derivatives.names)
+
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
+        """Return the mode in which the state without its parameters flows on.
+
+        Args:
+            x: State and parameters (nx + np,).
+            u: Input (nu,). None for the default of the inner system.
+        """
+        return super().consistent_mode(check_array("x", x, (None,))[: -self._n], u)
+
+    def pushed(self, wrench: object) -> HybridSystem:
+        """Refuse a wrench: the derivatives by parameters are of a system that is not pushed.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(
+            "wrench must be None in a system with parameters, whose derivatives do not know it: "
+            "push the system first, and give the derivatives of that"
+        )
+
+
+def _augment_arc(arc: Arc, n: int) -> Arc:
+    """Return an arc in (x, p), with p = 0."""
+    steps, order, _ = arc.states.shape
+    states = np.concatenate((arc.states, np.zeros((steps, order, n))), axis=2)
+    states.flags.writeable = False
+    return replace(arc, space=_AugmentedSpace(arc.space, n), states=states)
+
+
+def _augment_event(event: Event, n: int) -> Event:
+    """Return an event in (x, p), with p = 0."""
+    states = [np.append(x, np.zeros(n)) for x in (event.state_before, event.state_after)]
+    for x in states:
+        x.flags.writeable = False
+    return replace(event, state_before=states[0], state_after=states[1])

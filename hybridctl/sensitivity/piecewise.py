@@ -1,51 +1,84 @@
-r"""The first-order jump of simultaneous guards: piecewise linear, one piece for each order.
+r"""Piecewise-linear jump of simultaneous guards: one linear piece for each order of firing.
 
-n guards reach zero together on the nominal trajectory; on a perturbed one they fire one after the
-other. With :math:`S` the guards that have fired and :math:`j \notin S` another one, its jump in the
-mode that holds between them (a *phantom* mode, evaluated at the nominal event) is
+n guards reach zero together on the nominal trajectory. On a perturbed one they fire one after the
+other, as micro-events. Let S be the set of guards that have fired; it names a *phantom mode*, the
+mode between two micro-events, in which no nominal trajectory stays. The jump of a guard
+:math:`j \notin S` is that of one event, evaluated in the phantom mode at the nominal event:
 
 .. math::
     \delta t_j = a_{S,j}\, \delta x + b_{S,j}\, \delta u, \qquad
     \delta x' = D_x R\, \delta x + D_u R\, \delta u - (f^+ - \dot R)\, \delta t_j .
 
 The guard with the least :math:`\delta t_j` fires, :math:`\delta x'` replaces :math:`\delta x`, and
-so on until all have fired: [Bder] (61), (62), with deviations carried back to the nominal time, so
-that resets, inputs and changes of dimension are served too, [RS] (4.33), (4.46).
+so on until all have fired, [Bder] (61), (62). Here perturbations are carried back to the nominal
+time after each micro-event, so that resets, inputs and changes of dimension are served too, [RS]
+(4.33), (4.46).
+
+On the cone of perturbations with one order of firing the jump is linear, and its matrix is the
+product of saltation matrices, [Bder] (57). `PiecewiseLinearJump.pieces` lists the cones, up to n!
+of them, with their matrices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.linalg import null_space
+from scipy.optimize import linprog
 
 from hybridctl.base.checks import Array, Indices, check_array
-from hybridctl.base.errors import InputError
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.pieces import (
-    EVENT_ACCURACY,
-    ROUNDING,
-    Micro,
-    PhantomModes,
-    Piece,
-    Times,
-    alike,
-    common_lineality,
-    search,
-    through,
-)
+from hybridctl.base.errors import InputError, SystemDefinitionError
+from hybridctl.sensitivity.saltation import JumpGains
 
-_TIE = 1e-13  # of the size of its terms: that much a time may be off by rounding
+GAIN_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+"""Relative error of gains that are known to rounding."""
+EVENT_ACCURACY = 1e-9
+"""Relative error of gains at a simulated event: about the tolerance of simulations."""
+_TIE = 1e-13
+"""Difference of event times that is rounding, relative to the size of their terms."""
+_MIN_BALL_RADIUS = 1e-6
+"""Radius of the largest ball in a cone and the unit cube, from which the cone has an interior.
+
+`linprog` is accurate to 1e-7."""
+_CACHE_SIZE = 8192
+"""Phantom modes and jumps that are kept: all of up to 13 guards."""
+
+MicroJump = Callable[[frozenset[int], int], JumpGains]
+"""The jump of a guard j, given the set of guards that have fired before it."""
+MicroTimes = Callable[[frozenset[int]], tuple[Array, Array]]
+"""Rows time_state (k, d) and time_input (k, nu) of the k guards left, given those that fired."""
+
+
+class PhantomMode(NamedTuple):
+    """The k guards that have not fired in a phantom mode, and when each would fire.
+
+    Attributes:
+        left: Indices of the guards, ascending.
+        time_state: Derivatives (k, d) of their event times by the state, s per unit.
+        time_input: Derivatives (k, nu) of their event times by the input, s per unit.
+        state_size: Largest absolute entry of `time_state`.
+        input_size: Largest absolute entry of `time_input`.
+    """
+
+    left: tuple[int, ...]
+    time_state: Array
+    time_input: Array
+    state_size: float
+    input_size: float
 
 
 class Passage(NamedTuple):
-    """What becomes of one direction, or of m of them in rows.
+    """A perturbation after all guards, with the order and the times of their firing.
 
-    state (d+,): the deviation after all guards. orders (n,): the guards as they fired. times (n,):
-    the shifts of the event times, s per unit, in the same order.
+    Attributes:
+        state: Perturbation (d+,) after the event, or m of them in rows.
+        orders: Indices (n,) of the guards as they fire, or (m, n).
+        times: Shifts (n,) of their event times in the same order, s, or (m, n).
     """
 
     state: Array
@@ -54,44 +87,63 @@ class Passage(NamedTuple):
 
 
 class OrderGains(NamedTuple):
-    """The linear map of one order: state (d+, d), and inputs[i] (d+, nu) of micro-event i."""
+    """The linear map of one order of firing.
+
+    Attributes:
+        state: Derivative (d+, d) by the perturbation before the event.
+        inputs: Derivatives (d+, nu) by the change of the input at each micro-event, in the order
+            of firing.
+    """
 
     state: Array
     inputs: tuple[Array, ...]
 
 
 class PiecewiseLinearJump:
-    r"""The jump of n guards that fire together, as a function of the deviation before them.
+    r"""The jump of n guards that fire together, as a function of the perturbation before them.
 
-    guards: their names. micro(fired, j): the first-order jump of guard j (0 to n-1) in the phantom
-    mode in which the guards `fired` have fired; asked for when needed, and kept. All guards of one
-    phantom mode act on the same dimension. times(fired), if given, returns the time_state (k, d)
-    and time_input (k, nu) of the guards that are left, in ascending order, so that `micro` is asked
-    for guards that do fire only.
-
-    A call takes O(n^2 d) time and O(d) memory for each direction if the resets are the identity.
-    Times that agree to rounding are a tie, and of tied guards the one that was declared first
-    fires. Where the jumps commute to first order, as they do without resets, the answer does not
+    A call takes O(n^2 d) time and O(d) memory for each perturbation if the resets are the identity.
+    Event times that agree to rounding are a tie, and of tied guards the one that was declared first
+    fires. If the jumps commute to first order, as they do without resets, the result does not
     depend on this; `order` does.
+
+    Args:
+        guards: Names of the guards.
+        micro: The jump of guard j (0 to n-1) in the phantom mode of the guards that have fired. It
+            is called when it is needed, once each. All guards of a phantom mode act on the same
+            dimension.
+        times: Event times of the guards left in a phantom mode, so that `micro` is called only for
+            guards that do fire. None to read them from the jumps.
+
+    Attributes:
+        guards: Names of the guards.
+
+    Raises:
+        InputError: There is no guard, or two have the same name.
     """
 
-    def __init__(self, guards: Sequence[str], micro: Micro, times: Times | None = None) -> None:
-        self._modes = PhantomModes(guards, micro, times)
+    def __init__(
+        self, guards: Sequence[str], micro: MicroJump, times: MicroTimes | None = None
+    ) -> None:
+        self.guards = tuple(guards)
+        if not self.guards or len(set(self.guards)) != len(self.guards):
+            raise InputError(f"guards must be one or more different names, got {self.guards}")
+        self._micro, self._times = micro, times
+        self._get_jump = lru_cache(_CACHE_SIZE)(self._evaluate_jump)
+        self._get_mode = lru_cache(_CACHE_SIZE)(self._evaluate_mode)
 
-    @property
-    def guards(self) -> tuple[str, ...]:
-        """The names of the guards."""
-        return self._modes.guards
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PiecewiseLinearJump, (self.guards, self._micro, self._times)
 
     @property
     def dimension(self) -> int:
-        """The dimension d of the deviations before the event."""
-        return len(self._modes.mode(frozenset()).time_state.T)
+        """The dimension d of the perturbations before the event."""
+        return len(self._get_mode(frozenset()).time_state.T)
 
     @property
     def input_dimension(self) -> int:
         """The number nu of inputs."""
-        return len(self._modes.mode(frozenset()).time_input.T)
+        return len(self._get_mode(frozenset()).time_input.T)
 
     def __call__(
         self,
@@ -100,31 +152,19 @@ class PiecewiseLinearJump:
         *,
         inputs: Sequence[ArrayLike] | None = None,
     ) -> Array:
-        """The deviation (d+,) after the event for dx (d,), or (m, d+) for m of them in rows.
+        """Return the perturbation after the event.
 
-        du (nu,) or (m, nu): change of the input, the same at all micro-events. Or inputs: n such
-        arrays, one for each micro-event in the order of firing, as in [RS] (4.33); feedback that
-        is held off after the first has zeros from the second on. Raises `InputError`.
+        Args:
+            dx: Perturbation (d,) before the event, or m of them in rows (m, d).
+            du: Change (nu,) or (m, nu) of the input, the same at all micro-events.
+            inputs: Changes (nu,) or (m, nu) of the input at each micro-event in the order of
+                firing, in place of du, [RS] (4.33). A feedback that is switched off by the first
+                micro-event has zeros from the second on.
+
+        Returns:
+            The perturbation (d+,), or (m, d+). Wrong shapes raise an `InputError`.
         """
         return self.follow(dx, du, inputs=inputs).state
-
-    def jump(self, fired: frozenset[int], j: int) -> JumpGains:
-        """The first-order jump of guard j in the phantom mode in which `fired` have fired."""
-        return self._modes.jump(fired, j)
-
-    def fed_back(self, gain: Callable[[frozenset[int]], Array]) -> PiecewiseLinearJump:
-        """The jump where the input changes by -K dx besides, with K = gain(fired) (nu, d)."""
-        return PiecewiseLinearJump(self.guards, partial(_fed_back, self, gain))
-
-    def after(self, fired: Iterable[int]) -> PiecewiseLinearJump:
-        """The jump of the guards that are left where `fired` have fired, in their order."""
-        done = frozenset(fired)
-        left = [j for j in range(len(self.guards)) if j not in done]
-
-        def micro(then: frozenset[int], j: int) -> JumpGains:
-            return self.jump(done | {left[i] for i in then}, left[j])
-
-        return PiecewiseLinearJump([self.guards[j] for j in left], micro)
 
     def order(
         self,
@@ -133,7 +173,13 @@ class PiecewiseLinearJump:
         *,
         inputs: Sequence[ArrayLike] | None = None,
     ) -> tuple[int, ...]:
-        """The guards in the order in which they fire for one direction dx (d,)."""
+        """Return the guards in the order in which they fire for one perturbation.
+
+        Args:
+            dx: Perturbation (d,) before the event.
+            du: See a call.
+            inputs: See a call.
+        """
         dx = check_array("dx", dx, (self.dimension,))
         return tuple(int(j) for j in self.follow(dx, du, inputs=inputs).orders)
 
@@ -144,82 +190,197 @@ class PiecewiseLinearJump:
         *,
         inputs: Sequence[ArrayLike] | None = None,
     ) -> Passage:
-        """The deviation after the event, the order and the times, for one dx or for many.
+        """Return perturbations after the event, with the order and the times of firing.
 
-        Directions with the same set of fired guards are moved together.
+        Perturbations with the same set of fired guards are computed together.
+
+        Args:
+            dx: See a call.
+            du: See a call.
+            inputs: See a call.
+
+        Returns:
+            The passage of one perturbation, or of m in rows. Wrong shapes raise an `InputError`.
         """
-        state = _directions("dx", dx, self.dimension)
+        state = _check_rows("dx", dx, self.dimension)
         single, state = state.ndim == 1, np.atleast_2d(state)
         count, n = len(state), len(self.guards)
-        steps = self._steps(du, inputs, count)
+        changes = self._check_inputs(du, inputs, count)
         orders, times = np.empty((count, n), dtype=np.intp), np.empty((count, n))
         groups: _Groups = {frozenset(): [(np.arange(count), state)]}
         for k in range(n):
             following: _Groups = {}
             for fired, parts in groups.items():
-                index, state = _joined(parts)
-                u = None if steps is None else steps[k][index]
-                for j, chosen, t, after in self._fire(fired, state, u):
+                index, state = _join_parts(parts)
+                u = None if changes is None else changes[k][index]
+                for j, chosen, t, after in self._fire_next(fired, state, u):
                     rows = index[chosen]
                     orders[rows, k], times[rows, k] = j, t
                     following.setdefault(fired | {j}, []).append((rows, after))
             groups = following
-        index, state = _joined(groups[frozenset(range(n))])
+        index, state = _join_parts(groups[frozenset(range(n))])
         result = np.empty_like(state)
         result[index] = state
         if single:
             return Passage(result[0], orders[0], times[0])
         return Passage(result, orders, times)
 
-    def gains(self, order: Sequence[int]) -> OrderGains:
-        """The products G_n ... G_1 and, for micro-event i, G_n ... G_{i+1} J_i, [RS] (4.33)."""
+    def jump(self, fired: frozenset[int], j: int) -> JumpGains:
+        """Return the jump of guard j in the phantom mode of the guards in `fired`."""
+        return self._get_jump(fired, j)
+
+    def with_feedback(self, gain: Callable[[frozenset[int]], Array]) -> PiecewiseLinearJump:
+        """Return the jump under the feedback du = -K dx.
+
+        Args:
+            gain: Gain K (nu, d) in the phantom mode of the guards that have fired.
+        """
+        return PiecewiseLinearJump(self.guards, partial(_micro_with_feedback, self, gain))
+
+    def remaining_jump(self, fired: Iterable[int]) -> PiecewiseLinearJump:
+        """Return the jump of the guards that are left where `fired` have fired, in their order."""
+        done = frozenset(fired)
+        left = [j for j in range(len(self.guards)) if j not in done]
+
+        def micro(later: frozenset[int], j: int) -> JumpGains:
+            return self.jump(done | {left[i] for i in later}, left[j])
+
+        return PiecewiseLinearJump([self.guards[j] for j in left], micro)
+
+    def order_gains(self, order: Sequence[int]) -> OrderGains:
+        r"""Return the linear map of one order of firing, [RS] (4.33).
+
+        With the gains G, J of each micro-event it is :math:`G_n \cdots G_1` and, for the input at
+        micro-event i, :math:`G_n \cdots G_{i+1} J_i`.
+
+        Args:
+            order: Each of 0 to n-1 once.
+
+        Returns:
+            The map, whether or not a perturbation has this order.
+
+        Raises:
+            InputError: The order is no permutation of the guards.
+        """
+        if sorted(order) != list(range(len(self.guards))):
+            raise InputError(
+                f"order must have each of 0 to {len(self.guards) - 1} once, got {tuple(order)}"
+            )
         columns, width, inputs = np.eye(self.dimension), self.dimension, self.input_dimension
         fired: frozenset[int] = frozenset()
-        for j in self._permutation(order):
-            jump = self._modes.jump(fired, j)
-            columns = np.hstack([through(jump, columns), jump.input])
+        for j in order:
+            jump = self._get_jump(fired, j)
+            columns = np.hstack([_apply_saltation(jump, columns), jump.input])
             fired = fired | {j}
         cuts = [width + inputs * i for i in range(len(self.guards))]
         state, *rest = np.split(columns, cuts, axis=1)
         return OrderGains(state, tuple(rest))
 
     def matrix(self, order: Sequence[int]) -> Array:
-        """The product (d+, d) of the saltation matrices in this order, [Bder] (57)."""
-        return self.gains(order).state
+        """Return the product (d+, d) of the saltation matrices in this order, [Bder] (57)."""
+        return self.order_gains(order).state
 
-    def pieces(self, *, accuracy: float = ROUNDING) -> tuple[Piece, ...]:
-        """All orders whose cone has an interior, with their matrices; up to n! of them.
+    def pieces(self, *, accuracy: float = GAIN_ROUNDING) -> tuple[Piece, ...]:
+        """Return all pieces: each order of firing whose cone has an interior, up to n! of them.
 
-        Found by a search over the orders that drops a beginning as soon as no direction has it,
-        at one linear program for about each piece. Together the cones cover the directions, and
-        their interiors do not meet. Guards that are tied in all directions (two equal ones) fire
-        as they were declared and add no pieces. Pieces with the same matrix stay apart, as their
-        union need not be convex: see `distinct`. accuracy: relative, of the gains.
+        The search drops a beginning of an order as soon as no perturbation has it, and solves about
+        one linear program for each piece. Together the cones cover all perturbations, and their
+        interiors do not meet. Guards that are tied for all perturbations, such as two equal ones,
+        fire as they were declared and add no pieces. Pieces with the same matrix stay apart, as
+        their union need not be convex; see `group_equal_pieces`.
+
+        Args:
+            accuracy: Relative error of the gains.
         """
-        return tuple(search(self._modes, accuracy))
+        first = self._get_mode(frozenset())
+        width = first.time_state.shape[1]
+        start = np.eye(width, width + first.time_input.shape[1])
+        prefix = _OrderPrefix((), start, start, start[:0], np.zeros(start.shape[1]))
+        return tuple(self._search_pieces(prefix, width, accuracy))
 
     def is_linear(self, *, accuracy: float = EVENT_ACCURACY) -> bool:
-        """Whether all pieces are one linear map of dx and du.
+        """Return whether all pieces are one linear map of dx and du.
 
-        accuracy: of the largest entry of that map. Fields that are equal on both sides of an event
-        differ by the rounding of its state, which stiff contacts multiply, so that what is left of
-        their difference has no accurate digit, and its entries are small beside that largest one.
+        Args:
+            accuracy: Difference that counts as none, relative to the largest entry of the map.
+                Fields that are equal on both sides of an event differ by the rounding of its state,
+                which stiff contacts multiply. Their difference then has no correct digit, so its
+                entries are compared with the largest one, not with themselves.
         """
         pieces = self.pieces(accuracy=accuracy)
-        return alike([np.hstack([piece.matrix, piece.input]) for piece in pieces], accuracy)
+        return are_equal_maps(
+            [np.hstack([piece.matrix, piece.input]) for piece in pieces], accuracy
+        )
 
     def lineality(self) -> Array:
-        """An orthonormal basis (d, k) of the directions l that lie in all cones, as -l does.
+        """Return an orthonormal basis (d, k) of the perturbations l with l and -l in all cones.
 
-        For these B(dx + l) = B(dx) + B(l), whatever dx.
+        For these B(dx + l) = B(dx) + B(l), whatever dx is.
         """
-        return common_lineality(self.pieces())
+        rows = np.vstack([normalize_rows(piece.cone) for piece in self.pieces()])
+        if not rows.any():
+            return np.eye(rows.shape[1])
+        return np.asarray(null_space(rows, rcond=_MIN_BALL_RADIUS))
 
-    def _fire(
+    def _evaluate_jump(self, fired: frozenset[int], j: int) -> JumpGains:
+        """Return the jump of guard j after those in `fired`.
+
+        Raises:
+            SystemDefinitionError: The sizes of its gains do not fit together.
+        """
+        jump = self._micro(fired, j)
+        before, after, inputs = len(jump.time_state), len(jump.field_change), len(jump.time_input)
+        reset = (after, before) if jump.reset_state is None else jump.reset_state.shape
+        fits = reset == (after, before) and jump.reset_input.shape == (after, inputs)
+        if not fits or (jump.reset_state is None and after != before):
+            raise SystemDefinitionError(
+                f"the gains of {self._describe(fired, j)} must fit together, but time_state has "
+                f"size {before}, time_input {inputs}, field_change {after}, reset_state {reset} "
+                f"and reset_input {jump.reset_input.shape}"
+            )
+        return jump
+
+    def _evaluate_mode(self, fired: frozenset[int]) -> PhantomMode:
+        """Return the phantom mode after the guards in `fired`.
+
+        Raises:
+            SystemDefinitionError: Its guards act on different numbers of states or inputs.
+        """
+        left = tuple(j for j in range(len(self.guards)) if j not in fired)
+        if self._times is not None:
+            state, inputs = self._times(fired)
+        else:
+            jumps = [self.jump(fired, j) for j in left]
+            for j, jump in zip(left, jumps, strict=True):
+                size, first = ((len(g.time_state), len(g.time_input)) for g in (jump, jumps[0]))
+                if size != first:
+                    raise SystemDefinitionError(
+                        f"the gains of {self._describe(fired, j)} act on {size} states and "
+                        f"inputs, but those of guard {self.guards[left[0]]!r} there on {first}"
+                    )
+            state = np.stack([jump.time_state for jump in jumps])
+            inputs = np.stack([jump.time_input for jump in jumps])
+        sizes = (float(np.abs(gain).max(initial=0.0)) for gain in (state, inputs))
+        return PhantomMode(left, state, inputs, *sizes)
+
+    def _describe(self, fired: frozenset[int], j: int) -> str:
+        return f"guard {self.guards[j]!r} after {[self.guards[i] for i in sorted(fired)]}"
+
+    def _fire_next(
         self, fired: frozenset[int], state: Array, u: Array | None
     ) -> Iterator[tuple[int, Indices, Array, Array]]:
-        """Each next guard, the rows of `state` for which it is next, its times, the new state."""
-        mode = self._modes.mode(fired)
+        """Yield each guard that fires next for some perturbations.
+
+        Args:
+            fired: Guards that have fired.
+            state: Perturbations (m, d) in this phantom mode.
+            u: Changes (m, nu) of the input. None for no change.
+
+        Yields:
+            The guard, the rows of `state` for which it is next, its times there, and the
+            perturbations after it.
+        """
+        mode = self._get_mode(fired)
         times = mode.time_state @ state.T
         size = mode.state_size * (np.abs(state) @ np.ones(state.shape[1]))
         if u is not None:
@@ -229,7 +390,7 @@ class PiecewiseLinearJump:
         for position, j in enumerate(mode.left):
             chosen = np.flatnonzero(first == position)
             if chosen.size:
-                t, jump = times[position, chosen], self._modes.jump(fired, j)
+                t, jump = times[position, chosen], self._get_jump(fired, j)
                 after = state[chosen]
                 if jump.reset_state is not None:
                     after = after @ jump.reset_state.T
@@ -238,59 +399,235 @@ class PiecewiseLinearJump:
                     after += u[chosen] @ jump.reset_input.T
                 yield j, chosen, t, after
 
-    def _permutation(self, order: Sequence[int]) -> tuple[int, ...]:
-        if sorted(order) != list(range(len(self.guards))):
-            raise InputError(
-                f"order must have each of 0 to {len(self.guards) - 1} once, got {tuple(order)}"
+    def _search_pieces(self, prefix: _OrderPrefix, width: int, accuracy: float) -> Iterator[Piece]:
+        """Yield the pieces whose order begins with a prefix; width: number d of state columns."""
+        order, columns, size = prefix.order, prefix.columns, prefix.size
+        if len(order) == len(self.guards):
+            (matrix, by_input), (cone, input_cone) = (
+                np.split(whole, [width], axis=1) for whole in (columns, prefix.cone)
             )
-        return tuple(order)
+            yield Piece(order, matrix, by_input, cone, input_cone, size)
+            return
+        fired = frozenset(order)
+        mode = self._get_mode(fired)
+        times, sizes = mode.time_state @ columns, np.abs(mode.time_state) @ size
+        times[:, width:] += mode.time_input
+        sizes[:, width:] += np.abs(mode.time_input)
+        limits = accuracy * _count_roundings(len(self.guards), columns.shape[1]) * sizes
+        for position, j in enumerate(mode.left):
+            rivals = np.delete(mode.left, position)
+            delays = np.delete(times - times[position], position, axis=0)
+            limit = np.delete(limits + limits[position], position, axis=0)
+            tied = (np.abs(delays) <= limit).all(axis=1)
+            if (rivals[tied] < j).any():  # of tied guards the one declared first fires
+                continue
+            cone = np.vstack([prefix.cone, delays[~tied]])
+            interior = find_interior_point(cone, prefix.interior)
+            if interior is not None:
+                jump = self._get_jump(fired, j)
+                after = _apply_jump(jump, columns, width)
+                bound = _apply_jump(_bound_terms(jump), size, width)
+                longer = _OrderPrefix((*order, j), after, bound, cone, interior)
+                yield from self._search_pieces(longer, width, accuracy)
 
-    def _steps(
+    def _check_inputs(
         self, du: ArrayLike | None, inputs: Sequence[ArrayLike] | None, count: int
     ) -> list[Array] | None:
-        """The change of the input (m, nu) at each micro-event."""
+        """Return the changes of the input (count, nu) at the micro-events; None for no change.
+
+        Raises:
+            InputError: Their number or shape is wrong, or both `du` and `inputs` are given.
+        """
         n = len(self.guards)
         if du is not None and inputs is not None:
             raise InputError("give du, the same at all micro-events, or inputs, but not both")
         if du is not None:
-            return [self._step("du", du, count)] * n
+            return [self._check_input("du", du, count)] * n
         if inputs is None:
             return None
         if len(inputs) != n:
             raise InputError(
                 f"inputs must have one entry for each of {n} guards, got {len(inputs)}"
             )
-        return [self._step(f"inputs[{k}]", u, count) for k, u in enumerate(inputs)]
+        return [self._check_input(f"inputs[{k}]", u, count) for k, u in enumerate(inputs)]
 
-    def _step(self, name: str, value: ArrayLike, count: int) -> Array:
-        u = _directions(name, value, self.input_dimension)
+    def _check_input(self, name: str, value: ArrayLike, count: int) -> Array:
+        u = _check_rows(name, value, self.input_dimension)
         if u.ndim == 2 and len(u) != count:
             raise InputError(f"{name} must have one row for each of {count} dx, got {len(u)}")
         return np.broadcast_to(u, (count, self.input_dimension))
 
 
-def _fed_back(
+def _micro_with_feedback(
     piecewise: PiecewiseLinearJump,
     gain: Callable[[frozenset[int]], Array],
     fired: frozenset[int],
     j: int,
 ) -> JumpGains:
-    return piecewise.jump(fired, j).fed_back(gain(fired))
+    return piecewise.jump(fired, j).with_feedback(gain(fired))
 
 
 _Groups = dict[frozenset[int], list[tuple[Indices, Array]]]
+"""For each set of fired guards, the rows of the perturbations there, and these in parts."""
 
 
-def _directions(name: str, value: ArrayLike, width: int) -> Array:
-    """One direction (width,), or at least one in rows."""
+def _check_rows(name: str, value: ArrayLike, width: int) -> Array:
+    """Return one perturbation (width,), or at least one in rows, as an array.
+
+    Raises:
+        InputError: The shape is wrong.
+    """
     result = check_array(name, value)
     if result.ndim not in (1, 2) or result.shape[-1] != width or 0 in result.shape[:-1]:
         raise InputError(f"{name} must have shape ({width},) or (m, {width}), got {result.shape}")
     return result
 
 
-def _joined(parts: list[tuple[Indices, Array]]) -> tuple[Indices, Array]:
+def _join_parts(parts: list[tuple[Indices, Array]]) -> tuple[Indices, Array]:
     if len(parts) == 1:
         return parts[0]
     index, state = zip(*parts, strict=True)
     return np.concatenate(index), np.concatenate(state)
+
+
+# Pieces
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """A cone of perturbations for which the guards fire in one order, and the linear map there.
+
+    For dx and a du that is the same at all micro-events, the perturbation after the event is
+    matrix @ dx + input @ du where cone @ dx + input_cone @ du >= 0 in all rows.
+
+    Attributes:
+        order: Indices of the guards as they fire.
+        matrix: Derivative (d+, d) by the perturbation before the event.
+        input: Derivative (d+, nu) by the change of the input.
+        cone: Normals (r, d) of the cone by the perturbation.
+        input_cone: Normals (r, nu) of the cone by the change of the input.
+        size: Sums (d+, d + nu) of the absolute terms of [matrix, input], which bound its rounding.
+    """
+
+    order: tuple[int, ...]
+    matrix: Array
+    input: Array
+    cone: Array
+    input_cone: Array
+    size: Array
+
+
+def group_equal_pieces(
+    pieces: Sequence[Piece], *, accuracy: float = GAIN_ROUNDING
+) -> tuple[tuple[Piece, ...], ...]:
+    """Return the pieces in groups that have the same linear map.
+
+    A product of n matrices of gains with relative errors e is off by at most about n d e times the
+    product of their absolute values, entry by entry.
+
+    Args:
+        pieces: The pieces of one jump.
+        accuracy: Relative error of the gains.
+    """
+    groups: list[list[Piece]] = []
+    for piece in pieces:
+        for group in groups:
+            first = group[0]
+            change = np.hstack([piece.matrix - first.matrix, piece.input - first.input])
+            limit = accuracy * _count_roundings(len(piece.order), piece.size.shape[1])
+            if (np.abs(change) <= limit * (piece.size + first.size)).all():
+                group.append(piece)
+                break
+        else:
+            groups.append([piece])
+    return tuple(tuple(group) for group in groups)
+
+
+def are_equal_maps(maps: Sequence[Array], accuracy: float) -> bool:
+    """Return whether maps differ from the first by at most this part of its largest entry."""
+    first, *others = maps
+    limit = accuracy * np.abs(first).max(initial=0.0)
+    return all(np.abs(other - first).max(initial=0.0) <= limit for other in others)
+
+
+class _OrderPrefix(NamedTuple):
+    """The beginning of an order of firing.
+
+    Attributes:
+        order: Guards that have fired.
+        columns: Its linear map (d_k, d + nu) of (dx, du).
+        size: Sums (d_k, d + nu) of the absolute terms of `columns`.
+        cone: Normals (r, d + nu) of the perturbations with this beginning.
+        interior: A point (d + nu,) well inside the cone.
+    """
+
+    order: tuple[int, ...]
+    columns: Array
+    size: Array
+    cone: Array
+    interior: Array
+
+
+def _apply_saltation(jump: JumpGains, columns: Array) -> Array:
+    """Return G @ columns, in O(d) for each column if the reset is the identity."""
+    after = columns if jump.reset_state is None else jump.reset_state @ columns
+    return after - np.outer(jump.field_change, jump.time_state @ columns)
+
+
+def _apply_jump(jump: JumpGains, columns: Array, width: int) -> Array:
+    """Return the map (d+, width + nu) of dx and du after a jump at which the same du acts."""
+    after = _apply_saltation(jump, columns)
+    after[:, width:] += jump.input
+    return after
+
+
+def _bound_terms(jump: JumpGains) -> JumpGains:
+    """Return the gains of absolute values: a bound of the terms that cancel in a jump."""
+    return JumpGains(
+        np.abs(jump.time_state),
+        np.abs(jump.time_input),
+        None if jump.reset_state is None else np.abs(jump.reset_state),
+        np.abs(jump.reset_input),
+        -np.abs(jump.field_change),
+        np.abs(jump.reset_rate),
+    )
+
+
+def _count_roundings(guards: int, width: int) -> int:
+    """Return how many roundings an entry of a product of gains has: each factor is a sum."""
+    return guards * (width + 2)
+
+
+def normalize_rows(rows: Array) -> Array:
+    """Return the rows with length 1; rows of zeros stay zero."""
+    size = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(size > 0.0, size, 1.0)
+
+
+def find_interior_point(cone: Array, guess: Array | None = None) -> Array | None:
+    """Return a point well inside the cone rows @ z >= 0.
+
+    Args:
+        cone: Normals (r, n) of the cone, in rows.
+        guess: A point (n,) that is returned if it is well inside. None to try the origin.
+
+    Returns:
+        The guess, or the centre of the largest ball in the cone and the unit cube. None if the cone
+        has no interior.
+    """
+    rows, width = normalize_rows(cone), cone.shape[1]
+    guess = np.zeros(width) if guess is None else guess
+    if (rows @ guess >= _MIN_BALL_RADIUS).all():
+        return guess
+    # The simplex method may give up on rows that are nearly parallel.
+    for method in ("highs", "highs-ipm"):
+        found = linprog(
+            np.append(np.zeros(width), -1.0),
+            A_ub=np.hstack([-rows, np.ones((len(rows), 1))]),
+            b_ub=np.zeros(len(rows)),
+            bounds=[(-1.0, 1.0)] * width + [(0.0, 1.0)],
+            method=method,
+        )
+        if found.x is not None:
+            return np.asarray(found.x[:width]) if found.x[width] >= _MIN_BALL_RADIUS else None
+    return None

@@ -1,223 +1,278 @@
-r"""Linear time-varying systems over a stretch of time: transition, noise, cost, and the adjoint.
+r"""Propagation of perturbations along a recorded arc: the variational equation.
 
-.. math:: \dot x = A x - S \lambda, \qquad -\dot \lambda = A^T \lambda + W x
+Perturbations z of the state and :math:`\delta u` of the input travel along an arc by
 
-with S, W positive semidefinite has, over a stretch of time from 0 to 1, the solution
+.. math:: \dot z = A(t) z + B(t)\, \delta u(t), \qquad A = D_x f + T(f), \quad B = D_u f,
 
-.. math:: x_1 = F x_0 - P \lambda_1, \qquad \lambda_0 = C x_0 + F^T \lambda_1 .
+in the tangent space of the nominal state, where T is the transport of the state space (zero in a
+vector space). The nominal trajectory is read from its record, which is as accurate as its
+simulation. Two ways lead to the same numbers:
 
-Without W, F is the transition matrix and P the covariance of white noise of density S gathered on
-the way (a Gramian of reachability); without S, C is the cost :math:`\int x^T W x\, dt` (one of
-observability); with :math:`S = B R^{-1} B^T` they are what a Riccati equation needs: from
-:math:`\lambda_1 = V_1 x_1` follows :math:`\lambda_0 = V_0 x_0` (Redheffer's star product; Kailath,
-Ljung: The scattering framework for linear estimation and control, 1975).
+- `propagate_perturbations` collocates the equation (`collocation`) for any mode, change of the
+  input and feedback.
+- `propagate_by_steps` multiplies the transition matrices of compiled steps, for modes that have
+  them and inputs that are constant on each step. It is faster.
 
-Steps of length h are collocated by Radau IIA of s stages,
-
-.. math:: Z_i = z_0 + h \sum_j a_{ij} (A_j Z_j + f_j),
-
-all stages at once, because the equation is linear: :math:`Z = X z_0 + T f`. It damps what decays
-within a step at any rate, and is of order 2 s - 1 (Hairer, Wanner: Solving Ordinary Differential
-Equations II, IV.5). The costate is that of the discrete problem, by Radau IA, which makes a
-symplectic pair of the same order (Sun 1993), so that F, P and C have their symmetries exactly.
+All functions go forward in time, from the start of an arc. At an event `saltation` and
+`simultaneous` continue, and `linearization` chains both over a whole run. The adjoint equation,
+:math:`-\dot\lambda = A^T \lambda`, needs the same A on the same record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
-from numpy.polynomial import legendre
 
 from hybridctl.base.checks import Array
+from hybridctl.base.spaces import VectorSpace
+from hybridctl.hybrid.arc import Arc, arc_from_steps
+from hybridctl.hybrid.mode import Mode, ModeModel
+from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepAhead
+from hybridctl.hybrid.series import basis
+from hybridctl.hybrid.step import Step
+from hybridctl.hybrid.tableau import DOP853_TABLEAU
+from hybridctl.sensitivity.collocation import (
+    FIRST_POINT,
+    Propagation,
+    integrate_linear_equation,
+)
+
+InputChange = Callable[[float], Array]
+"""Change du (nu,) of the input at a time in s."""
+Gain = Callable[[float], Array]
+"""Gain K (nu, ndx) of a feedback du = -K z at a time in s."""
+StepNoise = Callable[[StepAhead, Array], Diffusion | None]
+"""White noise on a step under a constant input (nu,); None if it is not constant on the step."""
+
+_INITIAL_LAYER = 1e-6
+"""Relaxation time of the field at the start of an arc, relative to the duration of the arc, up to
+which the first step crosses the initial layer instead of following it."""
+_SHORTEST_LEAP, _LONGEST_LEAP, _LEAP_GROWTH = 1e-2, 5e-2, 1.5
+"""Lengths of a first step across an initial layer, relative to the duration, and their ratio."""
+_LAYER_END = 100.0
+"""Relaxation time relative to that at the start, from which a point is outside the layer.
+
+Nearer to the start runs know directions too roughly, however tight their tolerances are."""
+_STEP_SAFETY, _MIN_STEP_SHRINK = 0.9, 0.2
+"""Step-size control of compiled steps: part of the optimal length, and least change of length."""
+_SHORTEST_STEP = 1e-2
+"""Length of a compiled step, relative to the step of the arc, below which the equation is
+collocated: an implicit method takes longer steps where perturbations are stiff."""
+_SERIES_AT_START = basis(-1.0)
+_NO_INPUT: Array = np.zeros(0)
 
 
-@dataclass(frozen=True, eq=False)
-class Propagation:
-    """The maps F `state` (n+, n), P `noise` (n+, n+) and C `cost` (n, n) of a stretch of time.
+def linearize_field(mode: ModeModel, t: float, x: Array, u: Array) -> FieldJacobian:
+    """Return A and B of the variational equation.
 
-    Of several, all with the same leading axes; iterating gives them one by one.
+    Args:
+        mode: The mode.
+        t: Time, s.
+        x: State (nx,).
+        u: Input (nu,).
+
+    Returns:
+        A (ndx, ndx) as `state` and B (ndx, nu) as `input`. A mode whose field has no Jacobian
+        raises a `SystemDefinitionError`.
+    """
+    return linearize_field_at(mode.calc(t, x, u))
+
+
+def linearize_field_at(point: Point) -> FieldJacobian:
+    """Return A (ndx, ndx) and B (ndx, nu) of the variational equation at a point of a mode."""
+    mode, d = point.mode, point.field_jacobian
+    if isinstance(mode.space, VectorSpace):  # its tangent spaces are one: T(f) = 0
+        return d
+    return FieldJacobian(d.state + mode.space.transport(point.field), d.input)
+
+
+@dataclass(frozen=True)
+class PerturbationCurve:
+    """Perturbations along an arc, dense in time.
+
+    Attributes:
+        arc: Record of the ndx k entries of the perturbations.
+        ndx: Dimension of a perturbation.
     """
 
-    state: Array
-    noise: Array
-    cost: Array
+    arc: Arc
+    ndx: int
 
-    @staticmethod
-    def jump(state: Array) -> Propagation:
-        """A jump by a matrix (n+, n), such as that of saltation."""
-        after, before = state.shape
-        return Propagation(state, np.zeros((after, after)), np.zeros((before, before)))
-
-    @staticmethod
-    def of_no_time(n: int) -> Propagation:
-        """The propagation of deviations (n,) over no time."""
-        return Propagation.jump(np.eye(n))
-
-    def __iter__(self) -> Iterator[Propagation]:
-        return map(Propagation, self.state, self.noise, self.cost)
-
-    def then(self, later: Propagation) -> Propagation:
-        """The propagation of this stretch of time and another one after it."""
-        # x_1 = (I + P_1 C_2)^-1 (F_1 x_0 - P_1 F_2' lambda_2) between the two
-        whole = np.eye(len(self.noise)) + self.noise @ later.cost
-        reached = np.linalg.solve(whole, np.hstack([self.state, self.noise]))
-        n = self.state.shape[1]
-        moved, spread = reached[:, :n], reached[:, n:]
-        return Propagation(
-            later.state @ moved,
-            symmetric_part(later.noise + later.state @ spread @ later.state.T),
-            symmetric_part(self.cost + self.state.T @ later.cost @ moved),
-        )
-
-    def onward(self, state: Array, noise: Array | None) -> Propagation:
-        """The propagation with F (n+, n) and P (n+, n+), or no noise, after it; without W."""
-        moved = state.dot(self.state)
-        if noise is None and state.shape == self.noise.shape and not self.noise.any():
-            return Propagation(moved, self.noise, self.cost)
-        gathered = state.dot(self.noise).dot(state.T)
-        if noise is not None:
-            gathered += noise
-        return Propagation(moved, symmetric_part(gathered), self.cost)
-
-    def value(self, after: Array) -> Array:
-        """The value V_0 (n, n) for V_1 (n+, n+): of the least cost, with S the input's reach."""
-        whole = np.eye(len(after)) + self.noise @ after
-        moved = np.linalg.solve(whole, self.state)
-        return symmetric_part(self.cost + self.state.T @ after @ moved)
-
-    def covariance(self, before: Array) -> Array:
-        """The covariance F p F' + P (n+, n+) for p (n, n) at the start; without W."""
-        return symmetric_part(self.state @ before @ self.state.T + self.noise)
-
-
-class Radau(NamedTuple):
-    """Radau IIA on [0, 1]: points c (s,), weights b (s,), matrix a (s, s).
-
-    adjoint (s + 1, s): 1 of the start, and a_ij / b_j of stage j, see `LinearStep.to_end`.
-    """
-
-    points: Array
-    weights: Array
-    matrix: Array
-    adjoint: Array
-
-
-@lru_cache
-def radau(stages: int) -> Radau:
-    """The formula of that many stages, of order 2 s - 1."""
-    difference = np.zeros(stages + 1)
-    difference[-2:] = -1.0, 1.0
-    points = np.sort(legendre.legroots(difference).real)
-    points[-1] = 1.0
-    lagrange = np.linalg.inv(legendre.legvander(points, stages - 1))
-    integrals = 0.5 * legendre.legvander(points, stages) @ legendre.legint(lagrange, lbnd=-1.0)
-    matrix = np.asarray(integrals, dtype=np.float64)
-    adjoint = np.vstack([np.ones(stages), (matrix / matrix[-1]).T])
-    return Radau(0.5 * (points + 1.0), matrix[-1], matrix, adjoint)
-
-
-@dataclass(frozen=True, eq=False)
-class LinearStep:
-    """Steps of z' = A z + f, of lengths h (...); matrices: A at the stages (..., s, n, n)."""
-
-    matrices: Array
-    length: Array | float
-    formula: Radau
-
-    @cached_property
-    def _system(self) -> Array:
-        """The matrix I - h (a x A) (..., s n, s n) of the stages."""
-        *batch, s, n, _ = self.matrices.shape
-        h = np.reshape(self.length, (*np.shape(self.length), 1, 1, 1, 1))
-        blocks = (
-            h
-            * self.formula.matrix[:, None, :, None]
-            * np.swapaxes(self.matrices, -3, -2)[..., None, :, :, :]
-        )
-        return np.asarray(np.eye(s * n) - blocks.reshape(*batch, s * n, s * n))
-
-    def stages(self, start: Array, forces: Array | None = None) -> Array:
-        """The stages (s, n, k) from `start` (n, k), with forces (s, n, k) besides, of one step."""
-        s, n, _ = self.matrices.shape
-        right = np.broadcast_to(start, (s, *start.shape))
-        if forces is not None:
-            right = right + self.length * np.tensordot(self.formula.matrix, forces, axes=1)
-        solved = np.linalg.solve(self._system, right.reshape(s * n, -1))
-        return np.asarray(solved.reshape(s, n, -1))
-
-    @cached_property
-    def start(self) -> Array:
-        """The stages X (..., s, n, n) of the identity; the last is the transition matrix."""
-        *batch, s, n, _ = self.matrices.shape
-        units = np.broadcast_to(np.tile(np.eye(n), (s, 1)), (*batch, s * n, n))
-        return np.asarray(np.linalg.solve(self._system, units).reshape(*batch, s, n, n))
-
-    @cached_property
-    def response(self) -> Array:
-        """The response T (..., s n, s n): the stages that forces at the stages make."""
-        n = self.matrices.shape[-1]
-        h = np.reshape(self.length, (*np.shape(self.length), 1, 1))
-        return np.asarray(
-            np.linalg.solve(self._system, h * np.kron(self.formula.matrix, np.eye(n)))
-        )
+    def __call__(self, t: float) -> Array:
+        """Return the k perturbations (ndx, k) at a time in s."""
+        return np.asarray(self.arc(float(t)).reshape(self.ndx, -1))
 
     @property
-    def weights(self) -> Array:
-        """The weights h b (..., s) of integrals over the step."""
-        return np.multiply.outer(self.length, self.formula.weights)
-
-    def pullback(self, by_start: Array) -> Array:
-        """The gradient (..., s, n, n) by A of what has the gradient by_start by X."""
-        *batch, s, n, _ = self.matrices.shape
-        back = np.swapaxes(self.response, -1, -2) @ by_start.reshape(*batch, s * n, n)
-        return np.asarray(back.reshape(by_start.shape) @ np.swapaxes(self.start, -1, -2))
-
-    @cached_property
-    def to_end(self) -> Array:
-        """The maps (..., s + 1, n, n) to the end: the transition, and those from each stage."""
-        *batch, s, n, _ = self.matrices.shape
-        last = np.zeros((s * n, n))
-        last[-n:] = np.eye(n)
-        rows = np.linalg.solve(np.swapaxes(self._system, -1, -2), last)
-        rows = np.swapaxes(rows.reshape(*batch, s, n, n), -1, -2).reshape(*batch, s, n * n)
-        return np.asarray((self.formula.adjoint @ rows).reshape(*batch, s + 1, n, n))
-
-    def arriving(self, noise: Array) -> Array:
-        """The densities (..., s, n, n) that S at the stages has when it is at the end."""
-        stages = self.to_end[..., 1:, :, :]
-        return np.asarray(stages @ noise @ np.swapaxes(stages, -1, -2))
-
-    def propagation(self, noise: Array | None = None, cost: Array | None = None) -> Propagation:
-        """The propagation of each step, with S and W (..., s, n, n) at the stages."""
-        *batch, s, n, _ = self.matrices.shape
-        c, none = self.weights[..., None, None], np.zeros((*batch, n, n))
-        if cost is None:
-            gathered = none if noise is None else (c * self.arriving(noise)).sum(axis=-3)
-            return Propagation(self.to_end[..., 0, :, :], symmetric_part(gathered), none)
-        x = self.start.reshape(*batch, s * n, n)
-        turned: Array = np.swapaxes(x, -1, -2)
-        if noise is None:
-            return Propagation(x[..., -n:, :], none, symmetric_part(turned @ _rows(c * cost, x)))
-        response = self.response
-        gathered = response @ _rows(noise / c, np.swapaxes(response, -1, -2))
-        whole = np.eye(s * n) + np.swapaxes(_rows(c * cost, gathered), -1, -2)
-        both = np.concatenate((x, gathered[..., -n:]), axis=-1)
-        solved = np.asarray(np.linalg.solve(whole, both), dtype=np.float64)
-        last, spent = solved[..., -n:, :], turned @ _rows(c * cost, solved[..., :n])
-        return Propagation(last[..., :n], symmetric_part(last[..., n:]), symmetric_part(spent))
+    def end(self) -> Array:
+        """The perturbations (ndx, k) at the end of the arc."""
+        return self(self.arc.end)
 
 
-def _rows(blocks: Array, matrix: Array) -> Array:
-    """The block diagonal matrix of symmetric blocks (..., s, n, n) times a matrix (..., s n, k)."""
-    *batch, s, n, _ = blocks.shape
-    split = matrix.reshape(*batch, s, n, matrix.shape[-1])
-    return np.asarray((blocks @ split).reshape(matrix.shape))
+def propagate_perturbations(
+    mode: ModeModel,
+    arc: Arc,
+    start: Array,
+    input_change: InputChange | None = None,
+    gain: Gain | None = None,
+    *,
+    rtol: float,
+    atol: float,
+) -> PerturbationCurve:
+    """Return perturbations along an arc, by collocation of the variational equation.
+
+    Args:
+        mode: Mode of the arc.
+        arc: Nominal arc.
+        start: Perturbations (ndx, k) at the start of the arc, in columns.
+        input_change: Change of the input, the same for all columns. None for no change.
+        gain: Gain K of a feedback that changes the input by -K z in addition. None for none.
+        rtol: Relative tolerance of every entry; see `integrate_linear_equation`.
+        atol: Absolute tolerance of every entry.
+
+    Returns:
+        The perturbations (ndx, k). A mode whose field has no Jacobian raises a
+        `SystemDefinitionError`, and an equation that changes faster than steps resolve an
+        `IntegrationError`.
+    """
+
+    def equation(piece: Arc, t: float) -> tuple[Array, Array | None]:
+        c = linearize_field(mode, t, *piece.state_and_input(t))
+        matrix = c.state if gain is None else c.state - c.input @ gain(t)
+        return matrix, None if input_change is None else c.input @ input_change(t)
+
+    steps, z = list[Step](), start
+    # The input may jump between the pieces of an arc: no step crosses such a time.
+    for piece in arc.pieces:
+        steps += integrate_linear_equation(
+            partial(equation, piece), z, piece.start, piece.end, rtol=rtol, atol=atol,
+            first_step=float(piece.breaks[0] + piece.lengths[0]) - piece.start,
+            leap=choose_first_leap(mode, piece),
+        )  # fmt: skip
+        z = steps[-1].states[-1].reshape(start.shape) if steps else start
+    entries = Mode(mode.key, VectorSpace(start.size), lambda t, z, u: _NO_INPUT)
+    dense = arc_from_steps(arc.index, entries, steps, arc.start, start.ravel(), _NO_INPUT, arc.end)
+    return PerturbationCurve(dense, len(start))
 
 
-def symmetric_part(a: Array) -> Array:
-    """The symmetric part (a + a') / 2 (..., n, n)."""
-    return np.asarray(0.5 * (a + a.swapaxes(-1, -2)))
+def compute_arc_transition(mode: ModeModel, arc: Arc, rtol: float, atol: float) -> Array:
+    """Return the transition matrix of an arc, by compiled steps if there are any.
+
+    Args:
+        mode: Mode of the arc.
+        arc: Nominal arc.
+        rtol: Relative tolerance of every entry.
+        atol: Absolute tolerance of every entry.
+
+    Returns:
+        The matrix (ndx, ndx). It raises the errors of `propagate_perturbations`.
+    """
+    found = compute_transition_by_steps(mode, arc, rtol=rtol, atol=atol)
+    if found is None:
+        units = np.eye(arc.space.ndx)
+        found = propagate_perturbations(mode, arc, units, rtol=rtol, atol=atol).end
+    return found
+
+
+def compute_transition_by_steps(
+    mode: ModeModel, arc: Arc, *, rtol: float, atol: float
+) -> Array | None:
+    """Return the transition matrix of an arc, from the compiled steps of its mode.
+
+    From the time at which compiled steps no longer hold, or would be much shorter than those of the
+    arc, the equation is collocated.
+
+    Args:
+        mode: Mode of the arc.
+        arc: Nominal arc.
+        rtol: Relative tolerance of the entries of the matrix of each step.
+        atol: Absolute tolerance of these entries.
+
+    Returns:
+        The matrix (ndx, ndx). None if not even the first step is a compiled one: the mode has
+        none, or the input is not constant on the steps of the arc.
+    """
+    t, total = propagate_by_steps(mode, arc, rtol=rtol, atol=atol)
+    if t == arc.end:
+        return total.state
+    if t == arc.start:
+        return None
+    rest = replace(arc, start=t)
+    return propagate_perturbations(mode, rest, total.state, rtol=rtol, atol=atol).end
+
+
+def propagate_by_steps(
+    mode: ModeModel,
+    arc: Arc,
+    noise: StepNoise | None = None,
+    *,
+    rtol: float,
+    atol: float,
+) -> tuple[float, Propagation]:
+    """Propagate along an arc by compiled steps, as far as they hold.
+
+    Args:
+        mode: Mode of the arc.
+        arc: Nominal arc.
+        noise: White noise of a step, given the step and its constant input. None for no noise.
+        rtol: Relative tolerance of the entries of the matrix of each step.
+        atol: Absolute tolerance of these entries.
+
+    Returns:
+        The time in s until which compiled steps hold, and the propagation until then. They end
+        where the mode has no such step, where it would be much shorter than that of the arc, and
+        where `noise` returns None.
+    """
+    total = Propagation.identity(arc.space.ndx)
+    compiled = mode.compiled_steps
+    if compiled is None or not arc.is_held:
+        return arc.start, total
+    ends = (*arc.breaks[1:].tolist(), arc.end)
+    for t, end, states, inputs in zip(
+        arc.breaks.tolist(), ends, arc.states, arc.inputs, strict=True
+    ):
+        x, u, h = _SERIES_AT_START @ states, inputs[0], end - t
+        density = None if noise is None else noise(StepAhead(t, x, h, rtol, atol), u)
+        if noise is not None and density is None:
+            return t, total
+        shortest = _SHORTEST_STEP * h
+        while t < end:
+            step = compiled.transition(StepAhead(t, x, min(h, end - t), rtol, atol), u, density)
+            if step is None or h < shortest:
+                return t, total
+            if step.error < 1.0:
+                t, x = t + min(h, end - t), step.state
+                total = total.advance(step.matrix, step.noise)
+            else:
+                change = _STEP_SAFETY * step.error**DOP853_TABLEAU.exponent
+                h *= max(_MIN_STEP_SHRINK, change)
+    return arc.end, total
+
+
+def choose_first_leap(mode: ModeModel, arc: Arc) -> float:
+    """Return the length in s of a first step across an initial layer, 0 if there is none.
+
+    In the layer, directions decay at once, as those across a contact that begins to slip do. The
+    step is a small part of the arc, but so long that its first stage is outside the layer.
+
+    Args:
+        mode: Mode of the arc.
+        arc: Nominal arc.
+    """
+
+    def relaxation_time(t: float) -> float:
+        return mode.calc(t, *arc.state_and_input(t)).pace.relaxation
+
+    if mode.steady_pace is not None:
+        return 0.0
+    duration, first = arc.end - arc.start, relaxation_time(arc.start)
+    if first > _INITIAL_LAYER * duration:
+        return 0.0
+    leap = _SHORTEST_LEAP * duration
+    while leap < _LONGEST_LEAP * duration:
+        if relaxation_time(arc.start + FIRST_POINT * leap) > _LAYER_END * first:
+            break
+        leap *= _LEAP_GROWTH
+    return leap

@@ -1,20 +1,29 @@
-r"""The deviation up to which a linearization may be believed, along a direction.
+r"""Radius of a linearization: the perturbation along a direction up to which it holds.
 
-With x(r) the end of the motion from :math:`x_0 + r d`, and Dx its exact first derivative there,
+Let x(r) be the final state of the motion from :math:`x_0 + r d`, and Dx its exact first derivative
+there. Then
 
 .. math:: x(r) - x(0) - r\, Dx(0)\, d = \int_0^r (Dx(\rho) - Dx(0))\, d\, d\rho
           \approx \tfrac12 r\, (Dx(r) - Dx(0))\, d,
 
-from linearizations at both ends. Where the order of events changes on the way, the error is that of
-the kink besides, known from the events that meet as one piecewise affine jump. What neither knows,
-such as an impact that no longer lets a contact slide, or lifts it, shows in the motion itself from
-a part of the size that was found.
+so the error of the linearization at 0 follows from a second linearization at r. `compute_radius`
+takes three steps.
+
+1. Order. The size at which the order of events changes first is known from the shifts of event
+   times.
+2. Curvature. The error is found by linearizations at a few sizes below it. Where the order changes
+   on the way, the error of the kink is added: the events that meet are merged into one piecewise
+   affine jump, which is right on both sides.
+3. Check. Motions from a part of the size that was found are simulated. They show what neither of
+   these contains, such as an impact that no longer lets a contact slide, or lifts it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,35 +36,114 @@ from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.policy import History, Policy
 from hybridctl.hybrid.simulate import computed_starts, simulate
+from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.first_order import FirstOrderMap
-from hybridctl.sensitivity.order import OrderChange
+from hybridctl.sensitivity.event_order import OrderChange, RunPassage
+from hybridctl.sensitivity.merged_events import MergedEvents
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.propagation import Gain, PerturbationCurve
+from hybridctl.sensitivity.saltation import JumpGains
+from hybridctl.sensitivity.simultaneous import Simultaneous
 
-_FIRST = 1e-2  # of 1 + |x0|: the deviation that is tried first
-_LARGEST = 100.0  # of the same: no larger one is tried
-_INSIDE = 0.9  # of the deviation at which the order changes: a run that has it still
-_STEPS = 24
-_FARTHER = 30.0  # times the last deviation that is tried
-_NEAR = 2.0  # a radius predicted from a deviation within this factor of it
-_NODES = np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])  # of a first guess
-_SCAN = 400
-_TRIED = 0.7  # of a radius: the motion from there is to be as predicted
+_FIRST_SIZE = 1e-2
+"""First perturbation that is tried, relative to 1 + |x0|. The value is a choice."""
+_LARGEST_SIZE = 100.0
+"""Largest perturbation that is tried, relative to 1 + |x0|. The value is a choice."""
+_ORDER_MARGIN = 0.9
+"""Part of the size at which the order changes at which a run has the nominal order still."""
+_MAX_SIZES = 24
+"""Sizes that are tried for the curvature."""
+_MAX_GROWTH = 30.0
+"""Largest ratio of a size that is tried to the one before."""
+_NEAR_RATIO = 2.0
+"""Ratio of the radius to the size that it is predicted from, within which it is accepted."""
+_NODES = np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0])
+"""Sizes at which the error is integrated, relative to the first estimate of the radius."""
+_SCAN_POINTS = 400
+"""Sizes at which a merged map is scanned for its error."""
+_CHECKED_PART = 0.7
+"""Part of a radius from which a motion must be as predicted, or the radius is bisected."""
 _HALVINGS = 8
-_SEEN = 100.0  # times the tolerances: errors that two runs show
-_ASIDE = 1e-6  # of a deviation: how far on an affine piece is asked again for its slope
+"""Bisections of a radius that a motion contradicts."""
+_VISIBLE_ERROR = 100.0
+"""Error that two runs show, relative to their tolerances."""
+_SLOPE_STEP = 1e-6
+"""Step of a one-sided difference on an affine piece, relative to the size."""
 _SCALES = np.logspace(-14.0, 4.0, 145)
+"""Sizes at which the order of merged events is tested: eight in each decade."""
 _DIRECTIONS = 64
-_LEAST = 1e-300  # s per unit: guards that stay together
+"""Random directions for the least change of the order."""
+_LEAST_SPREAD = 1e-300
+"""Spread of event times in s per unit that stands for none."""
+
+
+class RunMap(Protocol):
+    """What the radius needs of a `Linearization`, which is above this file."""
+
+    @property
+    def system(self) -> HybridSystem:
+        """The hybrid system."""
+
+    @property
+    def trajectory(self) -> HybridTrajectory:
+        """The run."""
+
+    @property
+    def jumps(self) -> Sequence[JumpGains | PiecewiseLinearJump]:
+        """The jump of each event."""
+
+    @property
+    def gains(self) -> tuple[Gain, ...] | None:
+        """Gains of the feedback; None for open loop."""
+
+    @property
+    def merged_events(self) -> tuple[MergedEvents, ...]:
+        """Events that are one jump."""
+
+    @property
+    def simultaneous(self) -> Simultaneous:
+        """Whether simultaneous guards fire in turn."""
+
+    @property
+    def rtol(self) -> float:
+        """Relative tolerance."""
+
+    @property
+    def atol(self) -> float:
+        """Absolute tolerance."""
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether the map is linear."""
+
+    def follow(self, dx0: ArrayLike) -> RunPassage:
+        """Return perturbations of the final state, and the shifts of events."""
+
+    def derivative(self, direction: ArrayLike) -> Array:
+        """Return the one-sided derivative of the final state."""
+
+    def propagate(self, dx0: ArrayLike) -> list[PerturbationCurve]:
+        """Return a perturbation on every arc."""
+
+    def relinearize(
+        self,
+        trajectory: HybridTrajectory,
+        policy: Policy | InputLaw | None = None,
+        merge: float | None = None,
+    ) -> RunMap:
+        """Return the map of another run."""
 
 
 @dataclass(frozen=True, eq=False)
 class Radius:
-    """Sizes of a deviation along a direction, in units of the direction, at which a map ends.
+    """Sizes of a perturbation along a direction, in units of the direction, at which a map ends.
 
-    size: where its error is the relative `error`. order: where the order of events changes first.
-    curvature: where the error would be that without a change of the order. second (ndx+,): the
-    second derivative of the end.
+    Attributes:
+        size: Where the error of the map is the relative `error`. `float(radius)` is this size.
+        order: Where the order of events changes first.
+        curvature: Where the error would be that without a change of the order.
+        second: Second derivative (ndx+,) of the final state along the direction.
+        error: Relative error of the map that is allowed.
     """
 
     size: float
@@ -68,14 +156,29 @@ class Radius:
         return self.size
 
 
-def radius_of(
-    lin: FirstOrderMap,
+def compute_radius(
+    lin: RunMap,
     direction: ArrayLike,
     policy: Policy | InputLaw | None,
     event_window: float | None,
     error: float,
 ) -> Radius:
-    """How far a linearization may be believed, see `Linearization.radius`."""
+    """Return the perturbation along a direction up to which a linearization holds.
+
+    Args:
+        lin: The linearization.
+        direction: See `Linearization.radius`.
+        policy: See `Linearization.radius`.
+        event_window: See `Linearization.radius`.
+        error: See `Linearization.radius`.
+
+    Returns:
+        The radius.
+
+    Raises:
+        InputError: The direction has no effect, the map is under feedback and its policy is not
+            given, or its event window is missing. Or no run nearby has the events of the run.
+    """
     run = lin.trajectory
     d = check_vector("direction", direction, run.arcs[0].space.ndx)
     error = check_number("error", error, above=0.0, at_most=1.0)
@@ -84,29 +187,36 @@ def radius_of(
         raise InputError("direction must change the end of the run to first order")
     if lin.gains is not None and policy is None:
         raise InputError("policy must be given: the one under whose feedback the map is")
-    window, order = _window(lin, event_window), order_change(lin, d)
+    window, order = _check_window(lin, event_window), find_order_change(lin, d)
     if window > 0.0:
-        order = min(order, spread_change(lin, d, window), key=lambda change: change.size)
+        order = min(order, find_spread_change(lin, d, window), key=lambda change: change.size)
     base, ends = lin, order
+    # The order of events changes before the error is reached: merge those that meet, and go on.
     while True:
-        beyond = _Beyond(base, d, policy, window)
-        second, curvature = beyond.curvature(ends.size, error)
-        wider = None if lin.nearby or ends.size >= curvature else beyond.merged(ends)
+        motions = _PerturbedMotions(base, d, policy, window)
+        second, curvature = motions.find_curvature(ends.size, error)
+        is_final = bool(lin.merged_events) or ends.size >= curvature
+        wider = None if is_final else motions.merge_meeting_events(ends)
         if wider is None:
             break
-        base, ends = wider, order_change(wider, d)
+        base, ends = wider, find_order_change(wider, d)
     size = min(curvature, ends.size)
     if base is not lin:
-        sizes = np.geomspace(order.size, size, _SCAN)[:, None]
+        # The map itself has the kink of the first order change, which the merged one does not.
+        sizes = np.geomspace(order.size, size, _SCAN_POINTS)[:, None]
         off = base.follow(sizes * d).state - sizes * slope + 0.5 * sizes**2 * second
         wrong = np.linalg.norm(off, axis=1) >= error * sizes[:, 0] * np.linalg.norm(slope)
         size = float(sizes[wrong.argmax(), 0]) if wrong.any() else size
-    size = beyond.measured(size, error)
+    size = motions.measure_radius(size, error)
     return Radius(size, order, curvature, second, error)
 
 
-def _window(lin: FirstOrderMap, window: float | None) -> float:
-    """The event window of motions beside the run."""
+def _check_window(lin: RunMap, window: float | None) -> float:
+    """Return the event window in s of perturbed motions; 0 if their guards fire in turn.
+
+    Raises:
+        InputError: It is missing for a map "at once", or given for another one.
+    """
     if lin.simultaneous == "in turn":
         if window is not None:
             raise InputError(
@@ -120,106 +230,136 @@ def _window(lin: FirstOrderMap, window: float | None) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Beyond:
-    """Motions from deviations along a direction, under an event window in s."""
+class _PerturbedMotions:
+    """Motions from perturbations along a direction, and their linearizations.
 
-    lin: FirstOrderMap
+    Attributes:
+        lin: Linearization whose error is asked for.
+        direction: Direction (ndx,) of the initial state.
+        policy: Policy of the motions. None to replay the recorded input.
+        window: Event window of the motions, s.
+    """
+
+    lin: RunMap
     direction: Array
     policy: Policy | InputLaw | None
     window: float
 
     @property
     def _scale(self) -> float:
-        """The deviation that is as large as 1 + |x0|."""
+        """The size of a perturbation that is as large as 1 + |x0|."""
         run = self.lin.trajectory
         size = 1.0 + float(np.abs(run.arcs[0](run.start)).max())
         return size / float(np.linalg.norm(self.direction))
 
-    def curvature(self, ordered: float, error: float) -> tuple[Array, float]:
-        """The second derivative of the end, and the deviation at which it makes the error.
+    def find_curvature(self, order_size: float, error: float) -> tuple[Array, float]:
+        """Return the second derivative of the final state, and the size at which it is the error.
 
-        ordered: the deviation up to which the map may know what happens.
+        Args:
+            order_size: Size at which the order of events changes: no larger one is tried.
+            error: Relative error of the map.
+
+        Returns:
+            The second derivative (ndx+,), and the size.
+
+        Raises:
+            InputError: No motion that was tried has the events of the run.
         """
-        length = float(np.linalg.norm(self._slope(0.0)))
-        most = min(_INSIDE * ordered, _LARGEST * self._scale)
-        size = min(_FIRST * self._scale, most)
-        for _ in range(_STEPS):
-            change = self._change(size)
-            if change is None:
+        length = float(np.linalg.norm(self._compute_slope(0.0)))
+        most = min(_ORDER_MARGIN * order_size, _LARGEST_SIZE * self._scale)
+        size = min(_FIRST_SIZE * self._scale, most)
+        for _ in range(_MAX_SIZES):
+            change = self._compute_slope_change(size)
+            if change is None:  # the motion has other events
                 most = size = 0.25 * size
                 continue
             ratio = float(np.linalg.norm(change)) / length
             found = size * 2.0 * error / ratio if ratio > 0.0 else np.inf
-            following = min(found, _FARTHER * size, most)
-            if following == size or size / _NEAR <= found <= _NEAR * size:
-                return change / size, self._crossing(min(found, 2.0 * most), most, error)
+            following = min(found, _MAX_GROWTH * size, most)
+            is_near = size / _NEAR_RATIO <= found <= _NEAR_RATIO * size
+            if following == size or is_near:
+                return change / size, self._find_error_size(min(found, 2.0 * most), most, error)
             size = following
         raise InputError(
             f"no motion along direction has the events of the run: tried {size:.3g} of it"
         )
 
-    def _crossing(self, guess: float, most: float, error: float) -> float:
-        """The size at which the error is reached first, by derivatives up to twice a guess."""
-        size, left, before, wrong = 0.0, np.zeros_like(self._slope(0.0)), 0.0, 0.0
-        change = left
+    def _find_error_size(self, guess: float, most: float, error: float) -> float:
+        """Return the size at which the error is reached first, by the trapezoidal rule.
+
+        Args:
+            guess: First estimate of the size. Derivatives up to twice of it are used.
+            most: Largest size that may be tried.
+            error: Relative error of the map.
+
+        Returns:
+            The size, extrapolated if it is beyond what was tried. Infinite without an error.
+        """
+        size, total, before, relative = 0.0, np.zeros_like(self._compute_slope(0.0)), 0.0, 0.0
+        change = total
         for node in np.unique(np.minimum(_NODES * guess, most)).tolist():
-            there = self._change(node)
+            there = self._compute_slope_change(node)
             if there is None:
                 break
-            left = left + 0.5 * (node - size) * (change + there) - self._gap(size, node)
+            leap = self._compute_prediction_leap(size, node)
+            total = total + 0.5 * (node - size) * (change + there) - leap
             predicted = np.linalg.norm(self.lin.follow(node * self.direction).state)
-            wrong = float(np.linalg.norm(left) / predicted)
-            if wrong >= error:
-                return float(size + (node - size) * (error - before) / (wrong - before))
-            size, change, before = node, there, wrong
-        return size * error / wrong if wrong > 0.0 else np.inf
+            relative = float(np.linalg.norm(total) / predicted)
+            if relative >= error:
+                return float(size + (node - size) * (error - before) / (relative - before))
+            size, change, before = node, there, relative
+        return size * error / relative if relative > 0.0 else np.inf
 
-    def merged(self, order: OrderChange) -> FirstOrderMap | None:
-        """The map with events that meet as one jump; None where they cannot be."""
+    def merge_meeting_events(self, order: OrderChange) -> RunMap | None:
+        """Return the map with the events that meet as one jump; None if they cannot be merged."""
         run, (first, last) = self.lin.trajectory, order.events or (-1, -1)
         if first < 0 or last == len(run.events):
             return None
         window = run.events[last].time - run.events[first].time
         try:
-            found = self.lin.again(run, self.policy, window * (1.0 + 1e-9))
+            found = self.lin.relinearize(run, self.policy, window * (1.0 + 1e-9))
         except HybridctlError:
             return None
-        together = any(g.first <= first and last <= g.last for g in found.nearby)
-        return found if together else None
+        is_merged = any(g.first <= first and last <= g.last for g in found.merged_events)
+        return found if is_merged else None
 
-    def _gap(self, start: float, end: float) -> Array | float:
-        """The leap of the prediction on the way: pieces of nearby events meet up to lag^2."""
-        if not self.lin.nearby:
+    def _compute_prediction_leap(self, start: float, end: float) -> Array | float:
+        """Return the discontinuity of the prediction between two sizes.
+
+        Pieces of merged events meet only up to the square of the lags
+        (test_a_leap_of_the_prediction_is_no_error_of_the_motion).
+        """
+        if not self.lin.merged_events:
             return 0.0
-        sizes = np.linspace(start, end, _SCAN)
-        values, slopes = self._line(sizes)
+        sizes = np.linspace(start, end, _SCAN_POINTS)
+        values, slopes = self._predict(sizes)
         return np.asarray(values[-1] - values[0] - trapezoid(slopes, sizes, axis=0))
 
-    def _slope(self, size: float) -> Array:
-        """The derivative of the prediction by the size of the deviation."""
-        if not self.lin.nearby:
+    def _compute_slope(self, size: float) -> Array:
+        """Return the derivative (ndx+,) of the prediction by the size of the perturbation."""
+        if not self.lin.merged_events:
             return self.lin.derivative(self.direction)
-        return np.asarray(self._line(np.array([size]))[1][0])
+        return np.asarray(self._predict(np.array([size]))[1][0])
 
-    def _line(self, sizes: Array) -> tuple[Array, Array]:
-        """Predictions (m, ndx+) at sizes (m,), and their derivatives."""
-        aside = _ASIDE * np.where(sizes > 0.0, sizes, _ASIDE)
-        rows = np.concatenate([sizes, sizes + aside])[:, None] * self.direction
+    def _predict(self, sizes: Array) -> tuple[Array, Array]:
+        """Return predictions (m, ndx+) at sizes (m,), and their derivatives by the size."""
+        step = _SLOPE_STEP * np.where(sizes > 0.0, sizes, _SLOPE_STEP)
+        rows = np.concatenate([sizes, sizes + step])[:, None] * self.direction
         near, far = np.split(self.lin.follow(rows).state, 2)
-        return near, (far - near) / aside[:, None]
+        return near, (far - near) / step[:, None]
 
-    def _change(self, size: float) -> Array | None:
-        """The change (Dx(size) - Dx(0)) d; None where the motion from there has other events."""
+    def _compute_slope_change(self, size: float) -> Array | None:
+        """Return (Dx(size) - Dx(0)) d; None if the motion from there has other events."""
         try:
-            moved = self._moved(size)
-            if not _same_events(self.lin, moved):
+            moved = self._simulate(size)
+            if not _has_same_events(self.lin, moved):
                 return None
-            there = self.lin.again(moved, self.policy)
-            return there.derivative(self.direction) - self._slope(size)
+            there = self.lin.relinearize(moved, self.policy)
+            return there.derivative(self.direction) - self._compute_slope(size)
         except HybridctlError:
             return None
 
-    def _moved(self, size: float) -> HybridTrajectory:
+    def _simulate(self, size: float) -> HybridTrajectory:
         """Return the motion from a perturbed start.
 
         Args:
@@ -244,10 +384,15 @@ class _Beyond:
                 atol=lin.atol,
             )
 
-    def measured(self, size: float, error: float) -> float:
-        """The size, or a lesser one from which on motions are off by the error."""
-        right, wrong = 0.0, _TRIED * size
-        if wrong > _LARGEST * self._scale or not self._is_off(wrong, error):
+    def measure_radius(self, size: float, error: float) -> float:
+        """Return a radius, reduced if a simulated motion contradicts it.
+
+        Args:
+            size: Radius that the linearizations predict.
+            error: Relative error of the map.
+        """
+        right, wrong = 0.0, _CHECKED_PART * size
+        if wrong > _LARGEST_SIZE * self._scale or not self._is_off(wrong, error):
             return size
         for _ in range(_HALVINGS):
             middle = 0.5 * (right + wrong)
@@ -255,14 +400,18 @@ class _Beyond:
         return wrong
 
     def _is_off(self, size: float, error: float) -> bool:
-        """Whether a motion is off by the error, by more than tolerances may make it."""
+        """Return whether a motion differs from its prediction by the error.
+
+        A difference that tolerances may make does not count. A motion that cannot be simulated, or
+        ends in another dimension, does.
+        """
         lin, last = self.lin, self.lin.trajectory.arcs[-1]
         end, predicted = last(last.end), lin.follow(size * self.direction).state
         allowed = error * float(np.linalg.norm(predicted))
-        if allowed <= _SEEN * (lin.atol + lin.rtol * (1.0 + float(np.abs(end).max()))):
+        if allowed <= _VISIBLE_ERROR * (lin.atol + lin.rtol * (1.0 + float(np.abs(end).max()))):
             return False
         try:
-            moved = self._moved(size)
+            moved = self._simulate(size)
         except HybridctlError:
             return True
         if moved.arcs[-1].space.ndx != last.space.ndx:
@@ -273,30 +422,35 @@ class _Beyond:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """The policy of a run's recorded input, on after the ends of its arcs as it goes there.
+    """The policy that replays the recorded input of a run.
 
-    It changes at the events of the run, once all guards of one have fired.
+    The input changes to that of the next arc once all guards of an event have fired. After the end
+    of an arc it goes on with its rate there.
+
+    Attributes:
+        run: The run.
     """
 
     run: HybridTrajectory
 
     def law(self, history: History) -> InputLaw:
-        """The input of the arc that the events so far lead to."""
-        arc = self.run.arcs[self._arc(history)]
+        """Return the input of the arc to which the events so far lead."""
+        arc = self.run.arcs[self._find_arc(history)]
         if arc.is_held:
             return HeldInput(arc.piece(history.time).inputs[-1, 0])
-        return partial(_recorded, arc)
+        return partial(_extrapolate_input, arc)
 
     def next_change(self, history: History) -> float:
-        """The time of the next held input, or of the next event if it is one without guards."""
-        k = self._arc(history)
+        """Return the time in s of the next constant input, or of the next event without guards."""
+        k = self._find_arc(history)
         later = [t for t in self.run.arcs[k].changes if t > history.time]
         if later:
             return later[0]
         following = self.run.events[k : k + 1]
         return following[0].time if following and not following[0].guards else np.inf
 
-    def _arc(self, history: History) -> int:
+    def _find_arc(self, history: History) -> int:
+        """Return the index of the arc, by the number of guards that have fired."""
         fired = sum(len(event.guards) for event in history.events)
         for k, event in enumerate(self.run.events):
             fired -= len(event.guards)
@@ -305,19 +459,20 @@ class Replay:
         return len(self.run.events)
 
 
-def _recorded(arc: Arc, t: float, x: Array) -> Array:
-    at = min(max(t, arc.start), arc.end)
-    return np.asarray(arc.input(at) + (t - at) * arc.input_rate(at))
+def _extrapolate_input(arc: Arc, t: float, x: Array) -> Array:
+    """Return the recorded input (nu,) at a time in s, continued linearly beyond the arc."""
+    recorded = min(max(t, arc.start), arc.end)
+    return np.asarray(arc.input(recorded) + (t - recorded) * arc.input_rate(recorded))
 
 
-def _same_events(lin: FirstOrderMap, moved: HybridTrajectory) -> bool:
-    """Whether a run has the events of a map, in its order, those that are one jump in any."""
+def _has_same_events(lin: RunMap, moved: HybridTrajectory) -> bool:
+    """Return whether a run has the events of a map, in its order; merged ones in any order."""
     run, names = lin.trajectory, [name for event in moved.guard_events for name in event.guards]
-    last = {k: g.last for g in lin.nearby for k in range(g.first, g.last)}
+    not_last = {k for g in lin.merged_events for k in range(g.first, g.last)}
     expected = list[str]()
     for k, event in enumerate(run.events):
         expected += event.guards
-        if k not in last:
+        if k not in not_last:
             count = len(expected)
             if sorted(names[:count]) != sorted(expected):
                 return False
@@ -325,58 +480,75 @@ def _same_events(lin: FirstOrderMap, moved: HybridTrajectory) -> bool:
     return not names and moved.final_mode == run.final_mode
 
 
-def order_change(lin: FirstOrderMap, direction: ArrayLike) -> OrderChange:
-    """The deviation along direction (ndx,) at which the order of events changes first.
+def find_order_change(lin: RunMap, direction: ArrayLike) -> OrderChange:
+    """Return the least perturbation along a direction that changes the order of events.
 
-    Of events that are one jump the order may change; where they meet others counts.
+    Merged events may change their order; where they meet other events counts.
+
+    Args:
+        lin: The linearization.
+        direction: Direction (ndx,) of the initial state.
     """
     d, run = check_vector("direction", direction, lin.trajectory.arcs[0].space.ndx), lin.trajectory
-    if not lin.nearby:
+    if not lin.merged_events:
         return lin.follow(d).change(run)
 
-    def closest(size: float) -> tuple[float, tuple[int, int] | None]:
-        lags, changes, pairs = lin.follow(size * d).gaps(run)
-        left = lags + changes[:, 0]
-        return (float(left.min()), pairs[int(left.argmin())]) if len(lags) else (np.inf, None)
+    def find_least_gap(size: float) -> tuple[float, tuple[int, int] | None]:
+        gaps, changes, pairs = lin.follow(size * d).gaps(run)
+        left = gaps + changes[:, 0]
+        return (float(left.min()), pairs[int(left.argmin())]) if len(gaps) else (np.inf, None)
 
-    below = 0.0
+    # Shifts of merged events are not proportional to the size: it is searched for.
+    smaller = 0.0
     for size in _SCALES.tolist():
-        if closest(size)[0] <= 0.0:
-            found = float(brentq(lambda s: closest(s)[0], below, size, rtol=1e-12, xtol=1e-300))
-            return OrderChange(found, closest(size)[1])
-        below = size
+        if find_least_gap(size)[0] <= 0.0:
+            found = brentq(lambda s: find_least_gap(s)[0], smaller, size, rtol=1e-12, xtol=1e-300)
+            return OrderChange(float(found), find_least_gap(size)[1])
+        smaller = size
     return OrderChange(np.inf, None)
 
 
-def spread_change(lin: FirstOrderMap, direction: Array, window: float) -> OrderChange:
-    """The deviation along direction (ndx,) at which guards part by more than a window (s).
+def find_spread_change(lin: RunMap, direction: Array, window: float) -> OrderChange:
+    """Return the least perturbation that spreads the guards of one impact beyond a window.
 
-    Those of a jump that is one for all its guards: the first has it, when the others are as far
-    from zero as to first order they are then.
+    Each guard of such a jump has the whole event if it is the first. The others are then as far
+    from zero as their event times say to first order.
+
+    Args:
+        lin: The linearization, "at once".
+        direction: Direction (ndx,) of the initial state.
+        window: Event window, s.
     """
     found = OrderChange(np.inf, None)
-    for k, (z, jump) in enumerate(zip(lin.along(direction), lin.jumps, strict=False)):
+    for k, (z, jump) in enumerate(zip(lin.propagate(direction), lin.jumps, strict=False)):
         if isinstance(jump, PiecewiseLinearJump):
             rows = [jump.jump(frozenset(), j).time_state for j in range(len(jump.guards))]
-            size = window / max(float(np.ptp(np.array(rows) @ z.end[:, 0])), _LEAST)
+            spread = float(np.ptp(np.array(rows) @ z.end[:, 0]))
+            size = window / max(spread, _LEAST_SPREAD)
             found = min(found, OrderChange(size, (k, k)), key=lambda change: change.size)
     return found
 
 
-def least_radius(lin: FirstOrderMap) -> float | None:
-    """The least |dx0| at which the order of events changes, about; None where it is not known.
+def find_least_order_change(lin: RunMap) -> float | None:
+    """Return the least |dx0| at which the order of events changes.
 
-    Exact for linear maps, and for piecewise linear ones the least of some directions.
+    Args:
+        lin: The linearization.
+
+    Returns:
+        The size. It is exact for linear maps, and the least of some directions for piecewise linear
+        ones. Infinite if the order never changes. None if it is not known: events are merged, or
+        the flow cannot be linearized.
     """
     run, ndx = lin.trajectory, lin.trajectory.arcs[0].space.ndx
-    if lin.nearby:
+    if lin.merged_events:
         return None
     try:
         if lin.is_linear:
-            lags, changes, _ = lin.follow(np.eye(ndx)).gaps(run)
+            gaps, changes, _ = lin.follow(np.eye(ndx)).gaps(run)
             slopes = np.linalg.norm(changes, axis=1)
             with np.errstate(divide="ignore"):
-                return float((lags / slopes).min(initial=np.inf))
+                return float((gaps / slopes).min(initial=np.inf))
         rows = np.random.default_rng(0).normal(size=(_DIRECTIONS, ndx))
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
         return lin.follow(np.vstack([rows, np.eye(ndx), -np.eye(ndx)])).change(run).size

@@ -1,18 +1,24 @@
-r"""The first-order jump of any event of a simulation, of one guard or of several at once.
+r"""First-order jump of any event of a simulation: of one guard or of simultaneous guards.
 
-Where n guards fire together, a perturbed trajectory meets them one after the other, with short
-stays in *phantom* modes between them. Each phantom mode is evaluated at the nominal event: its
-state is what the resets of the guards that have fired make of the ante-event state, [RS] 4.2.
+`jump_derivative` distinguishes four cases.
 
-Where a reset is at the border between two cases only one guard fires, and still the jump is
-piecewise linear: on either side of the border the reset has another derivative. With d the distance
-from the border, reached at the event's own time,
+1. One guard: the saltation matrix (`saltation`).
+2. Several guards that fire in turn. On a perturbed trajectory they fire one after the other, with
+   short stays in phantom modes between them. The jump of each guard in each phantom mode is
+   evaluated at the nominal event (`phantom_modes`): its state is what the resets of the guards that
+   have fired make of the ante-event state, [RS] 4.2. The jump is piecewise linear (`piecewise`).
+3. Several contacts that stay one impact: it happens when the first of them touches. There is one
+   piece for each guard that may be the first.
+4. One guard whose reset is at a border between two cases, such as a contact that an impact only
+   just stops sliding. On either side of the border the reset has another derivative.
 
-.. math:: \delta d = D_x d\, \delta x + D_u d\, \delta u + \dot d\, \delta t,
+Case 4. Let d be the distance from the border, reached at the event's own time:
 
-the case "positive" holds where it is not negative. Those are two guards that fire together, the
-event's and the border, which changes nothing itself: it comes after the event by d where it is
-entered, and before it where it is not.
+.. math:: \delta d = D_x d\, \delta x + D_u d\, \delta u + \dot d\, \delta t .
+
+The case "positive" holds where :math:`\delta d \ge 0`. So the event is treated as two simultaneous
+guards: its own, and the border, which is crossed without any change. The border "fires" after the
+guard by :math:`\delta d` in the positive case, and before it in the negative one.
 """
 
 from __future__ import annotations
@@ -30,62 +36,35 @@ from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import ModeKey, ResetBorder, ResetJacobian
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.sensitivity.gains import (
-    JumpGains,
-    Side,
-    crossing,
-    event_sides,
-    guard_index,
-    jump_gains,
-    reset_border,
-    unchanged,
-)
-from hybridctl.sensitivity.phantoms import EventLaw, Phantoms
+from hybridctl.sensitivity.phantom_modes import EventLaw, PhantomMotions
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-
-
-def boundary_jump(
-    system: HybridSystem, guard: str, before: Side, after: Side, border: ResetBorder
-) -> PiecewiseLinearJump:
-    """The jump of `guard` at a border, as guards (guard, border.name).
-
-    The order (0, 1) is the positive case and (1, 0) the negative one; the time of the border is
-    that of the event plus the distance, and zero where it comes last. A feedback gain for the
-    guards {1} is that before the event.
-    """
-    positive = crossing(system, guard, before, after, border.positive)
-    negative = crossing(system, guard, before, after, border.negative)
-    rate = border.distance.time + border.distance.state @ before.field
-    rate += border.distance.input @ before.input_rate
-    nothing = unchanged(before.mode.space.ndx, len(before.input))
-    entered = replace(
-        nothing,
-        time_state=(1.0 + rate) * positive.time_state + border.distance.state,
-        time_input=(1.0 + rate) * positive.time_input + border.distance.input,
-    )
-    done = unchanged(len(positive.field_change), len(before.input))
-    jumps = {
-        (frozenset[int](), 0): positive,
-        (frozenset[int](), 1): entered,
-        (frozenset({0}), 1): done,
-        (frozenset({1}), 0): negative,
-    }
-    return PiecewiseLinearJump((guard, border.name), partial(_known, jumps))
-
-
-def _known(
-    jumps: Mapping[tuple[frozenset[int], int], JumpGains], fired: frozenset[int], j: int
-) -> JumpGains:
-    return jumps[fired, j]
-
+from hybridctl.sensitivity.saltation import (
+    EventSide,
+    JumpGains,
+    evaluate_event_sides,
+    find_guard_index,
+    find_reset_border,
+    jump_gains,
+    linearize_crossing,
+    make_identity_jump,
+)
 
 PhantomInput = Literal["pushing", "withdrawing"]
+"""Input in phantom modes: ante-event, [RS] (4.16), or post-event, [RS] (4.15)."""
 Simultaneous = Literal["in turn", "at once"]
+"""Whether simultaneous guards fire one by one, or stay one event, when they are perturbed."""
 
 _DIRECTIONS = 128
-_BACK = 1e-7
-_TOGETHER = 1e-8  # s: guards that fire within it may change their order in small deviations
-_UNSEEN = 1e-15  # s per unit: rounding of times of guards that see the input alone
+"""Random perturbations for which the order of event times is checked. The value is a choice."""
+_BACKWARD_TIME = 1e-7
+"""Step back in time that is rounding, relative to the largest event time."""
+_BACKWARD_TIME_FLOOR = 1e-15
+"""Step back in time that is rounding, s per unit of the state.
+
+Times of guards that depend on the input alone are rounding for all perturbations of the state
+(test_contacts_that_an_input_releases_together_do_so_whatever_the_state)."""
+_FIRST_WINDOW = 1e-8
+"""Time in s after the first guard within which another one may be the first of perturbed runs."""
 
 
 def jump_derivative(
@@ -95,61 +74,166 @@ def jump_derivative(
     phantom_input: PhantomInput = "pushing",
     simultaneous: Simultaneous = "in turn",
 ) -> JumpGains | PiecewiseLinearJump:
-    """The first-order jump of an event: linear for one guard, piecewise linear for several.
+    """Return the first-order jump of an event.
 
-    It is piecewise linear for one guard, too, where its reset is at the border of two cases: a
-    contact that the impact only just stops sliding, and that bounces or slides off. See
-    `boundary_jump`; what is brief after the event is under the post-event input.
+    The jump is called with a perturbation before the event, at equal times, and a change of the
+    input. An event without a guard, at which only the input law changes, has the identity. Guards
+    count as fired once the mode has none of them left: a foot whose corners stop sliding together
+    is done after the first corner.
 
-    Either is called with deviations before the event, at fixed time, and changes of the input.
-    Where the policy changed its law there is no guard, and deviations go on as they are. An event
-    is over, and its post-event input there, once the guards that have fired leave none of the
-    others to fire (a foot whose corners stop sliding together).
-    phantom_input: in phantom modes the ante-event input goes on ("pushing", [RS] (4.16)) or the
-    post-event input is there from the first guard on ("withdrawing", [RS] (4.15)).
-    simultaneous: "in turn", guards fire one by one, however small the deviation is; or "at once",
-    an impact of several contacts stays one, when the first of them touches, as in `simulate` with
-    an `event_window` above what deviations put between them. It has a piece for each guard that
-    is at zero and may be the first, and a derivative also where orders lead to different states.
+    Args:
+        system: The hybrid system of the run.
+        event: An event of the run.
+        phantom_input: "pushing": in phantom modes the ante-event input goes on, [RS] (4.16).
+            "withdrawing": the post-event input begins with the first guard, [RS] (4.15).
+        simultaneous: "in turn": guards fire one by one, however small the perturbation is. "at
+            once": an impact of several contacts stays one, as in `simulate` with an `event_window`
+            above the time that perturbations put between them. This jump exists also if orders of
+            the guards lead to different states.
 
-    Raises `GrazingError` where a guard is not crossed transversally, in a phantom mode too;
-    `AmbiguousEventError` where the order of the guards changes the nominal state or mode after
-    the event ([RS] Assumption 6), where the jump of one takes another back to before it ([RS] (7)),
-    and for more than twelve guards; `InputError` where the event is where infinitely many end, and
-    at borders of the reset that are not one between two cases, or are met by one of several guards;
-    `SystemDefinitionError` where a Jacobian is missing.
+    Returns:
+        A linear jump for one guard. A piecewise linear one for several guards, or if the reset of
+        the only guard is at a border between two cases; the guards are then those of
+        `linearize_at_border`.
+
+    Raises:
+        GrazingError: A guard rate is not significant, in a phantom mode too.
+        AmbiguousEventError: Two orders of the guards lead to different states or modes ([RS]
+            Assumption 6), a guard fires before one that it waited for ([RS] (7)), or there are more
+            than twelve guards.
+        InputError: Events accumulate at the event or the run passed a jam there. Or one of several
+            guards has its reset at a border.
+        SystemDefinitionError: A guard or a reset has no Jacobian.
     """
     check_member("phantom_input", phantom_input, ("pushing", "withdrawing"))
     check_instance("event", event, Event)
-    if _is_one(system, event, simultaneous):
-        return _at_once(system, event)
-    return _in_turn(system, event, held_law(system, [event], phantom_input))
+    if _stays_one_event(system, event, simultaneous):
+        return _linearize_at_once(system, event)
+    return _linearize_in_turn(system, event, make_recorded_law(system, [event], phantom_input))
 
 
-def jump_under(
+def linearize_event_under_law(
     system: HybridSystem, event: Event, law: EventLaw, simultaneous: Simultaneous = "in turn"
 ) -> JumpGains | PiecewiseLinearJump:
-    """The jump where the input follows from a law of the state, in phantom modes too.
+    """Return the jump of an event under the feedback of an input law, in phantom modes too.
 
-    law(fired, mode, state): the law on from the events of single guards `fired`, none of them for
-    the one before the event; mode and state are what they lead to. Its changes of the input by the
-    state are part of the jump. Raises what `jump_derivative` raises.
+    Args:
+        system: The hybrid system of the run.
+        event: An event of the run.
+        law: The input law in a phantom mode. With no fired events, the law before the event.
+        simultaneous: See `jump_derivative`.
+
+    Returns:
+        The jump, in which the input follows the state. It raises the errors of `jump_derivative`.
     """
-    if _is_one(system, event, simultaneous):
-        jump: JumpGains | PiecewiseLinearJump = _at_once(system, event)
+    if _stays_one_event(system, event, simultaneous):
+        jump: JumpGains | PiecewiseLinearJump = _linearize_at_once(system, event)
     else:
-        jump = _in_turn(system, event, law)
+        jump = _linearize_in_turn(system, event, law)
         if isinstance(jump, PiecewiseLinearJump) and len(event.guards) > 1:
-            return jump
+            return jump  # phantom modes have their own feedback already
     before = law((), event.mode_before, event.state_before)
     gain = -before.jacobian(event.time, event.state_before)
     if isinstance(jump, JumpGains):
-        return jump.fed_back(gain)
-    return jump.fed_back(partial(constant_gain, gain))
+        return jump.with_feedback(gain)
+    return jump.with_feedback(partial(_get_constant_gain, gain))
 
 
-def _is_one(system: HybridSystem, event: Event, simultaneous: Simultaneous) -> bool:
-    """Whether the guards of an event stay one event in motions beside it."""
+def make_recorded_law(
+    system: HybridSystem, events: Sequence[Event], phantom_input: PhantomInput
+) -> EventLaw:
+    """Return the law of the recorded input in phantom modes, which is open loop.
+
+    Args:
+        system: The hybrid system of the run.
+        events: Events of the run whose guards fire in another order.
+        phantom_input: "pushing" for the input before the first event and its rate, "withdrawing"
+            for the constant input after the last one.
+    """
+    first, last = events[0], events[-1]
+    pushing = phantom_input == "pushing"
+    value = first.input_before if pushing else last.input_after
+    rate = first.input_rate if pushing else np.zeros_like(last.input_rate)
+    return partial(_make_open_loop_law, system, value, rate)
+
+
+def linearize_at_border(
+    system: HybridSystem, guard: str, before: EventSide, after: EventSide, border: ResetBorder
+) -> PiecewiseLinearJump:
+    """Return the jump of a guard whose reset is at a border between two cases.
+
+    Args:
+        system: The hybrid system.
+        guard: Name of the guard.
+        before: Side before the event.
+        after: Side after the event.
+        border: The border, with the derivative of the distance from it and of the reset on both
+            sides.
+
+    Returns:
+        The jump of the guards (guard, border.name). The order (0, 1) is the positive case and
+        (1, 0) the negative one. The time of the border is that of the event plus the distance if
+        the border comes first, and zero if it comes last.
+    """
+    positive = linearize_crossing(system, guard, before, after, border.positive)
+    negative = linearize_crossing(system, guard, before, after, border.negative)
+    rate = border.distance.time + border.distance.state @ before.field
+    rate += border.distance.input @ before.input_rate
+    nothing = make_identity_jump(before.mode.space.ndx, len(before.input))
+    # delta t + delta d, with delta d at the event's own time: (1 + d') delta t + D d.
+    border_first = replace(
+        nothing,
+        time_state=(1.0 + rate) * positive.time_state + border.distance.state,
+        time_input=(1.0 + rate) * positive.time_input + border.distance.input,
+    )
+    border_last = make_identity_jump(len(positive.field_change), len(before.input))
+    jumps = {
+        (frozenset[int](), 0): positive,
+        (frozenset[int](), 1): border_first,
+        (frozenset({0}), 1): border_last,
+        (frozenset({1}), 0): negative,
+    }
+    return PiecewiseLinearJump((guard, border.name), partial(_look_up_jump, jumps))
+
+
+def _look_up_jump(
+    jumps: Mapping[tuple[frozenset[int], int], JumpGains], fired: frozenset[int], j: int
+) -> JumpGains:
+    return jumps[fired, j]
+
+
+def _make_open_loop_law(
+    system: HybridSystem,
+    value: Array,
+    rate: Array,
+    fired: tuple[Event, ...],
+    mode: ModeKey,
+    state: Array,
+) -> DifferentiableLaw:
+    """Return the law of a value (nu,) with a rate (nu,), in any phantom mode; an `EventLaw`."""
+    return DifferentiableLaw.held(value, rate, system.mode(mode).space.ndx)
+
+
+def _get_constant_gain(gain: Array, fired: frozenset[int]) -> Array:
+    return gain
+
+
+def _linearize_single(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
+    """Return the jump of an event of one guard, whose reset may be at a border."""
+    (guard,), sides = event.guards, evaluate_event_sides(system, event)
+    border = find_reset_border(system, guard, *sides, event.report)
+    if border is None:
+        return linearize_crossing(system, guard, *sides, report=event.report)
+    if border.is_linear:
+        return linearize_crossing(system, guard, *sides, border.negative)
+    return linearize_at_border(system, guard, *sides, border)
+
+
+# Guards that stay one event
+
+
+def _stays_one_event(system: HybridSystem, event: Event, simultaneous: Simultaneous) -> bool:
+    """Return whether the guards of an event stay one event on perturbed trajectories."""
     check_member("simultaneous", simultaneous, ("in turn", "at once"))
     if simultaneous == "in turn" or len(event.guards) < 2 or event.bridge or event.accumulation:
         return False
@@ -157,12 +241,13 @@ def _is_one(system: HybridSystem, event: Event, simultaneous: Simultaneous) -> b
     return edge is not None and edge.reset.at_once
 
 
-def _at_once(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
-    """The jump of guards of which the first to fire has the event of all.
+def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
+    """Return the jump of guards of which the first to fire has the event of all.
 
-    Guards that are still above zero, as in a run with a wide event window, are not the first.
+    Raises:
+        InputError: The reset is at a border between two cases.
     """
-    before, after = event_sides(system, event)
+    before, after = evaluate_event_sides(system, event)
     edge = system.outgoing(event.mode_before).edge(event.guards)
     assert edge is not None
     at = before.jump_point(event.report)
@@ -173,103 +258,95 @@ def _at_once(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJ
             f"of {border.name!r}: only single guards have a derivative there"
         )
     reset = edge.reset.calc_diff(at) if border is None else border.negative
-    lags = _lags(before, event.guards)
-    first = tuple(g for g, lag in zip(event.guards, lags, strict=True) if lag <= _TOGETHER)
+    # In a run with a wide event window some guards are still above zero, and cannot be the first
+    # (test_a_foot_that_is_above_the_ground_when_another_lands_is_not_the_first).
+    delays = _compute_delays(before, event.guards)
+    first = tuple(
+        g for g, delay in zip(event.guards, delays, strict=True) if delay <= _FIRST_WINDOW
+    )
     if len(first) == 1:
-        return crossing(system, first[0], before, after, reset)
-    return PiecewiseLinearJump(first, partial(_first, system, first, before, after, reset))
+        return linearize_crossing(system, first[0], before, after, reset)
+    micro = partial(_linearize_if_first, system, first, before, after, reset)
+    return PiecewiseLinearJump(first, micro)
 
 
-def _lags(before: Side, guards: Sequence[str]) -> Array:
-    """The times (n,) in s after which guards fall through zero, to first order, the first at 0."""
-    found = []
+def _compute_delays(before: EventSide, guards: Sequence[str]) -> Array:
+    """Return the times (n,) in s after the first guard at which guards reach zero, to first order.
+
+    A guard that does not fall has an infinite delay.
+    """
+    times = []
     for guard in guards:
         rate = before.guard_rate(guard)
-        value = before.point.guards[guard_index(before.mode, guard)]
-        found.append(value / -rate if rate < 0.0 else np.inf)
-    return np.asarray(found) - min(found)
+        value = before.point.guards[find_guard_index(before.mode, guard)]
+        times.append(value / -rate if rate < 0.0 else np.inf)
+    return np.asarray(times) - min(times)
 
 
-def _first(
+def _linearize_if_first(
     system: HybridSystem,
     guards: Sequence[str],
-    before: Side,
-    after: Side,
+    before: EventSide,
+    after: EventSide,
     reset: ResetJacobian,
     fired: frozenset[int],
     j: int,
 ) -> JumpGains:
-    """The jump of guard j, which has the whole event if it is the first."""
+    """Return the whole event as the jump of guard j if it is the first, else the identity.
+
+    Args:
+        system: The hybrid system.
+        guards: Names of the guards that may be the first.
+        before: Side before the event.
+        after: Side after the event.
+        reset: Jacobian of the joint reset.
+        fired: Guards that have fired.
+        j: The guard that fires next.
+    """
     if fired:
-        return unchanged(after.mode.space.ndx, len(before.input))
-    return crossing(system, guards[j], before, after, reset)
+        return make_identity_jump(after.mode.space.ndx, len(before.input))
+    return linearize_crossing(system, guards[j], before, after, reset)
 
 
-def _in_turn(system: HybridSystem, event: Event, law: EventLaw) -> JumpGains | PiecewiseLinearJump:
-    """The jump of an event; under the feedback of the law if it has several guards."""
+# Guards that fire in turn
+
+
+def _linearize_in_turn(
+    system: HybridSystem, event: Event, law: EventLaw
+) -> JumpGains | PiecewiseLinearJump:
+    """Return the jump of an event whose guards fire one by one.
+
+    Args:
+        system: The hybrid system.
+        event: The event.
+        law: Input law in phantom modes. The jump of several guards has its feedback; that of one
+            guard has none.
+    """
     if event.accumulation is not None or event.bridge is not None or not event.guards:
         return jump_gains(system, event)
     if len(event.guards) == 1:
-        return _single(system, event)
-    phantoms = Phantoms(system, [event], law)
-    phantoms.check()
-    piecewise = PiecewiseLinearJump(event.guards, phantoms.gains)
-    _check_growing(piecewise, event)
+        return _linearize_single(system, event)
+    motions = PhantomMotions(system, [event], law)
+    motions.check_orders()
+    piecewise = PiecewiseLinearJump(event.guards, motions.gains)
+    _check_times_ascend(piecewise, event)
     return piecewise
 
 
-def held_law(
-    system: HybridSystem, events: Sequence[Event], phantom_input: PhantomInput
-) -> EventLaw:
-    """The input of the record: that before the events goes on, or that after them is there at once.
+def _check_times_ascend(piecewise: PiecewiseLinearJump, event: Event) -> None:
+    """Check for random perturbations that no guard fires before one that it waited for, [RS] (7).
 
-    phantom_input: see `jump_derivative`.
-    """
-    first, last = events[0], events[-1]
-    pushing = phantom_input == "pushing"
-    value = first.input_before if pushing else last.input_after
-    rate = first.input_rate if pushing else np.zeros_like(last.input_rate)
-    return partial(_one_input, system, value, rate)
-
-
-def _one_input(
-    system: HybridSystem,
-    value: Array,
-    rate: Array,
-    fired: tuple[Event, ...],
-    mode: ModeKey,
-    state: Array,
-) -> DifferentiableLaw:
-    return DifferentiableLaw.held(value, rate, system.mode(mode).space.ndx)
-
-
-def constant_gain(gain: Array, at: object) -> Array:
-    """The gain that is the same at all times, or in all phantom modes."""
-    return gain
-
-
-def _single(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
-    """The jump of an event of one guard, which may lead to a border."""
-    (guard,), sides = event.guards, event_sides(system, event)
-    border = reset_border(system, guard, *sides, event.report)
-    if border is None:
-        return crossing(system, guard, *sides, report=event.report)
-    if border.is_linear:
-        return crossing(system, guard, *sides, border.negative)
-    return boundary_jump(system, guard, *sides, border)
-
-
-def _check_growing(piecewise: PiecewiseLinearJump, event: Event) -> None:
-    """Raise `AmbiguousEventError` where guards fire earlier than those before them.
-
-    Seen in random directions. A guard that another one has done has no time of its own.
+    Raises:
+        AmbiguousEventError: A guard fires earlier than a guard before it.
     """
     directions = np.random.default_rng(0).normal(size=(_DIRECTIONS, piecewise.dimension))
     passage = piecewise.follow(directions)
-    own = passage.times != 0.0
-    times = np.maximum.accumulate(np.where(own, passage.times, -np.inf), axis=1)
-    back = np.where(own, times - passage.times, 0.0)
-    if back.max() > max(_BACK * np.abs(passage.times).max(), _UNSEEN):
+    # A guard whose work another one has done has the identity as its jump, and the time zero.
+    has_time = passage.times != 0.0
+    latest = np.maximum.accumulate(np.where(has_time, passage.times, -np.inf), axis=1)
+    back = np.where(has_time, latest - passage.times, 0.0)
+    limit = max(_BACKWARD_TIME * np.abs(passage.times).max(), _BACKWARD_TIME_FLOOR)
+    if back.max() > limit:
         row, k = np.unravel_index(int(back.argmax()), back.shape)
         guards = [event.guards[j] for j in passage.orders[row, : k + 1]]
         raise AmbiguousEventError(

@@ -1,8 +1,8 @@
-r"""Symmetries: linear maps of states that take motions to motions.
+r"""Symmetries: linear maps of states that map motions to motions.
 
-A gait closes after one step only if left and right leg are exchanged, and if the way it has gone
-along the ground does not count. With such a map S an orbit obeys :math:`S x(T) = x(0) + c`, c along
-the free directions, and its monodromy matrix is :math:`S \Phi`.
+A gait closes after one step only if left and right leg are exchanged, and if the distance that it
+has gone along the ground does not count. With such a map S an orbit obeys :math:`S x(T) = x(0) + c`
+with c along the free directions, and its monodromy matrix is :math:`S M`.
 """
 
 from __future__ import annotations
@@ -22,38 +22,41 @@ from hybridctl.hybrid.mode import ModeKey
 
 T = TypeVar("T")
 
-_REGULAR = 1e-10  # of the largest singular value: below, S has no inverse
+_REGULARITY = 1e-10
+"""Smallest singular value of a regular map, relative to the largest one."""
 
 
-def _same(name: T) -> T:
+def _keep(name: T) -> T:
     return name
 
 
 @dataclass(frozen=True, eq=False)
 class Symmetry:
-    r"""A symmetry: with x(t) under u(t), :math:`S x(t)` under :math:`W u(t)` is a motion.
+    r"""A symmetry: the image :math:`S x(t)` under :math:`W u(t)` of a motion x(t) is a motion.
 
     Attributes:
-        state: Map S (ndx, ndx) of perturbations of states, regular. It maps states too on a space
-            whose coordinates are added.
-        input: Map W (nu, nu) of inputs; the identity by default.
-        mode: Mode of the other motion; an exchange that done twice changes nothing.
-        guard: Name of a guard in the other motion; such an exchange too.
-        contacts: For each contact, the one whose impulse it has in the other motion; by default
-            itself.
-        free: Directions (ndx,) by name, such as "translation", by which a motion may be moved too.
-        coordinates: Map (nx, nx) of states on a space with other coordinates than perturbations,
-            such as quaternions; None where `state` maps states.
+        state: Map S (ndx, ndx) of perturbations of states, regular. On a space whose coordinates
+            are added it maps states, too.
+        input: Map W (nu, nu) of inputs. None for the identity.
+        mode: Function from the mode of a motion to that of its image. Applied twice it changes
+            nothing.
+        guard: Function from the name of a guard to that of its image. Applied twice it changes
+            nothing.
+        contacts: For each contact, the index of the contact whose impulse it has in the image.
+            None if each has its own.
+        free: Directions (ndx,) by name, such as "translation", along which a motion may be shifted
+            and stays a motion.
+        coordinates: Map (nx, nx) of states on a space whose coordinates are not those of
+            perturbations, such as quaternions. None if `state` maps states.
 
     Raises:
-        InputError: If a map is not square or not regular, or if free directions depend on each
-            other.
+        InputError: A map is not square or not regular, or free directions depend on each other.
     """
 
     state: ArrayLike
     input: ArrayLike | None = None
-    mode: Callable[[ModeKey], ModeKey] = _same
-    guard: Callable[[str], str] = _same
+    mode: Callable[[ModeKey], ModeKey] = _keep
+    guard: Callable[[str], str] = _keep
     contacts: tuple[int, ...] | None = None
     free: Mapping[str, ArrayLike] = field(default_factory=dict)
     coordinates: ArrayLike | None = None
@@ -61,11 +64,11 @@ class Symmetry:
     def __post_init__(self) -> None:
         check_callable("mode", self.mode)
         check_callable("guard", self.guard)
-        _regular("state", self.matrix)
+        _check_regular("state", self.matrix)
         if self.input is not None:
-            _regular("input", check_array("input", self.input, (None, None)))
+            _check_regular("input", check_array("input", self.input, (None, None)))
         if self.coordinates is not None:
-            _regular("coordinates", self.state_map)
+            _check_regular("coordinates", self.state_map)
         directions = self.directions
         if len(directions.T) and np.linalg.matrix_rank(directions) < len(directions.T):
             raise InputError(f"free directions must be independent, got {dict(self.free)}")
@@ -83,7 +86,7 @@ class Symmetry:
         return check_array("coordinates", self.coordinates, (None, None))
 
     def image(self, states: Array) -> Array:
-        """Return states of the other motion.
+        """Return states of the image of a motion.
 
         Args:
             states: States (nx,), or several in columns (nx, k).
@@ -103,14 +106,17 @@ class Symmetry:
         return np.asarray(np.array(directions, dtype=np.float64).reshape(len(directions), n).T)
 
     def inputs(self, nu: int) -> Array:
-        """The matrix W (nu, nu) of inputs."""
+        """Return the matrix W (nu, nu) of inputs."""
         return check_array("input", np.eye(nu) if self.input is None else self.input, (nu, nu))
 
     def check(self, space: Space) -> None:
-        """Raise `InputError` if the maps do not fit this space.
+        """Check that the maps fit a state space.
 
         Args:
-            space: State space of nx coordinates and ndx perturbations.
+            space: State space of nx coordinates and ndx dimensions of perturbations.
+
+        Raises:
+            InputError: They do not.
         """
         sizes = len(self.state_map), len(self.matrix)
         if sizes != (space.nx, space.ndx):
@@ -121,38 +127,64 @@ class Symmetry:
             )
 
     def gap(self, space: Space, start: Array, end: Array) -> Array:
-        """Return the gap (ndx,) from `start` to the image of `end`, less free directions."""
+        """Return the gap from one state to the image of another, across the free directions.
+
+        Args:
+            space: State space.
+            start: State (nx,) at the start.
+            end: State (nx,) at the end.
+
+        Returns:
+            The gap S end - start (ndx,), without its part along the free directions.
+        """
         off = space.difference(start, self.image(end))
-        return np.asarray(off - self.along(off))
+        return np.asarray(off - self.free_part(off))
 
-    def along(self, off: Array) -> Array:
-        """The part of a deviation (n,) along the free directions."""
+    def free_part(self, perturbation: Array) -> Array:
+        """Return the part of a perturbation (n,) along the free directions."""
         directions = self.directions
-        return np.asarray(directions @ (np.linalg.pinv(directions) @ off))
+        return np.asarray(directions @ (np.linalg.pinv(directions) @ perturbation))
 
 
-def _regular(name: str, matrix: Array) -> None:
+def _check_regular(name: str, matrix: Array) -> None:
+    """Check that a map is square and regular.
+
+    Raises:
+        InputError: It is not.
+    """
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{name} must be square, got shape {matrix.shape}")
     if not matrix.size:
         return  # a system without inputs
     sizes = np.linalg.svd(matrix, compute_uv=False)
-    if not sizes[-1] > _REGULAR * sizes[0]:
+    if not sizes[-1] > _REGULARITY * sizes[0]:
         raise InputError(f"{name} must be regular, got singular values {sizes.tolist()}")
 
 
-def closing_error(symmetry: Symmetry | None, space: Space, start: Array, end: Array) -> Array:
-    """What an orbit lacks to close (ndx,): S end - start across the free directions."""
+def compute_closing_error(
+    symmetry: Symmetry | None, space: Space, start: Array, end: Array
+) -> Array:
+    """Return the gap that keeps an orbit from closing.
+
+    Args:
+        symmetry: Symmetry up to which the orbit closes. None if it closes itself.
+        space: State space.
+        start: State (nx,) at the start.
+        end: State (nx,) at the end.
+
+    Returns:
+        The gap S end - start (ndx,) across the free directions.
+    """
     if symmetry is None:
         return space.difference(start, end)
     return symmetry.gap(space, start, end)
 
 
-def carried(symmetry: Symmetry | None, deviations: Array) -> Array:
-    """The deviations (n, ...) times S."""
-    return deviations if symmetry is None else symmetry.matrix @ deviations
+def map_perturbations(symmetry: Symmetry | None, perturbations: Array) -> Array:
+    """Return the images of perturbations (n, ...) under S; without a symmetry, themselves."""
+    return perturbations if symmetry is None else symmetry.matrix @ perturbations
 
 
-def seen_as(symmetry: Symmetry | None, key: ModeKey) -> ModeKey:
-    """What a mode is called in the image of a motion."""
+def map_mode(symmetry: Symmetry | None, key: ModeKey) -> ModeKey:
+    """Return the mode of the image of a motion in a mode; without a symmetry, the mode itself."""
     return key if symmetry is None else symmetry.mode(key)

@@ -1,6 +1,6 @@
 r"""The first-order terms of one guard and its reset, as one compiled function.
 
-`sensitivity.gains` makes the saltation matrix of these terms. With the rate f of the state and the
+`sensitivity.saltation` makes the saltation matrix of these terms. With the rate f of the state and
 rate du of the input before the event, they contain the rates
 
 .. math::

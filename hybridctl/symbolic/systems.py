@@ -26,8 +26,7 @@ from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.model import ModeKey
 from hybridctl.hybrid.system import HybridSystem, listed_parts
-from hybridctl.sensitivity.augmentation import SystemParameters
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
+from hybridctl.sensitivity.parameter_models import SystemParameters, fix_inputs_as_parameters
 from hybridctl.symbolic.expression_mode import ExpressionMode, ExpressionReset, ModeSymbols
 
 Expression: TypeAlias = Any
@@ -154,7 +153,7 @@ def parametric_system(
         for m in modes
     ]
     values = {name: value for name, (_, value) in parameters.items()}
-    return inputs_as_parameters(hybrid_system(extended, transitions), values)
+    return fix_inputs_as_parameters(hybrid_system(extended, transitions), values)
 
 
 def variational(

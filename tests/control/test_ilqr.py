@@ -22,7 +22,7 @@ from hybridctl.control.ilqr.backward import (
 from hybridctl.control.ilqr.cost import QuadraticCost
 from hybridctl.control.ilqr.rollout import ShootingProblem, closed_loop, open_loop
 from hybridctl.control.ilqr.search import ilqr
-from hybridctl.sensitivity.linearize import linearize
+from hybridctl.sensitivity.linearization import linearize
 
 G, E = 9.8, 0.75
 X0 = np.array([4.0, 0.0])

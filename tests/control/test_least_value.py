@@ -11,7 +11,7 @@ from hybridctl.control.least_value import LeastValueTracking
 from hybridctl.control.reference import extend
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
-from hybridctl.sensitivity.linearize import linearize
+from hybridctl.sensitivity.linearization import linearize
 
 GAIN = np.array([[3.0, 0.7]])
 RISING = GainCurve(np.array([0.0, 1.0]), np.array([GAIN, 2.0 * GAIN]))

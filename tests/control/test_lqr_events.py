@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridctl.control.lqr.events import Together, above_both, mean_form
-from hybridctl.sensitivity.gains import JumpGains
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.saltation import JumpGains
 
 N, NU = 3, 1
 
@@ -141,7 +141,7 @@ def test_an_input_at_the_events_is_fed_back_with_the_gains_of_each_mode():
         phantom, jump = phantoms[frozenset({fired})], c.jump(frozenset({fired}), left)
         closed = jump.state - jump.input @ phantom.gain
         np.testing.assert_allclose(phantom.value, closed.T @ after @ closed, rtol=1e-9)
-    fed = c.fed_back(lambda fired: phantoms[fired].gain if fired else factor @ value)
+    fed = c.with_feedback(lambda fired: phantoms[fired].gain if fired else factor @ value)
     dx = np.random.default_rng(2).normal(size=(500, N))
     z = fed(dx)
     costs, bounds = (np.einsum("ki,ij,kj->k", d, v, d) for d, v in ((z, after), (dx, value)))

@@ -22,9 +22,9 @@ from hybridctl.estimation.jumps import _rates, _vague, jumped, to_rest
 from hybridctl.estimation.measurement import base_pose, configuration, encoders, linear
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, reset_covariance
 from hybridctl.estimation.record import Record, Series
-from hybridctl.sensitivity.gains import jump_gains
-from hybridctl.sensitivity.moments import normal_points
+from hybridctl.sensitivity.moments import sample_normal_points
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.saltation import jump_gains
 
 NONE = np.zeros((2, 2))
 SAMPLES = 20_000
@@ -459,7 +459,7 @@ def test_corners_that_land_level_and_whose_order_matters_are_one_impact(offsets)
     found = jumped(system, event, p, "saltation", guard_noise=noise)
     assert "one impact" in found.note
     whole = block_diag(p, offsets * np.eye(2)) if offsets else p
-    points = normal_points(whole, 1024, 0)
+    points = sample_normal_points(whole, 1024, 0)
     off = points[:, 6:] if offsets else np.zeros((len(points), 2))
     corners = points[:, 1:2] + 0.5 * width * np.outer(points[:, 2], [1.0, -1.0]) + off
     along = points[:, 0] + slide * corners.min(axis=1) / -event.state_before[4]

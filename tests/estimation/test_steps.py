@@ -18,7 +18,7 @@ from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import StatePrediction, extend, predict
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.model import StepAhead
-from hybridctl.sensitivity.variation import along
+from hybridctl.sensitivity.propagation import propagate_perturbations
 
 H = 0.02
 
@@ -138,7 +138,7 @@ def test_the_flow_of_a_covariance_is_that_of_the_linearization_where_friction_is
     system, run = broken_away(X0, 1e-12)
     arc = run.arcs[1]
     mode, unit = system.mode(arc.mode), np.eye(6)
-    right = along(mode, arc, unit, rtol=1e-11, atol=1e-11).end
+    right = propagate_perturbations(mode, arc, unit, rtol=1e-11, atol=1e-11).end
     noise = Noise(lambda mode, t, x, u: 0.1 * np.eye(3), through_input=True)
     for w in (None, noise):
         found = transition(Model(system, w), mode, arc, unit)

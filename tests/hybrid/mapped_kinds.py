@@ -15,7 +15,7 @@ from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.mode import Edge, FieldJacobian, Held, Pace, ResetBorder, ResetJacobian
 from hybridctl.mechanics import contact_system
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
+from hybridctl.sensitivity.parameter_models import fix_inputs_as_parameters
 
 T = 0.3
 ON_CUBE = np.r_[0.0, 0.0, 0.0524, 0.0, 0.0, 0.0, 1.0, np.zeros(6)]
@@ -233,7 +233,7 @@ def relay():
 def held():
     """The pendulum with its damping held: a wrapped system, which is compiled."""
     k = expressions()
-    system, _ = inputs_as_parameters(k.system, {"damping": k.u[-1]})
+    system, _ = fix_inputs_as_parameters(k.system, {"damping": k.u[-1]})
     return replace(k, system=system, u=k.u[:-1])
 
 

@@ -21,12 +21,8 @@ from hybridctl.relaxation.relax import relax
 from hybridctl.relaxation.sliding import Filippov, filippov
 from hybridctl.relaxation.strip import Strips
 from hybridctl.relaxation.zeno_rest import past_zeno
-from hybridctl.sensitivity.augmentation import (
-    ParameterDerivatives,
-    with_guard_offsets,
-    with_parameters,
-)
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
+from hybridctl.sensitivity.parameter_models import ParameterDerivatives, fix_inputs_as_parameters
+from hybridctl.sensitivity.parameters import augment_with_guard_offsets, augment_with_parameters
 
 CLOSE = 1e-7
 
@@ -220,7 +216,7 @@ def with_other_guards(k):
 
 
 def with_held_inputs(k):
-    held, _ = inputs_as_parameters(k.system, {"last": k.u[-1]})
+    held, _ = fix_inputs_as_parameters(k.system, {"last": k.u[-1]})
     return Wrapped(held, k.x, k.u[:-1], v=1, fed=False, pushes=False)
 
 
@@ -230,8 +226,8 @@ def run_of(k):
 
 def as_states(k):
     """The last input as a parameter beside the state; its derivatives are those by this input."""
-    held, by = inputs_as_parameters(k.system, {"last": k.u[-1]})
-    wrapped, _ = with_parameters(held, run_of(k), by)
+    held, by = fix_inputs_as_parameters(k.system, {"last": k.u[-1]})
+    wrapped, _ = augment_with_parameters(held, run_of(k), by)
     return Wrapped(
         wrapped, np.append(k.x, 0.0), k.u[:-1], p=1, v=1, steps=False, borders=False, pushes=False
     )
@@ -247,7 +243,7 @@ def without_effect(k):
         None,
         moves_borders=False,
     )
-    wrapped, _ = with_parameters(k.system, run_of(k), nothing)
+    wrapped, _ = augment_with_parameters(k.system, run_of(k), nothing)
     return Wrapped(wrapped, np.append(k.x, [0.0, 0.0]), k.u, p=2, steps=False, pushes=False)
 
 
@@ -258,7 +254,7 @@ def with_an_offset(k):
     name, none = k.system.mode(k.key).guard_names[0], np.zeros(0)
     before, after = (k.x, k.x), (k.u, k.u, np.zeros_like(k.u))
     event = Event(0, T, k.key, k.key, (name,), *before, *after, none, None)
-    wrapped, _ = with_guard_offsets(k.system, event)
+    wrapped, _ = augment_with_guard_offsets(k.system, event)
     x = np.append(k.x, 0.0)
     return Wrapped(wrapped, x, k.u, p=1, offset=name, steps=False, pushes=False)
 

@@ -11,7 +11,7 @@ from hybridctl import symbolic
 from hybridctl.base.errors import InputError
 from hybridctl.control.feasibility import feasibility
 from hybridctl.control.reference import extend
-from hybridctl.sensitivity.augmentation import ParameterDerivatives
+from hybridctl.sensitivity.parameter_models import ParameterDerivatives
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 
 HEIGHT = 1.0

@@ -11,12 +11,8 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.base.errors import GrazingError, InputError, SimulationError
 from hybridctl.orbits.return_map import PoincareSection, periodic_orbit
-from hybridctl.sensitivity.floquet import (
-    floquet_multipliers,
-    lyapunov_exponents,
-    monodromy,
-    projection,
-)
+from hybridctl.sensitivity.floquet import floquet_multipliers, monodromy, project_along_flow
+from hybridctl.sensitivity.lyapunov import lyapunov_exponents
 
 G = 9.81
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
@@ -298,7 +294,7 @@ def test_what_is_not_periodic_is_refused_with_how_far_it_is_off():
 
 def test_a_section_along_the_flow_is_refused():
     with pytest.raises(GrazingError, match="does not cross"):
-        projection(np.array([1.0, 2.0]), np.array([-2.0, 1.0]))
+        project_along_flow(np.array([1.0, 2.0]), np.array([-2.0, 1.0]))
 
 
 @pytest.mark.parametrize(

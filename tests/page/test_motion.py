@@ -16,8 +16,8 @@ from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.mechanics import ContactDynamics
-from hybridctl.sensitivity.augmentation import with_parameters
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
+from hybridctl.sensitivity.parameter_models import fix_inputs_as_parameters
+from hybridctl.sensitivity.parameters import augment_with_parameters
 
 XZ = ("x", "z")
 SINGLE = 2.0**-23  # numbers are stored in single precision
@@ -91,8 +91,8 @@ def test_a_wrapped_ball_has_the_forces_of_the_ball(tmp_path):
     """Relaxed, held up by a newton, and with a parameter beside its state: at rest in the end."""
     system = ball_system(BallParameters(slope=0.0))
     weight, start = system.robot.weight, [0.0, 0.1, 0.0, 0.0]
-    held, by = inputs_as_parameters(system, {"lift": 1.0})
-    wrapped, _ = with_parameters(held, hc.HybridTrajectory((), (), system), by)
+    held, by = fix_inputs_as_parameters(system, {"lift": 1.0})
+    wrapped, _ = augment_with_parameters(held, hc.HybridTrajectory((), (), system), by)
     made = {
         "relaxed": (hc.relax(system, 1e-4), start, weight),
         "held": (held, start, weight - 1.0),

@@ -78,7 +78,7 @@ def hops(planned: Task, motion: OptimalTrajectory, count: int) -> HybridTrajecto
     assert symmetry is not None
     curves, jump, before = motion.feedforward, jump_of(planned, 1), last(plan.end)
     reached, impulses = (np.asarray(part).ravel() for part in jump(before)[:2])
-    shift = symmetry.along(reached - first(0.0))
+    shift = symmetry.free_part(reached - first(0.0))
     down = Event(
         1,
         plan.end,

@@ -1,4 +1,4 @@
-"""Impacts of several contacts that stay one: what deviated motions do within an event window."""
+"""Impacts of several contacts that stay one: what perturbed motions do within an event window."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from hybridctl.orbits.stability import stability
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}
-WINDOW = 1e-3  # s, far above what deviations of 1e-6 put between contacts that land at 1 m/s
+WINDOW = 1e-3  # s, far above what perturbations of 1e-6 put between contacts that land at 1 m/s
 OPEN = ("open", "open")
 
 
@@ -49,7 +49,7 @@ def test_planks_and_a_high_block(size, friction):
     assert_one_sided(system, OPEN, x0, 0.06)
 
 
-def landed(public_name, friction, end):
+def check_landing(public_name, friction, end):
     robot = public.robot(public_name)
     contacts = [
         replace(c, friction=friction, static_friction=friction)
@@ -62,13 +62,13 @@ def landed(public_name, friction, end):
 @pytest.mark.parametrize(("friction", "end"), [(0.3, 0.0455), (0.5, 0.0455), (0.7, 0.048)])
 def test_a_quadruped_lands_on_four_feet(friction, end):
     """They touch at 45.15 ms and stick, or slide; at friction 0.5 they stop at 45.94 ms."""
-    landed("solo12", friction, end)
+    check_landing("solo12", friction, end)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("friction", "end"), [(0.5, 0.048), (0.9, 0.048)])
 def test_a_quadruped_goes_on_to_a_stop(friction, end):
-    landed("solo12", friction, end)
+    check_landing("solo12", friction, end)
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_quadruped_goes_on_to_a_stop(friction, end):
 )
 def test_a_humanoid_lands_on_two_soles(friction):
     """Eight redundant corners: all slide at friction 0.3, some are at the border of stick else."""
-    landed("talos", friction, 0.0456)
+    check_landing("talos", friction, 0.0456)
 
 
 def test_a_foot_that_is_above_the_ground_when_another_lands_is_not_the_first():
@@ -127,7 +127,7 @@ def test_the_radius_is_where_runs_with_that_window_are_off(plank, seed, window, 
             alone.radius(d, event_window=window)
 
 
-def only_event(system, x0):
+def simulate_only_event(system, x0):
     run = hc.simulate(system, OPEN, x0, (0.0, 0.04), **TIGHT)
     assert run.events[0].guards == ("left closes", "right closes")
     return run.events[0]
@@ -137,7 +137,7 @@ def test_a_block_that_sticks_by_hand():
     """It stops where a corner touches: dt = (dz - w / 2 |dtheta|) / V, dx+ = dx + v_x dt."""
     width, slide = 0.1, 0.2
     system, x0 = landing_level(width, 0.3, 0.5, slide)
-    event = only_event(system, x0)
+    event = simulate_only_event(system, x0)
     with pytest.raises(AmbiguousEventError, match="simultaneous='at once'"):
         hc.jump_derivative(system, event)
     jump = hc.jump_derivative(system, event, simultaneous="at once")
@@ -154,7 +154,7 @@ def test_corners_that_land_together_at_the_border_stick_in_the_end():
     system, x0 = landing_level(0.5, 0.05, friction, 0.0)
     speed = np.sqrt(fall**2 + 2.0 * 9.81 * 0.025)
     x0[3] = friction * speed
-    event = only_event(system, x0)
+    event = simulate_only_event(system, x0)
     assert event.report.border == (0, 1)
     jump = hc.jump_derivative(system, event, simultaneous="at once")
     for d in np.random.default_rng(3).normal(size=(4, 6)):
@@ -169,7 +169,7 @@ def test_corners_at_the_border_that_bounce_are_refused():
     speed = np.sqrt(1.0 + 2.0 * 9.81 * 0.025)
     x0 = np.array([0.0, 0.05, 0.0, friction * (1.0 + e) * speed, -1.0, 0.0])
     system = block.system(p)
-    event = only_event(system, x0)
+    event = simulate_only_event(system, x0)
     assert event.report.border == (0, 1)
     with pytest.raises(InputError, match=r"at once at t = 0\.02.*border"):
         hc.jump_derivative(system, event, simultaneous="at once")

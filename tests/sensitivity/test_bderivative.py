@@ -1,5 +1,6 @@
 """B-derivatives against the exact flow of piecewise constant fields, closed forms and laws."""
 
+import pickle
 from itertools import permutations
 from math import factorial
 
@@ -10,8 +11,7 @@ from hypothesis import strategies as st
 
 from hybridctl.base.errors import GrazingError, InputError
 from hybridctl.sensitivity.bderivative import BDerivative
-from hybridctl.sensitivity.pieces import distinct
-from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump, group_equal_pieces
 
 EPS = np.finfo(float).eps
 
@@ -73,7 +73,7 @@ def flow(normals, field, x, duration):
         b[before[waits.argmin()]] = 1.0
 
 
-def deviation(problem, dx):
+def measure_perturbation(problem, dx):
     """What is left of dx after the flow has passed all surfaces, for a dx small enough for that."""
     ones = np.ones(problem.size[0])
     start, end = -0.5 * problem.at(-ones), 0.5 * problem.at(ones)
@@ -104,7 +104,7 @@ def test_every_order_agrees_with_the_exact_flow(n):
     directions *= 0.1 / np.abs([*directions, *b(directions)]).max()
     passage = b.follow(directions)
     assert [tuple(order) for order in passage.orders] == orders
-    differences = np.array([deviation(problem, dx) for dx in directions])
+    differences = np.array([measure_perturbation(problem, dx) for dx in directions])
     # On both sides n crossings round numbers of size 2 and divide by rates of at least 0.4.
     np.testing.assert_allclose(passage.state, differences, rtol=0.0, atol=40 * n * EPS)
 
@@ -113,7 +113,7 @@ def test_every_order_agrees_with_the_exact_flow(n):
 def test_general_normals_agree_with_the_exact_flow(n, d):
     problem, rng = general(n, d), np.random.default_rng(d)
     directions = 0.02 * rng.uniform(-1.0, 1.0, (50, d)) / np.sqrt(d)
-    differences = np.array([deviation(problem, dx) for dx in directions])
+    differences = np.array([measure_perturbation(problem, dx) for dx in directions])
     found = problem.derivative()(directions)
     # As above; normals with singular values down to 0.5 allow fields of size 4 sqrt(n).
     np.testing.assert_allclose(found, differences, rtol=0.0, atol=100 * n * d * EPS)
@@ -162,7 +162,7 @@ def test_the_linear_case_has_its_closed_form(n, delta):
     np.testing.assert_allclose(b(directions), factor * directions, rtol=1e-14, atol=1e-14)
     assert b.is_linear()
     assert PiecewiseLinearJump.is_linear(b)
-    assert len(distinct(b.pieces())) == 1
+    assert len(group_equal_pieces(b.pieces())) == 1
     assert len(b.pieces()) == factorial(n)
 
 
@@ -176,7 +176,7 @@ def test_the_linear_case_in_other_coordinates_is_found_linear_despite_rounding(n
     matrices = [piece.matrix for piece in b.pieces()]
     assert any((matrix != matrices[0]).any() for matrix in matrices)
     np.testing.assert_allclose(matrices, [expected] * factorial(n), atol=1e-13)
-    assert len(distinct(b.pieces())) == 1
+    assert len(group_equal_pieces(b.pieces())) == 1
     assert PiecewiseLinearJump.is_linear(b)
     assert b.is_linear()
 
@@ -295,7 +295,7 @@ def test_cones_cover_every_direction_exactly_once(n, d):
         (home,) = (piece for piece in pieces if (piece.cone @ dx >= 0.0).all())
         assert home.order == b.order(dx)
         np.testing.assert_allclose(home.matrix @ dx, b(dx), rtol=1e-9, atol=1e-10)
-    assert len(distinct(pieces)) == len(pieces)
+    assert len(group_equal_pieces(pieces)) == len(pieces)
 
 
 @pytest.mark.parametrize("n", [2, 4])
@@ -417,7 +417,7 @@ def test_one_direction_asks_for_one_field_per_surface_passed():
     assert len(problem.asked) == len(set(problem.asked)) == 19
     b(2.0 * dx)
     assert len(problem.asked) == 19
-    np.testing.assert_allclose(first, deviation(problem, dx), atol=20 * 20 * EPS)
+    np.testing.assert_allclose(first, measure_perturbation(problem, dx), atol=20 * 20 * EPS)
 
 
 def test_what_does_not_fit_is_refused():
@@ -465,3 +465,9 @@ def test_a_field_that_does_not_cross_is_named():
     assert b.order([-1.0, 0.0]) == (1, 0)
     with pytest.raises(GrazingError, match=r"'surface 1' .* field\(\[1, -1\]\)"):
         b([0.0, -1.0])
+
+
+def test_a_derivative_survives_pickling():
+    problem = general(3, 4)
+    b, dx = problem.derivative(), np.random.default_rng(0).normal(size=(5, 4))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(b))(dx), b(dx))

@@ -20,7 +20,7 @@ from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetBorder, Res
 from hybridctl.mechanics import ContactDynamics, Plane, contact_system
 from hybridctl.mechanics.impacts.impact import impact
 from hybridctl.mechanics.impacts.stick_slip_boundary import find_stick_slip_boundary
-from hybridctl.sensitivity.gains import jump_gains
+from hybridctl.sensitivity.saltation import jump_gains
 
 G = 9.81
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}

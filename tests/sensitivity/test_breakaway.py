@@ -10,7 +10,7 @@ from scipy.linalg import expm
 
 import hybridctl as hc
 from hybridctl.mechanics import Plane, contact_system
-from hybridctl.sensitivity.collocation import collocated
+from hybridctl.sensitivity.collocation import integrate_linear_equation
 
 LIMIT = 0.7 * 9.81 * MU  # friction on the mass, N
 END = 0.9
@@ -32,7 +32,7 @@ def broken_away(x0, tolerance):
     return system, run
 
 
-def derivative(tolerance):
+def compute_derivative(tolerance):
     system, run = broken_away(X0, tolerance)
     lin = hc.linearize(system, run, rtol=tolerance, atol=tolerance)
     return lin.closed_loop([GAINS, GAINS]).state_transition
@@ -46,12 +46,12 @@ def test_the_derivative_across_breakaway_is_that_of_the_flow():
     direction, h = np.array([0.6, 0.8, 0.0, 0.0, 0.0, 0.0]), 2e-3
     ends = [broken_away(X0 + k * h * direction, 1e-13)[1].final_state for k in (2, 1, -1, -2)]
     found = (8.0 * (ends[1] - ends[2]) - (ends[0] - ends[3])) / (12.0 * h)
-    expected = derivative(1e-12) @ direction
+    expected = compute_derivative(1e-12) @ direction
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=5e-9)
 
 
 def test_tighter_tolerances_change_it_by_no_more_than_they_say():
-    columns = [derivative(tolerance)[:, :2] for tolerance in (1e-9, 1e-11)]
+    columns = [compute_derivative(tolerance)[:, :2] for tolerance in (1e-9, 1e-11)]
     assert np.abs(columns[0] - columns[1]).max() <= 5e-8  # the trajectory is that much better
 
 
@@ -71,7 +71,11 @@ def test_collocation_follows_stiff_linear_equations(rate):
     both = np.zeros((4, 4))
     both[:3, :3], both[:3, 3] = matrix, force
     smooth = both[1:, 1:]
-    steps = list(collocated(lambda t: (matrix, force), start, 0.0, 2.0, rtol=1e-10, atol=1e-10))
+    steps = list(
+        integrate_linear_equation(
+            lambda t: (matrix, force), start, 0.0, 2.0, rtol=1e-10, atol=1e-10
+        )
+    )
     found = steps[-1].states[-1].reshape(3, 2)
     later = expm(2.0 * smooth) @ np.vstack([start[1:], np.ones(2)])
     np.testing.assert_allclose(found[1:], later[:2], atol=1e-9)
@@ -88,7 +92,9 @@ def test_collocation_goes_over_durations_as_short_as_rounding(spacings):
     """As between an event and a grid point that is the same number but for its last digits."""
     end = 0.25 + spacings * np.spacing(0.25)
     steps = list(
-        collocated(lambda t: (np.eye(1), None), np.ones((1, 1)), 0.25, end, rtol=1e-10, atol=1e-10)
+        integrate_linear_equation(
+            lambda t: (np.eye(1), None), np.ones((1, 1)), 0.25, end, rtol=1e-10, atol=1e-10
+        )
     )
     assert steps[-1].end == end
     assert steps[-1].states[-1, 0] == pytest.approx(1.0, abs=1e-12)

@@ -10,7 +10,7 @@ from scipy.linalg import expm
 import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.base.errors import IntegrationError
-from hybridctl.sensitivity.collocation import collocated
+from hybridctl.sensitivity.collocation import integrate_linear_equation
 
 
 def oscillator(t):
@@ -24,7 +24,9 @@ def solution(t):
 
 
 def ends(equation, start, end, tolerance):
-    steps = list(collocated(equation, start, 0.0, end, rtol=tolerance, atol=tolerance))
+    steps = list(
+        integrate_linear_equation(equation, start, 0.0, end, rtol=tolerance, atol=tolerance)
+    )
     return steps, steps[-1].states[-1].reshape(start.shape)
 
 
@@ -47,7 +49,7 @@ def test_the_last_value_of_a_step_converges_with_order_thirteen():
     """One step over the length h from 1, at h and h / 2: a factor of 2^14 locally."""
     errors = []
     for h in (2.0, 1.0):
-        (step,) = collocated(
+        (step,) = integrate_linear_equation(
             lambda t: (oscillator(1.0 + t), None), solution(1.0), 0.0, h, rtol=1e9, atol=1e9, leap=h
         )
         errors.append(np.abs(step.states[-1].reshape(2, 2) - solution(1.0 + h)).max())
@@ -69,7 +71,9 @@ def test_each_column_may_have_a_force_of_its_own():
 
 def test_tolerances_below_rounding_do_not_stop_it():
     steps = list(
-        collocated(lambda t: (oscillator(t), None), np.eye(2), 0.0, 3.0, rtol=1e-17, atol=1e-300)
+        integrate_linear_equation(
+            lambda t: (oscillator(t), None), np.eye(2), 0.0, 3.0, rtol=1e-17, atol=1e-300
+        )
     )
     found = steps[-1].states[-1].reshape(2, 2)
     np.testing.assert_allclose(found, solution(3.0), atol=1e-12)
@@ -78,7 +82,9 @@ def test_tolerances_below_rounding_do_not_stop_it():
 
 def test_no_duration_takes_no_steps():
     assert not list(
-        collocated(lambda t: (oscillator(t), None), np.eye(2), 1.0, 1.0, rtol=1, atol=1)
+        integrate_linear_equation(
+            lambda t: (oscillator(t), None), np.eye(2), 1.0, 1.0, rtol=1, atol=1
+        )
     )
 
 
@@ -106,7 +112,7 @@ def test_a_kink_of_the_coefficients_does_not_hide_before_the_first_stage(toleran
     """z' = |t - c| z, of which the exponent is known; c falls into every part of a step."""
     for c in np.linspace(0.3, 0.5, 41):
         steps = list(
-            collocated(
+            integrate_linear_equation(
                 lambda t, c=c: (np.array([[abs(t - c)]]), None),
                 np.eye(1), 0.0, 1.0, rtol=tolerance, atol=tolerance,
             )
@@ -128,4 +134,6 @@ def test_coefficients_that_no_numbers_resolve_are_an_error(start, size):
         return np.array([[0.0, 1.0], [size * np.sin(1e25 * t), 0.0]]), None
 
     with pytest.raises(IntegrationError, match="faster than steps"):
-        list(collocated(equation, np.eye(2), start, start + 0.1, rtol=1e-9, atol=1e-9))
+        list(
+            integrate_linear_equation(equation, np.eye(2), start, start + 0.1, rtol=1e-9, atol=1e-9)
+        )

@@ -34,8 +34,8 @@ def test_all_guards_fire_together_half_a_second_after_the_start(n):
 
 @pytest.mark.parametrize("n", [2, 4])
 @pytest.mark.parametrize("shrink", [-0.7, 0.3])
-def test_deviations_shrink_as_the_closed_form_says(n, shrink):
-    """[Bder] (12), exact for deviations of any size that still pass within the second."""
+def test_perturbations_shrink_as_the_closed_form_says(n, shrink):
+    """[Bder] (12), exact for perturbations of any size that still pass within the second."""
     delta = lambda b: -shrink * np.array(b)  # noqa: E731
     system, x0 = constant_pieces.system(delta, n), constant_pieces.before_corner(delta, n)
     dx = np.random.default_rng(n).uniform(-0.1, 0.1, n)

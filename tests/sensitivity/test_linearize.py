@@ -12,7 +12,7 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.base.errors import InputError, NearGrazingWarning, SystemDefinitionError
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
-from hybridctl.sensitivity.gains import JumpGains
+from hybridctl.sensitivity.saltation import JumpGains
 
 G = 9.81
 TIGHT = {"rtol": 1e-12, "atol": 1e-12}

@@ -11,21 +11,21 @@ from hybridctl.sensitivity.moments import propagate_moments
 TIGHT = {"rtol": 1e-11, "atol": 1e-11}
 
 
-def bounced():
+def linearize_bouncing_ball():
     p = ball.BallParameters(slope=0.0, restitution=0.8)
     system = ball.system(p)
     run = hc.simulate(system, ("open",), [0.0, 1.0, 0.3, 0.0], (0.0, 1.2), **TIGHT)
     return hc.linearize(system, run)
 
 
-def soft():
+def linearize_landing_biped():
     p = biped.BipedParameters()
     system = biped.soft(p, damping="by_feet")
     return hc.linearize(system, hc.simulate(system, biped.AIR, biped.start(p), (0.0, 0.5), **TIGHT))
 
 
 def test_isolated_events_carry_moments_exactly():
-    linear = bounced()
+    linear = linearize_bouncing_ball()
     rng = np.random.default_rng(0)
     root = rng.normal(size=(4, 4))
     mean, covariance = rng.normal(size=4), root @ root.T
@@ -37,7 +37,7 @@ def test_isolated_events_carry_moments_exactly():
 
 def test_simultaneous_events_carry_the_moments_of_the_image():
     """Against 200,000 random directions: means are off by 1 / sqrt(N), others by twice that."""
-    linear = soft()
+    linear = linearize_landing_biped()
     assert not linear.is_linear
     covariance = np.diag([1.0, 0.5, 2.0, 0.3, 0.4, 1.0])
     rng = np.random.default_rng(1)
@@ -54,7 +54,7 @@ def test_simultaneous_events_carry_the_moments_of_the_image():
 
 
 def test_more_points_change_little():
-    linear = soft()
+    linear = linearize_landing_biped()
     few, many = (propagate_moments(linear, np.eye(6), points=2**n) for n in (12, 16))
     scale = np.sqrt(np.diag(many.covariance))
     # low-discrepancy points: errors near 1 / N, times a power of log N
@@ -62,7 +62,7 @@ def test_more_points_change_little():
 
 
 def test_a_degenerate_covariance_stays_degenerate_on_a_linear_map():
-    linear = bounced()
+    linear = linearize_bouncing_ball()
     line = np.array([0.0, 1.0, 0.0, 0.0])
     found = propagate_moments(linear, np.outer(line, line)).covariance
     values = np.linalg.eigvalsh(found)
@@ -70,7 +70,7 @@ def test_a_degenerate_covariance_stays_degenerate_on_a_linear_map():
 
 
 def test_bad_arguments_are_named():
-    linear = bounced()
+    linear = linearize_bouncing_ball()
     with pytest.raises(InputError, match="covariance must be symmetric"):
         propagate_moments(linear, np.triu(np.ones((4, 4))))
     with pytest.raises(InputError, match="positive semidefinite"):

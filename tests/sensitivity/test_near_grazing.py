@@ -14,7 +14,7 @@ from hybridctl.base.errors import GrazingError, NearGrazingWarning
 from hybridctl.hybrid.trajectory import Event
 
 GRAVITY, RESTITUTION = 9.81, 0.8
-DOUBTFUL = 1e-3  # of the derivative: what is off by more has to say so
+SIGNIFICANT = 1e-3  # of the derivative: what is off by more has to say so
 
 
 def system(acceleration, wall):
@@ -30,7 +30,7 @@ def system(acceleration, wall):
     )
 
 
-def judged(hybrid, start, end, tolerance, speed, acceleration):
+def compare_gain(hybrid, start, end, tolerance, speed, acceleration):
     """Relative error of D v+ / D height, -(1 + e) a / v, and whether there was a warning."""
     run = hc.simulate(hybrid, "below", start, (0.0, end), rtol=tolerance, atol=tolerance)
     assert run.events[0].accuracy == (tolerance, tolerance)
@@ -50,11 +50,11 @@ def test_a_ball_that_just_reaches_a_ceiling(speed, tolerance):
         digits.prec = 40
         exact = float((Decimal(float(start)) ** 2 - 2 * Decimal(GRAVITY)).sqrt())
     hybrid = system(lambda x: -GRAVITY, 1.0)
-    error, doubtful = judged(hybrid, [0.0, start], 0.47, tolerance, exact, -GRAVITY)
-    assert doubtful or error <= DOUBTFUL
+    error, is_warned = compare_gain(hybrid, [0.0, start], 0.47, tolerance, exact, -GRAVITY)
+    assert is_warned or error <= SIGNIFICANT
     # a height off by d moves the rate by g d / v^2 of itself: quiet where that is small
-    if GRAVITY * 2.0 * tolerance / speed**2 <= 0.5 * DOUBTFUL:
-        assert not doubtful
+    if GRAVITY * 2.0 * tolerance / speed**2 <= 0.5 * SIGNIFICANT:
+        assert not is_warned
 
 
 @pytest.mark.parametrize("tolerance", [1e-5, 1e-7, 1e-9, 1e-11])
@@ -66,11 +66,11 @@ def test_a_pendulum_whose_flow_has_errors(speed, tolerance):
     hybrid = system(lambda x: -GRAVITY * ca.sin(x), float(wall))
     run = hc.simulate(hybrid, "below", [-1.0, 0.0], (0.0, 1.2), rtol=tolerance, atol=tolerance)
     if not run.events:  # passed below the wall, within the tolerance
-        assert GRAVITY * tolerance / speed**2 > DOUBTFUL
+        assert GRAVITY * tolerance / speed**2 > SIGNIFICANT
         return
     steep = -GRAVITY * np.sin(wall)
-    error, doubtful = judged(hybrid, [-1.0, 0.0], 1.2, tolerance, exact, steep)
-    assert doubtful or error <= DOUBTFUL
+    error, is_warned = compare_gain(hybrid, [-1.0, 0.0], 1.2, tolerance, exact, steep)
+    assert is_warned or error <= SIGNIFICANT
 
 
 def test_the_warning_names_guard_time_and_what_is_known():

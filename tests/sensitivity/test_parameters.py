@@ -9,12 +9,8 @@ from hybridctl.robots.bodies import free_body
 import hybridctl as hc
 from hybridctl.base.errors import InputError, SystemDefinitionError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
-from hybridctl.sensitivity.augmentation import (
-    ParameterDerivatives,
-    with_parameters,
-)
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
-from hybridctl.sensitivity.parameters import parameter_sensitivity
+from hybridctl.sensitivity.parameter_models import ParameterDerivatives, fix_inputs_as_parameters
+from hybridctl.sensitivity.parameters import augment_with_parameters, parameter_sensitivity
 
 RUN = {"rtol": 1e-11, "atol": 1e-11}
 E, G = 0.7, 9.81
@@ -157,8 +153,9 @@ def test_simultaneous_guards_of_parameters():
 
 
 def test_feedback_in_phantom_modes_is_that_of_the_system_alone():
-    """Two balls that hit at once, thrown back by the input besides: between the impacts it is that
-    of gains of its own. Without parameters and beside them deviations of the start do the same."""
+    """Two balls that hit at once, thrown back by the input, with a gain of their own between.
+
+    With and without parameters, perturbations of the start do the same."""
     x, u, p = ca.SX.sym("x", 4), ca.SX.sym("u"), ca.SX.sym("p")
     air = hc.symbolic.SymbolicMode("air", x, [x[2], x[3], -1.0 - p, -1.0], u)
     thrown = lambda v: -0.5 * v + 0.3 * u  # noqa: E731
@@ -192,7 +189,7 @@ def test_states_on_a_manifold_beside_parameters():
     by = ParameterDerivatives(("a", "b"), nothing, lambda *at: np.zeros((1, 2)), nothing)
     fall = np.concatenate([[0.0, 0.0, 1.0], np.eye(4)[3], np.zeros(6)])
     run = hc.simulate(system, key, fall, (0.0, 1e-3))
-    space, rng = with_parameters(system, run, by)[1].arcs[0].space, np.random.default_rng(0)
+    space, rng = augment_with_parameters(system, run, by)[1].arcs[0].space, np.random.default_rng(0)
     start = np.append(fall, [2.0, 3.0])
     x0, x1 = (space.integrate(start, rng.normal(size=14)) for _ in range(2))
     dx = rng.normal(size=14)
@@ -210,7 +207,7 @@ def test_states_on_a_manifold_beside_parameters():
 def test_the_view_flows_as_the_system_does():
     system, derivatives = ball()
     run = run_of(system, policy=None)
-    view, beside = with_parameters(system, run, derivatives)
+    view, beside = augment_with_parameters(system, run, derivatives)
     again = hc.simulate(view, "air", [*START, 0.0, 0.0, 0.0], (0.0, 2.0), **RUN)
     np.testing.assert_allclose(again.final_state, beside.final_state, atol=1e-12)
     # the same 8 coefficients, summed in an order that depends on how many columns there are
@@ -234,9 +231,9 @@ def test_what_does_not_fit():
     with pytest.raises(InputError, match="as many rows"):
         sensitivity(np.zeros((2, 3)), np.zeros((4, 2)))
     with pytest.raises(InputError, match="at least 5 inputs"):
-        inputs_as_parameters(system, dict.fromkeys("abcde", 0.0))[0].mode("air")
+        fix_inputs_as_parameters(system, dict.fromkeys("abcde", 0.0))[0].mode("air")
     with pytest.raises(InputError, match="one or more"):
-        inputs_as_parameters(system, {})
+        fix_inputs_as_parameters(system, {})
     wrong = ParameterDerivatives(
         ("a",), lambda *at: np.zeros(2), derivatives.guards, derivatives.reset
     )

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridctl.base.errors import InputError, SystemDefinitionError
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.pieces import distinct
-from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump, group_equal_pieces
+from hybridctl.sensitivity.saltation import JumpGains
 
 
 class RandomGains:
@@ -75,7 +74,7 @@ def test_a_cascade_is_its_definition(case):
         np.testing.assert_allclose(together.times[i], times, atol=scale)
         assert tuple(together.orders[i]) == order == piecewise.order(one, inputs=us[:, i])
         # [RS] (4.33): a product for the state, and a sum over the micro-events for the input.
-        state, inputs = piecewise.gains(order)
+        state, inputs = piecewise.order_gains(order)
         summed = state @ one + sum(j @ u for j, u in zip(inputs, us[:, i], strict=True))
         np.testing.assert_allclose(summed, after, atol=100 * scale)
         same = brute_force(gains, n, one, [us[0, i]] * n)
@@ -211,7 +210,7 @@ def test_independent_jumps_are_linear_however_they_are_ordered():
     piecewise = PiecewiseLinearJump(["a", "b", "c"], bounce)
     pieces = piecewise.pieces()
     assert {piece.order for piece in pieces} == set(permutations(range(n)))
-    assert len(distinct(pieces)) == 1
+    assert len(group_equal_pieces(pieces)) == 1
     assert piecewise.is_linear()
     block = np.array([[-0.5, 0.0], [9.81 * 0.75, -0.5]])
     np.testing.assert_allclose(piecewise(np.eye(2 * n)).T, np.kron(np.eye(n), block), atol=1e-14)

@@ -28,7 +28,7 @@ def push(t):
     return np.array([0.4 * np.sin(4.0 * t)])
 
 
-def thrown(seen=1.0):
+def throw_ball(seen=1.0):
     """A pushed ball that bounces once; guard and reset see this much of the push."""
     x, u, t = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("t")
     field = [x[1], -9.81 - 0.3 * x[1] * ca.sqrt(0.1 + x[1] ** 2) + u]
@@ -47,7 +47,7 @@ def thrown(seen=1.0):
 GAINS = (np.array([[4.0, 1.5]]), np.array([[2.0, 0.5]]))
 
 
-def central(system, mode, start, span, policy, dx, h, **settings):
+def central_difference(system, mode, start, span, policy, dx, h, **settings):
     """The central difference of the end along dx."""
     forth, back = (
         hc.simulate(system, mode, start + s * dx, span, policy, **FINE, **settings).final_state
@@ -56,7 +56,7 @@ def central(system, mode, start, span, policy, dx, h, **settings):
     return (forth - back) / (2.0 * h)
 
 
-def slope(difference, h):
+def extrapolate_slope(difference, h):
     """Differences over h, 2h and 4h from which terms of first and second order are eliminated.
 
     Gains are held outside of their knots, which makes the second order differ from side to side.
@@ -65,29 +65,32 @@ def slope(difference, h):
     return (4.0 * (2.0 * near - mid) - (2.0 * mid - far)) / 3.0
 
 
-def matrix(system, policy, start=START, **settings):
+def measure_transition(system, policy, start=START, **settings):
     def column(dx):
-        return slope(lambda h: central(system, "air", start, SPAN, policy, dx, h, **settings), 5e-5)
+        return extrapolate_slope(
+            lambda h: central_difference(system, "air", start, SPAN, policy, dx, h, **settings),
+            5e-5,
+        )
 
     return np.array([column(dx) for dx in np.eye(2)]).T
 
 
-def compared(policy, system, **settings):
+def compare_with_differences(policy, system, **settings):
     run = hc.simulate(system, "air", START, SPAN, policy, **FINE)
     lin = hc.linearize(system, run, policy=policy, rtol=1e-11, atol=1e-12)
-    found = matrix(system, policy, **settings)
+    found = measure_transition(system, policy, **settings)
     scale = np.abs(found).max()
     np.testing.assert_allclose(lin.state_transition, found, atol=1e-7 * scale)
     return run, lin
 
 
 def test_spreading_of_a_ball_off_its_reference():
-    system = thrown()[0]
+    system = throw_ball()[0]
     beside = START + np.array([0.02, -0.1])
     other = hc.simulate(system, "air", beside, SPAN, lambda t, x: push(t), **FINE)
     reference = extend(system, other, before=0.15, after=0.15, feedforward=[push, push])
     policy = ReferenceSpreading(reference, GAINS)
-    run, lin = compared(policy, system)
+    run, lin = compare_with_differences(policy, system)
     by_gains = hc.linearize(system, run, rtol=1e-11, atol=1e-12).closed_loop(GAINS)
     np.testing.assert_allclose(lin.state_transition, by_gains.state_transition, rtol=1e-9)
     open_loop = hc.linearize(system, run).state_transition
@@ -95,19 +98,19 @@ def test_spreading_of_a_ball_off_its_reference():
 
 
 def test_a_hybrid_lqr_schedule_of_a_ball():
-    system, run, reference = thrown(seen=0.0)
+    system, run, reference = throw_ball(seen=0.0)
     lin = hc.linearize(system, run, rtol=1e-11, atol=1e-12)
     result = hc.hybrid_lqr(lin, np.diag([20.0, 1.0]), np.eye(1), np.diag([5.0, 1.0]))
     policy = ReferenceSpreading(reference, result.gains)
     # states at events are those of the dense output, which is not as good across knots of the gains
-    _, closed = compared(policy, system, max_step=1e-3)
+    _, closed = compare_with_differences(policy, system, max_step=1e-3)
     np.testing.assert_allclose(
         closed.state_transition, result.closed_loop.state_transition, rtol=1e-5, atol=1e-7
     )
 
 
 def test_gains_add_up():
-    system, run, reference = thrown()
+    system, run, reference = throw_ball()
     policy = ReferenceSpreading(reference, GAINS)
     lin = hc.linearize(system, run, policy=policy)
     twice = lin.closed_loop(GAINS).state_transition
@@ -117,14 +120,14 @@ def test_gains_add_up():
 
 @pytest.mark.parametrize("limited", [True, False])
 def test_an_input_at_its_limits_and_one_on_the_clock(limited):
-    system, _, reference = thrown(seen=0.0)
+    system, _, reference = throw_ball(seen=0.0)
     moved = START + np.array([0.05, -0.2])
     policy = ClockTracking(reference, GAINS)
     if limited:
         policy = ReferenceSpreading(reference, GAINS, limits=[0.3])
     run = hc.simulate(system, "air", moved, SPAN, policy, **FINE)
     lin = hc.linearize(system, run, policy=policy)
-    found = matrix(system, policy, moved)
+    found = measure_transition(system, policy, moved)
     np.testing.assert_allclose(lin.state_transition, found, atol=1e-6 * np.abs(found).max())
 
 
@@ -145,18 +148,20 @@ def test_the_split_impact_of_the_door():
     assert [len(event.guards) for event in run.events] == [1, 1]
     lin = hc.linearize(plant, run, policy=policy, rtol=1e-10, atol=1e-11)
     dx = np.random.default_rng(1).normal(size=8)
-    found = slope(lambda h: central(plant, OPEN, start, span, policy, dx, h), 1e-5)
+    found = extrapolate_slope(
+        lambda h: central_difference(plant, OPEN, start, span, policy, dx, h), 1e-5
+    )
     assert np.abs(lin.derivative(dx) - found).max() < 1e-6 * np.abs(found).max()
 
 
 def test_a_law_of_ones_own():
-    system, _, _ = thrown()
+    system, _, _ = throw_ball()
     law = DifferentiableLaw(
         lambda t, x: push(t) - 0.3 * np.sin(x[:1]) * x[1:],
         lambda t, x: -0.3 * np.array([[np.cos(x[0]) * x[1], np.sin(x[0])]]),
         lambda t, x: np.array([1.6 * np.cos(4.0 * t)]),
     )
-    compared(law, system)
+    compare_with_differences(law, system)
     shaken = DifferentiableLaw(
         lambda t, x: 0.1 * np.sin(t) * x[:1],
         lambda t, x: np.array([[0.1 * np.sin(t), 0.0]]),
@@ -167,12 +172,12 @@ def test_a_law_of_ones_own():
         def law(self, history):
             return law
 
-    compared(DisturbedPolicy(Own(), shaken), system)
-    compared(HeldInput(np.array([0.7])), system)
+    compare_with_differences(DisturbedPolicy(Own(), shaken), system)
+    compare_with_differences(HeldInput(np.array([0.7])), system)
 
 
 def test_a_law_without_a_derivative_is_refused_by_name():
-    system, _, reference = thrown()
+    system, _, reference = throw_ball()
 
     def pushed(t, x):
         return push(t)

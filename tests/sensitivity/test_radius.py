@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hybridctl.robots import ball
 from sensitivity.close_guards import BEFORE, CloseGuards
-from sensitivity.test_nearby import spread
+from sensitivity.test_merged_events import spread
 
 import hybridctl as hc
 from hybridctl.base.errors import GuardViolatedError, InputError
@@ -19,7 +19,7 @@ STEP = 1.15
 FINE = STEP ** (np.arange(-15, 15) + 0.5)
 
 
-def first_wrong(system, mode, x0, run, lin, direction, radius, span, policy=None, error=0.1):
+def measure_radius(system, mode, x0, run, lin, direction, radius, span, policy=None, error=0.1):
     """Where the measured error is that of the radius: between two sizes of a fine series."""
     for size in radius * FINE:
         try:
@@ -35,7 +35,7 @@ def first_wrong(system, mode, x0, run, lin, direction, radius, span, policy=None
     return np.inf
 
 
-def check(seeds, lags):
+def check_radius(seeds, lags):
     """Within a factor of two for all of them, merged or not; by how many the order ends it."""
     ordered = 0
     for seed in seeds:
@@ -50,19 +50,19 @@ def check(seeds, lags):
             for merge in (None, 0.05):
                 lin = hc.linearize(case.system, run, merge=merge, **TIGHT)
                 radius = lin.radius(d)
-                found = first_wrong(case.system, case.first, x0, run, lin, d, radius.size, SPAN)
+                found = measure_radius(case.system, case.first, x0, run, lin, d, radius.size, SPAN)
                 assert 0.5 <= radius.size / found <= 2.0, (seed, lag, merge, radius, found)
                 ordered += radius.order.size < radius.size < 0.1 * radius.curvature
     return ordered
 
 
 def test_the_radius_is_where_the_error_is_a_tenth():
-    assert check(range(2), (1e-9, 1e-4)) >= 2
+    assert check_radius(range(2), (1e-9, 1e-4)) >= 2
 
 
 def test_a_leap_of_the_prediction_is_no_error_of_the_motion():
     """Events 0.01 s apart: where another piece of the merged map begins, it leaps by some lag^2."""
-    check([28], (1e-2,))
+    check_radius([28], (1e-2,))
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_a_leap_of_the_prediction_is_no_error_of_the_motion():
 )
 def test_the_radius_of_fifty_systems(part):
     """Ten in a part: two and three guards in turn, with and without resets."""
-    assert check(range(10 * part, 10 * part + 10), (1e-9, 1e-6, 1e-4, 1e-2)) >= 10
+    assert check_radius(range(10 * part, 10 * part + 10), (1e-9, 1e-6, 1e-4, 1e-2)) >= 10
 
 
 def test_a_falling_ball_by_hand():
@@ -159,7 +159,7 @@ def test_inputs_are_replayed_or_made_by_the_policy(fed_back):
     run = hc.simulate(system, "go", x0, (0.0, 2.0), push, **TIGHT)
     lin = hc.linearize(system, run, policy=law, **TIGHT)
     radius = lin.radius(d, policy=law)
-    found = first_wrong(system, "go", x0, run, lin, d, radius.size, (0.0, 2.0), push)
+    found = measure_radius(system, "go", x0, run, lin, d, radius.size, (0.0, 2.0), push)
     assert 0.5 <= radius.size / found <= 2.0
     assert radius.order == (np.inf, None)
 
@@ -184,7 +184,7 @@ def test_an_input_that_changes_at_a_hit_is_replayed_with_it():
     run = hc.simulate(system, "air", x0, span, policy, **TIGHT)
     lin = hc.linearize(system, run, **TIGHT)
     radius = lin.radius(d)
-    found = first_wrong(system, "air", x0, run, lin, np.array(d), radius.size, span, policy)
+    found = measure_radius(system, "air", x0, run, lin, np.array(d), radius.size, span, policy)
     assert 0.5 <= radius.size / found <= 2.0
 
 

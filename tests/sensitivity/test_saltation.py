@@ -15,7 +15,7 @@ from hybridctl.base.errors import GrazingError, InputError, SystemDefinitionErro
 from hybridctl.hybrid.mode import GuardJacobian, ResetJacobian
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.contacts.geometry import ContactSet
-from hybridctl.sensitivity.gains import jump_gains, saltation_matrix
+from hybridctl.sensitivity.saltation import jump_gains, saltation_matrix
 
 GRAVITY = 9.81
 STEPS = (1e-3, 1e-4, 1e-5)
@@ -24,7 +24,7 @@ OPTIONS = {"rtol": 1e-12, "atol": 1e-13}
 seeds = st.integers(0, 2**32 - 1)
 
 
-def event_at(system, mode, guard, x, *, t=0.0, u=(), rate=None):
+def make_event(system, mode, guard, x, *, t=0.0, u=(), rate=None):
     """The event that `guard` makes of a state, without a simulation."""
     x, u = np.array(x, dtype=float), np.array(u, dtype=float)
     edge = system.outgoing(mode).edge((guard,))
@@ -33,12 +33,12 @@ def event_at(system, mode, guard, x, *, t=0.0, u=(), rate=None):
     return Event(0, t, mode, edge.target, (guard,), x, after, u, u, rate, np.zeros(0))
 
 
-def only_event(system, mode, x0, span, law=None):
+def simulate_only_event(system, mode, x0, span, law=None):
     (event,) = hc.simulate(system, mode, x0, span, law, **OPTIONS).events
     return event
 
 
-def carried(mode, x, start, end, law):
+def integrate_mode(mode, x, start, end, law):
     """The state at `end` of the flow of one mode, forwards or backwards, past its guards."""
     inputs = (lambda t, x: np.zeros(mode.nu)) if law is None else law
 
@@ -51,28 +51,28 @@ def carried(mode, x, start, end, law):
     return mode.space.normalize(solution.y[:, -1])
 
 
-def passed(system, event, dx, law, window):
-    """The run that has the deviation dx at the time of `event`, from `window` before it on."""
+def simulate_perturbed(system, event, dx, law, window):
+    """The run that has the perturbation dx at the time of `event`, from `window` before it on."""
     before = system.mode(event.mode_before)
     x = before.space.integrate(event.state_before, dx)
-    start = carried(before, x, event.time, event.time - window, law)
+    start = integrate_mode(before, x, event.time, event.time - window, law)
     span = (event.time - window, event.time + window)
     run = hc.simulate(system, before.key, start, span, law, **OPTIONS)
     assert [e.mode_after for e in run.events] == [event.mode_after]
     return run
 
 
-def at_fixed_time(system, event, dx, law=None, window=0.02):
+def measure_at_fixed_time(system, event, dx, law=None, window=0.02):
     """dx+ at the time of the nominal event: there, back, through the event, and back again."""
-    run = passed(system, event, dx, law, window)
+    run = simulate_perturbed(system, event, dx, law, window)
     after = system.mode(event.mode_after)
-    end = carried(after, run.final_state, run.end, event.time, law)
+    end = integrate_mode(after, run.final_state, run.end, event.time, law)
     return after.space.difference(event.state_after, end)
 
 
-def at_own_event(system, event, dx, law=None, window=0.02):
+def measure_at_own_event(system, event, dx, law=None, window=0.02):
     """How the state in which the run leaves its own event differs from the nominal one."""
-    (own,) = passed(system, event, dx, law, window).events
+    (own,) = simulate_perturbed(system, event, dx, law, window).events
     space = system.mode(event.mode_after).space
     return space.difference(event.state_after, own.state_after)
 
@@ -127,7 +127,7 @@ def test_a_ball_that_slides_has_the_matrix_of_the_tutorial(angle, mass, tangenti
     c, s = np.cos(angle), np.sin(angle)
     v = tangential * np.array([c, -s]) - fall * np.array([s, c])
     system = actuated_ball(angle, mass, sticks=False)
-    event = event_at(system, "U", "lands", [0.7 * c, -0.7 * s, *v], u=[u1, u2])
+    event = make_event(system, "U", "lands", [0.7 * c, -0.7 * s, *v], u=[u1, u2])
     w = np.array([[c * c, -c * s], [-c * s, s * s]])
     expected = np.kron(np.eye(2), w)
     # Its entries are quotients of sums of accelerations and velocities by the speed of the fall.
@@ -143,7 +143,7 @@ def test_a_ball_that_sticks_has_the_matrix_of_the_tutorial(angle, tangential, fa
     c, s = np.cos(angle), np.sin(angle)
     v1, v2 = tangential * np.array([c, -s]) - fall * np.array([s, c])
     system = actuated_ball(angle, 1.0, sticks=True)
-    event = event_at(system, "U", "lands", [0.0, 0.0, v1, v2], u=[0.0, 0.0])
+    event = make_event(system, "U", "lands", [0.0, 0.0, v1, v2], u=[0.0, 0.0])
     w = np.array([[v2 * c, -v1 * c], [-v2 * s, v1 * s]]) / (v2 * c + v1 * s)
     expected = np.block([[w, np.zeros((2, 2))], [np.zeros((2, 4))]])
     found = saltation_matrix(system, event)
@@ -155,7 +155,7 @@ def test_a_ball_that_sticks_has_the_matrix_of_the_tutorial(angle, tangential, fa
 @given(seeds, st.integers(1, 4))
 @settings(max_examples=20)
 def test_the_map_through_a_change_of_a_constant_flow_is_exact(seed, n):
-    """[Salt] Fig. 5: all of it is linear, so no deviation is too large."""
+    """[Salt] Fig. 5: all of it is linear, so no perturbation is too large."""
     rng = np.random.default_rng(seed)
     normal = rng.normal(size=n)
     normal /= np.linalg.norm(normal)
@@ -205,15 +205,15 @@ def test_a_guard_and_a_reset_that_depend_on_time():
     With v and v+ before and after, :math:`G_{21} = -(1 + e)(g + \ddot p)/(v - \dot p)`.
     """
     system = juggler()
-    event = only_event(system, "air", [0.3, 0.4], (0.0, 0.4))
+    event = simulate_only_event(system, "air", [0.3, 0.4], (0.0, 0.4))
     e, v = PADDLE["restitution"], event.state_before[1]
     _, speed, acceleration = paddle(event.time)
     late = -(1.0 + e) * (GRAVITY + acceleration) / (v - speed)
     gains = jump_gains(system, event)
     np.testing.assert_allclose(gains.state, [[-e, 0.0], [late, -e]], atol=1e-11)
     np.testing.assert_allclose(gains.time_state, [-1.0 / (v - speed), 0.0], atol=1e-11)
-    assert_differences(lambda dx: at_fixed_time(system, event, dx), gains.state)
-    assert_differences(lambda dx: at_own_event(system, event, dx), gains.state_at_events)
+    assert_differences(lambda dx: measure_at_fixed_time(system, event, dx), gains.state)
+    assert_differences(lambda dx: measure_at_own_event(system, event, dx), gains.state_at_events)
 
 
 def driven():
@@ -233,20 +233,22 @@ def height_law(shift=0.0):
 def test_a_guard_and_a_reset_that_depend_on_an_input():
     """The rate of the input counts; a shift of the whole input maps by J."""
     system, law = driven(), height_law()
-    event = only_event(system, "air", [0.3, 0.4], (0.0, 0.35), law)
+    event = simulate_only_event(system, "air", [0.3, 0.4], (0.0, 0.35), law)
     # The input is stored as polynomials of degree 7 on steps chosen for the state.
     np.testing.assert_allclose(event.input_rate, [paddle(event.time)[1]], rtol=1e-6)
     gains = jump_gains(system, event)
-    assert_differences(lambda dx: at_fixed_time(system, event, dx, law), gains.state)
-    assert_differences(lambda dx: at_own_event(system, event, dx, law), gains.state_at_events)
+    assert_differences(lambda dx: measure_at_fixed_time(system, event, dx, law), gains.state)
+    assert_differences(
+        lambda dx: measure_at_own_event(system, event, dx, law), gains.state_at_events
+    )
 
     still = np.zeros(2)
     assert_differences(
-        lambda du: at_fixed_time(system, event, still, height_law(du[0])), gains.input
+        lambda du: measure_at_fixed_time(system, event, still, height_law(du[0])), gains.input
     )
 
     def delay(du):
-        (own,) = passed(system, event, still, height_law(du[0]), 0.02).events
+        (own,) = simulate_perturbed(system, event, still, height_law(du[0]), 0.02).events
         return np.array([own.time - event.time])
 
     assert_differences(delay, gains.time_input[None])
@@ -254,18 +256,18 @@ def test_a_guard_and_a_reset_that_depend_on_an_input():
 
 def test_without_the_rate_of_the_input_the_gains_would_be_wrong():
     system = driven()
-    event = only_event(system, "air", [0.3, 0.4], (0.0, 0.35), height_law())
+    event = simulate_only_event(system, "air", [0.3, 0.4], (0.0, 0.35), height_law())
     state = event.state_before
-    still = event_at(system, "air", "paddle", state, t=event.time, u=event.input_before)
+    still = make_event(system, "air", "paddle", state, t=event.time, u=event.input_before)
     wrong = jump_gains(system, still)
     right = jump_gains(system, event)
     for name in ("state", "input", "time_state"):
         assert np.abs(getattr(wrong, name) - getattr(right, name)).max() > 0.01
 
 
-def test_gains_map_one_deviation_or_many():
+def test_gains_map_one_perturbation_or_many():
     system = driven()
-    event = only_event(system, "air", [0.3, 0.4], (0.0, 0.35), height_law())
+    event = simulate_only_event(system, "air", [0.3, 0.4], (0.0, 0.35), height_law())
     gains, rng = jump_gains(system, event), np.random.default_rng(0)
     dx, du = rng.normal(size=(5, 2)), rng.normal(size=(5, 1))
     expected = np.array([gains.state @ x + gains.input @ u for x, u in zip(dx, du, strict=True)])
@@ -306,7 +308,7 @@ def test_modes_of_different_dimension():
     for event, shape in zip(run.events, ((2, 4), (4, 2)), strict=False):
         matrix = saltation_matrix(system, event)
         assert matrix.shape == shape
-        assert_differences(lambda dx, event=event: at_fixed_time(system, event, dx), matrix)
+        assert_differences(lambda dx, event=event: measure_at_fixed_time(system, event, dx), matrix)
 
 
 @pytest.mark.parametrize("friction", [0.0, 0.18])
@@ -317,11 +319,13 @@ def test_a_corner_of_a_cube_hits_a_table(friction):
     half = 0.5 * np.linalg.norm(turn)
     quaternion = [*(np.sin(half) * turn / np.linalg.norm(turn)), np.cos(half)]
     x0 = np.array([0.0, 0.0, 0.1, *quaternion, 0.4, -0.2, -0.8, 1.0, -2.0, 1.5])
-    event = only_event(system, ("open",) * 8, x0, (0.0, 0.05))
+    event = simulate_only_event(system, ("open",) * 8, x0, (0.0, 0.05))
     assert event.mode_after == ("open",) * 8
     gains = jump_gains(system, event)
     assert gains.state.shape == (12, 12)
-    assert_differences(lambda dx: at_fixed_time(system, event, dx, window=0.01), gains.state)
+    assert_differences(
+        lambda dx: measure_at_fixed_time(system, event, dx, window=0.01), gains.state
+    )
 
 
 def hopping_mass(stiffness=200.0):
@@ -351,7 +355,7 @@ def test_events_that_change_neither_state_nor_field_are_the_identity():
     np.testing.assert_array_equal(saltation_matrix(system, apex), np.eye(2))
     for event in (lift, landing):
         np.testing.assert_allclose(saltation_matrix(system, event), np.eye(2), atol=1e-10)
-    at_rest_length = event_at(system, "stance", "lifts", [0.0, 1.7])
+    at_rest_length = make_event(system, "stance", "lifts", [0.0, 1.7])
     np.testing.assert_array_equal(saltation_matrix(system, at_rest_length), np.eye(2))
 
 
@@ -396,7 +400,7 @@ def test_gains_are_a_change_of_rank_one_of_the_reset(seed, d, d_after, nu):
     rng = np.random.default_rng(seed)
     u, rate, slope = rng.normal(size=nu), rng.normal(size=nu), -rng.uniform(0.3, 3.0)
     system, guard, reset, fields = random_system(rng, d, d_after, rate, slope)
-    event = event_at(system, "I", "g", rng.normal(size=d), t=0.3, u=u, rate=rate)
+    event = make_event(system, "I", "g", rng.normal(size=d), t=0.3, u=u, rate=rate)
     gains = jump_gains(system, event)
     kick = fields["J"] - reset.time - reset.state @ fields["I"] - reset.input @ rate
     options = {"atol": 1e-12, "rtol": 1e-12}
@@ -422,7 +426,7 @@ def test_in_an_autonomous_system_the_velocity_maps_to_the_velocity(seed):
     v -= (v @ n + rng.uniform(0.5, 2.0)) * n
     system = actuated_ball(angle, 1.0, sticks=False)
     u = rng.normal(size=2)
-    event = event_at(system, "U", "lands", [0.0, 0.0, *v], u=u)
+    event = make_event(system, "U", "lands", [0.0, 0.0, *v], u=u)
     f_before = system.mode("U").field(0.0, event.state_before, u)
     f_after = system.mode("S").field(0.0, event.state_after, u)
     gains = jump_gains(system, event)
@@ -491,7 +495,7 @@ def test_an_event_that_grazes_is_refused_with_its_ratio():
     system = actuated_ball(0.3, 1.0, sticks=False)
     for across, ratio in ((1e-11, "-"), (-1e-3, "")):
         v = np.array([c, -s]) - across * np.array([s, c])
-        event = event_at(system, "U", "lands", [0.0, 0.0, *v], u=[0.0, 0.0])
+        event = make_event(system, "U", "lands", [0.0, 0.0, *v], u=[0.0, 0.0])
         with pytest.raises(
             GrazingError, match=rf"'lands' of mode 'U'.* is {ratio}\d.* of the size"
         ):
@@ -500,7 +504,7 @@ def test_an_event_that_grazes_is_refused_with_its_ratio():
 
 def test_events_of_several_guards_are_refused():
     system = hopping_mass()
-    event = event_at(system, "fall", "lands", [0.0, -1.0])
+    event = make_event(system, "fall", "lands", [0.0, -1.0])
     several = Event(**{**vars(event), "guards": ("lands", "apex")})
     with pytest.raises(InputError, match="must have one guard, got"):
         jump_gains(system, several)
@@ -524,13 +528,13 @@ def test_a_missing_jacobian_is_named(missing):
     )
     fall = hc.Mode("air", hc.VectorSpace(2), lambda t, x, u: np.array([x[1], -GRAVITY]))
     system = hc.HybridSystem([fall], [hc.Transition("air", guard, reset, "air")])
-    event = only_event(system, "air", [0.2, 0.0], (0.0, 0.3))
+    event = simulate_only_event(system, "air", [0.2, 0.0], (0.0, 0.3))
     with pytest.raises(SystemDefinitionError, match=rf"{missing}.* of mode 'air' .*no Jacobian"):
         saltation_matrix(system, event)
 
 
 def test_an_event_of_another_system_is_refused():
-    event = event_at(hopping_mass(), "fall", "lands", [0.0, -1.0])
+    event = make_event(hopping_mass(), "fall", "lands", [0.0, -1.0])
     renamed = Event(**{**vars(event), "guards": ("touches",)})
     with pytest.raises(InputError, match="no guard 'touches', it has"):
         jump_gains(hopping_mass(), renamed)

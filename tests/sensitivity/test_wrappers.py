@@ -17,12 +17,8 @@ from hybridctl.hybrid.mode import (
     Outgoing,
     ResetJacobian,
 )
-from hybridctl.sensitivity.augmentation import (
-    ParameterDerivatives,
-    with_guard_offsets,
-    with_parameters,
-)
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
+from hybridctl.sensitivity.parameter_models import ParameterDerivatives, fix_inputs_as_parameters
+from hybridctl.sensitivity.parameters import augment_with_guard_offsets, augment_with_parameters
 
 TOLERANCE = 1e-7
 ON_CIRCLE = np.array([1.0, 0.0, 0.0, 1.0])
@@ -66,15 +62,15 @@ def ring(scale=1.0):
     return hc.HybridSystem(lambda key: mode, lambda key: Outgoing(guards, lambda fired: None))
 
 
-def beside(system, run):
+def add_parameters(system, run):
     """The system in (x, p), of two parameters on which nothing depends."""
     none = ParameterDerivatives(
         ("a", "b"), lambda *at: np.zeros((4, 2)), lambda *at: np.zeros((2, 2)), None
     )
-    return with_parameters(system, run, none)
+    return augment_with_parameters(system, run, none)
 
 
-def touched():
+def make_touch():
     """An event of the first guard of `ring`."""
     u = np.zeros(2)
     event = (0, 0.0, "on", "on", ("floor",), ON_CIRCLE, ON_CIRCLE, u, u, u, u, None)
@@ -82,9 +78,9 @@ def touched():
 
 
 WRAPPERS = {
-    "held inputs": (lambda s: inputs_as_parameters(s, {"a": 0.0})[0], 0),
-    "parameters": (lambda s: beside(s, hc.simulate(s, "on", ON_CIRCLE, (0.0, 0.1)))[0], 2),
-    "offsets": (lambda s: with_guard_offsets(s, touched())[0], 1),
+    "held inputs": (lambda s: fix_inputs_as_parameters(s, {"a": 0.0})[0], 0),
+    "parameters": (lambda s: add_parameters(s, hc.simulate(s, "on", ON_CIRCLE, (0.0, 0.1)))[0], 2),
+    "offsets": (lambda s: augment_with_guard_offsets(s, make_touch())[0], 1),
     "fewer guards": (lambda s: Model(s, None).without("on", ["wall"]), 0),
 }
 
@@ -97,9 +93,9 @@ def wrapper(request):
 
 def test_every_wrapper_keeps_a_motion_on_what_its_mode_holds(wrapper):
     """At a rough tolerance a motion leaves the circle by far, unless projection brings it back."""
-    wrap, longer = wrapper
+    wrap, lengthen = wrapper
     rough = {"rtol": 1e-6, "atol": 1e-6}
-    run = hc.simulate(wrap(ring()), "on", longer(ON_CIRCLE), (0.0, 60.0), **rough)
+    run = hc.simulate(wrap(ring()), "on", lengthen(ON_CIRCLE), (0.0, 60.0), **rough)
     assert abs(run.final_state[:2] @ run.final_state[:2] - 1.0) <= TOLERANCE
     # local errors of 1e-6 over some 60 steps, whose effect on the angle grows linearly, by 60 s
     exact = np.array([np.cos(60.0), np.sin(60.0), -np.sin(60.0), np.cos(60.0)])
@@ -108,29 +104,29 @@ def test_every_wrapper_keeps_a_motion_on_what_its_mode_holds(wrapper):
 
 
 def test_every_wrapper_refuses_a_start_off_what_its_mode_holds_and_repairs_it(wrapper):
-    wrap, longer = wrapper
-    system, off = wrap(ring()), longer(ON_CIRCLE * 1.001)
+    wrap, lengthen = wrapper
+    system, off = wrap(ring()), lengthen(ON_CIRCLE * 1.001)
     with pytest.raises(ConstraintViolatedError, match=r"radius is 0\.002"):
         hc.simulate(system, "on", off, (0.0, 0.1))
     put = system.mode("on").project(off)
-    np.testing.assert_allclose(put, longer(ON_CIRCLE * [1.0, 1.0, 1.0, 1.001]), atol=1e-12)
+    np.testing.assert_allclose(put, lengthen(ON_CIRCLE * [1.0, 1.0, 1.0, 1.001]), atol=1e-12)
     hc.simulate(system, "on", put, (0.0, 0.1))
 
 
 def test_what_is_held_is_held_for_multipliers_of_orbits_with_parameters():
     """Of six directions of (x, p) the two residuals say nothing about stability, and the flow."""
     run = hc.simulate(ring(), "on", ON_CIRCLE, (0.0, 2.0 * np.pi), rtol=1e-10, atol=1e-10)
-    found = hc.linearize(*beside(ring(), run)).floquet_multipliers()
+    found = hc.linearize(*add_parameters(ring(), run)).floquet_multipliers()
     assert sorted(found.trivial.values()) == ["flow", "held", "held"]
     assert len(found.others) == 3
 
 
 def test_every_wrapper_judges_guards_by_their_scale(wrapper):
     """2e-8 outside is inside for a guard of scale 3, not for one of scale 1: 1e-8 of each."""
-    wrap, longer = wrapper
-    low = longer(np.array([0.0, -2.0 - 2e-8, 0.0, 0.0]))
+    wrap, lengthen = wrapper
+    low = lengthen(np.array([0.0, -2.0 - 2e-8, 0.0, 0.0]))
     for scale in (3.0, 1.0):
-        system = wrap(unheld(ring(scale)))
+        system = wrap(remove_constraints(ring(scale)))
         if scale == 3.0:
             hc.simulate(system, "on", low, (0.0, 0.01))
         else:
@@ -138,14 +134,14 @@ def test_every_wrapper_judges_guards_by_their_scale(wrapper):
                 hc.simulate(system, "on", low, (0.0, 0.01))
 
 
-def unheld(system):
+def remove_constraints(system):
     """The same without constraints: it may be anywhere."""
     mode = system.mode("on")
     free = hc.Mode("on", mode.space, mode.field, mode.nu, mode.jacobian)
     return hc.HybridSystem(lambda key: free, system.outgoing)
 
 
-def pressed(scale):
+def make_falling_force(scale):
     """A force x that falls as x' = -1, of this scale, and what follows where it is gone."""
 
     def rate(t, x, u):
@@ -177,7 +173,7 @@ def test_a_filter_judges_guards_by_their_scale_as_a_simulation_does():
     e = Estimate("closed", 0.0, np.array([-2e-8]), np.array([[1e-4]]))
     kept, fired = (
         reconcile(model, e, model.law("closed", None)).estimate
-        for model in (Model(pressed(3.0), None), Model(pressed(1.0), None))
+        for model in (Model(make_falling_force(3.0), None), Model(make_falling_force(1.0), None))
     )
     assert kept is e
     assert fired.mode == "open"

@@ -12,7 +12,7 @@ import hybridctl as hc
 from hybridctl.base import errors
 from hybridctl.hybrid.mode import GuardJacobian, GuardSet
 from hybridctl.hybrid.model import Jump, JumpPoint, ResetModel, compute_jump_terms
-from hybridctl.sensitivity.gains import Side, crossing, gains_between
+from hybridctl.sensitivity.saltation import EventSide, linearize_crossing, linearize_guard
 from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, hybrid_system
 
 
@@ -69,19 +69,19 @@ def central(f, t, x, u):
 def test_a_compiled_jump_has_the_terms_of_fields_guards_and_resets(kind):
     """As of parts that are evaluated one by one; sums of ten products are rounded."""
     system, (t, x, u) = rich(kind), POINT
-    down, du = Side(system.mode("fly").calc(*POINT), np.array([0.3, -0.8])), np.zeros(0)
+    down, du = EventSide(system.mode("fly").calc(*POINT), np.array([0.3, -0.8])), np.zeros(0)
     reset = system.outgoing("fly").edge(("down",)).reset
-    after = Side(system.mode("slide").calc(t, reset(t, x, u).state, du), du)
+    after = EventSide(system.mode("slide").calc(t, reset(t, x, u).state, du), du)
     assert down.mode.find_compiled_reset(0, reset) is not None
     assert down.mode.find_compiled_reset(1, reset) is None
     assert after.mode.find_compiled_reset(0, reset) is None
-    whole = gains_between(system, "down", down, after)
-    parts = crossing(system, "down", down, after, reset.jacobian(t, x, u))
+    whole = linearize_guard(system, "down", down, after)
+    parts = linearize_crossing(system, "down", down, after, reset.jacobian(t, x, u))
     for name, value in vars(parts).items():
         np.testing.assert_allclose(getattr(whole, name), value, rtol=0, atol=40 * ULPS)
     on_side = down.mode.calc(t, np.array([1.0, 1.0, 0.0]), u)
     with pytest.raises(errors.GrazingError, match="'side' of mode 'fly' is not crossed"):
-        gains_between(system, "side", replace(down, point=on_side), down)
+        linearize_guard(system, "side", replace(down, point=on_side), down)
 
 
 def test_a_guard_that_was_replaced_has_its_own_derivative():

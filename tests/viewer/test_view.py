@@ -15,8 +15,8 @@ from hybridctl.app.viewer.view import REFERENCE, timeline_html
 from hybridctl.base.errors import InputError
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.mechanics import Contact, Plane, Robot, Terrain, contact_system
-from hybridctl.sensitivity.augmentation import with_parameters
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
+from hybridctl.sensitivity.parameter_models import fix_inputs_as_parameters
+from hybridctl.sensitivity.parameters import augment_with_parameters
 
 LINK = """<link name="{name}"><inertial><origin xyz="0 0 0.2"/><mass value="1"/>
 <inertia ixx="0.02" iyy="0.02" izz="0.01" ixy="0" ixz="0" iyz="0"/></inertial>
@@ -216,8 +216,8 @@ def test_a_relaxed_run_is_shown_with_its_bodies_and_forces():
 
 def test_a_run_with_parameters_beside_the_state_is_shown(falling):
     system, _ = falling
-    held, by = inputs_as_parameters(system, {"torque": 0.0})
-    wrapped, _ = with_parameters(held, hc.HybridTrajectory((), (), system), by)
+    held, by = fix_inputs_as_parameters(system, {"torque": 0.0})
+    wrapped, _ = augment_with_parameters(held, hc.HybridTrajectory((), (), system), by)
     run = hc.simulate(wrapped, ("open",), [1.2, 0.4, 0.0, 0.0, 0.0], (0.0, 0.1))
     with hc.view(run, wrapped) as shown:
         assert shown.figures["robot"].bodies is not None

@@ -22,7 +22,7 @@ from hybridctl.base.checks import Array, check_member
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.orbits.stability import Stability
-from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.linearization import Linearization
 
 _SHOWN = 24  # directions
 _SAMPLES = 60  # of an arc
@@ -78,7 +78,7 @@ def prediction(
         (TRACKING, "-", "perturbed", _states(perturbed)),
     ]
     moved = []
-    for arc, z in zip(run.arcs, lin.along(dx0), strict=True):
+    for arc, z in zip(run.arcs, lin.propagate(dx0), strict=True):
         times = np.linspace(arc.start, arc.end, _SAMPLES)
         states = [arc.space.integrate(arc(t), z(t)[:, 0]) for t in times.tolist()]
         moved.append((times, np.array(states)))

@@ -40,10 +40,10 @@ from hybridctl.control.ilqr.cost import Cost, Expansion
 from hybridctl.control.ilqr.rollout import Rollout, ShootingProblem
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.linearize import Linearization
+from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.sensitivity.variation import along
+from hybridctl.sensitivity.propagation import propagate_perturbations
+from hybridctl.sensitivity.saltation import JumpGains
 
 
 class Interval(NamedTuple):
@@ -70,7 +70,7 @@ def interval(lin: Linearization) -> Interval:
     z: Array = np.eye(n, n + 2 * nu)
     for k, arc in enumerate(motion.arcs):
         mode, gain = lin.system.mode(arc.mode), None if lin.gains is None else lin.gains[k]
-        z = along(mode, arc, z, inputs, gain, rtol=lin.rtol, atol=lin.atol).end
+        z = propagate_perturbations(mode, arc, z, inputs, gain, rtol=lin.rtol, atol=lin.atol).end
         if k < len(lin.jumps):
             state, j = _jump(lin.jumps[k])
             z = state @ z + j @ inputs(arc.end)

@@ -44,7 +44,7 @@ from hybridctl.control.ilqr.rollout import Rollout, ShootingProblem, closed_loop
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.sensitivity.linearize import linearize
+from hybridctl.sensitivity.linearization import linearize
 
 _CONVERGED = "the gradient vanishes"
 _ARMIJO = 1e-4

@@ -47,9 +47,9 @@ from hybridctl.control.lqr.riccati import Instant, Riccati, ValueCurve
 from hybridctl.control.lqr.weights import Weights, weight_at
 from hybridctl.control.reference import firings_at, intermediate
 from hybridctl.sensitivity.floquet import FloquetMultipliers
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.variation import coefficients
+from hybridctl.sensitivity.linearization import Linearization
+from hybridctl.sensitivity.propagation import linearize_field
+from hybridctl.sensitivity.saltation import JumpGains
 
 Covariance: TypeAlias = ArrayLike | Callable[[int], ArrayLike]
 
@@ -259,6 +259,6 @@ def _phantom_gains(riccati: Riccati, k: int) -> dict[frozenset[int], GainOf]:
     found: dict[frozenset[int], GainOf] = {}
     for names, one in intermediate(firings_at(system, event)).items():
         fired, mode = frozenset(event.guards.index(name) for name in names), system.mode(one.mode)
-        b = coefficients(mode, event.time, one.jump.state, event.input_before).input
+        b = linearize_field(mode, event.time, one.jump.state, event.input_before).input
         found[fired] = partial(np.matmul, np.linalg.solve(weight, b.T))
     return found

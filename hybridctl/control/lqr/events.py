@@ -40,10 +40,9 @@ from scipy.optimize import root
 
 from hybridctl.base.checks import Array, quote
 from hybridctl.base.errors import InputError, SimulationError
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.moments import normal_points
-from hybridctl.sensitivity.pieces import distinct
-from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
+from hybridctl.sensitivity.moments import sample_normal_points
+from hybridctl.sensitivity.piecewise import PiecewiseLinearJump, group_equal_pieces
+from hybridctl.sensitivity.saltation import JumpGains
 
 Treatment = Literal["worst", "mean"]
 TREATMENTS: tuple[Treatment, ...] = ("worst", "mean")
@@ -125,7 +124,10 @@ class Together:
         later: Mapping[frozenset[int], EventFeedback],
     ) -> Array:
         """The value V where `fired` have fired, with the gains of the phantom modes that follow."""
-        rest, left = piecewise.after(fired), sorted(set(range(len(piecewise.guards))) - fired)
+        rest, left = (
+            piecewise.remaining_jump(fired),
+            sorted(set(range(len(piecewise.guards))) - fired),
+        )
         moved = None if self.covariance is None else _moved(piecewise, fired, self.covariance)
         if not _sees_input(rest):
             return self._treated(rest, after, moved)
@@ -137,7 +139,7 @@ class Together:
                 phantom = later.get(fired | {left[i] for i in then})
                 return own if not then or phantom is None else phantom.gain
 
-            return self._treated(rest.fed_back(feedback), after, moved)
+            return self._treated(rest.with_feedback(feedback), after, moved)
 
         return consistent(form, after, rest.matrix(range(len(left))))
 
@@ -148,7 +150,7 @@ class Together:
             assert covariance is not None
             return mean_form(piecewise, after, covariance)
         worst: Array | None = None
-        for group in distinct(piecewise.pieces()):
+        for group in group_equal_pieces(piecewise.pieces()):
             form = _form(group[0].matrix, after)
             worst = form if worst is None else above_both(worst, form)
         assert worst is not None
@@ -171,7 +173,7 @@ def above_both(first: Array, second: Array) -> Array:
 
 def mean_form(piecewise: PiecewiseLinearJump, after: Array, covariance: Array) -> Array:
     """The mean form c sum_i w_i V_i of this module, summed over low-discrepancy points."""
-    points = normal_points(covariance, _POINTS, _SEED)
+    points = sample_normal_points(covariance, _POINTS, _SEED)
     passage = piecewise.follow(points)
     orders, counts = np.unique(passage.orders, axis=0, return_counts=True)
     forms = [_form(piecewise.matrix([int(j) for j in order]), after) for order in orders]

@@ -4,7 +4,7 @@ Backwards over one period the value function goes through
 
 .. math:: V \mapsto C + F^T V (I + P V)^{-1} F,
 
-with the propagation F, P, C of the period, arcs and jumps (see `sensitivity.propagation`): C is
+with the propagation F, P, C of the period, arcs and jumps (see `sensitivity.collocation`): C is
 what V = 0 becomes, F the closed-loop map of that sweep, and P its reach. A fixed point solves a
 discrete algebraic Riccati equation. Where the cost is not quadratic through events, or the input
 enters them, the sweeps are repeated instead.
@@ -38,11 +38,11 @@ from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import Weights
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.sensitivity.collocation import Propagation
 from hybridctl.sensitivity.floquet import FloquetMultipliers, floquet_multipliers, monodromy
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.propagation import Propagation
-from hybridctl.sensitivity.symmetry import Symmetry, carried
+from hybridctl.sensitivity.linearization import Linearization
+from hybridctl.sensitivity.saltation import JumpGains
+from hybridctl.sensitivity.symmetry import Symmetry, map_perturbations
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +64,7 @@ class LaterPeriod:
             if symmetry.coordinates is not None:
                 raise InputError("symmetry: states with quaternions must have no free directions")
             start = once.arcs[0](once.start)
-            shift = symmetry.along(symmetry.matrix @ once.final_state - start)
+            shift = symmetry.free_part(symmetry.matrix @ once.final_state - start)
         return LaterPeriod(symmetry, once.end - once.start, shift)
 
     def arc(self, arc: Arc, index: int) -> Arc:
@@ -223,7 +223,7 @@ def periodic_lqr(
     riccati = riccati_equation(lin, state_weight, input_weight, nothing, rtol, atol, tell)
 
     def sweep(v: Array) -> LqrResult:  # with V at the start, S' V S at the end
-        at_the_end = carried(symmetry, np.eye(n))
+        at_the_end = map_perturbations(symmetry, np.eye(n))
         return solved(riccati, at_the_end.T @ v @ at_the_end, rule)
 
     result = sweep(nothing)
@@ -254,10 +254,12 @@ def _fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
     lin = result.linearization
     period = result.values[0].propagation
     for k, value in enumerate(result.values[1:]):
-        period = period.then(Propagation.jump(lin.linear_jump(k).state)).then(value.propagation)
+        period = period.compose(Propagation.jump(lin.linear_jump(k).state)).compose(
+            value.propagation
+        )
     values, vectors = eigh(period.noise)
-    root = carried(symmetry, vectors * np.sqrt(np.maximum(values, 0.0)))
-    f, e = carried(symmetry, period.state), period.cost
+    root = map_perturbations(symmetry, vectors * np.sqrt(np.maximum(values, 0.0)))
+    f, e = map_perturbations(symmetry, period.state), period.cost
     z = _weighed(e, symmetry)
     try:
         v = z @ solve_discrete_are(z.T @ f @ z, z.T @ root, z.T @ e @ z, np.eye(len(f))) @ z.T

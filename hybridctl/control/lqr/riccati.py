@@ -25,8 +25,8 @@ from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.lqr.weights import WeightAt
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
-from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.propagation import LinearStep, Propagation, radau, symmetric_part
+from hybridctl.sensitivity.collocation import LinearStep, Propagation, radau, symmetric_part
+from hybridctl.sensitivity.linearization import Linearization
 
 _FORMULA = radau(4)  # between the nodes of a panel, where a loop may be stiff
 _BEFORE_LAST = 0.1  # weight of the coefficient before the last
@@ -76,7 +76,7 @@ class ValueCurve:
         """The propagation of the whole arc; the identity for one of a single time."""
         if len(self.times) == 1:
             return Propagation.jump(np.eye(len(self.end)))
-        return reduce(Propagation.then, self.between(self.times))
+        return reduce(Propagation.compose, self.between(self.times))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ found with the feedback on. On arcs and at isolated events only the second momen
 counts, so there the result is that of the covariance itself, whatever the points.
 
 A and B are taken once, as they do not depend on K: at the stages of collocated intervals of each
-arc (`sensitivity.propagation`, of order five), which are shorter towards its start, where a stiff
+arc (`sensitivity.collocation`, of order five), which are shorter towards its start, where a stiff
 loop has its transients. The gradient is that of this very sum, by its adjoint.
 
 Through events points (z, w) are carried, deviation and error of the input. At a simultaneous one
@@ -40,11 +40,11 @@ from hybridctl.base.checks import Array, Indices, check_count, check_semidefinit
 from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
-from hybridctl.sensitivity.gains import JumpGains
-from hybridctl.sensitivity.linearize import Linearization
-from hybridctl.sensitivity.moments import normal_points
+from hybridctl.sensitivity.collocation import LinearStep, radau
+from hybridctl.sensitivity.linearization import Linearization
+from hybridctl.sensitivity.moments import sample_normal_points
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
-from hybridctl.sensitivity.propagation import LinearStep, radau
+from hybridctl.sensitivity.saltation import JumpGains
 
 PhantomKey = tuple[int, frozenset[str]]
 
@@ -84,7 +84,7 @@ class PredictedEvent:
             return gains[fired]
 
         nu = self.piecewise.input_dimension
-        passage = self.piecewise.fed_back(gain).follow(points[:-nu].T, points[-nu:].T)
+        passage = self.piecewise.with_feedback(gain).follow(points[:-nu].T, points[-nu:].T)
         after = np.vstack([passage.state.T, points[-nu:]])
         orders, members = np.unique(passage.orders, axis=0, return_inverse=True)
         chains = []
@@ -193,7 +193,7 @@ class _ArcTape:
 
         by_transition, by_cost (n, d, d): the gradients by those of the intervals.
         """
-        x, weights = self.steps.start, self.steps.weights[..., None, None]
+        x, weights = self.steps.stage_maps, self.steps.weights[..., None, None]
         moved = x @ by_cost[:, None]
         by_start = 2.0 * weights * (self.densities @ moved)
         by_start[:, -1] += by_transition
@@ -252,7 +252,7 @@ class Prediction:
                 f"points must be {4 * len(joint)} or more for {len(joint)} uncertain numbers, got "
                 f"{points}"
             )
-        self._points = normal_points(joint, points, seed).T
+        self._points = sample_normal_points(joint, points, seed).T
 
     def __call__(self, gains: GainSchedule) -> PredictedCost:
         """The cost J and its gradient; gains of arcs past the end do not count.
@@ -294,7 +294,7 @@ class Prediction:
         steps = LinearStep(rates, nodes.lengths, _FORMULA)
         costs = steps.propagation(None, densities).cost
         products = [np.eye(d + nu)]
-        for transition in steps.start[:, -1]:
+        for transition in steps.stage_maps[:, -1]:
             products.append(transition @ products[-1])
         passed = _ArcTape(gain, densities, steps, costs, np.array(products), z)
         return passed, float(np.sum(costs * _spread(passed))), products[-1] @ z
@@ -316,7 +316,7 @@ class Prediction:
 
     def _back(self, nodes: _Nodes, part: _ArcTape, end: Array) -> tuple[Array, Array]:
         """The gradients of the cost by the gain of one arc, and by the points at its start."""
-        phi, products, z = part.steps.start[:, -1], part.products, part.start
+        phi, products, z = part.steps.stage_maps[:, -1], part.products, part.start
         spread, d = _spread(part), nodes.state.shape[-1]
         value = np.zeros_like(spread[0])  # of the cost on the rest of the arc
         rest = end @ z.T  # what the points' end adds to the gradient by each transition

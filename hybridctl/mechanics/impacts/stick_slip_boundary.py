@@ -29,7 +29,7 @@ from hybridctl.mechanics.impacts.impact import ImpactResult
 from hybridctl.mechanics.impacts.impact_derivatives import ImpactPiece, find_linear_pieces
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.modes.selection import consistent
-from hybridctl.sensitivity.pieces import inside
+from hybridctl.sensitivity.piecewise import find_interior_point
 
 _PROBE_SPEED = 1e-6
 """Size of the perturbation of the velocity for which a brief slip is tested, m/s.
@@ -67,7 +67,7 @@ def find_stick_slip_boundary(
     every = find_linear_pieces(dynamics, q, v, result)
     # Pieces that hold on a thin wedge only are left out: contacts that redundancy holds together
     # cannot slip apart.
-    pieces = [p for p in every if not len(p.slack) or inside(p.slack) is not None]
+    pieces = [p for p in every if not len(p.slack) or find_interior_point(p.slack) is not None]
     groups = _group_by_velocity(pieces)
     if len(groups) == 1:
         return None
@@ -174,7 +174,7 @@ def _derivative_if_all_stick(
     if ends_otherwise or stick is None or any({OPEN, CLOSED} & set(states) for states in found):
         return None
     for states, piece in found.items():
-        z = inside(piece.slack)
+        z = find_interior_point(piece.slack)
         assert z is not None
         change = _velocity_derivative(piece) - _velocity_derivative(stick)
         push = change @ z / float((piece.slack @ z).max())

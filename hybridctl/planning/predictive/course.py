@@ -19,7 +19,7 @@ from hybridctl.planning.trajectory.functions import least_gaps
 from hybridctl.planning.trajectory.optimise import OptimalTrajectory
 from hybridctl.planning.trajectory.redundant import implied_guards
 from hybridctl.planning.trajectory.task import Task
-from hybridctl.sensitivity.symmetry import seen_as
+from hybridctl.sensitivity.symmetry import map_mode
 
 _MERGED = 0.25  # of an interval: what is left of one is part of the next one
 _BEYOND = 1.2  # of a phase, to which feedforward goes on
@@ -185,7 +185,7 @@ class Course:
         if rounds and not self.is_cyclic:
             return False
         symmetry = self.task.symmetry if rounds % 2 else None
-        return seen_as(symmetry, mode) == self.task.phases[phase].mode
+        return map_mode(symmetry, mode) == self.task.phases[phase].mode
 
     def inwards(self, x: Array, events: int) -> Array:
         """A state of the system in the coordinates of the phase after so many events."""

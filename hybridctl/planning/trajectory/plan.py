@@ -29,8 +29,8 @@ from hybridctl.mechanics.system import ContactSystem
 from hybridctl.planning.trajectory.functions import jump_of
 from hybridctl.planning.trajectory.task import Task
 from hybridctl.planning.trajectory.transcription import Transcription, point_places
-from hybridctl.sensitivity.propagation import LinearStep, radau
-from hybridctl.sensitivity.variation import coefficients
+from hybridctl.sensitivity.collocation import LinearStep, radau
+from hybridctl.sensitivity.propagation import linearize_field
 
 _LATE = 0.05  # of the duration: how far events may be from their planned times
 _PAST = 0.01  # of the duration: how far arcs go on past their events
@@ -48,7 +48,7 @@ class InputCurve:
 
     start: float
     length: float
-    coefficients: Array
+    linearize_field: Array
 
     def __call__(self, t: float | Array) -> Array:
         """The input u (nu,) at time t, (nu, n) at times (n,)."""
@@ -286,7 +286,7 @@ def _gains(mode: ModeModel, arc: Arc, q: Array, r: Array) -> GainCurve:
     Coarser than `lqr.riccati`, which follows gains to 1e-8: tracking a plan does not need that.
     """
     times = np.unique(np.linspace(arc.breaks, arc.breaks + arc.lengths, _KNOTS + 1))
-    found = [coefficients(mode, t, *arc.state_and_input(t)) for t in times[:-1].tolist()]
+    found = [linearize_field(mode, t, *arc.state_and_input(t)) for t in times[:-1].tolist()]
     state, b = np.array([c.state for c in found]), np.array([c.input for c in found])
     to_input = np.linalg.solve(r, np.swapaxes(b, 1, 2))
     steps = LinearStep(state[:, None], np.diff(times), radau(1))

@@ -23,7 +23,7 @@ from hybridctl.control.extension import Extension, extend_by_rule
 from hybridctl.planning.trajectory.optimise import OptimalTrajectory, optimise
 from hybridctl.planning.trajectory.task import Task
 from hybridctl.planning.trajectory.transcription import Guess
-from hybridctl.sensitivity.linearize import Linearization, linearize
+from hybridctl.sensitivity.linearization import Linearization, linearize
 
 _ROOM = 1.1  # of what is needed: an optimum that changes a little need not be sought again
 

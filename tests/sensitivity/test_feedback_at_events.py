@@ -21,7 +21,7 @@ def push(t):
     return np.array([0.4 * np.sin(4.0 * t)])
 
 
-def throw(guard_input, reset_input):
+def throw_ball(guard_input, reset_input):
     """A pushed ball that bounces once; guard and reset see the push."""
     x, u, t = ca.SX.sym("x", 2), ca.SX.sym("u"), ca.SX.sym("t")
     field = [x[1], -9.81 - 0.3 * x[1] * ca.fabs(x[1]) + u]
@@ -40,52 +40,56 @@ def throw(guard_input, reset_input):
     return system, run, lin, reference
 
 
-def end(system, reference, gains, start):
+def simulate_tracking(system, reference, gains, start):
     policy = ReferenceSpreading(reference, gains)
     return hc.simulate(system, "air", start, SPAN, policy, rtol=1e-12, atol=1e-13)
 
 
-def measured(system, reference, gains, h=1e-5):
+def measure_transition(system, reference, gains, h=1e-5):
     columns = []
     for e in np.eye(2):
-        forth, back = (end(system, reference, gains, START + s * e).final_state for s in (h, -h))
+        forth, back = (
+            simulate_tracking(system, reference, gains, START + s * e).final_state for s in (h, -h)
+        )
         columns.append((forth - back) / (2.0 * h))
     return np.array(columns).T
 
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_the_closed_loop_is_the_derivative_of_the_simulated_one(name):
-    system, _, lin, reference = throw(*INPUTS[name])
+    system, _, lin, reference = throw_ball(*INPUTS[name])
     closed = lin.closed_loop(GAINS)
-    found = measured(system, reference, GAINS)
+    found = measure_transition(system, reference, GAINS)
     # differences are off by h^2, but events are found from a record good to 1e-12: over h
     np.testing.assert_allclose(closed.state_transition, found, atol=2e-6)
     # the same with the jump of the open loop is wrong by far more
-    deaf = replace(closed, jumps=lin.jumps).state_transition
-    assert np.abs(deaf - found).max() > 1e-3
+    open_loop_jump = replace(closed, jumps=lin.jumps).state_transition
+    assert np.abs(open_loop_jump - found).max() > 1e-3
 
 
 @pytest.mark.parametrize("name", INPUTS)
 def test_feedback_at_the_instant_is_a_rank_one_change_by_the_input_gain(name):
-    _, _, lin, _ = throw(*INPUTS[name])
+    _, _, lin, _ = throw_ball(*INPUTS[name])
     jump = lin.jumps[0]
-    fed = jump.fed_back(GAINS[0])
+    fed = jump.with_feedback(GAINS[0])
     np.testing.assert_allclose(fed.state, jump.state - jump.input @ GAINS[0], atol=1e-13)
     np.testing.assert_array_equal(fed.input, jump.input)
     np.testing.assert_allclose(
         fed.time_state, jump.time_state - jump.time_input @ GAINS[0], atol=1e-15
     )
-    again = fed.fed_back(-GAINS[0])
+    again = fed.with_feedback(-GAINS[0])
     np.testing.assert_allclose(again.state, jump.state, atol=1e-13)
 
 
 def test_the_time_of_the_event_shifts_with_the_fed_back_derivative():
-    system, _, lin, reference = throw(*INPUTS["both"])
+    system, _, lin, reference = throw_ball(*INPUTS["both"])
     dx = np.array([1.0, -0.5])
     before = lin.closed_loop(GAINS).arcs[0].end @ dx
-    predicted = lin.jumps[0].fed_back(GAINS[0]).time_state @ before
+    predicted = lin.jumps[0].with_feedback(GAINS[0]).time_state @ before
     h = 1e-5
-    times = [end(system, reference, GAINS, START + s * dx).events[0].time for s in (h, -h)]
+    times = [
+        simulate_tracking(system, reference, GAINS, START + s * dx).events[0].time for s in (h, -h)
+    ]
     assert predicted == pytest.approx((times[0] - times[1]) / (2.0 * h), rel=1e-5)
     assert abs(lin.jumps[0].time_state @ before / predicted - 1.0) > 1e-3
 
@@ -107,7 +111,7 @@ def hessian(cost, size, h):
 
 def test_the_value_before_a_jump_is_that_after_it_through_the_saltation_matrix():
     """[Salt] (42): costs after the bounce, of simulations that start after it and before it."""
-    system, run, lin, reference = throw(0.0, 0.0)
+    system, run, lin, reference = throw_ball(0.0, 0.0)
     weights = (np.zeros((2, 2)), np.diag([2.0, 1.0]))
     final, hit = np.diag([1.0, 0.5]), run.events[0].time
     later = hc.simulate(
@@ -123,7 +127,7 @@ def test_the_value_before_a_jump_is_that_after_it_through_the_saltation_matrix()
         return simulated_cost(alone, moved, weights[1:], (np.eye(1),), final)
 
     def before(dx):
-        moved = end(system, reference, NONE, START + dx)
+        moved = simulate_tracking(system, reference, NONE, START + dx)
         return simulated_cost(reference, moved, weights, (np.eye(1),) * 2, final)
 
     h = 1e-4

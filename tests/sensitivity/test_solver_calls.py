@@ -11,14 +11,14 @@ from hybridctl.hybrid.model import FieldJacobian, GuardJacobian
 from hybridctl.mechanics import Robot, contact_system, parameter_derivatives
 from hybridctl.mechanics.impacts import resets
 from hybridctl.mechanics.modes import dynamics
-from hybridctl.sensitivity.augmentation import with_parameters
-from hybridctl.sensitivity.held_inputs import inputs_as_parameters
+from hybridctl.sensitivity.parameter_models import fix_inputs_as_parameters
+from hybridctl.sensitivity.parameters import augment_with_parameters
 
 P = block.BlockParameters()
 
 
 @pytest.fixture
-def solves(monkeypatch):
+def solve_counts(monkeypatch):
     """How often equations of closed contacts, free accelerations and impacts have been solved."""
     counts = Counter()
 
@@ -51,30 +51,30 @@ def landing():
     return run
 
 
-def test_two_guards_that_are_one_impact(solves):
+def test_two_guards_that_are_one_impact(solve_counts):
     """The flight before it once, for the rates of both guards, and the mode after it once.
 
     Gaps and their derivatives are kinematics, and the impact is known from the run.
     """
     run = landing()
-    solves.clear()
+    solve_counts.clear()
     jump = hc.jump_derivative(run.source, run.events[0], simultaneous="at once")
     jump.pieces()
-    assert solves == {"free_acceleration": 1, "settled": 1}
+    assert solve_counts == {"free_acceleration": 1, "settled": 1}
 
 
-def test_two_guards_that_are_two_impacts(solves):
+def test_two_guards_that_are_two_impacts(solve_counts):
     """Each set of guards that have fired is one point, and each order of firing one impact.
 
     Points are the flight, a mode for either guard alone, those to which both orders lead, and the
     mode after the event of the run. The other guard has a rate in the modes of one.
     """
     run = landing()
-    solves.clear()
+    solve_counts.clear()
     hc.jump_derivative(run.source, run.events[0])
     orders = 4  # either guard first, and either last
     points = orders + 1
-    assert solves == {
+    assert solve_counts == {
         "free_acceleration": 1,
         "solve_impact": orders,
         "settled": points,
@@ -82,28 +82,28 @@ def test_two_guards_that_are_two_impacts(solves):
     }
 
 
-def test_two_guards_of_which_either_does_what_the_other_would(solves):
+def test_two_guards_of_which_either_does_what_the_other_would(solve_counts):
     """The mode before the stop, whose guards have derivatives, and that after it for either."""
     run = landing()
-    solves.clear()
+    solve_counts.clear()
     hc.jump_derivative(run.source, run.events[1])
-    assert solves == {"settled": 3, "derivatives_at": 1}
+    assert solve_counts == {"settled": 3, "derivatives_at": 1}
 
 
-def test_derivatives_by_parameters_go_on_from_those_by_the_state(solves):
+def test_derivatives_by_parameters_go_on_from_those_by_the_state(solve_counts):
     """At a point field and guards are solved once for both, and the impact not at all."""
     run = landing()
     by = parameter_derivatives(block.robot(P), block.contacts(P), ("mass:block", "friction:left"))
-    wide, moved = with_parameters(run.source, run, by)
+    wide, moved = augment_with_parameters(run.source, run, by)
     for arc in moved.arcs:
         point = wide.mode(arc.mode).calc(arc.start, *arc.state_and_input(arc.start))
-        solves.clear()
+        solve_counts.clear()
         wide.mode(arc.mode).calc_diff(point)
         acceleration = "free_acceleration" if arc.mode == ("open", "open") else "settled"
-        assert solves == {acceleration: 1, "derivatives_at": 1}
-    solves.clear()
+        assert solve_counts == {acceleration: 1, "derivatives_at": 1}
+    solve_counts.clear()
     hc.jump_derivative(wide, moved.events[0], simultaneous="at once").pieces()
-    assert solves == {"free_acceleration": 1, "settled": 1}
+    assert solve_counts == {"free_acceleration": 1, "settled": 1}
 
 
 def test_derivatives_by_held_inputs_are_those_of_the_system():
@@ -124,9 +124,9 @@ def test_derivatives_by_held_inputs_are_those_of_the_system():
         "m", hc.Guard("g", lambda t, x, u: 1.0, guard), hc.Reset(lambda *a: a[1]), "m"
     )
     inner = hc.HybridSystem([mode], [leave])
-    held, by = inputs_as_parameters(inner, {"last": 0.5})
+    held, by = fix_inputs_as_parameters(inner, {"last": 0.5})
     run = hc.simulate(held, "m", [1.0, 1.0], (0.0, 0.1))
-    wide, _ = with_parameters(held, run, by)
+    wide, _ = augment_with_parameters(held, run, by)
     counts.clear()
     point = wide.mode("m").calc(0.0, np.array([1.0, 1.0, 0.0]), np.zeros(1))
     slopes = wide.mode("m").calc_diff(point)

@@ -16,7 +16,7 @@ from hybridctl.sensitivity import (
     parameter_sensitivity,
     propagate_moments,
 )
-from hybridctl.sensitivity.moments import normal_points
+from hybridctl.sensitivity.moments import sample_normal_points
 
 TIGHT = {"rtol": 1e-12, "atol": 1e-13}
 END = 3.0 * BEFORE
@@ -34,7 +34,7 @@ def spread(rng, n):
     return np.concatenate([[0.0], np.sort(rng.uniform(size=n - 2)), [1.0]])
 
 
-def largest(case, x0, directions):
+def find_error_constant(case, x0, directions):
     """max |error of lin(delta d)| / delta^2, and in which orders the perturbed runs met guards.
 
     Without an event window, in which a run leaves lags out: of 1e-9 s they make 5e-9 of the state.
@@ -51,7 +51,7 @@ def largest(case, x0, directions):
     return worst, orders
 
 
-def of_one_constant(seeds):
+def check_error_constant(seeds):
     """The constant of the joint event, within a factor, is that of all lags."""
     swapped = 0
     for seed in seeds:
@@ -60,7 +60,7 @@ def of_one_constant(seeds):
         d = case.rng.normal(size=(4, 2 * n))
         d /= np.linalg.norm(d, axis=1, keepdims=True)
         shares = spread(case.rng, n)
-        found = [largest(case, case.start(lag * shares), d) for lag in LAGS]
+        found = [find_error_constant(case, case.start(lag * shares), d) for lag in LAGS]
         constants = [worst for worst, _ in found]
         assert max(constants) < 25.0, (seed, constants)
         swapped += sum(len(orders) > 1 for _, orders in found)
@@ -69,7 +69,7 @@ def of_one_constant(seeds):
 
 def test_one_constant_for_all_lags():
     """|x(delta d) - x(0) - lin(delta d)| <= C delta^2 on both sides of every switch."""
-    assert of_one_constant(range(4)) > 12
+    assert check_error_constant(range(4)) > 12
 
 
 @pytest.mark.slow
@@ -77,19 +77,19 @@ def test_one_constant_for_all_lags():
     "seeds", [range(4, 16), pytest.param(range(16, 50), marks=pytest.mark.long)], ids=len
 )
 def test_one_constant_for_all_lags_of_fifty_systems(seeds):
-    assert of_one_constant(seeds) > 3 * len(seeds)
+    assert check_error_constant(seeds) > 3 * len(seeds)
 
 
-def close(lag=1e-6, seed=2):
+def simulate_close_guards(lag=1e-6, seed=2):
     case = CloseGuards(seed, 2, resets=True)
     x0 = case.start(np.array([0.0, lag]))
     run = simulate(case, x0)
     return case, x0, run
 
 
-def test_a_deviation_that_changes_the_order_is_warned_of():
-    """Without merging the product of saltation matrices is off by the deviation itself."""
-    case, x0, run = close()
+def test_a_perturbation_that_changes_the_order_is_warned_of():
+    """Without merging the product of saltation matrices is off by the perturbation itself."""
+    case, x0, run = simulate_close_guards()
     lin = hc.linearize(case.system, run, **TIGHT)
     assert "in this order for |dx0| below" in repr(lin)
     gap = np.array([lin.follow(d).gaps(run)[1][1] for d in np.eye(4)])[:, 0]
@@ -112,8 +112,8 @@ def test_a_deviation_that_changes_the_order_is_warned_of():
     assert np.abs(merged(size * d) - truth).max() < 10.0 * size**2
 
 
-def test_small_deviations_have_the_product_of_saltation_matrices():
-    case, _, run = close()
+def test_small_perturbations_have_the_product_of_saltation_matrices():
+    case, _, run = simulate_close_guards()
     lin, merged = (hc.linearize(case.system, run, merge=window, **TIGHT) for window in (None, 1e-4))
     assert lin.is_linear
     assert not merged.is_linear
@@ -124,23 +124,23 @@ def test_small_deviations_have_the_product_of_saltation_matrices():
 
 
 def test_pieces_are_those_of_the_orders():
-    case, _, run = close()
+    case, _, run = simulate_close_guards()
     merged = hc.linearize(case.system, run, merge=1e-4, **TIGHT)
-    (group,) = merged.nearby
-    jump = merged.nearby_jump(group)
+    (group,) = merged.merged_events
+    jump = merged.merged_jump(group)
     pieces = {piece.order: piece for piece in jump.homogeneous.pieces()}
     assert set(pieces) == {(0, 1), (1, 0)}
     for dx in 1e-5 * np.random.default_rng(1).normal(size=(20, 4)):
         piece, one = pieces[tuple(jump.follow(dx).orders)], np.append(dx, 1.0)
         assert (piece.cone @ one >= 0.0).all()
         start = np.linalg.solve(merged.transitions[0], dx)
-        last = merged.along(start)[-1].end[:, 0]
+        last = merged.propagate(start)[-1].end[:, 0]
         np.testing.assert_allclose(last, merged(start), rtol=1e-8, atol=1e-13)
         np.testing.assert_allclose(piece.matrix @ one, np.append(jump(dx), 1.0), atol=1e-15)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(jump))(dx), jump(dx))
 
 
-def test_an_order_that_no_deviation_changes_is_the_only_one():
+def test_an_order_that_no_perturbation_changes_is_the_only_one():
     """Two walls in one direction: the farther one is met last, from wherever it starts."""
     x, lag = ca.SX.sym("x", 2), 1e-4
     modes = [
@@ -152,7 +152,7 @@ def test_an_order_that_no_deviation_changes_is_the_only_one():
     system = hc.symbolic.hybrid_system(modes, walls)
     run = hc.simulate(system, (0, 0), [0.1, 0.0], (0.0, 0.3), **TIGHT)
     merged = hc.linearize(system, run, merge=1e-2, **TIGHT)
-    jump = merged.nearby_jump(merged.nearby[0])
+    jump = merged.merged_jump(merged.merged_events[0])
     dx = np.random.default_rng(2).normal(size=(50, 2))
     assert (jump.follow(dx).orders == [0, 1]).all()
     with pytest.raises(InputError, match=r"dx must have shape \(2,\)"):
@@ -160,9 +160,9 @@ def test_an_order_that_no_deviation_changes_is_the_only_one():
 
 
 def test_only_events_within_the_window_are_merged():
-    case, _, run = close(lag=1e-3)
-    assert hc.linearize(case.system, run, merge=1e-4).nearby == ()
-    (group,) = hc.linearize(case.system, run, merge=1e-2).nearby
+    case, _, run = simulate_close_guards(lag=1e-3)
+    assert hc.linearize(case.system, run, merge=1e-4).merged_events == ()
+    (group,) = hc.linearize(case.system, run, merge=1e-2).merged_events
     assert (group.first, group.last) == (0, 1)
     with pytest.raises(InputError, match="merge"):
         hc.linearize(case.system, run, merge=0.0)
@@ -195,7 +195,7 @@ def test_changes_of_the_input_change_the_order(sign):
     system, x0 = carts()
     run = hc.simulate(system, CARTS, x0, SPAN, push, **TIGHT)
     lin = hc.linearize(system, run, merge=1e-2, **TIGHT)
-    assert len(lin.nearby) == 1
+    assert len(lin.merged_events) == 1
     dx = sign * np.array([0.3, -0.4, 0.2, -0.1])
     errors, orders, sizes = [], set(), (1e-5, 1e-4, 1e-3, 1e-2)
     for h in sizes:
@@ -267,11 +267,11 @@ def test_parameters_change_the_order(sign):
 
 def test_moments_are_those_of_the_merged_map():
     """A spread as large as the lags sees both orders."""
-    case, _, run = close(lag=1e-4)
+    case, _, run = simulate_close_guards(lag=1e-4)
     merged = hc.linearize(case.system, run, merge=1e-2, **TIGHT)
     p = 1e-8 * np.eye(4)
     moments = propagate_moments(merged, p, points=2**12)
-    image = merged.follow(normal_points(p, 2**12, seed=0)).state
+    image = merged.follow(sample_normal_points(p, 2**12, seed=0)).state
     np.testing.assert_allclose(moments.mean, image.mean(axis=0), atol=3e-6)
     np.testing.assert_allclose(moments.covariance, np.cov(image.T), atol=3e-10)
     alone = propagate_moments(hc.linearize(case.system, run, **TIGHT), p)

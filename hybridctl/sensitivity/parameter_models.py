@@ -1,0 +1,492 @@
+r"""Derivatives of a hybrid system by its parameters: where they come from.
+
+A `ParameterModel` gives the derivatives of field, guards and resets of a system by named
+parameters, at points of its modes. `parameters` takes any of them:
+
+- `ParameterDerivatives`: functions that a user gives.
+- `fix_inputs_as_parameters`: the last inputs of a system, fixed at values. Their derivatives are
+  the last columns of the system's own Jacobians.
+- `GuardOffsets`: offsets of guards, for guard noise.
+- `mechanics.parameters`: masses, springs and friction of robots.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg import block_diag
+
+from hybridctl.base.checks import Array, check_array
+from hybridctl.base.errors import InputError, SystemDefinitionError
+from hybridctl.hybrid.laws import HeldInput, InputLaw
+from hybridctl.hybrid.many import Many, ManySteps
+from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint, MappedReset, MappedSteps
+from hybridctl.hybrid.model import (
+    CompiledSteps,
+    Diffusion,
+    FieldJacobian,
+    GuardJacobian,
+    JumpPoint,
+    JumpTerms,
+    ModeKey,
+    ModeModel,
+    Point,
+    PointProperty,
+    ResetBorder,
+    ResetJacobian,
+    ResetModel,
+    StepAhead,
+    StepTransition,
+    WholeStep,
+)
+from hybridctl.hybrid.policy import Policy
+from hybridctl.hybrid.system import HybridSystem, MappedSystem
+
+ModeFunction = Callable[[ModeKey, float, Array, Array], Array]
+"""A derivative of a mode, given its key, t in s, x (nx,) and u (nu,)."""
+ResetFunction = Callable[[ModeKey, tuple[str, ...], float, Array, Array], Array]
+"""A derivative of a reset, given the mode before it, the guards that fire, t, x and u."""
+
+
+class ParameterPoint:
+    """A point of a mode with the derivatives by parameters there, evaluated when first needed.
+
+    Args:
+        model: The derivatives.
+        at: The point.
+    """
+
+    def __init__(self, model: ParameterModel, at: Point) -> None:
+        self.model, self.at = model, at
+
+    @PointProperty
+    def field(self) -> Array:
+        """Return the derivative D_p f (ndx, np) of the field."""
+        return self.model.field_at(self)
+
+    @PointProperty
+    def guards(self) -> Array:
+        """Return the derivative D_p g (n, np) of the guards."""
+        return self.model.guards_at(self)
+
+
+class ParameterModel(ABC):
+    """Derivatives of a hybrid system by np named parameters, at points of its modes.
+
+    Args:
+        names: Names of the parameters.
+        moves_borders: Whether parameters may change the border of a reset, or what the reset does
+            there. Resets at a border are then refused.
+
+    Raises:
+        InputError: There is no name, or two are equal.
+    """
+
+    def __init__(self, names: Sequence[str], moves_borders: bool = True) -> None:
+        self.names, self.moves_borders = tuple(names), moves_borders
+        if not self.names or len(set(self.names)) != len(self.names):
+            raise InputError(f"names must be one or more different parameters, got {self.names}")
+
+    def calc(self, at: Point) -> ParameterPoint:
+        """Return the derivatives at a point of a mode of the system."""
+        return ParameterPoint(self, at)
+
+    @abstractmethod
+    def field_at(self, point: Any) -> Array:
+        """Return the derivative D_p f (ndx, np) of the field at a point of `calc`."""
+
+    @abstractmethod
+    def guards_at(self, point: Any) -> Array:
+        """Return the derivative D_p g (n, np) of the guards, in the order of the mode."""
+
+    @abstractmethod
+    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array | None:
+        """Return the derivative D_p R of a reset.
+
+        Args:
+            key: Mode before the reset.
+            fired: Names of the guards that fire.
+            at: Point before the reset.
+
+        Returns:
+            The derivative (ndx+, np). None if the reset does not depend on the parameters.
+        """
+
+
+class ParameterDerivatives(ParameterModel):
+    """Derivatives of a hybrid system by np named parameters, as functions of (t, x, u) of a mode.
+
+    Args:
+        names: Names of the parameters.
+        field: D_p f (ndx, np) of a mode.
+        guards: D_p g (n, np) of a mode, in the order of its guards.
+        reset: D_p R (ndx+, np) of the edge from a mode for the guards that fire. None if no reset
+            depends on the parameters.
+        moves_borders: See `ParameterModel`.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        field: ModeFunction,
+        guards: ModeFunction,
+        reset: ResetFunction | None,
+        moves_borders: bool = True,
+    ) -> None:
+        super().__init__(names, moves_borders)
+        self.field, self.guards, self.reset = field, guards, reset
+
+    def field_at(self, point: ParameterPoint) -> Array:
+        """Return the derivative D_p f (ndx, np) of the field."""
+        at = point.at
+        return self.field(at.mode.key, at.t, at.x, at.u)
+
+    def guards_at(self, point: ParameterPoint) -> Array:
+        """Return the derivative D_p g (n, np) of the guards."""
+        at = point.at
+        return self.guards(at.mode.key, at.t, at.x, at.u)
+
+    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array | None:
+        """Return the derivative D_p R of a reset; see `ParameterModel`.
+
+        Args:
+            key: Mode before the reset.
+            fired: Names of the guards that fire.
+            at: Point before the reset.
+        """
+        return None if self.reset is None else self.reset(key, fired, at.t, at.x, at.u)
+
+
+class SystemParameters(ParameterModel):
+    """Derivatives by parameters of a known system, whose modes evaluate the points.
+
+    Args:
+        system: The hybrid system.
+        names: Names of the parameters.
+    """
+
+    def __init__(self, system: HybridSystem, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self.system = system
+
+    def field(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        """Return the derivative D_p f of the field of a mode.
+
+        Args:
+            key: Key of the mode.
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+
+        Returns:
+            The derivative (ndx, np).
+        """
+        return self.calc(self.system.mode(key).calc(t, x, u)).field
+
+    def guards(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
+        """Return the derivative D_p g of the guards of a mode.
+
+        Args:
+            key: Key of the mode.
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+
+        Returns:
+            The derivative (n, np), in the order of the mode.
+        """
+        return self.calc(self.system.mode(key).calc(t, x, u)).guards
+
+    def reset(
+        self, key: ModeKey, fired: tuple[str, ...], t: float, x: Array, u: Array
+    ) -> Array | None:
+        """Return the derivative D_p R of a reset.
+
+        Args:
+            key: Key of the mode before the reset.
+            fired: Names of the guards that fire.
+            t: Time, s.
+            x: State (nx,) before the reset.
+            u: Input (nu,).
+
+        Returns:
+            The derivative (ndx+, np). None if the reset does not depend on the parameters.
+        """
+        return self.reset_at(key, fired, JumpPoint(t, x, u))
+
+
+class GuardOffsets(ParameterModel):
+    """Offsets w of named guards, which fire at g + w = 0. Borders of resets stay where they are.
+
+    Args:
+        names: Names of the guards.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(names, moves_borders=False)
+
+    def field_at(self, point: ParameterPoint) -> Array:
+        """Return zeros (ndx, np)."""
+        return np.zeros((point.at.mode.space.ndx, len(self.names)))
+
+    def guards_at(self, point: ParameterPoint) -> Array:
+        """Return the derivative (n, np): 1 for a guard by its own offset."""
+        names = point.at.mode.guard_names
+        return np.array([[float(name == own) for own in self.names] for name in names])
+
+    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> None:
+        """Return None: resets do not depend on offsets.
+
+        Args:
+            key: Mode before the reset.
+            fired: Names of the guards that fire.
+            at: Point before the reset.
+        """
+        return None
+
+
+# Fixed inputs
+
+
+def fix_inputs_as_parameters(
+    system: HybridSystem, values: Mapping[str, float]
+) -> tuple[HybridSystem, SystemParameters]:
+    """Fix the last inputs of a system at values, and make them its parameters.
+
+    Args:
+        system: The hybrid system. In all modes its last inputs are the parameters.
+        values: Value of each parameter by name, in the order of these inputs.
+
+    Returns:
+        The system in the inputs that are left, and its derivatives by the parameters. A mode with
+        fewer inputs raises an `InputError` when it is entered, and a derivative of what has no
+        Jacobian a `SystemDefinitionError`.
+    """
+    fixed = FixedInputs(check_array("values", list(values.values()), (None,)))
+    mapped = _SystemWithFixedInputs(system, fixed)
+    return mapped, _FixedInputDerivatives(mapped, fixed, tuple(values))
+
+
+class _SystemWithFixedInputs(MappedSystem):
+    """A system whose last inputs are fixed. Its policies give all inputs that are left."""
+
+    def __init__(self, inner: HybridSystem, fixed: FixedInputs) -> None:
+        super().__init__(inner, self._check_mode)
+        self._fixed = fixed
+
+    def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
+        """Return the mode in which a state flows on.
+
+        Args:
+            x: State (nx,).
+            u: Inputs (nu,) that are left. None for zeros.
+        """
+        if u is None:
+            u = np.zeros(self.mode(super().consistent_mode(x)).nu)
+        inner = self._fixed.input(check_array("u", u, (None,)))
+        return super().consistent_mode(x, inner)
+
+    def pushed(self, wrench: object) -> HybridSystem:
+        """Refuse a wrench: its size would be the last input.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError(
+            "wrench must be None in a system whose last inputs are held, as the size of a wrench "
+            "is the last one: push the system first"
+        )
+
+    def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
+        """Return the policy unchanged: modes of this system add the fixed inputs."""
+        return policy
+
+    def _check_mode(self, key: ModeKey) -> FixedInputs:
+        """Return the fixed inputs of a mode.
+
+        Raises:
+            InputError: The mode has fewer inputs.
+        """
+        fixed, nu = self._fixed, self.inner.mode(key).nu
+        if nu < len(fixed.values):
+            raise InputError(
+                f"mode {key!r} must have at least {len(fixed.values)} inputs, one for each "
+                f"parameter, got {nu}"
+            )
+        return fixed
+
+
+class ModeWithFixedInputs(MappedMode):
+    """A mode whose last inputs are fixed at values."""
+
+    change: FixedInputs
+
+    def __init__(self, inner: ModeModel, change: FixedInputs) -> None:
+        super().__init__(inner, change)
+        self.nu = inner.nu - len(change.values)
+
+    @cached_property
+    def compiled_steps(self) -> CompiledSteps | None:
+        """The compiled steps of the inner mode, in which the inputs are fixed too."""
+        steps = self.inner.compiled_steps
+        return None if steps is None else _FixedInputSteps(steps, self.change)
+
+    def field_jacobian_at(self, point: MappedPoint) -> FieldJacobian:
+        """Return the derivatives of the field by the state and by the inputs that are left."""
+        d = point.inner.field_jacobian
+        return d._replace(input=d.input[:, : len(point.u)])
+
+    def free_input_at(self, point: MappedPoint) -> Array:
+        """Return what the inputs that are left do if nothing is constrained (ndx, nu)."""
+        return point.inner.free_input[:, : len(point.u)]
+
+    def guard_jacobian_at(self, point: MappedPoint) -> GuardJacobian:
+        """Return the derivatives of all guards by the inputs that are left."""
+        return _cut_inputs(point.inner.guard_jacobian, len(point.u))
+
+    def guard_row_at(self, i: int, point: MappedPoint) -> GuardJacobian:
+        """Return the derivatives of guard i by the inputs that are left."""
+        return _cut_inputs(point.inner.guard_row(i), len(point.u))
+
+
+@dataclass(frozen=True, eq=False)
+class FixedInputs(Change):
+    """The change of modes and resets to fixed last inputs.
+
+    Attributes:
+        values: Values (k,) of these inputs.
+    """
+
+    values: Array
+    mode_class = ModeWithFixedInputs
+
+    def input(self, u: Array) -> Array:
+        """Return the inner input (u, values)."""
+        return np.concatenate((u, self.values))
+
+    def to_inner(self, t: float, x: Array, u: Array) -> tuple[float, Array, Array]:
+        """Return time, state and inner input."""
+        return t, x, self.input(u)
+
+    def map_reset_jacobian(self, inner: ResetJacobian, at: JumpPoint) -> ResetJacobian:
+        """Return the derivatives of a reset by state and inputs that are left."""
+        return _cut_inputs(inner, len(at.u))
+
+    def map_border(self, inner: ResetBorder, at: JumpPoint) -> ResetBorder:
+        """Return the border of a reset with derivatives by the inputs that are left."""
+        mapped = super().map_border(inner, at)
+        return mapped._replace(distance=_cut_inputs(inner.distance, len(at.u)))
+
+
+class _FixedInputSteps(MappedSteps):
+    """The compiled steps of the inner mode in which the last inputs are fixed."""
+
+    change: FixedInputs
+
+    @cached_property
+    def batched(self) -> ManySteps | None:
+        """The inner steps from many points."""
+        steps = self.inner.batched
+        return None if steps is None else ManySteps(*(partial(self._many, f) for f in steps))
+
+    def _many(self, function: Many, times: Array, states: Array, inputs: Array) -> list[Array]:
+        """Return an inner function of many points, for the inputs (m, nu) that are left."""
+        fixed = np.tile(self.change.values, (len(inputs), 1))
+        return function(times, states, np.hstack((inputs, fixed)))
+
+    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+        """Return the inner step under a constant input; None for other laws."""
+        if not isinstance(law, HeldInput):
+            return None
+        step = self.inner.step(ahead, HeldInput(self.change.input(law.value)))
+        return step and step._replace(inputs=step.inputs[:, : -len(self.change.values)])
+
+    def transition(
+        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+    ) -> StepTransition | None:
+        """Return a step with its derivative; fixed inputs have no noise.
+
+        Args:
+            ahead: The step.
+            u: Inputs (nu,) that are left.
+            noise: Noise of the state and of these inputs, or None.
+        """
+        if noise is not None:
+            none = np.zeros((len(self.change.values),) * 2)
+            noise = noise._replace(through_input=block_diag(noise.through_input, none))
+        return self.inner.transition(ahead, self.change.input(u), noise)
+
+    def jump_terms(self, i: int, reset: ResetModel, at: JumpPoint, du: Array) -> JumpTerms | None:
+        """Return the terms of a jump with derivatives by the inputs that are left.
+
+        Args:
+            i: Index of the guard that fires.
+            reset: The reset. There are no terms for one that this change has not mapped.
+            at: Point before the jump.
+            du: Rate (nu,) of the inputs that are left; that of fixed inputs is zero.
+        """
+        if not self._has_mapped(reset):
+            return None
+        rate = np.concatenate((du, np.zeros(len(self.change.values))))
+        inner = super().jump_terms(i, reset, at, rate)
+        if inner is None:
+            return None
+        left = slice(len(du))
+        by_input = inner.time_input[left], inner.reset_input[:, left]
+        return inner._replace(time_input=by_input[0], reset_input=by_input[1])
+
+    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+        """Return the inner jump of many points, for a reset that this change has mapped."""
+        jump = super().batched_jump(i, reset) if self._has_mapped(reset) else None
+        return None if jump is None else partial(self._many, jump)
+
+    def _has_mapped(self, reset: ResetModel) -> bool:
+        return isinstance(reset, MappedReset) and reset.change is self.change
+
+
+class _FixedInputDerivatives(SystemParameters):
+    """Derivatives of a system by its fixed inputs, evaluated at the inner points."""
+
+    system: MappedSystem
+
+    def __init__(self, system: MappedSystem, fixed: FixedInputs, names: Sequence[str]) -> None:
+        super().__init__(system, names)
+        self.fixed = fixed
+
+    def calc(self, at: Point) -> ParameterPoint:
+        """Return the derivatives at a point with fixed inputs, or at (t, x, u) of another one."""
+        if not (isinstance(at, MappedPoint) and at.mode.change is self.fixed):
+            at = self.system.mode(at.mode.key).calc(at.t, at.x, at.u)
+        assert isinstance(at, MappedPoint)
+        return ParameterPoint(self, at.inner)
+
+    def field_at(self, point: ParameterPoint) -> Array:
+        return self._take_last(point.at.field_jacobian.input)
+
+    def guards_at(self, point: ParameterPoint) -> Array:
+        return self._take_last(point.at.guard_jacobian.input)
+
+    def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
+        """Return the derivative of a reset; see `ParameterModel`.
+
+        Raises:
+            SystemDefinitionError: The reset has no Jacobian.
+        """
+        edge = self.system.inner.outgoing(key).edge(fired)
+        if edge is None or not edge.reset.differentiable:
+            raise SystemDefinitionError(f"the reset of {fired} of mode {key!r} has no Jacobian")
+        return self._take_last(edge.reset.calc_diff(self.fixed.to_inner_jump(at)).input)
+
+    def _take_last(self, by_input: Array) -> Array:
+        return by_input[:, by_input.shape[1] - len(self.fixed.values) :]
+
+
+def _cut_inputs(derivative: GuardJacobian, inputs: int) -> GuardJacobian:
+    """Return a derivative by the first inputs only."""
+    return derivative._replace(input=derivative.input[..., :inputs])

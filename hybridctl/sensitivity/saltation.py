@@ -1,0 +1,451 @@
+r"""Saltation matrix: the first-order jump of a perturbation at an event of one guard.
+
+A guard g fires, and the reset R maps the state from before (-) to after (+) the event. All terms
+are evaluated at the event. With the rates of guard and reset along the flow before it,
+
+.. math::
+    \dot g &= D_t g + D_x g f^- + D_u g \dot u^-, \qquad
+    \dot R = D_t R + D_x R f^- + D_u R \dot u^-,
+
+a perturbation :math:`\delta x^-` of the state and :math:`\delta u^-` of the input shift the event
+time by :math:`\delta t` and lead to the perturbation :math:`\delta x^+` after the event:
+
+.. math::
+    \delta t &= -(D_x g\, \delta x^- + D_u g\, \delta u^-) / \dot g, \\
+    \delta x^+ &= D_x R\, \delta x^- + D_u R\, \delta u^- - (f^+ - \dot R)\, \delta t
+               = G\, \delta x^- + J\, \delta u^- .
+
+G is the saltation matrix, [Salt] (2), [RS] (3.33); J is the input gain, [RS] (3.34). Perturbations
+compare both trajectories at the same time. A perturbed trajectory that has not yet met its own
+event is compared with the arc of the nominal one continued past the event.
+
+Close to grazing, where :math:`\dot g` is small, these derivatives have few correct digits. With an
+error e of the state the event time is known to :math:`\tau = |D_x g|\, e / |\dot g|`, and the guard
+rate to :math:`|\ddot g|\, \tau`. A `NearGrazingWarning` says where that is more than a thousandth
+of the guard rate.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from hybridctl.base.checks import Array, check_instance
+from hybridctl.base.errors import (
+    GrazingError,
+    InputError,
+    NearGrazingWarning,
+    SystemDefinitionError,
+)
+from hybridctl.hybrid.model import (
+    JumpPoint,
+    JumpTerms,
+    ModeModel,
+    Point,
+    ResetBorder,
+    ResetJacobian,
+    ResetModel,
+    compute_jump_terms,
+    linear_terms,
+)
+from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.tolerances import LEAST_RTOL
+from hybridctl.hybrid.trajectory import Event
+
+GRAZING_RATIO = 1e-9
+"""Guard rate up to which a guard grazes, relative to the sum of the absolute terms of the rate.
+
+The value is a choice: about the default tolerance of simulations, to which the terms are known."""
+_GRAZING_RATE = 1e-9
+"""Guard rate up to which a guard grazes, in 1/s relative to the guard's scale.
+
+It catches a rate that is the rounding of zero where all its terms are tiny."""
+_SIGNIFICANT_CHANGE = 1e-3
+"""Change of a guard rate, relative to the rate, from which a warning says that it is uncertain."""
+_LARGEST_GUARD_ACCELERATION = 1e4
+"""Second derivative of a guard in units of the state per s^2.
+
+Guards that are not near grazing at this acceleration are not evaluated a second time: that saves
+time at nearly all events. Faster guards of so small a rate are not warned of."""
+_LONGEST_SHIFT = 1e-6
+"""Time in s over which a guard rate is taken to change linearly."""
+
+
+@dataclass(frozen=True, eq=False)
+class JumpGains:
+    r"""The first-order jump of one guard, from a tangent space of dimension d to one of d+.
+
+    Attributes:
+        time_state: Derivative (d,) of the event time by the state, s per unit of the state.
+        time_input: Derivative (nu,) of the event time by the input, s per unit of the input.
+        reset_state: Jacobian D_x R (d+, d) of the reset. None stands for the identity, so that a
+            perturbation costs O(d) instead of O(d^2).
+        reset_input: Jacobian D_u R (d+, nu) of the reset.
+        field_change: :math:`f^+ - \dot R` (d+,), in units of the state per s.
+        reset_rate: :math:`\dot R` (d+,), in units of the state per s.
+    """
+
+    time_state: Array
+    time_input: Array
+    reset_state: Array | None
+    reset_input: Array
+    field_change: Array
+    reset_rate: Array
+
+    @property
+    def reset_jacobian(self) -> Array:
+        """The Jacobian D_x R (d+, d) of the reset, also if it is the identity."""
+        return np.eye(len(self.field_change)) if self.reset_state is None else self.reset_state
+
+    @property
+    def state(self) -> Array:
+        """The saltation matrix G (d+, d), for perturbations at equal times, [Salt] (2)."""
+        return self.reset_jacobian - self.field_change[:, None] * self.time_state
+
+    @property
+    def input(self) -> Array:
+        """The input gain J (d+, nu), for a change of the input at the event, [RS] (3.34)."""
+        return self.reset_input - self.field_change[:, None] * self.time_input
+
+    @property
+    def state_at_events(self) -> Array:
+        r"""The derivative (d+, d) of the post-event state of each trajectory at its own event.
+
+        It is :math:`D_x R + \dot R\, D_x(\delta t)`, which is
+        :math:`D_x R\,(I - f^- D_x g / \dot g)` without time and input. Trajectories are compared
+        at different times here, so it differs from the saltation matrix `state`; the two are often
+        confused.
+        """
+        return self.reset_jacobian + self.reset_rate[:, None] * self.time_state
+
+    def with_feedback(self, gain: Array) -> JumpGains:
+        """Return the jump under the feedback du = -gain dx of the state before the event.
+
+        Args:
+            gain: Gain K (nu, d), in units of the input per unit of the state.
+
+        Returns:
+            The jump with time_state - time_input K and D_x R - D_u R K. Changes of the input that
+            are passed to it act in addition to the feedback.
+        """
+        change = self.reset_input @ gain
+        return replace(
+            self,
+            time_state=self.time_state - self.time_input @ gain,
+            reset_state=self.reset_jacobian - change if change.any() else self.reset_state,
+        )
+
+    def __call__(self, dx: Array, du: Array | None = None) -> Array:
+        """Return the perturbation G dx + J du after the event.
+
+        Args:
+            dx: Perturbation (d,) of the state before the event, or m of them in rows (m, d).
+            du: Change (nu,) of the input at the event, or (m, nu). None for no change.
+
+        Returns:
+            The perturbation (d+,), or (m, d+).
+        """
+        result: Array = dx @ self.state.T
+        return result if du is None else result + du @ self.input.T
+
+
+def jump_gains(system: HybridSystem, event: Event) -> JumpGains:
+    """Return the first-order jump of an event of one guard.
+
+    An event without a guard, at which only the input law changes, happens at a fixed time: its jump
+    is the identity.
+
+    Args:
+        system: The hybrid system of the run.
+        event: An event of the run.
+
+    Returns:
+        The gains G and J with the terms that they are made of.
+
+    Raises:
+        InputError: The event has several guards, or its reset is at a border between two cases
+            (see `jump_derivative` for both). Or it has no derivative: events accumulate there, or
+            the run passed a jam there by an impulse (see `Event.bridge`).
+        GrazingError: The guard rate is not significant: its terms cancel.
+        SystemDefinitionError: The guard or the reset has no Jacobian.
+    """
+    if check_instance("event", event, Event).accumulation is not None:
+        raise InputError(
+            f"the event at t = {event.time:.9g} s ends infinitely many: rest is assumed there, and "
+            "has no derivative; linearize a run that ends before it"
+        )
+    if event.bridge is not None:
+        raise InputError(
+            f"the event of {event.guards} at t = {event.time:.9g} s {event.bridge} over an instant "
+            "whose events cannot be resolved, and has no derivative"
+        )
+    if not event.guards:
+        ndx, nu = system.mode(event.mode_before).space.ndx, len(event.input_before)
+        return make_identity_jump(ndx, nu)
+    if len(event.guards) != 1:
+        raise InputError(
+            f"event at t = {event.time:.9g} s must have one guard, got {event.guards}: "
+            "jump_derivative serves simultaneous guards"
+        )
+    (guard,) = event.guards
+    return linearize_guard(system, guard, *evaluate_event_sides(system, event), event.report)
+
+
+def make_identity_jump(ndx: int, nu: int) -> JumpGains:
+    """Return the jump that keeps perturbations of ndx dimensions and ignores nu inputs."""
+    none = np.zeros(ndx)
+    return JumpGains(none, np.zeros(nu), None, np.zeros((ndx, nu)), none, none)
+
+
+def saltation_matrix(system: HybridSystem, event: Event) -> Array:
+    """Return the saltation matrix of an event of one guard, [Salt] (2).
+
+    Args:
+        system: The hybrid system of the run.
+        event: An event of the run.
+
+    Returns:
+        The matrix G (ndx+, ndx). Events for which it is not defined raise the errors of
+        `jump_gains`.
+    """
+    return jump_gains(system, event).state
+
+
+@dataclass(frozen=True, eq=False)
+class EventSide:
+    """The mode, its point and the rate of the input on one side of an event.
+
+    Attributes:
+        point: The mode, evaluated on this side.
+        input_rate: Rate (nu,) of the input, unit of the input per s. Of the two sides of an event,
+            as `evaluate_event_sides` makes them, both have the rate just before it: an `Event`
+            does not record the rate after it, and derivatives of the event do not depend on that.
+        accuracy: rtol and atol to which the state is known. Zeros if it is known to rounding, None
+            if the accuracy does not matter.
+    """
+
+    point: Point
+    input_rate: Array
+    accuracy: tuple[float, float] | None = (0.0, 0.0)
+
+    @property
+    def mode(self) -> ModeModel:
+        """The mode on this side."""
+        return self.point.mode
+
+    @property
+    def time(self) -> float:
+        """The time, s."""
+        return self.point.t
+
+    @property
+    def state(self) -> Array:
+        """The state (nx,)."""
+        return self.point.x
+
+    @property
+    def input(self) -> Array:
+        """The input (nu,)."""
+        return self.point.u
+
+    @property
+    def field(self) -> Array:
+        """The velocity f (ndx,) in the tangent space."""
+        return np.asarray(self.point.field, dtype=np.float64)
+
+    def guard_rate(self, guard: str) -> float:
+        """Return the rate of a guard along the flow, in its unit per s."""
+        d = self.point.guard_row(find_guard_index(self.mode, guard))
+        return float(d.time + d.state @ self.field + d.input @ self.input_rate)
+
+    def jump_point(self, report: Any = None) -> JumpPoint:
+        """Return the point at which a reset begins; report: of its jump there, None if unknown."""
+        return JumpPoint(self.time, self.state, self.input, report, self.point)
+
+    def shifted(self, dt: float) -> EventSide:
+        """Return the side dt (s) later, or earlier if negative, by one Euler step of its flow."""
+        x = self.mode.space.integrate(self.state, dt * self.field)
+        u = self.input + dt * self.input_rate
+        return replace(self, point=self.mode.calc(self.time + dt, x, u))
+
+
+def evaluate_event_sides(system: HybridSystem, event: Event) -> tuple[EventSide, EventSide]:
+    """Return the sides of an event, before and after it; both have the input's rate before it."""
+    before, after = system.mode(event.mode_before), system.mode(event.mode_after)
+    t, rate = event.time, event.input_rate
+    return (
+        EventSide(before.calc(t, event.state_before, event.input_before), rate, event.accuracy),
+        EventSide(after.calc(t, event.state_after, event.input_after), rate, event.accuracy),
+    )
+
+
+def linearize_guard(
+    system: HybridSystem, guard: str, before: EventSide, after: EventSide, report: Any = None
+) -> JumpGains:
+    """Return the first-order jump of a guard from one side of its event to the other.
+
+    The sides need not belong to a simulated event: phantom modes are linearized by it, too.
+
+    Args:
+        system: The hybrid system.
+        guard: Name of the guard, one of the mode before the event.
+        before: Side before the event.
+        after: Side after the event.
+        report: Report of the reset's jump there, which saves solving it again. None if unknown.
+
+    Returns:
+        The jump.
+
+    Raises:
+        InputError: The reset is at a border between two cases, whose derivatives differ.
+        GrazingError: The guard rate is not significant.
+        SystemDefinitionError: The guard or the reset has no Jacobian.
+    """
+    border = find_reset_border(system, guard, before, after, report)
+    if border is not None and not border.is_linear:
+        raise InputError(
+            f"the event of guard {guard!r} at t = {before.time:.9g} s leads to the border of "
+            f"{border.name!r} and is piecewise linear: jump_derivative serves it where it is alone"
+        )
+    reset = None if border is None else border.negative
+    return linearize_crossing(system, guard, before, after, reset, report)
+
+
+def linearize_crossing(
+    system: HybridSystem,
+    guard: str,
+    before: EventSide,
+    after: EventSide,
+    reset: ResetJacobian | None = None,
+    report: Any = None,
+) -> JumpGains:
+    """Return the first-order jump of a guard, given one derivative of its reset.
+
+    Warns with `NearGrazingWarning` if the guard rate is uncertain.
+
+    Args:
+        system: The hybrid system.
+        guard: Name of the guard, one of the mode before the event.
+        before: Side before the event.
+        after: Side after the event.
+        reset: Jacobian of the reset. None for the one that the system gives.
+        report: Report of the reset's jump there, which saves solving it again. None if unknown.
+
+    Returns:
+        The jump.
+
+    Raises:
+        GrazingError: The guard rate is not significant.
+        SystemDefinitionError: The guard has no Jacobian, or the reset has none and `reset` is None.
+    """
+    mode, at = before.mode, before.jump_point(report)
+    i = find_guard_index(mode, guard)
+    if reset is None:
+        own = get_differentiable_reset(system, mode, guard)
+        terms = compute_jump_terms(mode, i, own, at, before.input_rate)
+    else:
+        terms = linear_terms(mode, i, reset, at, before.input_rate)
+    scale = float(mode.guard_set.sizes[i])
+    slope, size = terms.slope, terms.size + 1e-300
+    if not slope < -max(GRAZING_RATIO * size, _GRAZING_RATE * scale):
+        raise GrazingError(
+            f"guard {guard!r} of mode {before.mode.key!r} is not crossed transversally at t = "
+            f"{before.time:.9g} s: its rate {slope:.3g} must be negative, and is "
+            f"{slope / size:.3g} of the size of its terms, {slope / scale:.3g} 1/s of the guard's "
+            "scale"
+        )
+    _warn_if_rate_is_uncertain(guard, before, terms)
+    _, _, by_state, by_input, reset_state, reset_input, rate = terms
+    return JumpGains(by_state, by_input, reset_state, reset_input, after.field - rate, rate)
+
+
+def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) -> None:
+    """Warn if a guard rate changes much within the time to which its event is known.
+
+    Args:
+        guard: Name of the guard.
+        before: Side before the event, with the accuracy of its state.
+        terms: First-order terms of the jump there.
+    """
+    if before.accuracy is None:
+        return
+    x, space = before.state, before.mode.space
+    rtol, atol = (max(tolerance, LEAST_RTOL) for tolerance in before.accuracy)
+    delays = np.abs(terms.time_state)
+    largest_error = atol + rtol * float(np.abs(x).max(initial=0.0))
+    # A bound of what follows: nearly all guards are far from grazing, and are done here.
+    bound = _LARGEST_GUARD_ACCELERATION * largest_error * float(delays.sum()) ** 2
+    if bound <= _SIGNIFICANT_CHANGE:
+        return
+    error = space.difference(x, space.normalize(x + atol + rtol * np.abs(x)))
+    time_error = float(delays @ np.abs(error))
+    slope = before.shifted(-min(time_error, _LONGEST_SHIFT)).guard_rate(guard)
+    change = abs(slope - terms.slope) * max(time_error / _LONGEST_SHIFT, 1.0) / abs(terms.slope)
+    if not change <= _SIGNIFICANT_CHANGE:
+        warnings.warn(
+            f"guard {guard!r} of mode {before.mode.key!r} is nearly grazed at t = "
+            f"{before.time:.9g} s: its rate is {terms.slope:.3g}, and what the state may be off "
+            f"by the tolerances of the run or by rounding moves the event by {time_error:.2g} s "
+            f"and changes the rate, and the derivative of the event, by up to {change:.2g} of "
+            "itself",
+            NearGrazingWarning,
+            stacklevel=3,
+        )
+
+
+def find_reset_border(
+    system: HybridSystem, guard: str, before: EventSide, after: EventSide, report: Any = None
+) -> ResetBorder | None:
+    """Return the border between two cases at which the reset of a guard is.
+
+    Args:
+        system: The hybrid system.
+        guard: Name of the guard, one of the mode before the event.
+        before: Side before the event.
+        after: Side after the event.
+        report: Report of the reset's jump there, None if unknown.
+
+    Returns:
+        The border, or None if the reset is at none and so has one derivative.
+    """
+    edge = system.outgoing(before.mode.key).edge((guard,))
+    if edge is None:
+        return None
+    return edge.reset.border_at(before.jump_point(report), after.mode.key, after.input)
+
+
+def find_guard_index(mode: ModeModel, guard: str) -> int:
+    """Return the index of a guard among those of a mode.
+
+    Args:
+        mode: The mode.
+        guard: Name of the guard.
+
+    Raises:
+        InputError: The mode has no guard of this name.
+    """
+    if guard not in mode.guard_names:
+        raise InputError(f"mode {mode.key!r} has no guard {guard!r}, it has {mode.guard_names}")
+    return mode.guard_names.index(guard)
+
+
+def get_differentiable_reset(system: HybridSystem, mode: ModeModel, guard: str) -> ResetModel:
+    """Return the reset of one guard of a mode.
+
+    Args:
+        system: The hybrid system.
+        mode: The mode before the event.
+        guard: Name of the guard.
+
+    Raises:
+        SystemDefinitionError: There is no such edge, or its reset has no Jacobian.
+    """
+    edge = system.outgoing(mode.key).edge((guard,))
+    if edge is None or not edge.reset.differentiable:
+        raise SystemDefinitionError(
+            f"the reset of guard {guard!r} of mode {mode.key!r} has no Jacobian"
+        )
+    return edge.reset
