@@ -20,8 +20,8 @@ from hybridctl.app.report import table
 from hybridctl.base.function_cache import find_compiler
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
-from hybridctl.planning.predictive import programme
-from hybridctl.planning.predictive.mpc import HybridMpc
+from hybridctl.planning import quadratic_programme
+from hybridctl.planning.predictive_control import HybridMpc
 
 ADDITIONS = 10**6
 PUSHES = (0.0, 40.0, -60.0)  # N s, in mid-step
@@ -86,7 +86,7 @@ def samples_table(quick: bool) -> Table:
         policy = predictive(gait, lqr, Weights(), fixed, config.torque, compiled=compiled)
         walk(gait, policy, gait.middle, 1)  # functions are made
         timed, TimedSolver.taken = Timed(policy), 0.0
-        with patch.object(programme, "piqp", Solvers):
+        with patch.object(quadratic_programme, "piqp", Solvers):
             for push in PUSHES[:1] if quick else PUSHES:
                 policy.reset()
                 walk(gait, timed, pushed(gait, push), 1 if quick else STEPS)

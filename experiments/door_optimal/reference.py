@@ -27,9 +27,8 @@ from hybridctl.base.settings import Positive, Settings
 from hybridctl.control.reference import Reference, extend
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.mechanics.system import ContactSystem, contact_system
-from hybridctl.planning.trajectory.optimise import OptimalTrajectory, optimise
-from hybridctl.planning.trajectory.spread import optimise_over_spread
-from hybridctl.planning.trajectory.task import Condition, Margins, Phase, Task
+from hybridctl.planning.optimisation import OptimalTrajectory, optimise, optimise_over_spread
+from hybridctl.planning.task import Condition, Margins, Phase, Task
 
 CLOSE = ("corner_1 closes", "corner_2 closes")
 LET_GO = ("corner_1 opens", "corner_2 opens")

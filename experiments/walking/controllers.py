@@ -27,9 +27,9 @@ from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import Policy
-from hybridctl.planning.predictive.course import Horizon
-from hybridctl.planning.predictive.mpc import HybridMpc
-from hybridctl.planning.trajectory.task import Margins
+from hybridctl.planning.horizon import Horizon
+from hybridctl.planning.predictive_control import HybridMpc
+from hybridctl.planning.task import Margins
 
 TITLES = {
     "spreading": "reference spreading",

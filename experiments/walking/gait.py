@@ -13,14 +13,9 @@ from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.mechanics.modes.dynamics import TermsChoice
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.planning.trajectory.optimise import (
-    Feedforwards,
-    InputCurve,
-    OptimalTrajectory,
-    optimise,
-)
-from hybridctl.planning.trajectory.task import Condition, Margins, Phase, Task
-from hybridctl.planning.trajectory.transcription import Guess
+from hybridctl.planning.optimisation import OptimalTrajectory, optimise
+from hybridctl.planning.plan import Feedforwards, InputCurve
+from hybridctl.planning.task import Condition, Guess, Margins, Phase, Task
 from hybridctl.sensitivity.floquet import FloquetMultipliers
 from hybridctl.sensitivity.linearization import Linearization, linearize
 from hybridctl.sensitivity.symmetry import Symmetry
@@ -175,7 +170,7 @@ def find(
     planned = task(walker, speed, torque=torque, margins=margins, late=late)
     begin = straight_guess(np.zeros((2, 14)) if noise is None else noise)
     step = optimise(planned, begin)
-    step.open_loop.required()
+    step.open_loop.require_run()
     return Gait(walker, friction, speed, step, terms)
 
 

@@ -6,7 +6,7 @@ from control.test_tuning import START, STRUCTURE, Trial, prediction
 from estimation.systems import bouncing_ball, height
 from estimation.test_identify import BALL, BOUNDS, TRUTH, model_at, records
 from hybridctl.robots import ball
-from planning.test_trajectory import straight, to_the_wall
+from planning.small_systems import straight, to_the_wall
 
 import hybridctl as hc
 from hybridctl.base import progress as module

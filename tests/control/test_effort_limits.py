@@ -9,8 +9,8 @@ from hybridctl.control.interim import Interim
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system
-from hybridctl.planning.trajectory.optimise import optimise
-from hybridctl.planning.trajectory.task import Phase, Task
+from hybridctl.planning.optimisation import optimise
+from hybridctl.planning.task import Phase, Task
 
 WARNED = pytest.mark.filterwarnings("always::hybridctl.base.errors.EffortLimitWarning")
 URDF = """<robot name="s"><link name="w"/><link name="m"><inertial><mass value="1"/>

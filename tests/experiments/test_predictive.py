@@ -12,8 +12,8 @@ from hybridctl.robots import five_link
 import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.policy import History
-from hybridctl.planning.predictive import mpc
-from hybridctl.planning.predictive.course import Horizon, Plan
+from hybridctl.planning import predictive_control
+from hybridctl.planning.horizon import Horizon, HorizonPlan
 
 WEIGHTS = controllers.Weights()
 TORQUE = 100.0
@@ -86,8 +86,8 @@ def test_what_steps_along_the_motion_miss_falls_with_the_fifth_power_of_their_le
 
     Between its points the motion is known to 1e-5: coarse intervals are measured.
     """
-    course = make()._course
-    missed = [course.followed(0, np.linspace(0.0, 1.0, n + 1)).missed for n in (4, 8, 16)]
+    course = make()._motion
+    missed = [course.sample_motion(0, np.linspace(0.0, 1.0, n + 1)).step_errors for n in (4, 8, 16)]
     sizes = [np.abs(each).max() for each in missed]
     assert 1e-4 < sizes[2] < 1e-3
     for coarse, fine in pairwise(sizes):
@@ -96,17 +96,21 @@ def test_what_steps_along_the_motion_miss_falls_with_the_fifth_power_of_their_le
 
 def test_a_motion_that_is_over_misses_nothing(gait, make):
     """What is held past the end of a phase is no solution, and steps are believed there."""
-    missed = make()._course.followed(0, np.array([0.9, 1.0, 1.1, 1.2])).missed
+    missed = make()._motion.sample_motion(0, np.array([0.9, 1.0, 1.1, 1.2])).step_errors
     assert np.abs(missed[0]).max() > 1e-6
     np.testing.assert_array_equal(missed[1:], 0.0)
 
 
 def test_the_gait_is_inside_all_limits_of_what_is_planned(gait, make):
     """Also between the points of its collocation, or limits would push the plan off it."""
-    course = make()._course
+    course = make()._motion
     at = np.linspace(0.0, 1.0, 501)
-    values = course.models[0].inside(course.states(0, at), course.inputs(0, at), at).values
-    limits = course.models[0].inside_limits
+    values = (
+        course.models[0]
+        .evaluate_path(course.evaluate_states(0, at), course.evaluate_inputs(0, at), at)
+        .values
+    )
+    limits = course.models[0].path_limits
     least, most = (np.array([getattr(r, side) for r in limits]) for side in ("lower", "upper"))
     assert (values[:, : len(limits)] > least).all()
     assert (values[:, : len(limits)] < most).all()
@@ -128,7 +132,7 @@ def test_it_stays_on_the_gait(gait, make, delay):
 
 def test_steps_have_the_derivatives_of_differences_and_end_where_simulation_does(gait, make):
     """h = 1e-6: h^2 and 1e-16 / h leave 1e-9 of slopes up to 1e2; RK4 on 20 ms leaves some 1e-5."""
-    model = make()._course.models[0]
+    model = make()._motion.models[0]
     t = 0.5 * gait.period + np.array([0.0, 0.02])
     u = tuple(gait.curve(0)(s)[None] for s in (t[0], t.mean(), t[1]))
     x, h, length = gait.middle[None], 1e-6, np.array([0.02])
@@ -148,9 +152,11 @@ def test_steps_have_the_derivatives_of_differences_and_end_where_simulation_does
     np.testing.assert_allclose(along, exact, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "given"), [("inside", [np.array([0.5])]), ("end", [np.ones(4)])])
+@pytest.mark.parametrize(
+    ("name", "given"), [("evaluate_path", [np.array([0.5])]), ("evaluate_end", [np.ones(4)])]
+)
 def test_limits_have_the_derivatives_of_differences(gait, make, name, given):
-    model = make()._course.models[0]
+    model = make()._motion.models[0]
     x, u, h = gait.middle[None], gait.curve(0)(0.5 * gait.period)[None], 1e-6
     rows = getattr(model, name)
     random = np.random.default_rng(1)
@@ -163,22 +169,24 @@ def test_limits_have_the_derivatives_of_differences(gait, make, name, given):
 
 def test_what_touches_down_goes_on_as_the_system_says(gait, make):
     """The jump of the course, through the exchange of legs, beside the reset of the walker."""
-    course = make()._course
+    course = make()._motion
     event = gait.orbit.events[0]
     j = course.junctions[0]
-    after = j.matrix @ course.models[0].jump(event.state_before)[0] + j.offset
+    after = j.matrix @ course.models[0].evaluate_jump(event.state_before)[0] + j.offset
     expected = gait.symmetry.matrix @ event.state_after
     np.testing.assert_allclose(after[1:], expected[1:], atol=1e-7)
-    assert course.knows(event.mode_after, 1)
-    assert not course.knows(event.mode_before, 1)
-    np.testing.assert_allclose(course.inwards(event.state_after, 1), expected, atol=1e-12)
+    assert course.has_mode(event.mode_after, 1)
+    assert not course.has_mode(event.mode_before, 1)
+    np.testing.assert_allclose(
+        course.map_state_to_phase(event.state_after, 1), expected, atol=1e-12
+    )
 
 
 def test_with_a_unit_of_the_disturbance_states_go_on_as_they_do_on_the_slope(gait, make):
     """A step of 20 ms of fourth order beside the simulation; without the slope 2 cm/s apart."""
     span = 0.5 * gait.period + np.array([0.0, 0.01, 0.02])
     u = tuple(gait.curve(0)(t)[None] for t in span.tolist())
-    steps = make()._course.models[0].steps
+    steps = make()._motion.models[0].linearize_steps
     found = [steps(gait.middle[None], u, np.array([0.02]), d).states[0] for d in (0.0, 1.0)]
     uphill = five_link.system(gait.friction, tilt=0.1)
     run = hc.simulate(
@@ -251,7 +259,7 @@ def test_an_early_landing_on_higher_ground_sticks():
 
 def test_a_phase_ends_with_the_mode_of_the_next_one(gait, make):
     """Not with events of the policy, nor with a slip that ends again."""
-    course, touchdown = make()._course, gait.orbit.events[0]
+    course, touchdown = make()._motion, gait.orbit.events[0]
     left, right = five_link.LEFT_STANCE, five_link.RIGHT_STANCE
     slip, again = ("slip+", "open"), ("open", "slip+")
     found = [
@@ -265,40 +273,40 @@ def test_a_phase_ends_with_the_mode_of_the_next_one(gait, make):
             (0.6, ("right sticks",), right),
         )
     ]
-    assert course.ended(replace(middle(gait), events=tuple(found[:3]))) == (0, -np.inf)
-    assert course.ended(replace(middle(gait), events=tuple(found))) == (1, 0.4)
+    assert course.count_ended_phases(replace(middle(gait), events=tuple(found[:3]))) == (0, -np.inf)
+    assert course.count_ended_phases(replace(middle(gait), events=tuple(found))) == (1, 0.4)
 
 
 def test_durations_that_go_to_and_fro_change_less(gait, make, monkeypatch):
     """By half as much each time that they turn."""
     most, way = [], [1.0]
 
-    class Swinging(mpc.Programme):
+    class Swinging(predictive_control.HorizonProgramme):
         def __init__(self, models, sections, aims, *others):
-            most.append(aims[1].greatest)
+            most.append(aims[1].greatest_change)
             super().__init__(models, sections, aims, *others)
 
-        def solution(self):
+        def solve(self):
             way[0] = -way[0]
             first, second = self._sections
             moved = {"states": second.states + 0.1, "duration": second.duration + way[0] * most[-1]}
             return [first, replace(second, **moved)]
 
-    monkeypatch.setattr(mpc, "Programme", Swinging)
+    monkeypatch.setattr(predictive_control, "HorizonProgramme", Swinging)
     make(change=0.08).law(middle(gait))
     np.testing.assert_allclose(most, [0.08, 0.08, 0.04, 0.02])
 
 
 def test_at_the_edge_of_an_interval_the_next_one_begins(gait, make):
     """Also where the time that was left to the edge ends before it by rounding."""
-    course = make()._course
+    course = make()._motion
     begin = 0.5 * gait.period
-    plan = Plan(begin, 0, -np.inf, course.sections(0, 0.5))
-    first = plan.place(begin, 0, -np.inf)
-    edges = [np.nextafter(begin + first.left, way) for way in (-np.inf, np.inf)]
-    places = [plan.place(edge, 0, -np.inf) for edge in edges]
+    plan = HorizonPlan(begin, 0, -np.inf, course.build_sections(0, 0.5))
+    first = plan.find_place(begin, 0, -np.inf)
+    edges = [np.nextafter(begin + first.interval_rest, way) for way in (-np.inf, np.inf)]
+    places = [plan.find_place(edge, 0, -np.inf) for edge in edges]
     assert [place.interval for place in places] == [first.interval + 1] * 2
-    assert places[0].rest == pytest.approx(0.5 * gait.period - first.left, abs=1e-9)
+    assert places[0].rest == pytest.approx(0.5 * gait.period - first.interval_rest, abs=1e-9)
 
 
 def test_a_plan_for_when_a_touchdown_is_about_to_come_is_the_old_one(gait, make):
@@ -306,8 +314,8 @@ def test_a_plan_for_when_a_touchdown_is_about_to_come_is_the_old_one(gait, make)
     policy = make(delay=0.02)
     policy.law(middle(gait))
     time = gait.period - 0.022
-    at = mpc.Moment(time, gait.step.run(time), 0, -np.inf)
-    assert policy._planned(policy.plan, at) is policy.plan
+    at = predictive_control.Moment(time, gait.step.run(time), 0, -np.inf)
+    assert policy._improve_plan(policy.plan, at) is policy.plan
 
 
 def test_the_state_is_predicted_over_the_delay(gait, make):
@@ -317,12 +325,12 @@ def test_the_state_is_predicted_over_the_delay(gait, make):
     """
     policy = make(delay=0.02)
     policy.law(middle(gait))
-    at = mpc.Moment(0.5 * gait.period, gait.middle, 0, -np.inf)
-    ahead = policy._course.ahead(policy.plan, at, 0.3, 0.0)
+    at = predictive_control.Moment(0.5 * gait.period, gait.middle, 0, -np.inf)
+    ahead = policy._motion.predict(policy.plan, at, 0.3, 0.0)
     np.testing.assert_allclose(ahead.state, gait.step.run(at.time + 0.3), atol=1e-3)
-    beyond = policy._course.ahead(policy.plan, at, 0.5 * gait.period + 0.01, 0.0)
+    beyond = policy._motion.predict(policy.plan, at, 0.5 * gait.period + 0.01, 0.0)
     assert beyond.events == 1
-    assert beyond.touched == pytest.approx(gait.period, abs=1e-3)
+    assert beyond.last_event == pytest.approx(gait.period, abs=1e-3)
 
 
 def test_past_the_last_section_of_a_plan_its_phase_goes_on(gait, make):
@@ -330,11 +338,11 @@ def test_past_the_last_section_of_a_plan_its_phase_goes_on(gait, make):
     policy = make(delay=0.02)
     policy.law(middle(gait))
     plan = replace(policy.plan, sections=policy.plan.sections[:1])
-    at = mpc.Moment(0.5 * gait.period, gait.middle, 0, -np.inf)
-    beyond = policy._course.ahead(plan, at, 0.5 * gait.period + 0.01, 0.0)
-    assert (beyond.events, beyond.touched) == (0, -np.inf)
+    at = predictive_control.Moment(0.5 * gait.period, gait.middle, 0, -np.inf)
+    beyond = policy._motion.predict(plan, at, 0.5 * gait.period + 0.01, 0.0)
+    assert (beyond.events, beyond.last_event) == (0, -np.inf)
     assert beyond.time == pytest.approx(gait.period + 0.01)
-    assert policy._course.heights(0, beyond.state[None])[0] < 0.0
+    assert policy._motion.evaluate_heights(0, beyond.state[None])[0] < 0.0
 
 
 def test_a_plan_that_comes_late_acts_late(gait, make):
@@ -349,7 +357,7 @@ def test_a_plan_that_comes_late_acts_late(gait, make):
 
 
 def test_where_the_programme_fails_the_fixed_law_acts(gait, make, fixed, monkeypatch):
-    monkeypatch.setattr(mpc.Programme, "solution", lambda self: None)
+    monkeypatch.setattr(predictive_control.HorizonProgramme, "solve", lambda self: None)
     policy = make()
     history = middle(gait, walk.pushed(gait, 10.0))
     u = policy.law(history)(history.time, history.state)

@@ -12,8 +12,9 @@ from hybridctl.robots import five_link
 
 import hybridctl as hc
 from hybridctl.control.lqr.periodic import periodic_lqr
-from hybridctl.planning.trajectory.optimise import Feedforwards, optimise
-from hybridctl.planning.trajectory.transcription import transcribe
+from hybridctl.planning.optimisation import optimise
+from hybridctl.planning.plan import Feedforwards
+from hybridctl.planning.transcription import transcribe
 
 
 def test_it_closes_on_simulation(gait):
@@ -125,7 +126,7 @@ def test_every_constraint_has_its_derivative(gait):
     values, slopes = ca.Function("g", [w], [both]), ca.Function("d", [w], [ca.jacobian(both, w)])
     random, h = np.random.default_rng(0), 1e-6
     begin = gaits.straight_guess(0.05 * random.normal(size=(2, 14)))
-    point = programme.start(begin)
+    point = programme.compute_start(begin)
     exact = slopes(point).sparse()
     for direction in random.normal(size=(2, w.numel())):
         ends = [np.array(values(point + s * h * direction)).ravel() for s in (1.0, -1.0)]

@@ -22,7 +22,7 @@ from hybridctl.mechanics import (
 from hybridctl.mechanics.impacts.impact import impact
 from hybridctl.mechanics.impacts.impact_derivatives import differentiate_impact
 from hybridctl.mechanics.impacts.impact_expressions import build_impact_map
-from hybridctl.planning.trajectory.task import Phase, Task
+from hybridctl.planning.task import Phase, Task
 from hybridctl.sensitivity.parameters import parameter_sensitivity
 from mechanics.flows import differences
 from mechanics.impacts import random_body, random_motion

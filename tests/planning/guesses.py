@@ -1,4 +1,6 @@
-"""Each task of `planned` from ten guesses: `PYTHONPATH=tests python -m control.guesses [TASK ...]`.
+"""Each task of `first_tasks` from ten guesses.
+
+Run by `PYTHONPATH=tests python -m planning.guesses [TASK ...]`.
 
 A line for each guess: whether there is an optimum, its cost, by how much the open loop and the
 tracked run differ from the plan, relative to 1 + |x|, and processor time; or what is in the way.
@@ -11,10 +13,10 @@ import warnings
 from time import process_time
 
 import numpy as np
-from planning import planned
+from planning import first_tasks
 
 from hybridctl.base.errors import HybridctlError, RedundantConditionWarning
-from hybridctl.planning.trajectory.optimise import OptimalTrajectory, optimise
+from hybridctl.planning.optimisation import OptimalTrajectory, optimise
 
 TASKS = ("monoped_jump", "quadruped_jump", "quadruped_bound", "sliding_block", "stairs")
 GUESSES = 10
@@ -29,9 +31,9 @@ def spoilt(task, guess, seed):
     return lambda k, s: guess(k, s) + (1.0 - s) * off[k] + s * off[k + 1]
 
 
-def sought(name: str, seed: int) -> tuple[planned.Task, OptimalTrajectory]:
+def sought(name: str, seed: int) -> tuple[first_tasks.Task, OptimalTrajectory]:
     """A task and what is found for it from a guess of that seed."""
-    task, guess = getattr(planned, name)()
+    task, guess = getattr(first_tasks, name)()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RedundantConditionWarning)
         start = spoilt(task, guess, seed)

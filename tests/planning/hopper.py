@@ -12,9 +12,9 @@ from hybridctl.base.checks import Array
 from hybridctl.control.lqr.periodic import LaterPeriod
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
-from hybridctl.planning.trajectory.functions import jump_of
-from hybridctl.planning.trajectory.optimise import OptimalTrajectory
-from hybridctl.planning.trajectory.task import Condition, Margins, Phase, Task
+from hybridctl.planning.optimisation import OptimalTrajectory
+from hybridctl.planning.phase_functions import build_jump
+from hybridctl.planning.task import Condition, Margins, Phase, Task
 from hybridctl.sensitivity.symmetry import Symmetry
 
 STANCE, FLIGHT = ("stick",), ("open",)
@@ -76,7 +76,7 @@ def hops(planned: Task, motion: OptimalTrajectory, count: int) -> HybridTrajecto
     """The plan so many times one after the other, as one trajectory that ends in the air."""
     plan, (first, last), symmetry = motion.plan, motion.plan.arcs, planned.symmetry
     assert symmetry is not None
-    curves, jump, before = motion.feedforward, jump_of(planned, 1), last(plan.end)
+    curves, jump, before = motion.feedforward, build_jump(planned, 1), last(plan.end)
     reached, impulses = (np.asarray(part).ravel() for part in jump(before)[:2])
     shift = symmetry.free_part(reached - first(0.0))
     down = Event(

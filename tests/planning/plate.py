@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
-from hybridctl.planning.trajectory.task import Condition, Margins, Phase, Task
+from hybridctl.planning.task import Condition, Margins, Phase, Task
 
 MASS, INERTIA, HALF = 2.0, 0.3, 0.5
 OPEN, CLOSED, BOTH = ("open", "open"), ("closed", "closed"), ("left closes", "right closes")

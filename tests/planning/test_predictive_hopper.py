@@ -8,9 +8,9 @@ from planning import hopper
 
 import hybridctl as hc
 from hybridctl.control.spreading import ClockTracking
-from hybridctl.planning.predictive.course import Horizon
-from hybridctl.planning.trajectory.optimise import optimise
-from hybridctl.planning.trajectory.task import Margins
+from hybridctl.planning.horizon import Horizon
+from hybridctl.planning.optimisation import optimise
+from hybridctl.planning.task import Margins
 
 TORQUE = 25.0  # N m, and N along the leg; hopping on takes 20
 HOPS = 3

@@ -11,13 +11,13 @@ import casadi as ca
 import numpy as np
 import pytest
 from planning import jumper
-from planning.planned import ways
+from planning.first_tasks import ways
 
 import hybridctl as hc
 from hybridctl.mechanics import Stairs
-from hybridctl.planning.trajectory.optimise import optimise
-from hybridctl.planning.trajectory.plan import PlanTracking
-from hybridctl.planning.trajectory.task import Condition, Margins, Phase, Task
+from hybridctl.planning.optimisation import optimise
+from hybridctl.planning.plan import PlanTracking
+from hybridctl.planning.task import Condition, Margins, Phase, Task
 
 ON, OFF, WAY, TORQUE = ("stick",), ("open",), 0.25, 60.0
 ROTORS, FRICTION = 0.03, 0.5  # kg m^2 at a joint
@@ -127,7 +127,7 @@ def test_planning_on_it_crosses_the_gap_and_stands(jump, seed):
     """Without a programme that fails, though from two of the starts it jumps 0.13 s early."""
     planned, motion, last, lqr = jump
     room = replace(planned, margins=ROOM, joint_limits={"foot_knee": (-2.6, -0.1)})
-    fixed = PlanTracking.along(motion.plan, motion.feedforward, TORQUE)
+    fixed = PlanTracking.from_plan(motion.plan, motion.feedforward, TORQUE)
     values = [*(value.start for value in lqr.values), last]
     policy = hc.planning.HybridMpc(room, motion, WEIGHTS, values, fixed)
     cross(motion, policy, start(motion, seed, 1.0), settled=0.01, longer=0.8)

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from planning import jumper
-from planning.planned import ways
+from planning.first_tasks import ways
 
 import hybridctl as hc
 from hybridctl.mechanics import Stairs
-from hybridctl.planning.trajectory.optimise import optimise
-from hybridctl.planning.trajectory.plan import PlanTracking
-from hybridctl.planning.trajectory.task import Condition, Margins, Phase, Task
+from hybridctl.planning.optimisation import optimise
+from hybridctl.planning.plan import PlanTracking
+from hybridctl.planning.task import Condition, Margins, Phase, Task
 
 SOLE, ON_TOE, OFF, ON_HEEL = (
     ("closed", "stick"),
@@ -112,7 +112,7 @@ def cross(motion, policy, seed, longer=0.0):
 def test_planning_on_it_crosses_the_gap_and_stands_on_its_sole(jump, seed):
     planned, motion, lqr = jump
     room = replace(planned, margins=ROOM, joint_limits={"knee": (-2.5, -0.1)})
-    fixed = PlanTracking.along(motion.plan, motion.feedforward, TORQUE)
+    fixed = PlanTracking.from_plan(motion.plan, motion.feedforward, TORQUE)
     values = [*(value.start for value in lqr.values), LAST]
     policy = hc.planning.HybridMpc(room, motion, WEIGHTS, values, fixed)
     cross(motion, policy, seed, longer=0.5)

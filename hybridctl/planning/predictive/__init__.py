@@ -1,1 +1,0 @@
-"""Predictive control across events: a horizon through touchdowns, planned anew at each sample."""

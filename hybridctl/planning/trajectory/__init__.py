@@ -1,1 +1,0 @@
-"""Trajectory optimisation over a given sequence of modes, by direct collocation."""

@@ -1,0 +1,516 @@
+r"""Transcription of a task by direct collocation: a nonlinear programme with named constraints.
+
+The programme is :math:`\min_w J(w)` subject to :math:`l \le g(w) \le u`, with box bounds of w. The
+variables w are, phase by phase (`PhaseVariables`):
+
+    knots (nx, N + 1) | collocation points (nx, N d) | input coefficients (nu, p + 1) | duration
+
+then perturbations of all phases if the task has a transition cost, and the common margin. Stages
+are the intervals of the phases. Stage i of a phase holds knot i and the d points of its interval:
+its defects contain no other states but the next knot. The input coefficients and the duration of
+a phase are global to its stages. Phases are linked by jumps alone, the last knot of one to the
+first knot of the next. Conditions, closure and final cost see the first knot, the state after
+the last event and all durations.
+
+The constraints g are blocks, phase by phase: defects and continuity, path limits, gaps, early
+impacts, limits at the start and at the end. Then follow the jumps between phases, the orders of
+events (`event_orders`), start and closure, conditions, and the equations of the perturbations. The
+order of variables and constraints decides the pivots of IPOPT's linear solver, and so the last
+bits of its iterates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import casadi as ca
+import numpy as np
+from scipy.sparse.linalg import spsolve
+
+from hybridctl.base.checks import Array
+from hybridctl.mechanics.constrained.phase import contact_modes
+from hybridctl.mechanics.system import closed_contacts
+from hybridctl.planning.collocation import (
+    ConstraintBlock,
+    MappedFunction,
+    PhaseVariables,
+    build_defects,
+    build_hessian,
+    build_jacobian,
+    build_phase_variables,
+    compute_collocation_matrices,
+    compute_input_basis,
+    compute_knot_fractions,
+    compute_point_fractions,
+)
+from hybridctl.planning.event_orders import ContinuedArc, build_event_orders
+from hybridctl.planning.phase_functions import (
+    Limit,
+    LimitedFunction,
+    PhaseFunctions,
+    build_constraint_residual,
+    build_gaps,
+    build_phase_functions,
+    compute_least_gaps,
+    find_opening_contacts,
+    get_constraint_limits,
+    get_end_gap_name,
+    get_joint_unit,
+)
+from hybridctl.planning.task import Expression, Guess, Task
+from hybridctl.planning.transition_cost import (
+    Perturbations,
+    build_perturbations,
+    build_transition_equations,
+)
+
+_HOLDING_PRECISION = 1e-6
+"""Singular values of the effect of motors on accelerations below which they count as zero, relative
+to the largest one. A choice: a motor that all but does nothing gets no input."""
+_GAP_SLOPE = 1e-9
+"""Change of a gap along a free direction of unit length, above which it is no rounding error."""
+
+
+@dataclass(frozen=True, eq=False)
+class Transcription:
+    """The nonlinear programme of a task.
+
+    Attributes:
+        task: The task.
+        variables: Variables of each phase.
+        margin: Common margin m (1, 1) of the orders of events, see `Task.widen`.
+        cost: Cost J (1, 1).
+        blocks: All constraints, in their order.
+        mapped: Functions at collocation points, which are differentiated point by point.
+        functions: Functions of each phase.
+        perturbations: Perturbations of each phase; empty without a transition cost.
+        perturbation_residual: Residual (m, 1) of the equations of the perturbations.
+    """
+
+    task: Task
+    variables: tuple[PhaseVariables, ...]
+    margin: Expression
+    cost: Expression
+    blocks: tuple[ConstraintBlock, ...]
+    mapped: tuple[MappedFunction, ...]
+    functions: tuple[PhaseFunctions, ...]
+    perturbations: tuple[Perturbations, ...]
+    perturbation_residual: Expression
+
+    @property
+    def column(self) -> Expression:
+        """All variables w (n, 1)."""
+        columns = [column for phase in self.variables for column in phase.columns]
+        columns += [ca.vec(part) for phase in self.perturbations for part in phase]
+        return ca.vertcat(*columns, self.margin)
+
+    @property
+    def constraints(self) -> Expression:
+        """The values g (m, 1) of all constraints."""
+        return ca.vertcat(*(ca.vec(block.values) for block in self.blocks))
+
+    def jacobian(self) -> Any:
+        """Return the CasADi function (w, no parameters) -> g and dg/dw, as `nlpsol` takes it."""
+        g = self.constraints
+        slopes = build_jacobian(self.column, g, self.mapped)
+        return ca.Function("jacobian", [self.column, ca.MX(0, 1)], [g, slopes])
+
+    def hessian(self) -> Any:
+        """Return the function (w, no parameters, s, l) -> Hessian of s J + l' g.
+
+        The scalar s weighs the cost, l (m, 1) are multipliers. The result is the upper triangle of
+        the Hessian, as `nlpsol` takes it.
+        """
+        g, weight = self.constraints, ca.MX.sym("weight")
+        multipliers = ca.MX.sym("multipliers", g.shape[0])
+        lagrangian = weight * self.cost + ca.dot(multipliers, g)
+        curvature = build_hessian(self.column, lagrangian, self.mapped)
+        inputs = [self.column, ca.MX(0, 1), weight, multipliers]
+        return ca.Function("hessian", inputs, [curvature])
+
+    def compute_constraint_bounds(self) -> tuple[Array, Array]:
+        """Return the lower and upper bounds (m,) of the constraints."""
+        pairs = [block.compute_bounds() for block in self.blocks]
+        low, high = (np.concatenate([p[i].ravel("F") for p in pairs]) for i in (0, 1))
+        return low, high
+
+    def compute_variable_bounds(self) -> tuple[Array, Array]:
+        """Return the lower and upper bounds (n,) of the variables.
+
+        Only durations and the common margin are bounded.
+        """
+        low, high = [], []
+        for phase, v in zip(self.task.phases, self.variables, strict=True):
+            free = np.full(sum(part.numel() for part in v.columns) - 1, np.inf)
+            low.append(np.append(-free, phase.duration[0]))
+            high.append(np.append(free, phase.duration[1]))
+        free = np.full(self._count_perturbations(), np.inf)
+        low += [-free, np.zeros(1)]
+        high += [free, np.array([np.inf if self.task.widen else 0.0])]
+        return np.concatenate(low), np.concatenate(high)
+
+    def compute_start(self, guess: Guess, inputs: Sequence[tuple[Array, float]] = ()) -> Array:
+        """Return the variables (n,) at which a search begins, without perturbations.
+
+        Args:
+            guess: States (nx,) by phase and fraction of the phase.
+            inputs: Chebyshev coefficients (p + 1, nu) and duration, s, of each phase. If empty, the
+                input is constant and holds the state in the middle of the phase best, and the
+                duration is the mean of its bounds.
+        """
+        parts = []
+        for k, (phase, f) in enumerate(zip(self.task.phases, self.functions, strict=True)):
+            fractions = compute_knot_fractions(phase), compute_point_fractions(phase)
+            parts += [np.array([guess(k, s) for s in group]).ravel() for group in fractions]
+            curve = np.zeros((self.task.degree + 1, self.task.system.robot.nu))
+            curve[0] = _compute_holding_input(self.task, f.field, guess(k, 0.5))
+            curve, duration = inputs[k] if inputs else (curve, 0.5 * sum(phase.duration))
+            parts += [curve.ravel(), np.array([duration])]
+        return np.concatenate([*parts, np.zeros(1)])
+
+    def add_perturbations(self, values: Array) -> Array:
+        """Return all variables (n,), with the perturbations that solve their linear equations.
+
+        Args:
+            values: All variables but the perturbations.
+        """
+        size = self._count_perturbations()
+        start = np.concatenate([values[:-1], np.zeros(size), values[-1:]])
+        residual = self.perturbation_residual
+        rows = [residual, ca.jacobian(residual, self.column)]
+        missed, slopes = ca.Function("moving", [self.column], rows)(start)
+        own = slice(len(values) - 1, len(values) - 1 + size)
+        start[own] = spsolve(slopes.sparse()[:, own], -np.array(missed).ravel())
+        return start
+
+    def _count_perturbations(self) -> int:
+        return sum(part.numel() for phase in self.perturbations for part in phase)
+
+
+def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) -> Transcription:
+    """Return the programme of a task.
+
+    Args:
+        task: The task.
+        implied: Guards, by phase and name, that vanish wherever the others of their phase do. They
+            get no equation.
+    """
+    phases, robot = range(len(task.phases)), task.system.robot
+    variables = tuple(
+        build_phase_variables(phase, k, task.system.space.nx, robot.nu, task.degree)
+        for k, phase in enumerate(task.phases)
+    )
+    functions = tuple(build_phase_functions(task, k, implied) for k in phases)
+    blocks, mapped = list[ConstraintBlock](), list[MappedFunction]()
+    cost: Expression = ca.MX(0.0)
+    for k in phases:
+        own_blocks, own_mapped, own_cost = _transcribe_phase(task, k, variables[k], functions[k])
+        blocks += own_blocks
+        mapped += own_mapped
+        cost += own_cost
+    after = [
+        v.knots[:, -1] if f.jump is None else f.jump(v.knots[:, -1])
+        for v, f in zip(variables, functions, strict=True)
+    ]
+    coordinates = _get_state_limits(task)
+    for k in phases[1:]:
+        gap = variables[k].knots[:, 0] - after[k - 1]
+        blocks.append(ConstraintBlock(gap, coordinates, k, is_hard=True))
+    margin = ca.MX.sym("margin")
+    for k in phases:
+        blocks += _build_event_order_blocks(task, k, variables, margin)
+    cost -= task.widen * margin
+    first, last, duration = variables[0].knots[:, 0], after[-1], sum(v.duration for v in variables)
+    blocks += build_boundary_blocks(task, first, last)
+    for condition in task.conditions:
+        limit = Limit(condition.name, condition.unit, condition.lower, condition.upper)
+        blocks.append(ConstraintBlock(condition.value(first, last, duration), (limit,)))
+    if task.final_cost is not None:
+        cost += task.final_cost(first, last, duration)
+    perturbations = tuple[Perturbations, ...]()
+    equations = list[ConstraintBlock]()
+    if task.transition is not None:
+        perturbations = build_perturbations(task)
+        added = build_transition_equations(task, variables, perturbations, functions)
+        equations, cost = added.blocks, cost + added.cost
+        mapped += added.mapped
+    return Transcription(
+        task,
+        variables,
+        margin,
+        cost,
+        (*blocks, *equations),
+        tuple(mapped),
+        functions,
+        perturbations,
+        ca.vertcat(*(ca.vec(block.values) for block in equations)),
+    )
+
+
+def _transcribe_phase(
+    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
+) -> tuple[list[ConstraintBlock], list[MappedFunction], Expression]:
+    """Return constraints, functions at the collocation points, and running cost of one phase.
+
+    Args:
+        task: The task.
+        k: Index of the phase.
+        v: Its variables.
+        f: Its functions.
+    """
+    phase = task.phases[k]
+    fractions = compute_point_fractions(phase)
+    u = v.inputs @ ca.DM(compute_input_basis(fractions, task.degree))
+    length = ca.repmat(v.duration / phase.intervals, 1, len(fractions))
+    flow = MappedFunction.map_over(_build_flow(f), v.points, u, length)
+    rates, costs = flow.values[:-1, :], flow.values[-1, :]
+    blocks = build_defects(phase, k, v.knots, v.points, rates, _get_state_limits(task))
+    path_blocks, path_mapped = _build_path_blocks(task, k, v, f)
+    blocks += path_blocks
+    if f.start.limits:
+        values = f.start(v.knots[:, 0], v.build_input(0.0))
+        blocks.append(ConstraintBlock(values, f.start.limits, k, np.zeros(1)))
+    if f.end.limits:
+        values = f.end(v.knots[:, -1], v.build_input(1.0), v.build_final_input_rate())
+        blocks.append(ConstraintBlock(values, f.end.limits, k, np.ones(1)))
+    weights = compute_collocation_matrices(phase).weights
+    cost = costs @ ca.DM(np.tile(weights.ravel(), phase.intervals))
+    return blocks, [flow, *path_mapped], cost
+
+
+def _build_flow(f: PhaseFunctions) -> Any:
+    """Return the function (x, u, h) -> h times the field (nx, 1) and h times the running cost."""
+    x, u = (ca.SX.sym("z", f.field.size1_in(i)) for i in range(2))
+    h = ca.SX.sym("h")
+    return ca.Function("flow", [x, u, h], [h * ca.vertcat(f.field(x, u), f.cost(x, u))])
+
+
+def _build_path_blocks(
+    task: Task, k: int, v: PhaseVariables, f: PhaseFunctions
+) -> tuple[list[ConstraintBlock], list[MappedFunction]]:
+    """Return the limits at collocation points and knots, and the functions in them.
+
+    Gaps are limited at the points alone, and where a motion ends at a time at its end: at knots
+    where contacts close or open they are zero by other equations.
+
+    Args:
+        task: The task.
+        k: Index of the phase.
+        v: Its variables.
+        f: Its functions.
+    """
+    phase = task.phases[k]
+    points = compute_point_fractions(phase)
+    nodes = np.concatenate((points, compute_knot_fractions(phase)))
+    states: Expression = ca.horzcat(v.points, v.knots)
+    blocks, mapped = list[ConstraintBlock](), list[MappedFunction]()
+    if f.path.limits:
+        path, block = _build_path_limits(task, k, v, f.path, states, nodes)
+        mapped.append(path)
+        blocks.append(block)
+    if f.open_contacts:
+        gaps = MappedFunction.map_over(f.gaps, v.points, ca.DM(points).T)
+        mapped.append(gaps)
+        lower = compute_least_gaps(task, k, f.open_contacts, points).T
+        lower[:, points == 1.0] = -np.inf  # the last Radau point, a knot
+        limits = tuple(Limit(f"gap of {name!r}", "m", 0.0) for name in f.open_contacts)
+        blocks.append(ConstraintBlock(gaps.values, limits, k, points, lower))
+        if k == len(task.phases) - 1 and not phase.ends:
+            limits = tuple(Limit(get_end_gap_name(name), "m", 0.0) for name in f.open_contacts)
+            blocks.append(ConstraintBlock(f.gaps(v.knots[:, -1], 1.0), limits, k, np.ones(1)))
+    if f.early_impact.limits:
+        late = np.flatnonzero((nodes >= 1.0 - task.margins.early) & (nodes < 1.0))
+        values = f.early_impact.function.map(len(late))(states[:, late.tolist()])
+        blocks.append(ConstraintBlock(values, f.early_impact.limits, k, nodes[late]))
+    return blocks, mapped
+
+
+def _build_path_limits(
+    task: Task,
+    k: int,
+    v: PhaseVariables,
+    f: LimitedFunction,
+    states: Expression,
+    fractions: Array,
+) -> tuple[MappedFunction, ConstraintBlock]:
+    """Return path limits at given states, and the function in them.
+
+    Args:
+        task: The task.
+        k: Index of the phase.
+        v: Its variables.
+        f: Limited values of (x, u).
+        states: States (nx, n).
+        fractions: Fractions (n,) of the phase at which they are.
+    """
+    u = v.inputs @ ca.DM(compute_input_basis(fractions, task.degree))
+    mapped = MappedFunction.map_over(f.function, states, u)
+    lower = np.array([limit.compute_lower_bounds(fractions) for limit in f.limits])
+    # An equation makes these values zero at the end: a bound there would have no interior.
+    lower[np.ix_([limit.fades for limit in f.limits], fractions == 1.0)] = -np.inf
+    return mapped, ConstraintBlock(mapped.values, f.limits, k, fractions, lower)
+
+
+def _build_event_order_blocks(
+    task: Task, k: int, variables: tuple[PhaseVariables, ...], margin: Expression
+) -> list[ConstraintBlock]:
+    """Return the limits where the events at the end of phase k come one by one, early or late.
+
+    Args:
+        task: The task.
+        k: Index of the phase.
+        variables: Variables of all phases.
+        margin: Common margin m; the limits of orders are multiplied by 1 + m.
+    """
+    if not task.phases[k].ends:
+        return []
+    spread, v, blocks = task.get_event_spread(k), variables[k], list[ConstraintBlock]()
+
+    def build_input_before(time: float) -> Expression:
+        """Return the input (nu, 1) of phase k at a time after its end, s."""
+        return v.build_input(1.0 + time / v.duration)
+
+    x, rate = v.knots[:, -1], v.build_final_input_rate()
+    modes, opening = contact_modes(task.phases[k].mode), find_opening_contacts(task, k)
+    arcs = [ContinuedArc(k, modes, x, build_input_before, spread, "late", opening)]
+    for order in build_event_orders(task, k, x, build_input_before(0.0), rate):
+        if order.limits:
+            least = np.array([[limit.lower] for limit in order.limits])
+            values = order.values - ca.DM(least) * margin
+            blocks.append(ConstraintBlock(values, order.limits, k, np.ones(1)))
+        if order.is_waiting:
+            between = f"after {' then '.join(order.contacts)}"
+            arcs += [
+                ContinuedArc(
+                    k, order.modes, order.state, build_input_before, time, between, opening
+                )
+                for time in (spread, -spread)
+            ]
+    if k + 1 < len(variables):
+        w, modes = variables[k + 1], contact_modes(task.phases[k + 1].mode)
+
+        def build_input_after(time: float) -> Expression:
+            """Return the input (nu, 1) of phase k + 1 at a time after its start, s."""
+            return w.build_input(time / w.duration)
+
+        start = w.knots[:, 0]
+        arcs.append(ContinuedArc(k + 1, modes, start, build_input_after, -spread, "early"))
+    for arc in arcs if spread else ():
+        values, limits = arc.build_limits(task)
+        if limits:
+            blocks.append(ConstraintBlock(values, limits, k, np.ones(values.shape[1])))
+    return blocks
+
+
+def build_boundary_blocks(task: Task, first: Expression, last: Expression) -> list[ConstraintBlock]:
+    """Return the equations of the start, and of the closure of a periodic motion.
+
+    Without a start and a symmetry, the first state has to meet the constraints of its mode.
+
+    Args:
+        task: The task.
+        first: State (nx, 1) at the start.
+        last: State (nx, 1) at the end, after the reset of the last event.
+    """
+    blocks = list[ConstraintBlock]()
+    if task.start is not None:
+        residual = first - ca.DM(np.asarray(task.start, dtype=np.float64))
+        limits = tuple(
+            Limit(f"start: {limit.name}", limit.unit, 0.0, 0.0) for limit in _get_state_limits(task)
+        )
+        blocks.append(ConstraintBlock(residual, limits))
+    elif task.symmetry is None and (limits := get_constraint_limits(task, 0)):
+        residual = build_constraint_residual(task, 0, task.phases[0].mode, first)
+        blocks.append(ConstraintBlock(residual, limits, 0))
+    if task.symmetry is not None:
+        blocks += _build_closure(task, first, last)
+    return blocks
+
+
+def _build_closure(task: Task, first: Expression, last: Expression) -> list[ConstraintBlock]:
+    """Return S last = first across the free directions, and a fixed place along them.
+
+    The projection across m free directions has rank nx - m. So m of its rows are left out, one for
+    each direction: the row of its largest entry.
+
+    Args:
+        task: A task with a symmetry S.
+        first: State (nx, 1) at the start.
+        last: State (nx, 1) at the end.
+    """
+    assert task.symmetry is not None
+    coordinates = _get_state_limits(task)
+    free = task.symmetry.directions
+    gap = ca.DM(task.symmetry.matrix) @ last - first
+    left_out = set(np.abs(free).argmax(axis=0).tolist())
+    fixed = [i for i in range(len(coordinates)) if i not in left_out]
+    across = (np.eye(len(coordinates)) - free @ np.linalg.pinv(free))[fixed]
+    limits = tuple(
+        Limit(f"closing: {coordinates[i].name}", coordinates[i].unit, 0.0, 0.0) for i in fixed
+    )
+    blocks = [ConstraintBlock(ca.DM(across) @ gap, limits)]
+    if task.start is None:
+        pairs = zip(task.symmetry.free, free.T, strict=True)
+        blocks += [_build_origin(task, name, direction, first) for name, direction in pairs]
+    return blocks
+
+
+def _build_origin(task: Task, name: str, direction: Array, first: Expression) -> ConstraintBlock:
+    """Return the equation that fixes the start along a free direction of a symmetry.
+
+    The component along it is zero. If the gap of the first closed contact changes along the
+    direction, as for the height, that gap is zero instead: a height of zero would leave the ground.
+
+    Args:
+        task: The task.
+        name: Name of the direction.
+        direction: The direction (nx,).
+        first: State (nx, 1) at the start.
+    """
+    limits = (Limit(f"start along {name!r}", "m", 0.0, 0.0),)
+    closed = closed_contacts(task.phases[0].mode)
+    if closed:
+        x = ca.SX.sym("x", len(direction))
+        gap = build_gaps(task, 0, x, list(closed[:1]))
+        f = ca.Function("gap", [x], [gap, ca.jtimes(gap, x, ca.DM(direction))])
+        # At a state without zeros, at which a slope would vanish by chance.
+        if abs(float(f(np.linspace(0.1, 1.0, len(direction)))[1])) > _GAP_SLOPE:
+            return ConstraintBlock(f(first)[0], limits, is_hard=True)
+    return ConstraintBlock(ca.DM(direction).T @ first, limits, is_hard=True)
+
+
+def _get_state_limits(task: Task) -> tuple[Limit, ...]:
+    """Return names and units of the entries of the state, as equations to zero.
+
+    Entries have no names of joints where the coordinates are not one for each joint, as of a
+    floating base.
+    """
+    robot = task.system.robot
+    names = [name for name in robot.joint_names if name not in robot.mimics]
+    if not robot.nq == robot.nv == len(names):
+        entries = [(f"entry {i} of the state", "") for i in range(task.system.space.nx)]
+    else:
+        units = [get_joint_unit(robot, name) for name in names]
+        pairs = list(zip(names, units, strict=True))
+        entries = [(f"coordinate of joint {n!r}", unit) for n, unit in pairs]
+        entries += [(f"velocity of joint {n!r}", f"{unit}/s") for n, unit in pairs]
+    return tuple(Limit(name, unit, 0.0, 0.0) for name, unit in entries)
+
+
+def _compute_holding_input(task: Task, field: Any, x: Array) -> Array:
+    """Return the input (nu,), inside its limits, of least acceleration of a state put to rest.
+
+    Args:
+        task: The task.
+        field: CasADi function (x, u) -> dx/dt, affine in u.
+        x: State (nx,), whose velocities are set to zero.
+    """
+    robot = task.system.robot
+    rest, u = np.append(x[: robot.nq], np.zeros(robot.nv)), ca.SX.sym("u", robot.nu)
+    slope = ca.Function("slope", [u], [ca.jacobian(field(rest, u), u)])
+    free, by_input = field(rest, np.zeros(robot.nu)), slope(np.zeros(robot.nu))
+    effect, acceleration = (np.array(part)[robot.nq :] for part in (by_input, free))
+    inputs = -np.linalg.lstsq(effect, acceleration, rcond=_HOLDING_PRECISION)[0].ravel()
+    return np.asarray(np.clip(inputs, -task.largest_inputs, task.largest_inputs))
