@@ -45,7 +45,6 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HOME = {
     "casadi": {
         "base/function_cache.py",
-        "control/cone.py",
         "planning/predictive/functions.py",
         "planning/trajectory/ends.py",
         "planning/trajectory/functions.py",

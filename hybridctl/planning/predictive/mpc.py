@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_array, check_instance, check_number, check_vector
 from hybridctl.base.errors import InputError
-from hybridctl.control.laws import cut, input_limits
+from hybridctl.control.tracking_law import clip_input, parse_limits
 from hybridctl.hybrid.laws import InputLaw, LinearFeedback
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.planning.predictive.course import Course, Horizon, Moment, Plan
@@ -95,7 +95,7 @@ class HybridMpc:
             check_array(f"weights[{i}]", weights[i], (n, n)).diagonal()
             for i, n in enumerate((nx, nu))
         )
-        limits = input_limits(task.greatest_inputs, nu)
+        limits = parse_limits(task.greatest_inputs, nu)
         assert limits is not None
         self._limits = limits
         self._rise = None if rise is None else check_vector("rise", rise, nx)
@@ -254,5 +254,5 @@ class _Planned(LinearFeedback):
         s = self.plan.sections[place.section]
         fractions = place.fraction + s.rate * (times - at.time)
         u = self.course.inputs(s.phase, fractions) + s.corrections[place.interval]
-        u = cut(self.course.outwards(u, at.events), self.limits)
+        u = clip_input(self.course.outwards(u, at.events), self.limits)
         return u, np.zeros((len(times), model.nu, model.nx))
