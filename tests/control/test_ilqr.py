@@ -143,7 +143,7 @@ def test_the_gains_are_those_of_the_sampled_problem():
     now = expand_motion(plant, simulate_open_loop(plant, np.full((21, 1), G)), cost, linearize)
     back = sweep_backwards(now, 0.0)
     best, u = hover_cost(3.0, 20)
-    assert back.expected(1.0) == pytest.approx(now.cost - best, rel=1e-9)
+    assert back.predict_decrease(1.0) == pytest.approx(now.cost - best, rel=1e-9)
     np.testing.assert_allclose(G + back.offsets[0], u[:1], atol=1e-7)
     found = simulate_closed_loop(plant, now.rollout, back.offsets, back.gains)
     np.testing.assert_allclose(found.inputs[:, 0], u, atol=1e-7)
