@@ -20,9 +20,9 @@ from hybridctl.app.models import find_model
 from hybridctl.app.report import table
 from hybridctl.base.checks import Array
 from hybridctl.control.baselines import ImpactInvariantTracking, NearestTracking
+from hybridctl.control.controller import Controller
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.interim import Interim
-from hybridctl.control.online import Controller
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
 from hybridctl.estimation.filters import first_estimate

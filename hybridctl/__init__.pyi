@@ -18,7 +18,7 @@ from .base.time_series import Series as Series
 from .control.feasibility import feasibility as feasibility
 from .control.gains import GainSchedule as GainSchedule
 from .control.ilqr.search import ilqr as ilqr
-from .control.lqr.continuous import hybrid_lqr as hybrid_lqr
+from .control.lqr.finite_horizon import hybrid_lqr as hybrid_lqr
 from .control.reference import Reference as Reference
 from .control.reference import extend as extend
 from .control.spreading import ReferenceSpreading as ReferenceSpreading

@@ -45,7 +45,6 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 HOME = {
     "casadi": {
         "base/function_cache.py",
-        "control/cone.py",
         "planning/collocation.py",
         "planning/event_orders.py",
         "planning/horizon_functions.py",

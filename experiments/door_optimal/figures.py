@@ -11,7 +11,7 @@ from hybridctl.experiments.tuning.door import Draw
 from matplotlib.axes import Axes
 
 from hybridctl.app.plots import BASELINE, REFERENCE, TRACKING, canvas, number_log_axis, save_figure
-from hybridctl.control.tracking import tracking_error
+from hybridctl.control.tracking_error import tracking_error
 
 _BEFORE, _AFTER = 4.0, 12.0  # of the time between the touches, that is shown around them
 _PERIOD = 1e-4  # s, of samples

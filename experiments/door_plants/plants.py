@@ -20,9 +20,9 @@ from hybridctl.experiments.tuning.door import Draw, Perturbations, draw
 from hybridctl.robots import rrr_door
 
 from hybridctl.base.checks import Array
+from hybridctl.control.controller import Controller
 from hybridctl.control.detectors import Delayed, Detector, Guards, Reading, Threshold
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.online import Controller
 from hybridctl.control.spreading import START
 from hybridctl.control.tuning.ensemble import Controller as Kept
 from hybridctl.control.tuning.ensemble import Outcome

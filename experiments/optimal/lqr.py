@@ -35,10 +35,10 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Natural, Positive, Settings
-from hybridctl.control.lqr.continuous import LqrResult, hybrid_lqr
+from hybridctl.control.lqr.finite_horizon import LqrResult, hybrid_lqr
 from hybridctl.control.lqr.periodic import periodic_lqr
 from hybridctl.control.reference import Reference, extend
-from hybridctl.control.spreading import ReferenceSpreading, followed, locate
+from hybridctl.control.spreading import ReferenceSpreading, get_followed_arc, locate
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.orbits.return_map import periodic_orbit
@@ -199,7 +199,7 @@ def simulated_cost(
     total = 0.0
     for arc in tracking.arcs:
         position = locate(reference, tracking.events[: arc.index])
-        target = followed(reference, position)
+        target = get_followed_arc(reference, position)
         q, r = state_weights[position.macro], input_weights[position.macro]
         ends = np.minimum(arc.breaks + arc.lengths, arc.end)
         for start, end in zip(arc.breaks, ends, strict=True):

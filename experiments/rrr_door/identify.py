@@ -35,7 +35,7 @@ from scipy.optimize import differential_evolution, least_squares, minimize
 from hybridctl.app.report import table
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import HybridctlError
-from hybridctl.control.tracking import tracking_error
+from hybridctl.control.tracking_error import tracking_error
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 
 PUBLISHED_IMPULSES = PUBLISHED_REFERENCE[0][2]

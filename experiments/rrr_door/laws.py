@@ -14,7 +14,7 @@ from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
-from hybridctl.control.tracking import TrackingError
+from hybridctl.control.tracking_error import TrackingError
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.system import HybridSystem

@@ -22,7 +22,7 @@ from scipy.interpolate import BPoly
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InfeasibleReferenceError
 from hybridctl.base.settings import Positive, Settings, UnitInterval
-from hybridctl.control.reference import Feedforward, Phase, Reference, extend
+from hybridctl.control.reference import Feedforward, PhantomFeedforward, Reference, extend
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
@@ -151,7 +151,7 @@ def build(
     design: Design,
     plan: Callable[[DoorParameters, Design], DoorPlan] = ImpactPlan,
     *,
-    phantom: Phase = "pushing",
+    phantom: PhantomFeedforward = "pushing",
     rtol: float = 1e-11,
     atol: float = 1e-11,
     progress: Callable[[float], None] | None = None,

@@ -31,9 +31,9 @@ from hybridctl.base.settings import Positive, Settings
 from hybridctl.base.tables import format_mode
 from hybridctl.control.feasibility import Feasibility, feasibility
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.laws import scheduled
-from hybridctl.control.reference import PHASES, Phase, Reference
-from hybridctl.control.tracking import TrackingError, tracking_error
+from hybridctl.control.reference import PHANTOM_FEEDFORWARDS, PhantomFeedforward, Reference
+from hybridctl.control.tracking_error import TrackingError, tracking_error
+from hybridctl.control.tracking_law import make_schedule
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.mechanics import closed_contacts
@@ -74,7 +74,7 @@ class Config(Settings):
     velocity_gains_ante: tuple[float, float, float] = (16.0, 16.0, 16.0)
     position_gains_post: tuple[float, float, float] = (100.0, 100.0, 0.0)
     velocity_gains_post: tuple[float, float, float] = (20.0, 20.0, 0.0)
-    phantom: Phase = "pushing"
+    phantom: PhantomFeedforward = "pushing"
     phantom_feedback: str = "ante"
     rtol: float = 1e-9
     atol: float = 1e-9
@@ -84,7 +84,7 @@ class Config(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_vector("perturbation", self.perturbation, 8)
-        check_member("phantom", self.phantom, PHASES)
+        check_member("phantom", self.phantom, PHANTOM_FEEDFORWARDS)
         check_member("phantom_feedback", self.phantom_feedback, FEEDBACKS)
 
     @property
@@ -352,7 +352,7 @@ def schedule(
     from_file = tuned(config) if from_file is None else from_file
     if from_file is not None:
         try:
-            return scheduled(reference, from_file)
+            return make_schedule(reference, from_file)
         except InputError as error:
             raise InputError(
                 f"the gains in {config.gains} do not fit this reference: {error}; those of another "

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from hybridctl.experiments.optimal.lqr import with_jumps
+from hybridctl.experiments.walking.cone_filter import ConeFilter
 from hybridctl.experiments.walking.gait import Gait, task
+from hybridctl.experiments.walking.least_value import LeastValueTracking
 from hybridctl.experiments.walking.phases import PhaseReset, ValueFunction
 from hybridctl.robots import five_link
 
 from hybridctl.base.checks import Array
-from hybridctl.control.cone import ConeFilter
-from hybridctl.control.least_value import LeastValueTracking
 from hybridctl.control.lqr.periodic import PeriodicLqr, periodic_lqr
 from hybridctl.control.reference import Reference, extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading

@@ -20,8 +20,8 @@ from hybridctl.experiments.walking.walk import STANCES, TOLERANCE, Walk, pushed,
 from hybridctl.robots import five_link
 
 from hybridctl.base.checks import Array
-from hybridctl.control.laws import Tracking
 from hybridctl.control.lqr.periodic import PeriodicLqr
+from hybridctl.control.tracking_law import TrackingLaw
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import Strategy
@@ -103,7 +103,7 @@ class EstimateFeedback:
         gait, limits = tracks.gait, torque * np.array([-np.ones(4), np.ones(4)])
         gains = lqr.repeated(tracks.steps + 1)[1].arcs
         self._laws = [
-            Tracking(arc, gain, limits).differentiable()
+            TrackingLaw(arc, gain, limits).differentiable()
             for arc, gain in zip(tracks.reference.arcs, gains, strict=True)
         ]
         self._cone = standing(gait, torque)

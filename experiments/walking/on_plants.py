@@ -33,9 +33,9 @@ from hybridctl.base.journal import compute_trials
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Count, Meta, Natural, NotNegative, Positive, Settings
 from hybridctl.base.workers import crew
+from hybridctl.control.controller import Controller
 from hybridctl.control.detectors import Gate, Threshold
 from hybridctl.control.lqr.periodic import PeriodicLqr
-from hybridctl.control.online import Controller
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.plant import Sample
 from hybridctl.interop.mujoco import Compliance, MujocoModel, MujocoPlant

@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from hybridctl.experiments.walking.shifted_law import ShiftedLaw
 
 from hybridctl.base.checks import Array
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.laws import Shifted, Tracking
 from hybridctl.control.lqr.periodic import PeriodicLqr
 from hybridctl.control.reference import Reference
+from hybridctl.control.tracking_law import TrackingLaw
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.trajectory import Event
@@ -39,7 +40,7 @@ class PhaseReset:
         """Feedforward and feedback at the time since the touchdown, so without derivatives."""
         k, late, overdue = self._place(history)
         k += history.time >= overdue
-        return Shifted(self._laws[k], self.limits, late)
+        return ShiftedLaw(self._laws[k], self.limits, late)
 
     def next_change(self, history: History) -> float:
         """The time at which a touchdown is overdue, s."""
@@ -47,9 +48,9 @@ class PhaseReset:
         return overdue if history.time < overdue else math.inf
 
     @cached_property
-    def _laws(self) -> list[Tracking]:
+    def _laws(self) -> list[TrackingLaw]:
         pairs = zip(self.reference.arcs, self.gains.arcs, strict=True)
-        return [Tracking(arc, gain, None, often=True) for arc, gain in pairs]
+        return [TrackingLaw(arc, gain, None, is_tabulated=True) for arc, gain in pairs]
 
     def _place(self, history: History) -> tuple[int, float, float]:
         """The number of the step, how late it is, and when its end is overdue, s."""

@@ -1,6 +1,7 @@
 from .baselines import ImpactInvariantTracking as ImpactInvariantTracking
 from .baselines import NearestTracking as NearestTracking
-from .cone import ConeFilter as ConeFilter
+from .controller import Command as Command
+from .controller import Controller as Controller
 from .detection import DetectedPolicy as DetectedPolicy
 from .detection import Detection as Detection
 from .detection import ForceSignal as ForceSignal
@@ -15,12 +16,9 @@ from .extension import extend_by_rule as extend_by_rule
 from .gains import GainCurve as GainCurve
 from .ilqr.cost import QuadraticCost as QuadraticCost
 from .interim import Interim as Interim
-from .least_value import LeastValueTracking as LeastValueTracking
 from .lqr.periodic import periodic_lqr as periodic_lqr
-from .online import Command as Command
-from .online import Controller as Controller
 from .spreading import ClockTracking as ClockTracking
-from .tracking import tracking_error as tracking_error
+from .tracking_error import tracking_error as tracking_error
 from .tuning.ensemble import Ensemble as Ensemble
 from .tuning.prediction import Prediction as Prediction
 from .tuning.structure import EntryGains as EntryGains

@@ -1,8 +1,8 @@
-r"""Detection: when a controller knows of a simulated event: late, by a noisy clock, or not at all.
+r"""When a controller knows of a simulated event: late, by a noisy clock, or not at all.
 
-An impact whose measured impulse is below a threshold is missed. What a controller that counts
-events then does not see, it may see later: by the force with which the contact presses, or because
-the reference had its event some time ago.
+An impact whose measured impulse is below a threshold is missed. The controller may learn of it
+later: by the force with which the contact presses, or because the reference had its event some time
+ago.
 """
 
 from __future__ import annotations
@@ -20,19 +20,25 @@ import numpy as np
 from hybridctl.base.checks import check_count, check_instance, check_number
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import due, locate
+from hybridctl.control.spreading import get_due_time, locate
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
+DueTime = Callable[[Sequence[Event]], float]
+"""The nominal time in s of the event that follows some events of guards."""
+
 
 @dataclass(frozen=True, eq=False)
 class ForceSignal:
-    """Contact forces of a system as a controller measures them, every `period` seconds.
+    """Contact forces as a controller measures them, by which it knows that a contact is closed.
 
-    output: the output of its modes with one normal force per contact, N. A contact whose force
-    is at least `threshold`, N, is known to be closed.
+    Attributes:
+        system: The system.
+        threshold: Normal force in N from which on a contact is known to be closed.
+        period: Time between two measurements, s.
+        output: Name of the output of the system's modes that has one normal force per contact, N.
     """
 
     system: HybridSystem
@@ -44,8 +50,17 @@ class ForceSignal:
         check_number("threshold", self.threshold, above=0.0)
         check_number("period", self.period, above=0.0)
 
-    def shows(self, contact: int, event: Event) -> bool:
-        """Whether the force of a contact is above the threshold just before an event."""
+    def is_above(self, contact: int, event: Event) -> bool:
+        """Return whether the force of a contact is above the threshold just before an event.
+
+        Args:
+            contact: Index of the contact.
+            event: Event of a run of the system; one without guards is a sample.
+
+        Raises:
+            SystemDefinitionError: The mode has no outputs.
+            InputError: The mode has no output of this name.
+        """
         mode = self.system.mode(event.mode_before)
         values = mode.outputs(event.time, event.state_before, event.input_before)
         if not values:
@@ -59,17 +74,24 @@ class ForceSignal:
 
 @dataclass(frozen=True, eq=False)
 class Detection:
-    r"""How a controller detects events.
+    r"""How a controller detects events. By default it knows every event at once.
 
-    delay, jitter: event k is known max(0, delay + jitter n) after it happens, in s, with n a
-    standard normal number of its own. threshold, noise: an impact is missed if its largest normal
-    impulse, plus noise times another such number, is below the threshold; both in N s. Events
-    without an impulse (a release, sticking, a bounce of a system that reports none) are not missed.
-    The numbers depend on `seed` and k alone.
+    Event k is known max(0, delay + jitter n) seconds after it happens, with a standard normal
+    number n of its own. An impact is missed if its largest normal impulse, plus `noise` times
+    another such number, is below the threshold. Events without an impulse (a release, sticking, a
+    bounce of a system that reports none) are not missed. The numbers depend on `seed` and k alone.
 
-    What has been missed is known as late as `force`, if given, shows the contact pressed (with the
-    delay on top), or `timeout` seconds after the nominal event, whichever is first. The default of
-    no delay, jitter and threshold is to know everything at once.
+    A missed impact is known as soon as `force` shows that the contact presses (plus the delay), or
+    `timeout` seconds after the nominal event, whichever is first.
+
+    Attributes:
+        delay: Mean delay, s.
+        threshold: Least impulse that is not missed, N s.
+        jitter: Standard deviation of the delay, s.
+        noise: Standard deviation of the measured impulse, N s.
+        seed: Seed of the random numbers.
+        timeout: Time in s after the nominal event at which a missed impact is known; inf for never.
+        force: Contact forces as they are measured; None without.
     """
 
     delay: float = 0.0
@@ -92,85 +114,104 @@ class Detection:
         """Whether every event is known when it happens."""
         return not (self.delay or self.jitter or self.threshold or self.noise)
 
-    def known(
-        self, history: History, due: Callable[[Sequence[Event]], float]
-    ) -> tuple[History, float]:
-        """What a controller knows of a history, and when it knows or measures more, s.
+    def filter_history(self, history: History, due: DueTime) -> tuple[History, float]:
+        """Return the part of a history that a controller knows.
 
-        Events are in the order in which it came to know them, its own changes of the law among
-        them; the mode is that before the first event that it does not know. due: the nominal time
-        of the event that follows some events of guards, s.
+        Args:
+            history: What has happened.
+            due: Nominal time in s of the event that follows some events of guards.
+
+        Returns:
+            The known history, and the time in s when the controller knows or measures more. Events
+            stand in the order in which they became known, its own changes of the law among them.
+            The mode is that before the first event that is not known.
         """
         events = tuple(event for event in history.events if event.guards)
         now, following, mode = history.time, math.inf, history.mode
-        heard: list[tuple[float, int, Event]] = []
+        detected: list[tuple[float, int, Event]] = []
         for k, event in reversed(list(enumerate(events))):
-            time, again = self._time(k, events, due, history)
+            time, next_measurement = self._find_detection_time(k, events, due, history)
             if time <= now:
-                heard.append((time, event.index, event))
+                detected.append((time, event.index, event))
             else:
-                mode, following = event.mode_before, min(following, time, again)
+                mode, following = event.mode_before, min(following, time, next_measurement)
         known = [event for event in history.events if not event.guards]
-        heard.sort(key=itemgetter(0, 1))
-        places = [bisect_right(known, (time, i), key=_order) for time, i, _ in heard]
-        for place, (_, _, event) in zip(reversed(places), reversed(heard), strict=True):
+        detected.sort(key=itemgetter(0, 1))
+        places = [bisect_right(known, (time, i), key=_get_order) for time, i, _ in detected]
+        # From the last place to the first, so that an insertion does not shift places before it.
+        for place, (_, _, event) in zip(reversed(places), reversed(detected), strict=True):
             known.insert(place, event)
         return replace(history, mode=mode, events=tuple(known)), following
 
-    def _time(
-        self,
-        k: int,
-        events: tuple[Event, ...],
-        due: Callable[[Sequence[Event]], float],
-        history: History,
+    def _find_detection_time(
+        self, k: int, events: tuple[Event, ...], due: DueTime, history: History
     ) -> tuple[float, float]:
-        """The time when event k is known, as far as can be told now, and when to measure again."""
+        """Return when event k is known, and when the force is measured next.
+
+        Args:
+            k: Index of the event.
+            events: All events of guards so far.
+            due: Nominal time in s of the event that follows some events of guards.
+            history: What has happened, with samples.
+
+        Returns:
+            Time of detection in s, as far as it can be told now. Time of the next measurement in s,
+            infinite where it does not matter.
+        """
         event = events[k]
-        lag, impulse = self._draw(k, event)
+        delay, impulse = self._draw(k, event)
         if impulse is None or impulse >= self.threshold:
-            return event.time + lag, math.inf
-        late = max(event.time, due(events[:k]) + self.timeout)
+            return event.time + delay, math.inf
+        timed_out = max(event.time, due(events[:k]) + self.timeout)
         if self.force is None:
-            return late, math.inf
+            return timed_out, math.inf
         contact = int(np.argmax(event.impulses))
         for sample in history.events:
-            after = not sample.guards and sample.time > event.time
-            if after and self.force.shows(contact, sample):
-                return min(late, sample.time + lag), math.inf
-        return late, history.time + self.force.period
+            is_later_sample = not sample.guards and sample.time > event.time
+            if is_later_sample and self.force.is_above(contact, sample):
+                return min(timed_out, sample.time + delay), math.inf
+        return timed_out, history.time + self.force.period
 
     def _draw(self, k: int, event: Event) -> tuple[float, float | None]:
-        """The delay of event k in s, and its impulse as measured, None where it has none."""
-        late, more = _noise(self.seed, k)
-        lag = max(0.0, self.delay + self.jitter * late)
+        """Return delay in s and measured impulse in N s of event k; None for no impulse."""
+        of_delay, of_impulse = _draw_normal_pair(self.seed, k)
+        delay = max(0.0, self.delay + self.jitter * of_delay)
         if not event.impulses.any():
-            return lag, None
-        return lag, float(event.impulses.max()) + self.noise * more
+            return delay, None
+        return delay, float(event.impulses.max()) + self.noise * of_impulse
 
 
-_order = attrgetter("time", "index")
+_get_order = attrgetter("time", "index")
 
 
 @lru_cache(maxsize=1024)
-def _noise(seed: int, k: int) -> tuple[float, float]:
-    """The standard normal numbers of event k."""
+def _draw_normal_pair(seed: int, k: int) -> tuple[float, float]:
+    """Return two standard normal numbers that belong to event k."""
     one, other = np.random.default_rng((seed, k)).standard_normal(2).tolist()
     return one, other
 
 
 @dataclass(frozen=True, eq=False)
 class DetectedPolicy:
-    """A policy that goes by the events that a `Detection` lets it know, whichever policy it is.
+    """A policy that knows only the events that a `Detection` lets it know.
 
-    It is told of no others, and of the mode before the first of them. reference: the one whose
-    nominal events the timeout of the detection counts from; by default that of the policy, if it
-    has a `reference`. Raises `InputError` for a timeout without one.
+    The mode that the policy is told is that before the first event that it does not know.
+
+    Attributes:
+        policy: The policy.
+        detection: How it detects events.
+        reference: Reference whose nominal events the timeout of the detection counts from; None
+            for that of the policy, if it has one.
+
+    Raises:
+        InputError: The detection has a timeout, and there is no reference.
     """
 
     policy: Policy
     detection: Detection
     reference: Reference | None = None
-    _last: list[tuple[History, tuple[History, float]]] = field(
+    # The last history and what is known of it: it is asked for the law, then for the next change.
+    _cache: list[tuple[History, tuple[History, float]]] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
 
@@ -186,41 +227,42 @@ class DetectedPolicy:
         return type(self), (self.policy, self.detection, self.reference)
 
     def law(self, history: History) -> InputLaw:
-        """The law of the policy after the events that it knows of.
+        """Return the law of the policy after the events that it knows.
 
-        It has derivatives if events are known at once; else it changes when they are known.
+        It has derivatives if every event is known at once. Else the time of its change depends on
+        when an event is detected, and it has none.
         """
-        law = self.policy.law(self._known(history)[0])
+        law = self.policy.law(self._filter(history)[0])
         if self.detection.is_immediate or not isinstance(law, DifferentiableLaw):
             return law
         return law.function
 
     def next_change(self, history: History) -> float:
-        """The time when another event gets known or the policy wants to be asked again, s."""
-        known, following = self._known(history)
+        """Return when another event gets known or the policy wants to be asked again, s."""
+        known, following = self._filter(history)
         return min(next_change(self.policy, known), following)
 
     @property
     def sees_samples(self) -> bool:
-        """Whether events are found by forces at samples, or the policy goes by samples itself."""
+        """Whether events are found by forces at samples, or the policy uses samples itself."""
         return self.detection.force is not None or sees_samples(self.policy)
 
     @property
     def follows(self) -> str:
-        """What chooses the arc that the policy tracks, see `ReferenceSpreading.follows`."""
+        """What selects the arc that the policy tracks, see `ReferenceSpreading.follows`."""
         return getattr(self.policy, "follows", "clock")
 
-    def _known(self, history: History) -> tuple[History, float]:
-        """What is known of a history, which is asked for its law and then for the next change."""
-        for seen, found in self._last:
+    def _filter(self, history: History) -> tuple[History, float]:
+        """Return what is known of a history, and when more is known, s."""
+        for seen, known in self._cache:
             if seen is history:
-                return found
-        known = self.detection.known(history, self._due)
-        self._last[:] = [(history, known)]
+                return known
+        known = self.detection.filter_history(history, self._find_due_time)
+        self._cache[:] = [(history, known)]
         return known
 
-    def _due(self, events: Sequence[Event]) -> float:
-        """The nominal time of the event that follows the given ones, s."""
+    def _find_due_time(self, events: Sequence[Event]) -> float:
+        """Return the nominal time of the event that follows the given ones, s."""
         if self.reference is None:
             return math.inf
-        return due(self.reference, locate(self.reference, events))
+        return get_due_time(self.reference, locate(self.reference, events))

@@ -1,13 +1,15 @@
-r"""What a controller in a loop knows of touches, from what its sensors say at each of its samples.
+r"""Detectors: what a controller in a loop knows of touches, from its sensors, sample by sample.
 
 A *signal* makes numbers of a reading, one per contact: a channel as it is measured, the forces that
 a momentum observer infers, or the contacts that are closed in the mode of a filter. `Threshold`
-makes events of a signal: guards that fire, by their names. Other detectors take detectors: several
-at once, only near the time at which the reference has its event, or late and incomplete.
+makes events of a signal: names of guards that fire. Other detectors take detectors: several at
+once, only near the time at which the reference has its event, or late and incomplete.
 
 .. math:: \dot r = L \, (J^\top \lambda - r)
 
-is the momentum observer: r follows the joint torques of what touches with the rate L in 1/s.
+is the momentum observer: r follows the joint torques of the contact forces with the rate L in 1/s.
+
+Signals and detectors are called with readings in the order of time. `reset` begins anew.
 """
 
 from __future__ import annotations
@@ -23,19 +25,32 @@ import numpy as np
 from hybridctl.base.checks import Array, check_count, check_instance, check_number, check_sequence
 from hybridctl.base.errors import InputError
 from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import START, Position, advance, due, missing
+from hybridctl.control.spreading import (
+    START,
+    Position,
+    advance,
+    get_due_time,
+    list_missing_guards,
+)
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.system import closed_contacts
 
 Guards = tuple[str, ...]
-_ROUNDING = 1e-9  # s
+_TIME_ROUNDING = 1e-9
+"""Time in s by which a sample may miss the end of a delay by rounding."""
+_FORCE_RANK_TOLERANCE = 1e-9
+"""Singular value of J M^-1 J', relative to the largest, below which forces count as dependent."""
 
 
 class Reading(NamedTuple):
-    """A sample: time in s, state (nx,), the input (nu,) since the sample before, and sensors.
+    """A sample of a controller's loop.
 
-    sensed: what sensors say, by channel.
+    Attributes:
+        time: Time, s.
+        state: State (nx,).
+        input: Input (nu,) since the sample before.
+        sensed: What sensors say, by channel.
     """
 
     time: float
@@ -46,10 +61,10 @@ class Reading(NamedTuple):
 
 @runtime_checkable
 class Signal(Protocol):
-    """Numbers per contact, from reading after reading."""
+    """Numbers per contact, reading by reading."""
 
     def __call__(self, reading: Reading) -> Sequence[float] | None:
-        """The numbers, None where this reading has none."""
+        """Return the numbers of a reading; None where it has none."""
         ...
 
     def reset(self) -> None:
@@ -59,10 +74,10 @@ class Signal(Protocol):
 
 @runtime_checkable
 class Detector(Protocol):
-    """Events from reading after reading."""
+    """Events, reading by reading."""
 
     def step(self, reading: Reading) -> Guards:
-        """Names of the guards that fire, as far as this reading tells."""
+        """Return the names of the guards that fire, as far as this reading tells."""
         ...
 
     def reset(self) -> None:
@@ -72,33 +87,38 @@ class Detector(Protocol):
 
 @dataclass(frozen=True)
 class Channel:
-    """The signal of a channel of the sensors: flags, or forces in N."""
+    """The signal of a channel of the sensors: flags, or forces in N.
+
+    Attributes:
+        name: Name of the channel.
+    """
 
     name: str
 
     def __call__(self, reading: Reading) -> Sequence[float] | None:
-        """The numbers of the channel."""
+        """Return the numbers of the channel; None where the reading lacks it."""
         values = reading.sensed.get(self.name)
         if values is None:
             return None
-        found: list[float] = np.asarray(values, dtype=np.float64).ravel().tolist()
-        return found
+        numbers: list[float] = np.asarray(values, dtype=np.float64).ravel().tolist()
+        return numbers
 
     def reset(self) -> None:
-        """This detector remembers nothing, so it forgets nothing."""
+        """Do nothing: this signal has no memory."""
 
 
 @dataclass(frozen=True)
 class ModeFlags:
     """The signal of the contacts that are closed in a mode, such as that of a filter's estimate.
 
-    channel: where the mode of a contact system is among what is sensed.
+    Attributes:
+        channel: Channel that holds the mode of a contact system.
     """
 
     channel: str = "mode"
 
     def __call__(self, reading: Reading) -> Sequence[float] | None:
-        """The flags of all contacts: 1 for a closed contact, 0 for an open one."""
+        """Return 1 for each closed contact and 0 for each open one; None without a mode."""
         mode: ModeKey | None = reading.sensed.get(self.channel)
         if not isinstance(mode, tuple):
             return None
@@ -106,18 +126,21 @@ class ModeFlags:
         return [float(i in closed) for i in range(len(mode))]
 
     def reset(self) -> None:
-        """This detector remembers nothing, so it forgets nothing."""
+        """Do nothing: this signal has no memory."""
 
 
 @dataclass(eq=False)
 class MomentumForces:
     r"""The signal of normal forces in N that a momentum observer infers.
 
-    Over a sample of length h it takes M (v+ - v) / h - (S u - b) for the torques of contacts, with
-    all terms at the beginning, follows them with the rate L, and returns the forces
-    :math:`(J M^{-1} J^\top)^+ J M^{-1} r` of the contacts, J being the Jacobian of their gaps. An
-    impulse shows as a force of L times it, which decays at that rate. dynamics: of the robot.
-    rate: L, 1/s.
+    Over a sample of length h the torques of contacts are M (v+ - v) / h - (S u - b), with all terms
+    at the beginning. r follows them with the rate L. The forces of the contacts are
+    :math:`(J M^{-1} J^\top)^+ J M^{-1} r`, with the Jacobian J of their gaps. An impulse shows as a
+    force of L times it, which decays at that rate.
+
+    Attributes:
+        dynamics: Dynamics of the robot with its contacts.
+        rate: Rate L of the observer, 1/s.
     """
 
     dynamics: ContactDynamics
@@ -131,7 +154,10 @@ class MomentumForces:
         self.reset()
 
     def __call__(self, reading: Reading) -> Sequence[float] | None:
-        """The normal forces of all contacts as the momentum observer infers them, N."""
+        """Return the normal forces of all contacts, N; None at the first reading.
+
+        The residual r is updated. A reading that is not later than the one before it gives None.
+        """
         last, self._last = self._last, reading
         if last is None or not reading.time > last.time:
             return None
@@ -139,13 +165,15 @@ class MomentumForces:
         nq, h = robot.nq, reading.time - last.time
         q, v = last.state[:nq], last.state[nq:]
         mass, rows = robot.mass_matrix(q), self.dynamics.gap_jacobian(q)
-        gained = mass @ (reading.state[nq:] - v)
-        driven = robot.actuation @ reading.input - robot.bias(q, v)
-        share = -math.expm1(-self.rate * h)
-        self._residual += share * (gained / h - driven - self._residual)
+        momentum_change = mass @ (reading.state[nq:] - v)
+        driving = robot.actuation @ reading.input - robot.bias(q, v)
+        share = -math.expm1(-self.rate * h)  # exact decay over a sample of any length
+        self._residual += share * (momentum_change / h - driving - self._residual)
         responses = np.linalg.solve(mass, np.column_stack([rows.T, self._residual]))
         delassus, answer = rows @ responses[:, :-1], rows @ responses[:, -1]
-        forces: list[float] = np.linalg.lstsq(delassus, answer, rcond=1e-9)[0].tolist()
+        forces: list[float] = np.linalg.lstsq(delassus, answer, rcond=_FORCE_RANK_TOLERANCE)[
+            0
+        ].tolist()
         return forces
 
     def reset(self) -> None:
@@ -154,14 +182,22 @@ class MomentumForces:
 
 
 class Threshold:
-    """Events where entries of a signal rise to a level or fall below another.
+    """Events where entries of a signal rise to a level, or fall below another.
 
-    signal: one, or the name of a channel. closes: the guard that fires where an entry rises to
-    `rises`; None for an entry without one. opens: the guard where it then falls below `falls`, by
-    default as high; without `opens` an entry that has fallen can rise again. debounce: for how long
-    it must have been there, s. closed: indices of entries that are up to begin with.
+    An entry that is up counts as a closed contact. It goes down where the signal is below `falls`,
+    and up again where it reaches `rises`.
 
-    Raises `InputError` for a level `falls` above `rises`.
+    Args:
+        signal: Signal, or the name of a channel.
+        closes: Guard that fires where an entry rises; None for an entry without one.
+        opens: Guard that fires where an entry falls, likewise; None for no such guards.
+        rises: Level at which an entry goes up, in the unit of the signal.
+        falls: Level below which it goes down; None for the same level.
+        debounce: Time in s for which the signal must have been there.
+        closed: Indices of the entries that are up to begin with.
+
+    Raises:
+        InputError: `falls` is above `rises`, or the numbers of entries differ.
     """
 
     def __init__(
@@ -191,36 +227,44 @@ class Threshold:
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """The guards of entries that have risen or fallen."""
+        """Return the guards of entries that have risen or fallen, and remember where they are."""
         values = self._signal(reading)
         if values is None:
             return ()
         fired: list[str] = []
-        for i, value in enumerate(values[: len(self._up)]):
-            up = self._up[i]
-            turned = value < self._falls if up else value >= self._rises
-            if not turned:
-                self._since[i] = None
+        for i, value in enumerate(values[: len(self._is_up)]):
+            is_up = self._is_up[i]
+            has_turned = value < self._falls if is_up else value >= self._rises
+            if not has_turned:
+                self._turned_since[i] = None
                 continue
-            since = self._since[i]
+            since = self._turned_since[i]
             if since is None or since > reading.time:  # the clock may have jumped back
-                since = self._since[i] = reading.time
+                since = self._turned_since[i] = reading.time
             if reading.time - since >= self._debounce:
-                self._up[i], self._since[i] = not up, None
-                name = (self._opens if up else self._closes)[i]
+                self._is_up[i], self._turned_since[i] = not is_up, None
+                name = (self._opens if is_up else self._closes)[i]
                 fired += [] if name is None else [name]
         return tuple(fired)
 
     def reset(self) -> None:
         """Return to the entries that are up to begin with."""
         self._signal.reset()
-        self._up = [i in self._closed for i in range(len(self._closes))]
-        self._since: list[float | None] = [None] * len(self._up)
+        self._is_up = [i in self._closed for i in range(len(self._closes))]
+        # Time in s since which an entry has been on the other side; None where it is not.
+        self._turned_since: list[float | None] = [None] * len(self._is_up)
 
 
 @dataclass(frozen=True)
 class AnyOf:
-    """What any of several detectors sees, nothing without any; `Gate` lets a guard through once."""
+    """The events that any of several detectors reports; without detectors, none.
+
+    Two detectors may report the same touch one after the other. `Gate` lets each guard through
+    once.
+
+    Attributes:
+        detectors: The detectors.
+    """
 
     detectors: tuple[Detector, ...] = ()
 
@@ -229,9 +273,9 @@ class AnyOf:
             check_instance(f"detectors[{i}]", each, Detector)  # type: ignore[type-abstract]
 
     def step(self, reading: Reading) -> Guards:
-        """The guards that any of the detectors reports for this reading."""
-        found = [each.step(reading) for each in self.detectors]
-        return tuple(dict.fromkeys(name for names in found for name in names))
+        """Return the guards that any of the detectors reports for this reading."""
+        reports = [each.step(reading) for each in self.detectors]
+        return tuple(dict.fromkeys(name for names in reports for name in names))
 
     def reset(self) -> None:
         """Reset all detectors."""
@@ -240,15 +284,21 @@ class AnyOf:
 
 
 class Gate:
-    """A detector of only the guards of the reference's next event, each of them once.
+    """A detector that reports only guards of the reference's next event, each of them once.
 
-    before: how long before its nominal time an event is believed, s. timeout: how long after it, or
-    after its first touch if that is later, the guards that are still missing are taken to have
-    fired, s; without one they are waited for.
+    Args:
+        detector: Detector whose events are let through or not.
+        reference: The reference.
+        before: Time in s before its nominal time from which on an event is believed.
+        timeout: Time in s after the nominal time, or after the first touch if that is later, at
+            which guards that are still missing are taken to have fired. inf waits for them.
+
+    Raises:
+        InputError: An argument does not fit.
     """
 
     _position: Position
-    _touched: float  # when the event under way began
+    _first_touch: float  # of the event that has begun, s; -inf before its first touch
 
     def __init__(
         self,
@@ -267,34 +317,41 @@ class Gate:
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """The guards that are believed, and those that are taken to have fired."""
+        """Return the guards that are believed, or taken to have fired, and count them."""
         time, names = reading.time, self._detector.step(reading)
         reference, position = self._reference, self._position
-        nominal = due(reference, position)
-        if time >= max(nominal, self._touched) + self._timeout:
-            fired = missing(reference, position)
-        elif names and time >= nominal - self._before:
-            fired = missing(reference, position, names)
+        due = get_due_time(reference, position)
+        if time >= max(due, self._first_touch) + self._timeout:
+            fired = list_missing_guards(reference, position)
+        elif names and time >= due - self._before:
+            fired = list_missing_guards(reference, position, names)
         else:
             return ()
         if fired:
             self._position = advance(reference, position, fired)
             if self._position.macro > position.macro:
-                self._touched = -math.inf
-            elif self._touched == -math.inf:
-                self._touched = time
+                self._first_touch = -math.inf
+            elif self._first_touch == -math.inf:
+                self._first_touch = time
         return fired
 
     def reset(self) -> None:
         """Return to the beginning of the reference."""
         self._detector.reset()
-        self._position, self._touched = START, -math.inf
+        self._position, self._first_touch = START, -math.inf
 
 
 class Delayed:
     """A detector that is late, and blind to some events: for studies.
 
-    delay: s. misses: the probability that a guard is not seen at all. seed: of these chances.
+    Args:
+        detector: Detector whose events are delayed.
+        delay: Delay, s.
+        misses: Probability that a guard is not seen at all.
+        seed: Seed of the random numbers.
+
+    Raises:
+        InputError: An argument does not fit.
     """
 
     def __init__(
@@ -307,18 +364,21 @@ class Delayed:
         self.reset()
 
     def step(self, reading: Reading) -> Guards:
-        """The guards that were seen at least the delay ago, and are reported now."""
+        """Return the guards whose delay is over at this reading."""
         time = reading.time
         for name in self._detector.step(reading):
             if self._random.random() >= self._misses:
                 self._waiting.append((time, name))
         fired: list[str] = []
-        while self._waiting and not 0.0 <= time - self._waiting[0][0] < self._delay - _ROUNDING:
+        # A clock that jumps backwards reports what was waiting at once.
+        while (
+            self._waiting and not 0.0 <= time - self._waiting[0][0] < self._delay - _TIME_ROUNDING
+        ):
             fired.append(self._waiting.popleft()[1])
         return tuple(fired)
 
     def reset(self) -> None:
-        """Forget what is still to come."""
+        """Forget what is still to be reported, and begin the random numbers anew."""
         self._detector.reset()
         self._random = np.random.default_rng(self._seed)
         self._waiting: deque[tuple[float, str]] = deque()

@@ -1,9 +1,9 @@
 """A report on whether the system can follow a reference, also when its events split.
 
-The report checks what tracking of a hybrid reference rests on: guards stay positive along the
-arcs (gaps of open contacts, forces of closed ones), events are transversal ([RS] Assumption 4),
-resets of a simultaneous event compose to the same state in any order (Assumption 6), and every
-sequence of its guards only grows, with no pulling force on the way (Assumption 7).
+The report checks what tracking of a hybrid reference rests on. Guards stay positive along the arcs
+(gaps of open contacts, forces of closed ones). Events are transversal ([RS] Assumption 4). Resets
+of a simultaneous event lead to the same state in any order (Assumption 6). Every order of its
+guards only adds contacts, with no pulling force on the way (Assumption 7).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hybridctl.base.checks import Array, check_instance
+from hybridctl.base.checks import check_instance
 from hybridctl.base.tables import format_mode
-from hybridctl.control.reference import PhantomArc, Reference, firings_at
+from hybridctl.control.reference import PhantomArc, Reference, list_firing_orders
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_check import check_system
@@ -23,12 +23,20 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import SAME_STATE
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
-GUARD_ERROR = 1e-8  # by which a guard that is not to fire may be below zero
+GUARD_TOLERANCE = 1e-8
+"""Amount by which a guard that must not fire may be below zero, in the unit of the guard."""
 
 
 @dataclass(frozen=True)
 class GuardMargin:
-    """The least value of a guard along an arc, and when; it must be positive."""
+    """The least value of a guard along an arc; it must be positive.
+
+    Attributes:
+        arc: Index of the nominal arc.
+        guard: Name of the guard.
+        value: Least value, in the unit of the guard.
+        time: Time of the least value, s.
+    """
 
     arc: int
     guard: str
@@ -38,15 +46,17 @@ class GuardMargin:
 
 @dataclass(frozen=True)
 class EventFeasibility:
-    """What is known of one nominal event.
+    """The checks of one nominal event.
 
-    guard_rates: d/dt of each guard that fires, negative where transversal.
-    associativity: largest difference of the post-event states over all orders of the resets.
-    least_impulse: smallest normal impulse of a contact that takes part, over all sequences
-    (infinite where there are none), in N s: how near a contact is to taking no part.
-    phantom_margin: least guard value at the start of each intermediate mode, by mode.
-    growing: whether every order of the resets ends in the nominal post-event mode. An order
-    ends where the reached mode has none of the guards left.
+    Attributes:
+        index: Index of the event.
+        guard_rates: Rate d/dt of each guard that fires, by name; negative where it is transversal.
+        associativity: Largest difference of the states after the event over all orders of resets.
+        least_impulse: Smallest normal impulse over all contacts that take part in some order, N s:
+            how near a contact is to taking no part. Infinite without impulses.
+        phantom_margin: Least value of the guards at the start of each intermediate mode, by mode.
+        growing: Whether every order of the resets ends in the nominal mode after the event. An
+            order ends where the reached mode has none of the guards that are left.
     """
 
     index: int
@@ -59,7 +69,13 @@ class EventFeasibility:
 
 @dataclass(frozen=True)
 class Feasibility:
-    """The report; `failures` says in words what does not hold, and is empty if all does."""
+    """The report on a reference.
+
+    Attributes:
+        margins: Least value of each guard on each nominal arc.
+        events: Checks of each event.
+        failures: One sentence for each condition that does not hold; empty if all hold.
+    """
 
     margins: tuple[GuardMargin, ...]
     events: tuple[EventFeasibility, ...]
@@ -72,18 +88,24 @@ def feasibility(
     *,
     period: float = 1e-3,
 ) -> Feasibility:
-    """Check a reference; guards are sampled every `period` seconds along the nominal arcs.
+    """Return a report on whether a system can follow a reference.
 
-    Raises `InputError` for a reference that was made of a run of another system.
+    Args:
+        system: System of the reference.
+        reference: The reference.
+        period: Greatest distance of samples of guards along the nominal arcs, s.
+
+    Raises:
+        InputError: The reference was made of a run of another system.
     """
     nominal = check_instance("reference", reference, Reference).nominal
     check_system(system, nominal)
-    margins = tuple(m for arc in nominal.arcs for m in _margins(system, nominal, arc, period))
-    events = tuple(_event(system, reference, k) for k in range(len(reference.events)))
+    margins = tuple(m for arc in nominal.arcs for m in _find_margins(system, nominal, arc, period))
+    events = tuple(_check_event(system, reference, k) for k in range(len(reference.events)))
     failures = [
         f"guard {m.guard!r} falls to {m.value:.4g} at t = {m.time:.4g} s on arc {m.arc}"
         for m in margins
-        if m.value < -GUARD_ERROR
+        if m.value < -GUARD_TOLERANCE
     ]
     for e in events:
         failures += [
@@ -100,29 +122,30 @@ def feasibility(
         failures += [
             f"event {e.index}: a guard of phantom mode {mode} starts at {value:.3g}"
             for mode, value in e.phantom_margin.items()
-            if value < -GUARD_ERROR
+            if value < -GUARD_TOLERANCE
         ]
     return Feasibility(margins, events, tuple(failures))
 
 
-def _margins(
-    system: HybridSystem, nominal: HybridTrajectory, arc: Arc, period: float
-) -> list[GuardMargin]:
-    """Least guard values inside an arc; a guard that begins or ends it is left out there."""
-    n = max(int(np.ceil((arc.end - arc.start) / period)), 2)
-    times = np.linspace(arc.start, arc.end, n + 1)[1:-1].tolist()
-    least = least_guards(system, arc.mode, arc, times)
-    return [GuardMargin(arc.index, name, *found) for name, found in least.items()]
-
-
-def least_guards(
+def find_least_guards(
     system: HybridSystem,
     key: ModeKey,
     arc: Arc,
     times: Sequence[float],
     without: Collection[str] = (),
 ) -> dict[str, tuple[float, float]]:
-    """The least value of each guard of a mode along an arc, and when it has that, s."""
+    """Return the least value of each guard of a mode along an arc.
+
+    Args:
+        system: The system.
+        key: Mode whose guards are evaluated.
+        arc: Arc.
+        times: Times in s at which they are evaluated.
+        without: Names of guards to leave out.
+
+    Returns:
+        Least value, and its time in s, by the name of the guard.
+    """
     guards = system.outgoing(key).guards
     values = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
     return {
@@ -132,31 +155,42 @@ def least_guards(
     }
 
 
-def _event(system: HybridSystem, reference: Reference, index: int) -> EventFeasibility:
+def _find_margins(
+    system: HybridSystem, nominal: HybridTrajectory, arc: Arc, period: float
+) -> list[GuardMargin]:
+    """Return the least guards inside an arc. At its ends a guard may be zero: it begins or ends."""
+    n = max(int(np.ceil((arc.end - arc.start) / period)), 2)
+    times = np.linspace(arc.start, arc.end, n + 1)[1:-1].tolist()
+    least = find_least_guards(system, arc.mode, arc, times)
+    return [GuardMargin(arc.index, name, *found) for name, found in least.items()]
+
+
+def _check_event(system: HybridSystem, reference: Reference, index: int) -> EventFeasibility:
+    """Return the checks of one event of a reference."""
     event = reference.events[index]
-    firings = firings_at(system, event)
-    complete = [one for one in firings if not one.waiting]
-    ended = [one.jump.state for one in complete if one.mode == event.mode_after]
+    orders = list_firing_orders(system, event)
+    complete = [one for one in orders if not one.waiting]
+    states = [one.jump.state for one in complete if one.mode == event.mode_after]
     space = system.mode(event.mode_after).space
-    differences = [np.abs(space.difference(event.state_after, x)).max() for x in ended]
+    differences = [np.abs(space.difference(event.state_after, x)).max() for x in states]
     phantoms = [p for (k, _), p in reference.phantoms.items() if k == index]
-    acting = [_acting(event.impulses), *(_acting(one.jump.impulses) for one in firings)]
+    impulses = [
+        impulse
+        for every in (event.impulses, *(one.jump.impulses for one in orders))
+        for impulse in every[every != 0.0]
+    ]
     return EventFeasibility(
         index,
-        _guard_rates(system, event),
+        _compute_guard_rates(system, event),
         float(max(differences, default=0.0)),
-        float(min((impulse for row in acting for impulse in row), default=np.inf)),
-        {format_mode(p.mode): _phantom_margin(system, event, p) for p in phantoms},
-        len(complete) == len(ended),
+        float(min(impulses, default=np.inf)),
+        {format_mode(p.mode): _find_phantom_margin(system, event, p) for p in phantoms},
+        len(complete) == len(states),
     )
 
 
-def _acting(impulses: Array) -> Array:
-    return np.asarray(impulses[impulses != 0.0])
-
-
-def _guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:
-    """The rates D_t g + D_x g f + D_u g du/dt of guards just before the event."""
+def _compute_guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:
+    """Return the rates D_t g + D_x g f + D_u g du/dt of the event's guards just before it."""
     mode = system.mode(event.mode_before)
     point = mode.calc(event.time, event.state_before, event.input_before)
     d = point.guard_jacobian
@@ -164,9 +198,12 @@ def _guard_rates(system: HybridSystem, event: Event) -> dict[str, float]:
     return {name: float(rates[mode.guard_names.index(name)]) for name in event.guards}
 
 
-def _phantom_margin(system: HybridSystem, event: Event, phantom: PhantomArc) -> float:
-    """Least value of the guards that are not about to fire, where the phantom arc begins."""
+def _find_phantom_margin(system: HybridSystem, event: Event, phantom: PhantomArc) -> float:
+    """Return the least guard at the start of a phantom arc, without those that are about to fire.
+
+    It is infinite where there is no other guard.
+    """
     waiting = set(event.guards) - set(phantom.fired)
     arc = phantom.arc
-    rest = least_guards(system, arc.mode, arc, [event.time], waiting)
-    return min((value for value, _ in rest.values()), default=np.inf)
+    others = find_least_guards(system, arc.mode, arc, [event.time], waiting)
+    return min((value for value, _ in others.values()), default=np.inf)

@@ -1,4 +1,7 @@
-"""Feedback gains as functions of time: one for each arc, and one for each phantom arc."""
+"""Feedback gains as functions of time: one for each arc, and one for each phantom arc.
+
+The feedback is K (alpha - x), so that K is positive where it pulls towards the reference.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,24 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.files import open_arrays, save_arrays
 
 Gain = Callable[[float], Array]
+"""A gain K (nu, ndx) as a function of time in s."""
 
 FORMAT = 1
+"""Version of the files that `GainSchedule.save` writes."""
 
 
 @dataclass(frozen=True, eq=False)
 class GainCurve:
-    """The gain K(t) between the knots `times` (n,), `values` (n, nu, ndx), held outside of them.
+    """A gain K(t) that is interpolated between knots and held outside of them.
 
-    Linear without `slopes`; with them (n, nu, ndx), in 1/s, the cubics that have these values and
-    slopes. The feedback is K (alpha - x), so that K is positive where it pulls towards the
-    reference.
+    Attributes:
+        times: Times (n,) of the knots, s, increasing.
+        values: Gains (n, nu, ndx) at the knots.
+        slopes: Derivatives (n, nu, ndx) of the gains at the knots, 1/s, for interpolation by
+            cubics. None interpolates linearly.
+
+    Raises:
+        InputError: The times do not increase, or a shape does not fit.
     """
 
     times: Array
@@ -50,25 +60,29 @@ class GainCurve:
 
     @staticmethod
     def constant(gain: ArrayLike) -> GainCurve:
-        """A curve with one K (nu, ndx) at all times."""
+        """Return a curve with one gain (nu, ndx) at all times."""
         return GainCurve(np.zeros(1), check_array("gain", gain, (None, None))[None])
 
     @staticmethod
     def joined(curves: Sequence[GainCurve]) -> GainCurve:
-        """The curve of several that follow each other; a knot where two meet is the later one's."""
+        """Return one curve of several that follow each other in time.
 
-        def parts(of: list[Array]) -> Array:
-            return np.concatenate([*(part[:-1] for part in of[:-1]), of[-1]])
+        Where one ends and the next begins, the knot of the next one is taken. The curve has slopes
+        if all curves have them.
+        """
+
+        def join_knots(parts: list[Array]) -> Array:
+            return np.concatenate([*(part[:-1] for part in parts[:-1]), parts[-1]])
 
         slopes = [curve.slopes for curve in curves if curve.slopes is not None]
         return GainCurve(
-            parts([curve.times for curve in curves]),
-            parts([curve.values for curve in curves]),
-            parts(slopes) if len(slopes) == len(curves) else None,
+            join_knots([curve.times for curve in curves]),
+            join_knots([curve.values for curve in curves]),
+            join_knots(slopes) if len(slopes) == len(curves) else None,
         )
 
     def __call__(self, t: ArrayLike) -> Array:
-        """The gain K (..., nu, ndx) at times t (...), or at one."""
+        """Return the gain (..., nu, ndx) at times t (...) in s."""
         if len(self.times) == 1:
             only = self.values[0]
             return only if np.ndim(t) == 0 else np.broadcast_to(only, (*np.shape(t), *only.shape))
@@ -76,14 +90,14 @@ class GainCurve:
         return np.asarray(self._curve(inside))
 
     def rate(self, t: float) -> Array:
-        """The derivative of K (nu, ndx) at time t, 1/s; zero outside of the knots."""
+        """Return the derivative (nu, ndx) of the gain at time t, 1/s; zero beyond the knots."""
         if not self.times[0] <= t < self.times[-1]:
             return np.zeros_like(self.values[0])
         return np.asarray(self._curve(t, 1))
 
     @cached_property
     def _curve(self) -> PPoly:
-        """The polynomials between the knots."""
+        """The polynomials between the knots, of at least two knots."""
         if self.slopes is not None:
             return CubicHermiteSpline(self.times, self.values, self.slopes)
         slopes = np.diff(self.values, axis=0) / np.diff(self.times)[:, None, None]
@@ -92,9 +106,11 @@ class GainCurve:
 
 @dataclass(frozen=True, eq=False)
 class GainSchedule:
-    """Gains of a tracking policy: `arcs` has K(t) of each arc of the reference, in order.
+    """The gains of a tracking policy.
 
-    `phantoms` has those of phantom arcs, by the index of the event and the guards that have fired.
+    Attributes:
+        arcs: Gain K(t) of each arc of the reference, in order.
+        phantoms: Gains of phantom arcs, by the index of the event and the guards that have fired.
     """
 
     arcs: tuple[GainCurve, ...]
@@ -105,14 +121,19 @@ class GainSchedule:
         gains: Sequence[ArrayLike],
         phantoms: Mapping[tuple[int, frozenset[str]], ArrayLike] | None = None,
     ) -> GainSchedule:
-        """The schedule of one constant K (nu, ndx) for each arc, and for phantom arcs."""
+        """Return a schedule of constant gains.
+
+        Args:
+            gains: Gain (nu, ndx) of each arc.
+            phantoms: Gain (nu, ndx) of phantom arcs, by event index and guards that have fired.
+        """
         return GainSchedule(
             tuple(GainCurve.constant(gain) for gain in gains),
             {key: GainCurve.constant(gain) for key, gain in (phantoms or {}).items()},
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the gains to an .npz file, atomically."""
+        """Write the gains to an .npz file, whole or not at all."""
         keys = list(self.phantoms)
         header = {
             "format": FORMAT,
@@ -130,7 +151,14 @@ class GainSchedule:
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> GainSchedule:
-        """Read what `save` wrote. Raises `FileFormatError` for anything else."""
+        """Return the gains that `save` wrote to a file.
+
+        Args:
+            path: Path of the file.
+
+        Raises:
+            FileFormatError: The file holds something else.
+        """
         with open_arrays(path, "gain schedule", FORMAT) as (header, data):
 
             def curve(name: str) -> GainCurve:

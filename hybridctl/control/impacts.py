@@ -1,15 +1,15 @@
-r"""What the impact of a reference's event does to velocities, whole or in part.
+r"""The change of velocity that the impact of a reference's event can cause, whole or in part.
 
-While an impact lasts, or some of its contacts have not touched yet, the velocity is somewhere in
+While an impact lasts, or some of its contacts have not touched yet, the velocity lies in the set
 
 .. math:: \{ v^- + M^{-1} J^\top \Lambda, \; l \le \Lambda \le b \},
 
-with the mass matrix M, the rows J of what can be hit, and impulses :math:`\Lambda` between none and
-all that is planned. A velocity is compared there with the nearest point of this set, in the metric
-of the kinetic energy; what is left over is an error that no impulse explains.
+with the mass matrix M, the rows J of all contacts that can be hit, and impulses :math:`\Lambda`
+between none and all that is planned. A velocity is compared there with the nearest point of this
+set, in the metric of the kinetic energy. The rest is an error that no impulse explains.
 
-Impulses that would have to exceed their bounds by far are not believed. An estimate that learns of
-an impact late catches up by overshooting, and stiff gains would answer that with torque.
+Impulses far beyond their bounds are not believed. An estimator that learns of an impact late
+overshoots when it catches up, and stiff gains would answer that with torque.
 """
 
 from __future__ import annotations
@@ -27,20 +27,29 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.system import ContactSystem
 
-_SWEEPS = 200
-_SETTLED = 1e-12  # relative change of impulses
-_RANK = 1e-9
+_MOST_SWEEPS = 200
+"""Sweeps of the projected Gauss-Seidel iteration over all impulses."""
+_SWEEP_TOLERANCE = 1e-12
+"""Change of an impulse in a sweep, relative to the largest one, at which the iteration ends."""
+_RANK_TOLERANCE = 1e-9
+"""Singular value, relative to the largest, below which impulses count as dependent."""
 
 
 @dataclass(frozen=True, eq=False)
 class Impact:
-    r"""The impact of an event: M (nv, nv), J (m, nv), and bounds of the impulses (m,).
+    r"""The impact of an event: what impulses within bounds do to the velocity.
 
-    Of a robot, the rows are the normals of all contacts that take part in any order of its
-    touches, then the tangents of those with friction. A normal impulse goes up to the largest of
-    all orders, a tangential one up to the coefficient of friction times that. Of other systems, M
-    is the identity, the rows are the changes of velocity by each guard's own reset, and impulses
-    go from 0 to 1.
+    Of a robot, the rows J are the normals of all contacts that take part in any order of the
+    event's touches, then the tangents of those with friction. A normal impulse is at most the
+    largest of all orders, a tangential one the coefficient of friction times that. Of other
+    systems, M is the identity, the rows are the changes of velocity by each guard's own reset, and
+    impulses go from 0 to 1.
+
+    Attributes:
+        mass: Mass matrix M (nv, nv).
+        jacobian: Rows J (m, nv).
+        least: Least impulses l (m,), N s.
+        greatest: Greatest impulses b (m,), N s.
     """
 
     mass: Array
@@ -50,28 +59,37 @@ class Impact:
 
     @cached_property
     def response(self) -> Array:
-        """The response M^-1 J', (nv, m): velocities by unit impulses."""
+        """The response M^-1 J' (nv, m): velocities by unit impulses."""
         return np.asarray(np.linalg.solve(self.mass, self.jacobian.T))
 
     def explanation(self, velocities: Sequence[int] | None = None) -> Explanation:
-        """The part of a change of some velocities, or of all, that this impact can explain.
+        """Return what the impact can do to some of the velocities.
 
-        Raises `InputError` for velocities that there are not.
+        Args:
+            velocities: Indices of the velocities; None for all.
+
+        Raises:
+            InputError: There is no velocity of such an index.
         """
         nv = len(self.mass)
-        kept = list(range(nv)) if velocities is None else check_sequence("velocities", velocities)
-        for i in kept:
+        chosen = list(range(nv)) if velocities is None else check_sequence("velocities", velocities)
+        for i in chosen:
             if check_count("velocities", i, at_least=0) >= nv:
                 raise InputError(f"velocities must be below {nv}, got {i}")
-        response, metric = self.response[kept], self.mass[np.ix_(kept, kept)]
-        return Explanation(tuple(kept), response, metric, self.least, self.greatest)
+        response, metric = self.response[chosen], self.mass[np.ix_(chosen, chosen)]
+        return Explanation(tuple(chosen), response, metric, self.least, self.greatest)
 
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """The part of a change of some velocities (k,) that impulses within bounds explain.
+    """The changes B Lambda of some velocities by impulses within bounds.
 
-    response B (k, m): of these velocities to impulses; metric W (k, k), positive definite.
+    Attributes:
+        velocities: Indices (k,) of the velocities.
+        response: Response B (k, m) of these velocities to impulses.
+        metric: Metric W (k, k) in which changes are compared, positive definite.
+        least: Least impulses (m,), N s.
+        greatest: Greatest impulses (m,), N s.
     """
 
     velocities: tuple[int, ...]
@@ -82,35 +100,42 @@ class Explanation:
 
     @cached_property
     def projector(self) -> Array:
-        """The projector I - B (B' W B)^+ B' W, (k, k): what impulses of any size do not explain."""
-        return np.asarray(np.eye(len(self.response)) - self.response @ self._free)
+        """The projector I - B (B' W B)^+ B' W (k, k) off what impulses of any size can do."""
+        return np.asarray(np.eye(len(self.response)) - self.response @ self._unbounded)
 
-    def impulses(self, change: Array) -> list[float]:
-        """The impulses (m,) within their bounds that come nearest to a change (k,)."""
-        free = self._free @ change
-        if (free >= self.least).all() and (free <= self.greatest).all():
-            return list(free.tolist())
-        rows, least, greatest, weighted = self._problem
-        wanted: list[float] = (weighted @ change).tolist()
-        found = [0.0] * len(wanted)
-        for _ in range(_SWEEPS):
-            moved = size = 0.0
-            for i, row in enumerate(rows):
-                now = found[i]
-                rest = wanted[i] - sum(g * x for g, x in zip(row, found, strict=True))
-                new = min(max(now + rest / row[i], least[i]), greatest[i])
-                found[i] = new
-                moved, size = max(moved, abs(new - now)), max(size, abs(new))
-            if moved <= _SETTLED * size:
+    def fit_impulses(self, change: Array) -> list[float]:
+        """Return the impulses (m,) within bounds whose change of velocity is nearest.
+
+        They minimise |B Lambda - change| in the metric W, by projected Gauss-Seidel sweeps where a
+        bound is active.
+
+        Args:
+            change: Change (k,) of the velocities.
+        """
+        unbounded = self._unbounded @ change
+        if (unbounded >= self.least).all() and (unbounded <= self.greatest).all():
+            return list(unbounded.tolist())
+        gram, least, greatest, weighted = self._normal_equations
+        target: list[float] = (weighted @ change).tolist()
+        impulses = [0.0] * len(target)
+        for _ in range(_MOST_SWEEPS):
+            step = size = 0.0
+            for i, row in enumerate(gram):
+                old = impulses[i]
+                residual = target[i] - sum(g * x for g, x in zip(row, impulses, strict=True))
+                new = min(max(old + residual / row[i], least[i]), greatest[i])
+                impulses[i] = new
+                step, size = max(step, abs(new - old)), max(size, abs(new))
+            if step <= _SWEEP_TOLERANCE * size:
                 break
-        return found
+        return impulses
 
-    def explained(self, change: Array) -> Array:
-        """The nearest change (k,) of the velocities that impulses within their bounds make."""
-        return np.asarray(self.response @ self.impulses(change))
+    def explain(self, change: Array) -> Array:
+        """Return the change (k,) by impulses within bounds that is nearest to a given one (k,)."""
+        return np.asarray(self.response @ self.fit_impulses(change))
 
-    def scaled(self, factor: float) -> Explanation:
-        """The explanation with its impulse bounds multiplied by a factor; bounds of zero stay."""
+    def scale_bounds(self, factor: float) -> Explanation:
+        """Return a copy with its bounds times a factor, which may be infinite; zeros stay zero."""
         least, greatest = (
             np.multiply(bounds, factor, out=np.zeros_like(bounds), where=bounds != 0.0)
             for bounds in (self.least, self.greatest)
@@ -118,68 +143,83 @@ class Explanation:
         return replace(self, least=least, greatest=greatest)
 
     @cached_property
-    def _free(self) -> Array:
-        """The impulses (m, k) of changes where none of them is bounded."""
+    def _unbounded(self) -> Array:
+        """The map (m, k) from a change to its impulses without bounds."""
         weighted = self.response.T @ self.metric
-        return np.asarray(np.linalg.pinv(weighted @ self.response, rcond=_RANK) @ weighted)
+        return np.asarray(
+            np.linalg.pinv(weighted @ self.response, rcond=_RANK_TOLERANCE) @ weighted
+        )
 
     @cached_property
-    def _problem(self) -> tuple[list[list[float]], list[float], list[float], Array]:
-        """The problem's B' W B, both bounds, and B' W; impulses that move nothing stay at zero."""
+    def _normal_equations(self) -> tuple[list[list[float]], list[float], list[float], Array]:
+        """The matrix B' W B, both bounds, and B' W; impulses that move nothing are fixed at 0."""
         weighted = self.response.T @ self.metric
         gram = weighted @ self.response
-        idle = np.diag(gram) <= _RANK**2 * max(np.diag(gram).max(), np.finfo(float).tiny)
-        gram[idle, idle] = 1.0
-        least, greatest = (np.where(idle, 0.0, b).tolist() for b in (self.least, self.greatest))
+        smallest = _RANK_TOLERANCE**2 * max(np.diag(gram).max(), np.finfo(float).tiny)
+        without_effect = np.diag(gram) <= smallest
+        gram[without_effect, without_effect] = 1.0
+        least, greatest = (
+            np.where(without_effect, 0.0, bounds).tolist() for bounds in (self.least, self.greatest)
+        )
         return gram.tolist(), least, greatest, weighted
 
 
-class Unexplained:
-    """What impulses within their bounds leave of a change of velocities, as far as it is believed.
+class VelocityResidual:
+    """The part of a change of velocity that no planned impulse explains.
 
-    excess: by what part of its bounds an impulse may exceed them; what is beyond that is left out.
+    A change that would need impulses beyond (1 + excess) times the planned bounds is an error of
+    the measurement: what lies beyond is left out of the residual too.
+
+    Args:
+        explanation: What the planned impulses can do.
+        excess: Part of its bounds by which an impulse may exceed them and be believed.
     """
 
     def __init__(self, explanation: Explanation, excess: float) -> None:
         self.velocities = explanation.velocities
         self._planned = explanation
-        self._possible = explanation.scaled(1.0 + excess)
-        self._any = explanation.scaled(math.inf)
+        self._credible = explanation.scale_bounds(1.0 + excess)
+        self._any = explanation.scale_bounds(math.inf)
 
     def __call__(self, change: Array) -> Array:
-        """What is left of a change (k,)."""
-        left = change - self._planned.explained(change)
-        incredible = self._any.explained(change) - self._possible.explained(change)
-        return np.asarray(left - incredible)
+        """Return the residual (k,) of a change (k,) of the velocities."""
+        residual = change - self._planned.explain(change)
+        incredible = self._any.explain(change) - self._credible.explain(change)
+        return np.asarray(residual - incredible)
 
 
-def impact_of(
-    system: HybridSystem, event: Event, impulses: Sequence[Array], singles: Sequence[Array]
+def find_impact(
+    system: HybridSystem, event: Event, impulses: Sequence[Array], single_states: Sequence[Array]
 ) -> Impact | None:
-    """The impact of an event, None where it changes no velocity.
+    """Return the impact of an event, or None where it changes no velocity.
 
-    impulses: those of the resets of all orders of its guards, in N s per contact. singles: the
-    states after the reset of each guard alone.
+    Args:
+        system: The system.
+        event: The event.
+        impulses: Impulses (contacts,) in N s of the resets of all orders of the event's guards.
+        single_states: State (nx,) after the reset of each guard alone.
     """
     if system.mechanism is not None:
-        return _of_contacts(system.mechanism, event, impulses)
+        return _find_contact_impact(system.mechanism, event, impulses)
     before = event.state_before
-    if any(state.shape != before.shape for state in singles):
-        return None
+    if any(state.shape != before.shape for state in single_states):
+        return None  # modes of different dimension have no velocities in common
     nv = system.mode(event.mode_before).space.ndx // 2
-    rows = [(state - before)[len(before) - nv :] for state in singles]
+    rows = [(state - before)[len(before) - nv :] for state in single_states]
     rows = [row for row in rows if np.abs(row).max(initial=0.0) > 0.0]
     if not rows:
         return None
     return Impact(np.eye(nv), check_array("rows", rows), np.zeros(len(rows)), np.ones(len(rows)))
 
 
-def _of_contacts(system: ContactSystem, event: Event, impulses: Sequence[Array]) -> Impact | None:
-    """The impact of contacts that take part in any order."""
-    found = [p for p in (*impulses, event.impulses) if p.size]
-    if not found:
+def _find_contact_impact(
+    system: ContactSystem, event: Event, impulses: Sequence[Array]
+) -> Impact | None:
+    """Return the impact of all contacts that have an impulse in any order of the touches."""
+    candidates = [p for p in (*impulses, event.impulses) if p.size]
+    if not candidates:
         return None
-    greatest = np.max(found, axis=0)
+    greatest = np.max(candidates, axis=0)
     hit = np.flatnonzero(greatest > 0.0)
     if not hit.size:
         return None
@@ -189,9 +229,10 @@ def _of_contacts(system: ContactSystem, event: Event, impulses: Sequence[Array])
     for i in hit:
         friction = system.contacts[i].friction
         if friction > 0.0:
-            moving = tangents[i][tangents[i].any(axis=1)]  # a contact in a plane has one tangent
-            rows.append(moving)
-            bounds.append(np.full(len(moving), friction * greatest[i]))
+            own = tangents[i][tangents[i].any(axis=1)]  # a contact in a plane has one tangent
+            rows.append(own)
+            bounds.append(np.full(len(own), friction * greatest[i]))
     most = np.concatenate(bounds)
+    # A surface pushes only, so normal impulses begin at zero; friction acts in both directions.
     least = np.where(np.arange(len(most)) < len(hit), 0.0, -most)
     return Impact(system.robot.mass_matrix(q), np.vstack(rows), least, most)

@@ -1,19 +1,18 @@
 r"""An interim mode for reference spreading, from before the planned impact until it is over.
 
-An impact that splits or takes time leaves the velocity between those of the arcs before and after
-it, and a controller that knows of touches late compares with the wrong one of them. In a window
-around the impact the velocity v is therefore compared with the nearest one that a part of the
-planned impulses makes of the velocity before it (see `impacts`),
+An impact that takes time, or that happens in parts, leaves the velocity between those of the arcs
+before and after it. A controller that learns of touches late then compares with the wrong arc. In a
+window around the impact the velocity v is therefore compared with the nearest one that a part of
+the planned impulses makes of the velocity before it (see `impacts`),
 
 .. math:: u = \mu + K \begin{pmatrix} q_\alpha - q \\
     v^-(t) + M^{-1} J^\top \Lambda^* - v \end{pmatrix},
-   \qquad \Lambda^* = \arg\min_{l \le \Lambda \le b} | v^-(t) + M^{-1} J^\top \Lambda - v |_M ,
+   \qquad \Lambda^* = \arg\min_{l \le \Lambda \le b} | v^-(t) + M^{-1} J^\top \Lambda - v |_M .
 
-with feedforward, positions and gains of the arc before the impact until that is under way, by a
-touch or by the clock, and of the arc after it from then on. Velocities beyond all that is planned
-are an error only as far as contacts can cause them (see `Interim`). When all touches are known the
-window closes by degrees: a share of the velocity error, from none to all, is that to the arc after
-the impact, so that the input does not jump. Free motion before and after the window is that of
+Feedforward, positions and gains are those of the arc before the impact until the impact begins, by
+a touch or by the clock, and those of the arc after it from then on. When all touches are known the
+window closes by degrees: a share of the velocity error that grows from 0 to 1 is that to the arc
+after the impact, so that the input does not jump. Outside of the window the law is that of
 reference spreading.
 """
 
@@ -29,25 +28,28 @@ import numpy as np
 from hybridctl.base.checks import Array, check_sequence
 from hybridctl.base.settings import NotNegative, Settings
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.impacts import Unexplained
-from hybridctl.control.laws import cut
+from hybridctl.control.impacts import VelocityResidual
+from hybridctl.control.tracking_law import clip_input
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import LimitedLaw
 
 
 @dataclass(frozen=True)
 class Interim(Settings):
-    """The windows in which the interim mode holds, and what it compares.
+    """The windows of the interim mode, and which velocities it compares.
 
-    before: how long before the planned time of an impact it begins, s, if no touch is known
-    earlier. dwell: how long after the last touch it takes to close, s. timeout: how long after the
-    planned time, or the first touch if that is later, it waits for touches that are missing, s;
-    with none it does not wait. velocities: which of them are compared, such as those of the joints
-    with motors; the others are not fed back meanwhile. All by default. excess: how far an impulse
-    may exceed what is planned, as a part of that, before it is taken for an error of the measured
-    velocity: estimates of velocities overshoot after impacts, and gains need not answer that.
+    With `before`, `dwell` and `timeout` at zero the interim mode never holds.
 
-    Of no width, before, dwell and timeout being zero, it never holds.
+    Attributes:
+        before: Time in s by which the window opens before the planned time of an impact, unless a
+            touch is known earlier.
+        dwell: Time in s that the window takes to close after the last touch.
+        timeout: Time in s for which missing touches are waited for, after the planned time or the
+            first touch, whichever is later. Zero does not wait.
+        velocities: Indices of the velocities that are fed back in the window, such as those of the
+            joints with motors. None for all.
+        excess: Part of its planned size by which an impulse may exceed it and be believed. Beyond
+            that, the velocity is taken to be measured wrongly: estimates overshoot after impacts.
     """
 
     before: NotNegative = 0.0
@@ -64,67 +66,97 @@ class Interim(Settings):
             )
 
 
-class InterimMoment(NamedTuple):
-    """The place of a time in the window of an impact, and until when that holds.
+class WindowMoment(NamedTuple):
+    """The place of a time with respect to the windows of impacts.
 
-    event: its number in the reference, None outside of all windows. under_way: whether it has been
-    touched or is due. closing: since when the window closes, s; it is closed at `until`.
+    Attributes:
+        event: Index of the event in whose window the time lies. None outside of all windows.
+        has_begun: Whether the impact has begun, by a touch or by the clock.
+        until: Time in s until which this place holds; infinite where nothing is to come.
+        closing: Time in s since which the window closes; it is closed at `until`. Infinite while
+            touches are missing.
     """
 
     event: int | None
-    under_way: bool
+    has_begun: bool
     until: float
     closing: float = math.inf
 
+    @property
+    def arc(self) -> int:
+        """Index of the reference's arc that is followed inside of the window."""
+        assert self.event is not None
+        return self.event + 1 if self.has_begun else self.event
 
-def settling(interim: Interim, event: int, done: float, time: float) -> InterimMoment | None:
-    """The window of an event that was complete at `done`, None where it is over."""
-    end = done + interim.dwell
-    return InterimMoment(event, True, end, done) if done <= time < end else None
 
+def find_closing_window(
+    interim: Interim, event: int, done: float, time: float
+) -> WindowMoment | None:
+    """Return the place of a time in the window of an impact whose touches are all known.
 
-def expecting(
-    interim: Interim, event: int, due: float, touched: float, time: float
-) -> InterimMoment:
-    """The window of the next event, due at a time and first touched at another, s.
+    Args:
+        interim: Widths of windows.
+        event: Index of the event.
+        done: Time of its last touch, s.
+        time: Time, s.
 
-    Without a touch that is infinite.
+    Returns:
+        The place; None where the window is closed.
     """
-    known = touched < math.inf
+    end = done + interim.dwell
+    return WindowMoment(event, True, end, done) if done <= time < end else None
+
+
+def find_opening_window(
+    interim: Interim, event: int, due: float, touched: float, time: float
+) -> WindowMoment:
+    """Return the place of a time in the window of the next impact.
+
+    Args:
+        interim: Widths of windows.
+        event: Index of the event.
+        due: Its planned time, s.
+        touched: Time of its first touch, s; infinite before it.
+        time: Time, s.
+    """
+    is_touched = touched < math.inf
     opens = min(due - interim.before, touched)
-    end = (max(due, touched) if known else due) + interim.timeout
-    if (known and not interim.timeout) or not time < end or not opens < end:
-        return InterimMoment(None, False, math.inf)
+    end = (max(due, touched) if is_touched else due) + interim.timeout
+    # After a touch the window stays open for missing touches alone, as long as they are waited for.
+    if (is_touched and not interim.timeout) or not time < end or not opens < end:
+        return WindowMoment(None, False, math.inf)
     if time < opens:
-        return InterimMoment(None, False, opens)
-    under_way = time >= min(due, touched)
-    return InterimMoment(event, under_way, end if under_way else min(due, end))
+        return WindowMoment(None, False, opens)
+    has_begun = time >= min(due, touched)
+    return WindowMoment(event, has_begun, end if has_begun else min(due, end))
 
 
 @dataclass(frozen=True, eq=False)
 class InterimLaw(LimitedLaw):
-    """The law within the window: mu, q and K along `arc`, velocities compared from `ante` on.
+    """The input law inside the window of an impact. It has no derivatives.
 
-    closing: from when until when the window closes, s.
+    Attributes:
+        arc: Arc that gives mu and positions: before the impact until it begins, after it then.
+        arc_before: Arc before the impact, from which changes of velocity count.
+        gain: Gain K(t) on `arc`.
+        residual: The part of a change of velocity that is fed back.
+        limits: Least and greatest input (2, nu), or None.
+        closing: Times in s from which and until which the window closes.
     """
 
     arc: Arc
-    ante: Arc
+    arc_before: Arc
     gain: GainCurve
-    unexplained: Unexplained
+    residual: VelocityResidual
     limits: Array | None
     closing: tuple[float, float]
 
     def __call__(self, t: float, x: Array) -> Array:
-        """The input (nu,)."""
-        return cut(self.demand(t, x), self.limits)
+        """Return the input (nu,) at time t in s and state x (nx,)."""
+        return clip_input(self.demand(t, x), self.limits)
 
     def demand(self, t: float, x: Array) -> Array:
         """Return the input (nu,) before it is cut to the limits.
-
-        Fed back is the part of the velocity's change from the arc before the impact that no part
-        of the planned impulses explains. While the window closes, a share of the velocity error
-        that grows from 0 to 1 is that to the arc after the impact.
 
         Args:
             t: Time in s.
@@ -132,14 +164,14 @@ class InterimLaw(LimitedLaw):
         """
         space = self.arc.space
         alpha, mu = self.arc.state_and_input(t)
-        before, _ = self.ante.state_and_input(t)
+        before, _ = self.arc_before.state_and_input(t)
         error = space.difference(x, alpha)
         nv = space.ndx // 2
-        kept = list(self.unexplained.velocities)
-        change = (x[-nv:] - before[-nv:])[kept]
+        compared = list(self.residual.velocities)
+        change = (x[-nv:] - before[-nv:])[compared]
         start, end = self.closing
-        share = min((t - start) / (end - start), 1.0) if t > start else 0.0  # of the window
-        compared = share * error[nv:][kept] - (1.0 - share) * self.unexplained(change)
-        error[nv:] = 0.0
-        error[[nv + i for i in kept]] = compared
+        share = min((t - start) / (end - start), 1.0) if t > start else 0.0
+        velocity_error = share * error[nv:][compared] - (1.0 - share) * self.residual(change)
+        error[nv:] = 0.0  # velocities that are not compared are not fed back
+        error[[nv + i for i in compared]] = velocity_error
         return np.asarray(mu + self.gain(t) @ error)

@@ -27,7 +27,7 @@ from hybridctl.base.checks import (
 )
 from hybridctl.base.errors import InputError
 from hybridctl.base.progress import Progress, report_share
-from hybridctl.control.impacts import Impact, impact_of
+from hybridctl.control.impacts import Impact, find_impact
 from hybridctl.hybrid.arc import Arc, arc_from_steps, joined
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.jump import Firing, firings
@@ -39,16 +39,22 @@ from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 Feedforward = Callable[[float], Array]
-Phase = Literal["pushing", "withdrawing"]
-PHASES: tuple[Phase, ...] = ("pushing", "withdrawing")
+"""An input u (nu,) as a function of time in s."""
+PhantomFeedforward = Literal["pushing", "withdrawing"]
+PHANTOM_FEEDFORWARDS: tuple[PhantomFeedforward, ...] = ("pushing", "withdrawing")
 
 
 @dataclass(frozen=True)
 class PhantomArc:
-    """The reference in an intermediate mode of simultaneous event `event` of the reference.
+    """The reference in an intermediate mode of a simultaneous event.
 
-    `arc` passes at the nominal event time through the state that the resets of `fired` give;
-    `impulses` are those of the last of these resets.
+    Attributes:
+        event: Index of the event of the reference.
+        mode: Intermediate mode.
+        fired: Guards that have fired already, in their order.
+        impulses: Impulses of the last reset, in N s.
+        arc: Arc in the intermediate mode. At the nominal time of the event it passes through the
+            state that the resets of `fired` give.
     """
 
     event: int
@@ -62,12 +68,16 @@ class PhantomArc:
 class Reference:
     """A nominal trajectory with its extended arcs, and the phantom arcs of its events.
 
-    Events of a reference are those of guards. Where the nominal policy changed its law in between,
-    the nominal trajectory has an arc more, but the reference goes on: its arc has a change more
-    (see `Arc.changes`). `arcs[i]` is defined on
-    [start - before, end + after] of the time between events i - 1 and i; its mode is the one in
-    which it begins. `phantoms` maps (event index, guards that have fired) to the phantom arc there.
-    `impacts` has M, J and bounds of the impulses of each event, None where it changes no velocity.
+    Only events of guards are events of a reference. Where the nominal policy changed its law, the
+    nominal trajectory has one arc more; the arc of the reference goes on (see `Arc.changes`).
+
+    Attributes:
+        nominal: The nominal trajectory.
+        arcs: Extended arc before each event, and the one after the last. Arc i is defined from
+            `before` seconds before event i - 1 to `after` seconds after event i. Its mode is the
+            one in which it begins.
+        phantoms: Phantom arcs, by the index of the event and the guards that have fired.
+        impacts: What each event can do to velocities; None where it changes none.
     """
 
     nominal: HybridTrajectory
@@ -87,16 +97,6 @@ class Reference:
         return self.nominal.guard_events
 
 
-def stretches(trajectory: HybridTrajectory) -> list[list[Arc]]:
-    """The arcs of a trajectory, grouped by what lies between two events of guards."""
-    rows: list[list[Arc]] = [[]]
-    for arc in trajectory.arcs:
-        rows[-1].append(arc)
-        if arc.index < len(trajectory.events) and trajectory.events[arc.index].guards:
-            rows.append([])
-    return rows
-
-
 def extend(
     system: HybridSystem,
     trajectory: HybridTrajectory,
@@ -104,60 +104,58 @@ def extend(
     before: float | Sequence[float],
     after: float | Sequence[float],
     feedforward: Sequence[Feedforward] | None = None,
-    phantom: Phase = "pushing",
+    phantom: PhantomFeedforward = "pushing",
     rtol: float = 1e-10,
     atol: float = 1e-10,
     progress: Progress = None,
 ) -> Reference:
-    """Extend a nominal trajectory by `before` and `after` seconds around each of its events.
+    """Return a reference: a nominal trajectory whose arcs are extended around its events.
 
-    before, after: one number, or one for each event of guards.
-    feedforward: one function u(t) per arc of the trajectory, valid on the extended interval; None
-    holds the nominal input at the ends of each arc.
-    phantom: feedforward of phantom arcs, "pushing" (that of the arc before the event, until the
-    event is complete, [RS] (4.16)) or "withdrawing" (that of the arc after it, [RS] (4.15)).
-    progress: True prints the share of the work that is done on standard error; a function is called
-    with it, from 0 to 1.
+    The first arc is not extended to before the start, nor the last to after the end.
 
-    The first arc is not extended to before the start, nor the last to after the end. Raises
-    `InputError` for bad arguments and for the run of another system, `IntegrationError` if a field
-    cannot be continued.
+    Args:
+        system: The system of the trajectory.
+        trajectory: The nominal trajectory.
+        before: Time in s by which the arc after an event is extended backwards: one number, or one
+            for each event of guards.
+        after: Time in s by which the arc before an event is extended forwards, likewise.
+        feedforward: Input u(t) of each arc of the trajectory, valid on the extended interval. None
+            holds the nominal input at both ends of each arc.
+        phantom: Feedforward of phantom arcs. "pushing" is that of the arc before the event until
+            the event is complete ([RS] (4.16)), "withdrawing" that of the arc after it (4.15).
+        rtol: Relative tolerance of the integration.
+        atol: Absolute tolerance of the integration.
+        progress: True prints the share of the work that is done on standard error. A function is
+            called with it, from 0 to 1.
+
+    Raises:
+        InputError: An argument does not fit, or the trajectory is of another system.
+        IntegrationError: A field cannot be continued past an event.
     """
     check_instance("system", system, HybridSystem)
     events = check_instance("trajectory", trajectory, HybridTrajectory).guard_events
     check_system(system, trajectory)
-    early, late = per_event("before", before, len(events)), per_event("after", after, len(events))
-    check_member("phantom", phantom, PHASES)
+    early = check_durations("before", before, len(events))
+    late = check_durations("after", after, len(events))
+    check_member("phantom", phantom, PHANTOM_FEEDFORWARDS)
     rtol, atol = check_number("rtol", rtol, above=0.0), check_number("atol", atol, above=0.0)
     integrator = Integrator(METHODS["DOP853"], rtol, atol, np.inf)
-    if feedforward is None:
-        inputs = [held(arc) for arc in trajectory.arcs]
-    else:
-        inputs = check_sequence("feedforward", feedforward)
-    if len(inputs) != len(trajectory.arcs):
-        raise InputError(
-            f"feedforward must have one function per arc ({len(trajectory.arcs)}), "
-            f"got {len(inputs)}"
-        )
-    for k, (u, arc) in enumerate(zip(inputs, trajectory.arcs, strict=True)):
-        name = f"feedforward[{k}]"
-        check_vector(
-            f"{name}({arc.start})", check_callable(name, u)(arc.start), arc.inputs.shape[2]
-        )
+    inputs = _check_feedforward(trajectory, feedforward)
     report = report_share(progress, "extend") or (lambda share: None)
     arcs = list[Arc]()
-    for pieces, length, past in zip(
-        stretches(trajectory), (0.0, *early), (*late, 0.0), strict=True
+    for group, length, past in zip(
+        group_arcs(trajectory), (0.0, *early), (*late, 0.0), strict=True
     ):
-        arcs.append(_continued(system, integrator, pieces, inputs, before=length, after=past))
+        arcs.append(_extend_arcs(system, integrator, group, inputs, before=length, after=past))
         report(0.5 * len(arcs) / (len(events) + 1))
     phantoms, impacts = {}, []
     for k, event in enumerate(events):
         u = inputs[event.index if phantom == "pushing" else event.index + 1]
-        found = firings_at(system, event)
-        first = [one.jump.state for one in found if len(one.order) == 1]
-        impacts.append(impact_of(system, event, [one.jump.impulses for one in found], first))
-        for fired, one in intermediate(found).items():
+        orders = list_firing_orders(system, event)
+        single_states = [one.jump.state for one in orders if len(one.order) == 1]
+        impulses = [one.jump.impulses for one in orders]
+        impacts.append(find_impact(system, event, impulses, single_states))
+        for fired, one in select_intermediate(orders).items():
             flow = partial(_integrate, system, integrator, one.mode, u, event.time, one.jump.state)
             arc = joined(0, [flow(-early[k]), flow(late[k])])
             phantoms[k, fired] = PhantomArc(k, one.mode, one.order, one.jump.impulses, arc)
@@ -165,8 +163,40 @@ def extend(
     return Reference(trajectory, tuple(arcs), phantoms, tuple(impacts))
 
 
-def per_event(name: str, value: float | Sequence[float], count: int) -> tuple[float, ...]:
-    """One length in s for each of `count` events. Raises `InputError`."""
+def _check_feedforward(
+    trajectory: HybridTrajectory, feedforward: Sequence[Feedforward] | None
+) -> Sequence[Feedforward]:
+    """Return the input of each arc, by default the nominal one, held beyond the arc's ends.
+
+    Raises:
+        InputError: The number of inputs or their sizes do not fit.
+    """
+    if feedforward is None:
+        return [_hold_input(arc) for arc in trajectory.arcs]
+    inputs = check_sequence("feedforward", feedforward)
+    if len(inputs) != len(trajectory.arcs):
+        raise InputError(
+            f"feedforward must have one function per arc ({len(trajectory.arcs)}), "
+            f"got {len(inputs)}"
+        )
+    for k, (u, arc) in enumerate(zip(inputs, trajectory.arcs, strict=True)):
+        name = f"feedforward[{k}]"
+        value = check_callable(name, u)(arc.start)
+        check_vector(f"{name}({arc.start})", value, arc.inputs.shape[2])
+    return inputs
+
+
+def check_durations(name: str, value: float | Sequence[float], count: int) -> tuple[float, ...]:
+    """Return one duration in s for each of several events.
+
+    Args:
+        name: Name of the argument, for messages.
+        value: One duration for all events, or one for each.
+        count: Number of events.
+
+    Raises:
+        InputError: The number of durations does not fit, or one is negative or no number.
+    """
     if isinstance(value, Sequence):
         if len(value) != count:
             raise InputError(f"{name} must have one length per event ({count}), got {len(value)}")
@@ -174,58 +204,84 @@ def per_event(name: str, value: float | Sequence[float], count: int) -> tuple[fl
     return (check_number(name, value, at_least=0.0),) * count
 
 
-def firings_at(system: HybridSystem, event: Event) -> list[Firing]:
-    """All ways in which guards of a nominal event fire one after the other, one or more of them."""
+def group_arcs(trajectory: HybridTrajectory) -> list[list[Arc]]:
+    """Return the arcs of a trajectory, one list for each stretch between two events of guards."""
+    groups: list[list[Arc]] = [[]]
+    for arc in trajectory.arcs:
+        groups[-1].append(arc)
+        if arc.index < len(trajectory.events) and trajectory.events[arc.index].guards:
+            groups.append([])
+    return groups
+
+
+def list_firing_orders(system: HybridSystem, event: Event) -> list[Firing]:
+    """Return all orders in which guards of a nominal event can fire, one or more of them."""
     at = event.time, event.state_before, event.input_before
-    found = firings(system, event.mode_before, event.guards, *at)
-    return [one for one in found if one.order]
+    orders = firings(system, event.mode_before, event.guards, *at)
+    return [one for one in orders if one.order]
 
 
-def intermediate(firings: Iterable[Firing]) -> dict[frozenset[str], Firing]:
-    """The first way to each set of fired guards that leaves others waiting."""
-    first: dict[frozenset[str], Firing] = {}
-    for one in firings:
-        if one.waiting:
-            first.setdefault(frozenset(one.order), one)
-    return first
-
-
-def held(arc: Arc) -> Feedforward:
-    """The input of an arc, held where it ends."""
-    return lambda t: arc.input(float(min(max(t, arc.start), arc.end)))
-
-
-def continued(
+def extend_arcs_forward(
     trajectory: HybridTrajectory, inputs: Sequence[Feedforward], *, after: float
 ) -> tuple[Arc, ...]:
-    """Each arc of a trajectory, continued by its own field for `after` s past its end."""
+    """Return each arc of a trajectory, continued past its end by its own field.
+
+    Args:
+        trajectory: The trajectory.
+        inputs: Input u(t) of each arc, valid past its end too.
+        after: Duration of the continuation, s.
+    """
     system, integrator = trajectory.known_system, Integrator(METHODS["DOP853"], 1e-9, 1e-9, np.inf)
     return tuple(
-        _continued(system, integrator, [arc], inputs, before=0.0, after=after)
+        _extend_arcs(system, integrator, [arc], inputs, before=0.0, after=after)
         for arc in trajectory.arcs
     )
 
 
-def _continued(
+def select_intermediate(orders: Iterable[Firing]) -> dict[frozenset[str], Firing]:
+    """Return the first order to each set of fired guards that leaves other guards waiting."""
+    selected: dict[frozenset[str], Firing] = {}
+    for one in orders:
+        if one.waiting:
+            selected.setdefault(frozenset(one.order), one)
+    return selected
+
+
+def _hold_input(arc: Arc) -> Feedforward:
+    """Return the input of an arc as a function that holds it beyond both ends."""
+    return lambda t: arc.input(float(min(max(t, arc.start), arc.end)))
+
+
+def _extend_arcs(
     system: HybridSystem,
     integrator: Integrator,
-    pieces: Sequence[Arc],
+    group: Sequence[Arc],
     inputs: Sequence[Feedforward],
     *,
     before: float,
     after: float,
 ) -> Arc:
-    """Arcs without an event between them, continued beyond both ends by their own fields."""
-    first, last = pieces[0], pieces[-1]
+    """Return arcs without an event of guards between them as one arc, continued at both ends.
+
+    Args:
+        system: The system.
+        integrator: Integrator of the continuations.
+        group: The arcs, in order.
+        inputs: Input u(t) of each arc of the whole trajectory.
+        before: Duration of the continuation before the first arc, s.
+        after: Duration of the continuation after the last arc, s.
+    """
+    first, last = group[0], group[-1]
     u, v = inputs[first.index], inputs[last.index]
     past = _integrate(system, integrator, first.mode, u, first.start, first(first.start), -before)
     future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
-    nominal = [piece for arc in pieces for piece in arc.pieces]
-    return joined(first.index, [past, nominal[0], *map(_begun_anew, nominal[1:]), future])
+    nominal = [piece for arc in group for piece in arc.pieces]
+    # The continuation before the first piece follows the same law as that piece does.
+    return joined(first.index, [past, nominal[0], *map(_mark_law_change, nominal[1:]), future])
 
 
-def _begun_anew(arc: Arc) -> Arc:
-    """The arc, marked as following another law than what comes before it."""
+def _mark_law_change(arc: Arc) -> Arc:
+    """Return the arc with the mark that its law differs from that of the arc before it."""
     jumps = arc.jumps.copy()
     jumps[0] = True
     return replace(arc, jumps=jumps)
@@ -240,12 +296,22 @@ def _integrate(
     state: Array,
     duration: float,
 ) -> Arc:
-    """Flow of one mode over a duration that may be negative, without regard to guards."""
+    """Return the flow of one mode without regard to guards.
+
+    Args:
+        system: The system.
+        integrator: The integrator.
+        key: Mode.
+        u: Input as a function of time.
+        time: Start, s.
+        state: State (nx,) there.
+        duration: Duration, s; negative integrates backwards in time.
+    """
     mode = system.mode(key)
     law: InputLaw = lambda t, x: u(t)  # noqa: E731
     end = time + duration
     steps = list(integrator.steps(mode, law, time, state, end)) if duration != 0.0 else []
-    if duration < 0.0:
+    if duration < 0.0:  # an arc goes forwards in time, so its steps are reversed
         steps = [Step(s.end, s.start, s.states[::-1], s.inputs[::-1]) for s in reversed(steps)]
     start, stop = min(time, end), max(time, end)
     return arc_from_steps(0, mode, steps, start, state, u(time), stop)

@@ -1,9 +1,9 @@
-r"""Tracking policies: reference spreading, and the conventional error beside it.
+r"""Tracking policies: reference spreading, and tracking by the clock.
 
 Both apply u = mu(t) + K (alpha(t) - x), with the difference taken in the tangent space at x.
-([RS] (5.30) prints the error with the opposite sign.) They differ in which arc of the reference
-is compared with the state, and so in what happens while reference and state disagree on
-whether an event is over.
+([RS] (5.30) prints the error with the opposite sign.) They differ in the arc of the reference that
+is compared with the state, and so in what happens between an event of the reference and that of
+the state.
 """
 
 from __future__ import annotations
@@ -19,10 +19,21 @@ from numpy.typing import ArrayLike
 from hybridctl.base.checks import Array, check_instance, check_number
 from hybridctl.base.errors import ReferenceRangeError
 from hybridctl.control.gains import GainCurve, GainSchedule
-from hybridctl.control.impacts import Unexplained
-from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
-from hybridctl.control.laws import Tracking, checked_limits, next_jump, scheduled
+from hybridctl.control.impacts import VelocityResidual
+from hybridctl.control.interim import (
+    Interim,
+    InterimLaw,
+    WindowMoment,
+    find_closing_window,
+    find_opening_window,
+)
 from hybridctl.control.reference import Reference
+from hybridctl.control.tracking_law import (
+    TrackingLaw,
+    find_next_input_jump,
+    make_schedule,
+    resolve_limits,
+)
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw, LinearFeedback
 from hybridctl.hybrid.policy import History
@@ -31,10 +42,12 @@ from hybridctl.hybrid.trajectory import Event
 
 @dataclass(frozen=True)
 class Position:
-    """The place of a trajectory in its reference: macro events done, and what is under way.
+    """The place of a trajectory in its reference, counted in events ([RS] 4.1.1).
 
-    `fired` are the guards of the macro event under way that have fired already, `micro` the
-    number of events it has had so far ([RS] 4.1.1).
+    Attributes:
+        macro: Number of the reference's events that are complete.
+        micro: Number of events since then.
+        fired: Guards of the next event of the reference that have fired already.
     """
 
     macro: int
@@ -46,55 +59,76 @@ START = Position(0, 0, frozenset())
 
 
 def locate(reference: Reference, events: Sequence[Event]) -> Position:
-    """Macro and micro event count after `events`, [RS] (4.1).
+    """Return the position in a reference after some events, [RS] (4.1).
 
-    A macro event is over when each of its guards has fired, or those that have leave no other to
-    fire. Firing is counted, not the mode: a contact that is hit has jumped to its phantom arc even
-    if it opens again at once, and an unplanned release is no event of the reference. Events
-    without guards do not count.
+    An event of the reference is complete when each of its guards has fired, or when those that
+    have fired leave no other to fire. Firings are counted, not modes: a contact that is hit is on
+    its phantom arc even if it opens again at once. A release that is not planned is no event of the
+    reference. Events without guards do not count.
+
+    Args:
+        reference: The reference.
+        events: All events of the trajectory so far.
     """
-    return Follower(reference).position(events)
+    return PositionTracker(reference).locate(events)
 
 
-class Follower:
-    """The position in a reference along a history that grows: see `locate`.
+class PositionTracker:
+    """The position in a reference along a growing list of events.
 
-    Events that were there before the last one of the history asked for last are not read again.
+    `locate` is called with lists that grow. It reads again only what follows the last event but one
+    of the list before; with another list it begins anew.
     """
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
-        self._known: tuple[int, Event | None, Position] = 0, None, START
+        # Number of events that are counted, the last of them, and the position after it.
+        self._counted: tuple[int, Event | None, Position] = 0, None, START
 
-    def position(self, events: Sequence[Event]) -> Position:
-        """The position after all these events."""
-        n, last, position = self._known
+    def locate(self, events: Sequence[Event]) -> Position:
+        """Return the position after all these events."""
+        n, last, position = self._counted
         if not 0 < n <= len(events) or events[n - 1] is not last:
             n, position = 0, START
         for event in events[n:-1]:
             position = advance(self._reference, position, event.guards)
+        # A policy may pass on a changed copy of the last event (`DisturbedPolicy` does), which the
+        # next call would not recognise. So the last one is counted anew each time.
         if len(events) > 1:
-            self._known = len(events) - 1, events[-2], position
+            self._counted = len(events) - 1, events[-2], position
         return advance(self._reference, position, events[-1].guards) if events else START
 
 
 def advance(reference: Reference, position: Position, guards: Collection[str]) -> Position:
-    """The position after guards have fired at a position."""
+    """Return the position after guards have fired.
+
+    Args:
+        reference: The reference.
+        position: Position before.
+        guards: Names of the guards that fire.
+    """
     if not guards:
         return position
     macro, planned = position.macro, reference.events
     if macro == len(planned):
         return position
     fired = position.fired | (set(planned[macro].guards) & set(guards))
+    # No phantom arc after these guards: none is left that could fire, and the event is complete.
     if fired and (macro, fired) not in reference.phantoms:
         return Position(macro + 1, 0, frozenset())
     return Position(macro, position.micro + 1, fired)
 
 
-def missing(
+def list_missing_guards(
     reference: Reference, position: Position, guards: Collection[str] | None = None
 ) -> tuple[str, ...]:
-    """Guards of the event under way or next that have not fired yet: of some guards, or all."""
+    """Return the guards of the next event of a reference that have not fired yet.
+
+    Args:
+        reference: The reference.
+        position: The position.
+        guards: Names among which they are sought; None for all.
+    """
     if position.macro == len(reference.events):
         return ()
     planned = reference.events[position.macro].guards
@@ -105,14 +139,14 @@ def missing(
     )
 
 
-def due(reference: Reference, position: Position) -> float:
-    """The nominal time of the event that is under way or comes next, s; infinite after the last."""
+def get_due_time(reference: Reference, position: Position) -> float:
+    """Return the nominal time of the next event, s; infinite after the last."""
     planned = reference.events
     return planned[position.macro].time if position.macro < len(planned) else math.inf
 
 
-def followed(reference: Reference, position: Position) -> Arc:
-    """The extended or phantom arc at a position."""
+def get_followed_arc(reference: Reference, position: Position) -> Arc:
+    """Return the extended or phantom arc of a position."""
     if position.fired:
         return reference.phantoms[position.macro, position.fired].arc
     return reference.arcs[position.macro]
@@ -121,25 +155,38 @@ def followed(reference: Reference, position: Position) -> Arc:
 class ReferenceSpreading:
     """Tracking of the extended arc with the same event count as the state, [RS] 3.1.2, 4.1.2.
 
-    gains: a `GainSchedule`, or one matrix K (nu, ndx) per arc of the reference.
-    A phantom arc without a gain in the schedule holds its feedback off, so that only the
-    feedforward acts until the simultaneous event is complete.
-    limits: the greatest absolute inputs (nu,), or the least and the greatest (2, nu), by default
-    those of the motors (`Robot.effort`); inf for none. The input is cut there. That is a kink,
-    which the error control of the integrator resolves.
-    interim: what to do while an impact lasts or is incomplete, for plants whose impacts take time
-    and for touches that are known late; without it an impact is over with its last touch.
-    patience: how long an event that is due is waited for, s: then the reference goes on with the
-    next arc. By default it is waited for as long as the arc is extended.
-
-    It knows of events at once; `DetectedPolicy` lets it know late, or not at all.
+    The policy knows of events at once. `DetectedPolicy` lets it know late, or not at all. On a
+    phantom arc without a gain the feedback is off, so that only the feedforward acts until the
+    simultaneous event is complete.
 
     A state that leaves an arc before or after the interval on which it is extended raises
-    `ReferenceRangeError` at its next event; until then the end of the arc is held.
+    `ReferenceRangeError` at its next event. Until then the end of the arc is held.
+
+    Args:
+        reference: The reference.
+        gains: A `GainSchedule`, or one gain K (nu, ndx) for each arc of the reference.
+        limits: Greatest absolute inputs (nu,), or the least and the greatest (2, nu); inf for
+            none. By default those of the motors (`Robot.effort`). The input is cut there. The
+            cut is a kink, which the error control of the integrator resolves.
+        interim: What to do while an impact lasts or is incomplete, for plants whose impacts
+            take time and for touches that are known late. By default an impact is over with
+            its last touch.
+        patience: Time in s for which an event that is due is waited for. Then the reference
+            goes on with the next arc. By default as long as the arc is extended.
+
+    Raises:
+        InputError: An argument does not fit the reference.
+
+    Attributes:
+        reference: The reference.
+        gains: Its gains.
+        limits: Least and greatest input (2, nu), or None.
+        interim: Widths of the windows of the interim mode.
+        patience: Time in s for which an event that is due is waited for.
     """
 
     follows = "touches"
-    """What chooses the arc that is tracked; "clock" for policies that do not declare it."""
+    """What selects the arc that is tracked; "clock" for policies without this attribute."""
 
     def __init__(
         self,
@@ -151,35 +198,41 @@ class ReferenceSpreading:
         patience: float = math.inf,
     ) -> None:
         self.reference = reference
-        self.gains = scheduled(reference, gains)
-        self.limits = checked_limits(reference, limits)
+        self.gains = make_schedule(reference, gains)
+        self.limits = resolve_limits(reference, limits)
         self.interim = Interim() if interim is None else check_instance("interim", interim, Interim)
         self.patience = patience
         if patience != math.inf:
             check_number("patience", patience, at_least=0.0)
         self._laws: dict[tuple[Position, float], DifferentiableLaw] = {}
         velocities, excess = self.interim.velocities, self.interim.excess
-        self._unexplained = tuple(
-            None if impact is None else Unexplained(impact.explanation(velocities), excess)
+        self._residuals = tuple(
+            None if impact is None else VelocityResidual(impact.explanation(velocities), excess)
             for impact in reference.impacts
         )
 
     def gain(self, position: Position) -> GainCurve:
-        """The gain K(t) at a position, zero where the feedback is off."""
+        """Return the gain K(t) at a position; zero where the feedback is off."""
         if not position.fired:
             return self.gains.arcs[position.macro]
         off = GainCurve.constant(np.zeros(self.gains.arcs[position.macro].values.shape[1:]))
         return self.gains.phantoms.get((position.macro, position.fired), off)
 
     def law(self, history: History) -> InputLaw:
-        """Feedforward and feedback on the arc that `history` calls for.
+        """Return the law on the arc of the history's event count.
 
-        It has derivatives but in the interim mode.
+        It has derivatives, except in the interim mode.
+
+        Args:
+            history: The history.
+
+        Raises:
+            ReferenceRangeError: The arc is not extended to the time of the last event.
         """
-        position, moment = self._where(history)
+        position, moment = self._find_place(history)
         if moment.event is not None:
-            return self._between(moment.event, moment, history.time)
-        whole = followed(self.reference, position)
+            return self._make_interim_law(moment.event, moment, history.time)
+        whole = get_followed_arc(self.reference, position)
         arc = whole.piece(history.time)
         if history.events and not whole.start <= history.time <= whole.end:
             raise ReferenceRangeError(
@@ -189,19 +242,20 @@ class ReferenceSpreading:
             )
         place = position, arc.start
         if place not in self._laws:
-            law = Tracking(arc, self.gain(position), self.limits, often=True)
+            law = TrackingLaw(arc, self.gain(position), self.limits, is_tabulated=True)
             self._laws[place] = law.differentiable()
         return self._laws[place]
 
     def next_change(self, history: History) -> float:
-        """The time when the feedforward jumps, or the interim mode begins or ends, s."""
-        position, moment = self._where(history)
+        """Return when the feedforward jumps, or the interim mode begins or ends next, s."""
+        position, moment = self._find_place(history)
         if moment.event is not None:
-            position = Position(moment.event + moment.under_way, 0, frozenset())
-        return min(next_jump(followed(self.reference, position), history.time), moment.until)
+            position = Position(moment.arc, 0, frozenset())
+        arc = get_followed_arc(self.reference, position)
+        return min(find_next_input_jump(arc, history.time), moment.until)
 
-    def _where(self, history: History) -> tuple[Position, InterimMoment]:
-        """The position, and where the time lies in the window of an impact."""
+    def _find_place(self, history: History) -> tuple[Position, WindowMoment]:
+        """Return the position, and the place of the time in the window of an impact."""
         reference, interim, time = self.reference, self.interim, history.time
         position, touched, done = START, math.inf, -math.inf
         for event in history.events:
@@ -212,33 +266,46 @@ class ReferenceSpreading:
                 touched = event.time
             position = following
         k = position.macro
-        if k and self._unexplained[k - 1] is not None:
-            moment = settling(interim, k - 1, done, time)
+        if k and self._residuals[k - 1] is not None:
+            moment = find_closing_window(interim, k - 1, done, time)
             if moment is not None:
                 return position, moment
-        overdue = due(reference, position) + self.patience
+        overdue = get_due_time(reference, position) + self.patience
         if time >= overdue:
-            return Position(k + 1, 0, frozenset()), InterimMoment(None, False, math.inf)
-        if k == len(reference.events) or self._unexplained[k] is None:
-            return position, InterimMoment(None, False, overdue)
-        moment = expecting(interim, k, due(reference, position), touched, time)
+            return Position(k + 1, 0, frozenset()), WindowMoment(None, False, math.inf)
+        if k == len(reference.events) or self._residuals[k] is None:
+            return position, WindowMoment(None, False, overdue)
+        due = get_due_time(reference, position)
+        moment = find_opening_window(interim, k, due, touched, time)
         return position, moment._replace(until=min(moment.until, overdue))
 
-    def _between(self, event: int, moment: InterimMoment, time: float) -> InputLaw:
-        """The law of the interim mode of an event."""
-        k, unexplained = event + moment.under_way, self._unexplained[event]
-        assert unexplained is not None
-        arc, ante = self.reference.arcs[k].piece(time), self.reference.arcs[event]
+    def _make_interim_law(self, event: int, moment: WindowMoment, time: float) -> InputLaw:
+        """Return the law of the interim mode in the window of an event."""
+        k, residual = moment.arc, self._residuals[event]
+        assert residual is not None
+        arc, arc_before = self.reference.arcs[k].piece(time), self.reference.arcs[event]
         closing = moment.closing, moment.until
-        return InterimLaw(arc, ante, self.gains.arcs[k], unexplained, self.limits, closing)
+        return InterimLaw(arc, arc_before, self.gains.arcs[k], residual, self.limits, closing)
 
 
 class ClockTracking:
-    """Tracking of the nominal reference at the same time, whatever the events of the state.
+    """Tracking of the nominal trajectory at the same time, whatever the events of the state.
 
-    This is the conventional error, which peaks while reference and state are on different sides
-    of an event. gains: a `GainSchedule`, or one K (nu, ndx) per arc, switched when the reference
-    has its event. limits: see `ReferenceSpreading`.
+    This is the conventional error. It peaks while reference and state are on different sides of an
+    event. The gains change when the reference has its event.
+
+    Args:
+        reference: The reference; its extensions are not used.
+        gains: A `GainSchedule`, or one gain K (nu, ndx) for each arc of the reference.
+        limits: See `ReferenceSpreading`.
+
+    Raises:
+        InputError: An argument does not fit the reference.
+
+    Attributes:
+        reference: The reference.
+        gains: Its gains.
+        limits: Least and greatest input (2, nu), or None.
     """
 
     def __init__(
@@ -249,63 +316,76 @@ class ClockTracking:
         limits: ArrayLike | None = None,
     ) -> None:
         self.reference = reference
-        self.gains = scheduled(reference, gains)
-        self.limits = checked_limits(reference, limits)
-        curves = [self.gains.arcs[macro_count(reference, arc)] for arc in reference.nominal.arcs]
+        self.gains = make_schedule(reference, gains)
+        self.limits = resolve_limits(reference, limits)
+        curves = [
+            self.gains.arcs[count_events_before(reference, arc)] for arc in reference.nominal.arcs
+        ]
         self._laws = [
-            Tracking(arc, gain, self.limits, often=True)
+            TrackingLaw(arc, gain, self.limits, is_tabulated=True)
             for arc, gain in zip(reference.nominal.arcs, curves, strict=True)
         ]
 
     def law(self, history: History) -> InputLaw:
-        """The law of the arc on which the reference is now, and of those that follow it."""
-        first, _ = on_the_clock(self.reference, history.time)
+        """Return the law of the nominal arc at this time and of those that follow it."""
+        first, _ = get_nominal_arc(self.reference, history.time)
         laws = self._laws[first.index :]
-        by_turns = _ByTurns(laws, [law.arc.end for law in laws[:-1]], self.limits)
-        return DifferentiableLaw(by_turns, by_turns.jacobian, by_turns.rate)
+        sequence = _LawSequence(laws, [law.arc.end for law in laws[:-1]], self.limits)
+        return DifferentiableLaw(sequence, sequence.jacobian, sequence.rate)
 
     def next_change(self, history: History) -> float:
-        """The time when the reference has its next event, or its feedforward jumps, s."""
-        arc, _ = on_the_clock(self.reference, history.time)
+        """Return when the reference has its next event, or its feedforward jumps, s."""
+        arc, _ = get_nominal_arc(self.reference, history.time)
         return arc.end if arc is not self.reference.nominal.arcs[-1] else math.inf
 
 
 @dataclass(frozen=True, eq=False)
-class _ByTurns(LinearFeedback):
-    """Laws with the same limits that follow each other at the times `ends`, all but the last."""
+class _LawSequence(LinearFeedback):
+    """Tracking laws with the same limits that follow each other in time.
 
-    laws: Sequence[Tracking]
+    Attributes:
+        laws: The laws.
+        ends: End in s of each law but the last.
+        limits: Least and greatest input (2, nu), or None.
+    """
+
+    laws: Sequence[TrackingLaw]
     ends: Sequence[float]
     limits: Array | None
 
-    def _now(self, t: float) -> Tracking:
+    def _select(self, t: float) -> TrackingLaw:
+        """Return the law at a time; at the end of a law that law."""
         return self.laws[bisect_left(self.ends, t)]
 
     def __call__(self, t: float, x: Array) -> Array:
-        return self._now(t)(t, x)
+        return self._select(t)(t, x)
 
     def along(self, times: Array) -> tuple[Array, Array]:
-        """The offsets b (k, nu) and gains K (k, nu, nx) at times (k,), s."""
-        now = self._now(float(times.min()))
-        if now is self._now(float(times.max())):
-            return now.along(times)
-        offsets, gains = zip(*(self._now(t).along(np.array([t])) for t in times), strict=True)
+        """Return the offsets b (k, nu) and gains K (k, nu, nx) at times (k,), s."""
+        first = self._select(float(times.min()))
+        if first is self._select(float(times.max())):
+            return first.along(times)
+        terms = (self._select(t).along(np.array([t])) for t in times)
+        offsets, gains = zip(*terms, strict=True)
         return np.concatenate(offsets), np.concatenate(gains)
 
     def jacobian(self, t: float, x: Array) -> Array:
-        return self._now(t).jacobian(t, x)
+        return self._select(t).jacobian(t, x)
 
     def rate(self, t: float, x: Array) -> Array:
-        return self._now(t).rate(t, x)
+        return self._select(t).rate(t, x)
 
 
-def on_the_clock(reference: Reference, time: float) -> tuple[Arc, int]:
-    """The nominal arc at a time, that after an event from its time on, and its macro count."""
+def get_nominal_arc(reference: Reference, time: float) -> tuple[Arc, int]:
+    """Return the nominal arc at a time in s, and the number of the reference's events before it.
+
+    At the time of an event that is the arc after it.
+    """
     arcs = reference.nominal.arcs
     arc = arcs[bisect_right([arc.end for arc in arcs[:-1]], time)]
-    return arc, macro_count(reference, arc)
+    return arc, count_events_before(reference, arc)
 
 
-def macro_count(reference: Reference, arc: Arc) -> int:
-    """How many events of the reference lie before an arc of its nominal trajectory."""
+def count_events_before(reference: Reference, arc: Arc) -> int:
+    """Return the number of the reference's events before an arc of its nominal trajectory."""
     return sum(event.index < arc.index for event in reference.events)

@@ -17,8 +17,8 @@ from numpy.typing import ArrayLike
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import SimulationError
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.laws import Tracking, input_limits
-from hybridctl.control.reference import continued
+from hybridctl.control.reference import extend_arcs_forward
+from hybridctl.control.tracking_law import TrackingLaw, parse_limits
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.mode import ModeKey
@@ -147,13 +147,13 @@ class PlanTracking:
         weights = np.diag(scales**-2.0), np.eye(nu) / (largest or 1.0) ** 2
         gains = tuple(_compute_lqr_gains(system.mode(arc.mode), arc, *weights) for arc in plan.arcs)
         largest_inputs = np.full(nu, torque)
-        limits = input_limits(largest_inputs, nu) if np.isfinite(largest_inputs).any() else None
-        return PlanTracking(continued(plan, curves, after=extension), gains, limits)
+        limits = parse_limits(largest_inputs, nu) if np.isfinite(largest_inputs).any() else None
+        return PlanTracking(extend_arcs_forward(plan, curves, after=extension), gains, limits)
 
     def law(self, history: History) -> InputLaw:
         """Return feedforward and feedback on the present arc."""
         k = _find_phase([arc.mode for arc in self.arcs], history.events)
-        return Tracking(self.arcs[k], self.gains[k], self.limits).differentiable()
+        return TrackingLaw(self.arcs[k], self.gains[k], self.limits).differentiable()
 
 
 def _find_phase(modes: Sequence[ModeKey], events: Iterable[Event]) -> int:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_array, check_instance, check_number, check_vector
 from hybridctl.base.errors import InputError
-from hybridctl.control.laws import cut, input_limits
+from hybridctl.control.tracking_law import clip_input, parse_limits
 from hybridctl.hybrid.laws import InputLaw, LinearFeedback
 from hybridctl.hybrid.policy import History, Policy, next_change
 from hybridctl.planning.horizon import Horizon, HorizonPlan, Moment, ReferenceMotion
@@ -120,7 +120,7 @@ class HybridMpc:
             check_array(f"weights[{i}]", weights[i], (n, n)).diagonal()
             for i, n in enumerate((nx, nu))
         )
-        limits = input_limits(task.largest_inputs, nu)
+        limits = parse_limits(task.largest_inputs, nu)
         assert limits is not None
         self._limits = limits
         self._rise = None if rise is None else check_vector("rise", rise, nx)
@@ -355,5 +355,5 @@ class _PlannedInput(LinearFeedback):
         s = self.plan.sections[place.section]
         fractions = place.fraction + s.rate * (times - start.time)
         u = self.motion.evaluate_inputs(s.phase, fractions) + s.corrections[place.interval]
-        u = cut(self.motion.map_inputs_to_system(u, start.events), self.limits)
+        u = clip_input(self.motion.map_inputs_to_system(u, start.events), self.limits)
         return u, np.zeros((len(times), model.nu, model.nx))

@@ -29,7 +29,7 @@ from hybridctl.base.checks import (
 )
 from hybridctl.base.errors import InputError
 from hybridctl.base.settings import Meta, NotNegative, Settings, UnitInterval
-from hybridctl.control.reference import per_event
+from hybridctl.control.reference import check_durations
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import CLOSED, STICK
@@ -270,7 +270,7 @@ class Task:
         for k in range(len(phases)):
             self.find_rebounding_contacts(k)
         check_count("degree", self.degree, at_least=0)
-        per_event("spread", self.spread, sum(bool(phase.ends) for phase in phases))
+        check_durations("spread", self.spread, sum(bool(phase.ends) for phase in phases))
         check_number("widen", self.widen, at_least=0.0)
         if self.transition is not None:
             self._check_transition(check_instance("transition", self.transition, TransitionWeight))
@@ -316,7 +316,7 @@ class Task:
     def get_event_spread(self, k: int) -> float:
         """Return the spread of the event that ends phase k, s; zero if it ends at a time."""
         ends = [bool(phase.ends) for phase in self.phases]
-        lengths = per_event("spread", self.spread, sum(ends))
+        lengths = check_durations("spread", self.spread, sum(ends))
         return lengths[sum(ends[:k])] if ends[k] else 0.0
 
     def find_rebounding_contacts(self, k: int) -> tuple[int, ...]:

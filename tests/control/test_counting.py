@@ -8,7 +8,7 @@ from control.samples import SPACE, bouncing_ball
 
 import hybridctl as hc
 from hybridctl.control.feasibility import feasibility
-from hybridctl.control.spreading import Follower, Position, locate
+from hybridctl.control.spreading import Position, PositionTracker, locate
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, ResetJacobian
 from hybridctl.sensitivity.simultaneous import jump_derivative
 
@@ -116,7 +116,7 @@ def test_a_history_is_followed_as_if_it_were_read_anew():
     bounces, _ = ball.guard_events
     reference = hc.extend(bouncing_ball(), ball, before=0.1, after=0.1)
     silent = replace(bounces, guards=())
-    follower = Follower(reference)
+    tracker = PositionTracker(reference)
     runs = ([silent, bounces, silent, bounces, silent], [silent, silent, bounces])
     for events in (*runs, runs[0][:2], [], runs[1]):
         distinct = [replace(event) for event in events]
@@ -124,5 +124,5 @@ def test_a_history_is_followed_as_if_it_were_read_anew():
             provisional = [*distinct[: k - 1], replace(silent)] if k else []
             for history in (provisional, distinct[:k]):
                 fired = sum(bool(event.guards) for event in history)
-                assert follower.position(history) == Position(fired, 0, frozenset())
-                assert locate(reference, history) == follower.position(history)
+                assert tracker.locate(history) == Position(fired, 0, frozenset())
+                assert locate(reference, history) == tracker.locate(history)

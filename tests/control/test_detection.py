@@ -12,7 +12,7 @@ import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.control.detection import DetectedPolicy, Detection, ForceSignal
 from hybridctl.control.gains import GainCurve, GainSchedule
-from hybridctl.control.tracking import tracking_error
+from hybridctl.control.tracking_error import tracking_error
 from hybridctl.hybrid.policy import History
 
 GAIN = [[40.0, 12.0]]
@@ -110,7 +110,7 @@ def test_events_are_in_the_order_in_which_they_get_known(bounces, seed):
     lags = [max(0.0, 0.03 + 0.03 * number) for number in numbers]
     times = {e.index: e.time + lag for e, lag in zip(hits, lags, strict=True)}
     expected = sorted((times.get(e.index, e.time), e.index) for e in events)
-    found, _ = detection.known(now, lambda events: np.inf)
+    found, _ = detection.filter_history(now, lambda events: np.inf)
     assert [e.index for e in found.events] == [i for t, i in expected if t <= 0.4]
 
 
@@ -140,7 +140,7 @@ def test_noise_decides_which_impacts_are_missed(bounces, above):
     for seed in range(40):
         threshold = (1.0 + 0.01 * above) * impulse
         detection = Detection(threshold=threshold, noise=0.01 * impulse, seed=seed)
-        found, following = detection.known(history, lambda events: 0.45)
+        found, following = detection.filter_history(history, lambda events: 0.45)
         noise = np.random.default_rng((seed, 0)).standard_normal(2)[1]
         assert found.events == (plain.events if noise >= above else ())
         assert following == np.inf

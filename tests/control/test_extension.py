@@ -8,12 +8,7 @@ from hybridctl.robots import rrr_door
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
-from hybridctl.control.extension import (
-    RULES,
-    continued_input,
-    event_time_deviations,
-    extend_by_rule,
-)
+from hybridctl.control.extension import RULES, continue_input, event_time_deviations, extend_by_rule
 
 COVARIANCE = np.diag([0.01**2, 0.02**2])
 
@@ -141,7 +136,7 @@ def test_the_input_goes_on_by_the_rule(pushed):
     arc = pushed.trajectory.arcs[0]
     t1, length = arc.end, 0.05
     u, rate, bend = ramp(t1, None)[0], 2.0 + 6.0 * t1, 6.0
-    inputs = {rule: continued_input(arc, rule, before=0.0, after=length) for rule in RULES}
+    inputs = {rule: continue_input(arc, rule, before=0.0, after=length) for rule in RULES}
     for rule in RULES:
         assert inputs[rule](t1 - 0.1) == pytest.approx(ramp(t1 - 0.1, None), abs=1e-9)
         assert inputs[rule](t1 + 1e-9) == pytest.approx([u], abs=1e-6)
@@ -162,7 +157,7 @@ def test_the_input_goes_back_by_the_rule(pushed):
     arc = pushed.trajectory.arcs[1]
     t, length = arc.start, 0.05
     u, rate = ramp(t, None)[0], 2.0 + 6.0 * t
-    back = {rule: continued_input(arc, rule, before=length, after=0.0) for rule in RULES}
+    back = {rule: continue_input(arc, rule, before=length, after=0.0) for rule in RULES}
     assert back["hold"](t - length) == pytest.approx([u], abs=1e-9)
     assert back["extrapolate"](t - length) == pytest.approx([u - rate * length], abs=1e-6)
     assert back["quintic"](t - length) == pytest.approx([u - 0.5 * rate * length], abs=1e-6)
@@ -185,7 +180,7 @@ def test_a_quintic_goes_on_twice_differentiably(pushed, end):
         for columns in orders
     ]
     curve = np.linalg.solve(np.array(rows), [u, rate, bend, u + 0.5 * length * rate, 0.0, 0.0])
-    found = continued_input(arc, "quintic", **{"before": 0.0, "after": 0.0, end: length})
+    found = continue_input(arc, "quintic", **{"before": 0.0, "after": 0.0, end: length})
     expected = np.polynomial.polynomial.polyval(at, curve)
     # the second derivative of a recorded input is good to 1e-4 or so, and moves it by its half l^2
     np.testing.assert_allclose([found(t + sign * d)[0] for d in at], expected, atol=1e-6)
@@ -293,7 +288,7 @@ def test_an_arc_knows_nothing_of_its_input_past_its_event(pushed):
     arc = run.arcs[0]
     assert arc.end == pytest.approx(t1, abs=1e-8)
     assert arc.input_rate(arc.end) == pytest.approx([2.0 + 6.0 * arc.end], rel=1e-5)
-    ahead = continued_input(arc, "extrapolate", before=0.0, after=0.1)
+    ahead = continue_input(arc, "extrapolate", before=0.0, after=0.1)
     line = ramp(arc.end, None) + 0.1 * (2.0 + 6.0 * arc.end)
     assert ahead(arc.end + 0.1) == pytest.approx(line, rel=1e-6)
 

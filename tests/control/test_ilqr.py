@@ -12,15 +12,15 @@ import hybridctl as hc
 from hybridctl.base.errors import InputError, ZenoError
 from hybridctl.base.spaces import compute_difference_jacobians
 from hybridctl.control.ilqr.backward import (
-    expand,
-    interval,
-    sweep,
-    total_cost,
-    trapezoid,
-    with_curvature,
+    compute_cost,
+    compute_interval_map,
+    compute_trapezoid_weights,
+    estimate_curvature,
+    expand_motion,
+    sweep_backwards,
 )
 from hybridctl.control.ilqr.cost import QuadraticCost
-from hybridctl.control.ilqr.rollout import ShootingProblem, closed_loop, open_loop
+from hybridctl.control.ilqr.rollout import ShootingProblem, simulate_closed_loop, simulate_open_loop
 from hybridctl.control.ilqr.search import ilqr
 from hybridctl.sensitivity.linearization import linearize
 
@@ -68,7 +68,7 @@ def hover_cost(target, n):
         for node, (a, b) in ((k, (1.0, 0.0)), (k + 1, (0.0, 1.0))):
             hats[1, node] += 0.5 * h
             hats[0, node] += h / 6.0 * (a * (1 - left) + 4.0 * 0.5 * (1 - middle) + b * (1 - right))
-    weights = 0.25 * trapezoid(times)
+    weights = 0.25 * compute_trapezoid_weights(times)
     miss = np.array([4.0 - 0.5 * G - target, -G])
     hessian = np.diag(weights) + 40.0 * hats.T @ hats
     u = np.linalg.solve(hessian, -40.0 * hats.T @ miss)
@@ -86,7 +86,7 @@ def test_the_map_of_an_interval_is_that_of_the_linearization():
         atol=1e-11,
     )
     assert len(lin.trajectory.events) == 1
-    m = interval(lin)
+    m = compute_interval_map(lin)
     np.testing.assert_allclose(m.state, lin.state_transition, rtol=0, atol=1e-9)
     for column, change in (
         (m.start_input, lambda t: 1 - t / 1.2),
@@ -101,13 +101,15 @@ def test_the_gradient_is_that_of_the_simulated_cost():
     plant, cost = plant_of(ball(drag=0.1)), cost_of(1.0, state=np.diag([1.0, 0.0]))
     rng = np.random.default_rng(1)
     u, du = rng.normal(size=(11, 1)), rng.normal(size=(11, 1))
-    now = expand(plant, open_loop(plant, u), cost, linearize)
+    now = expand_motion(plant, simulate_open_loop(plant, u), cost, linearize)
     assert len(now.rollout.events) == 1
     slope = float((now.gradient() * du).sum())
-    wrong = expand(plant, now.rollout, cost, reset_only)
+    wrong = expand_motion(plant, now.rollout, cost, reset_only)
     errors = []
     for h in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
-        up, down = (total_cost(plant, open_loop(plant, u + s * h * du), cost) for s in (1, -1))
+        up, down = (
+            compute_cost(plant, simulate_open_loop(plant, u + s * h * du), cost) for s in (1, -1)
+        )
         errors.append(abs((up - down) / (2.0 * h) - slope) / abs(slope))
     assert errors[1] / errors[2] == pytest.approx(100.0, rel=0.1)
     assert min(errors) < 1e-8
@@ -124,24 +126,26 @@ def test_the_gradient_is_exact_through_landing_sliding_and_sticking():
     cost = QuadraticCost(space, target, input=0.01 * np.eye(3), final=np.eye(6))
     rng = np.random.default_rng(4)
     u, du = rng.normal(size=(5, 3)) * [1.0, 1.0, 0.01], rng.normal(size=(5, 3)) * [1.0, 1.0, 0.01]
-    now = expand(plant, open_loop(plant, u), cost, linearize)
+    now = expand_motion(plant, simulate_open_loop(plant, u), cost, linearize)
     guards = [event.guards[0] for event in now.rollout.events]
     assert guards[:2] == ["right closes", "left closes"]
     assert "sticks" in guards[2]
     h, slope = 1e-3, float((now.gradient() * du).sum())
-    up, down = (total_cost(plant, open_loop(plant, u + s * h * du), cost) for s in (1, -1))
+    up, down = (
+        compute_cost(plant, simulate_open_loop(plant, u + s * h * du), cost) for s in (1, -1)
+    )
     assert (up - down) / (2.0 * h) == pytest.approx(slope, rel=1e-5)
 
 
 def test_the_gains_are_those_of_the_sampled_problem():
     """One sweep solves the linear-quadratic problem of a flight without a bounce."""
     plant, cost = plant_of(ball(), n=20), cost_of(3.0)
-    now = expand(plant, open_loop(plant, np.full((21, 1), G)), cost, linearize)
-    back = sweep(now, 0.0)
+    now = expand_motion(plant, simulate_open_loop(plant, np.full((21, 1), G)), cost, linearize)
+    back = sweep_backwards(now, 0.0)
     best, u = hover_cost(3.0, 20)
-    assert back.expected(1.0) == pytest.approx(now.cost - best, rel=1e-9)
+    assert back.predict_decrease(1.0) == pytest.approx(now.cost - best, rel=1e-9)
     np.testing.assert_allclose(G + back.offsets[0], u[:1], atol=1e-7)
-    found = closed_loop(plant, now.rollout, back.offsets, back.gains)
+    found = simulate_closed_loop(plant, now.rollout, back.offsets, back.gains)
     np.testing.assert_allclose(found.inputs[:, 0], u, atol=1e-7)
 
 
@@ -173,7 +177,7 @@ def test_what_is_found_is_a_minimum_of_the_simulated_cost():
     for _ in range(10):
         du = rng.normal(size=found.inputs.shape)
         rise = [
-            total_cost(plant, open_loop(plant, found.inputs + h * du), cost) - found.cost
+            compute_cost(plant, simulate_open_loop(plant, found.inputs + h * du), cost) - found.cost
             for h in (1e-3, 2e-3)
         ]
         assert rise[0] > 0.0
@@ -213,14 +217,14 @@ def test_feedback_follows_the_arc_of_the_same_count():
     """Thrown a little higher, the ball bounces after the rollout does; offsets are zero."""
     plant, cost = plant_of(ball(), n=20), cost_of(1.0)
     found = search(ball(), 0.0, 1.0)
-    now = expand(plant, open_loop(plant, found.inputs), cost, linearize)
-    back = sweep(now, 0.0)
+    now = expand_motion(plant, simulate_open_loop(plant, found.inputs), cost, linearize)
+    back = sweep_backwards(now, 0.0)
     feedback = now.rollout, np.zeros_like(back.offsets), back.gains
     moved = replace(plant, x0=np.array([4.1, 0.0]))
-    closed = total_cost(moved, closed_loop(moved, *feedback), cost)
-    opened = total_cost(moved, open_loop(moved, found.inputs), cost)
+    closed = compute_cost(moved, simulate_closed_loop(moved, *feedback), cost)
+    opened = compute_cost(moved, simulate_open_loop(moved, found.inputs), cost)
     assert closed < 0.5 * (opened + now.cost)
-    same = closed_loop(plant, *feedback)
+    same = simulate_closed_loop(plant, *feedback)
     np.testing.assert_array_equal(same.inputs, now.rollout.inputs)
 
 
@@ -330,12 +334,12 @@ def test_where_the_run_is_late_feedback_is_on_the_arc_flown_on():
     Thrust grows until the bounce and is held from there on, so the fall is a parabola.
     """
     plant = plant_of(ball(), n=24, end=1.2)
-    nominal = open_loop(plant, np.linspace(-2.0, 2.0, 25)[:, None])
+    nominal = simulate_open_loop(plant, np.linspace(-2.0, 2.0, 25)[:, None])
     (event,) = nominal.events
     bounce = int(np.searchsorted(plant.times, event.time))
     gains = tuple(np.array([[0.03 + 0.01 * k, 0.02, 0.05]]) for k in range(24))
     late = replace(plant, x0=X0 + np.array([1.2, 0.0]))
-    found = closed_loop(late, nominal, np.zeros((25, 1)), gains)
+    found = simulate_closed_loop(late, nominal, np.zeros((25, 1)), gains)
     assert found.events[0].time > plant.times[bounce + 1]
     for k in (bounce, bounce + 1):
         s, force = plant.times[k] - event.time, event.input_before[0]
@@ -351,11 +355,11 @@ def test_only_intervals_with_the_same_events_show_a_curvature():
     """A push down moves the bounce to an earlier interval; without one there is no curvature."""
     plant, cost = plant_of(ball(), n=10), cost_of(1.0)
     old, near, far = (
-        expand(plant, open_loop(plant, np.full((11, 1), force)), cost, linearize)
+        expand_motion(plant, simulate_open_loop(plant, np.full((11, 1), force)), cost, linearize)
         for force in (0.0, 0.05, -1.0)
     )
     place = lambda motion: [len(p.events) for p in motion.rollout.pieces].index(1)  # noqa: E731
     assert place(old) == place(near) != place(far)
-    same, other = with_curvature(near, old), with_curvature(far, old)
+    same, other = estimate_curvature(near, old), estimate_curvature(far, old)
     assert [bool(s.any()) for s in same.curvature] == [k == place(old) for k in range(10)]
     assert not any(s.any() for s in other.curvature)

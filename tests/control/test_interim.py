@@ -15,8 +15,14 @@ import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.impacts import Impact, Unexplained, impact_of
-from hybridctl.control.interim import Interim, InterimLaw, InterimMoment, expecting, settling
+from hybridctl.control.impacts import Impact, VelocityResidual, find_impact
+from hybridctl.control.interim import (
+    Interim,
+    InterimLaw,
+    WindowMoment,
+    find_closing_window,
+    find_opening_window,
+)
 from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import MappedSystem
@@ -48,8 +54,8 @@ def test_impulses_within_bounds_are_those_of_constrained_least_squares(seed):
     response = np.linalg.solve(impact.mass, impact.jacobian.T)[kept]
     bounds = (impact.least, impact.greatest)
     expected = lsq_linear(root @ response, root @ change, bounds, method="bvls", tol=1e-14)
-    np.testing.assert_allclose(explanation.impulses(change), expected.x, atol=1e-8)
-    np.testing.assert_allclose(explanation.explained(change), response @ expected.x, atol=1e-8)
+    np.testing.assert_allclose(explanation.fit_impulses(change), expected.x, atol=1e-8)
+    np.testing.assert_allclose(explanation.explain(change), response @ expected.x, atol=1e-8)
 
 
 @pytest.mark.parametrize("excess", [0.0, 0.3, 2.0])
@@ -61,7 +67,9 @@ def test_impulses_far_beyond_their_bounds_are_not_believed(excess):
     """
     rows = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))[0]
     least, greatest = np.array([0.0, -0.2]), np.array([0.5, 0.2])
-    unexplained = Unexplained(Impact(np.eye(3), rows[:2], least, greatest).explanation(), excess)
+    unexplained = VelocityResidual(
+        Impact(np.eye(3), rows[:2], least, greatest).explanation(), excess
+    )
     for size in ([0.3, 0.1], [0.6, -0.25], [9.0, -9.0], [-0.4, 9.0]):
         inside = np.clip(size, least, greatest)
         believed = np.array(size) - [size[0] > 0.0, 1] * (
@@ -78,8 +86,8 @@ def test_redundant_contacts_explain_the_same_change():
     single = Impact(np.eye(2), row, np.zeros(1), np.array([2.0])).explanation()
     double = Impact(np.eye(2), np.vstack([row, row]), np.zeros(2), np.ones(2)).explanation()
     for change in ([0.5, 1.0], [9.0, 9.0], [-1.0, 0.0]):
-        expected = single.explained(np.array(change))
-        np.testing.assert_allclose(double.explained(np.array(change)), expected, atol=1e-10)
+        expected = single.explain(np.array(change))
+        np.testing.assert_allclose(double.explain(np.array(change)), expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -108,10 +116,10 @@ def test_the_planned_impulses_explain_the_whole_impact_of_the_door(at_the_door):
     np.testing.assert_allclose(impact.greatest, event.impulses, atol=1e-9)
     np.testing.assert_array_equal(impact.least, 0.0)
     arm = impact.explanation([0, 1, 2])
-    np.testing.assert_allclose(impact.explanation().impulses(change), event.impulses, atol=1e-8)
-    np.testing.assert_allclose(arm.impulses(change[:3]), event.impulses, atol=1e-8)
-    np.testing.assert_allclose(arm.explained(2.0 * change[:3]), change[:3], atol=1e-8)
-    np.testing.assert_array_equal(arm.explained(-change[:3]), 0.0)
+    np.testing.assert_allclose(impact.explanation().fit_impulses(change), event.impulses, atol=1e-8)
+    np.testing.assert_allclose(arm.fit_impulses(change[:3]), event.impulses, atol=1e-8)
+    np.testing.assert_allclose(arm.explain(2.0 * change[:3]), change[:3], atol=1e-8)
+    np.testing.assert_array_equal(arm.explain(-change[:3]), 0.0)
 
 
 def test_the_impact_of_a_wrapped_robot_is_that_of_the_robot(at_the_door):
@@ -119,7 +127,7 @@ def test_the_impact_of_a_wrapped_robot_is_that_of_the_robot(at_the_door):
     plant, reference = at_the_door
     (impact,), (event,) = reference.impacts, reference.events
     for system in (MappedSystem(plant, lambda key: Change()), plant.pushed(PUSH)):
-        found = impact_of(system, event, [event.impulses], [event.state_after])
+        found = find_impact(system, event, [event.impulses], [event.state_after])
         np.testing.assert_array_equal(found.mass, impact.mass)
         np.testing.assert_array_equal(found.jacobian, impact.jacobian)
 
@@ -150,35 +158,37 @@ def test_events_that_change_no_velocity_have_no_impact():
 @pytest.mark.parametrize(
     ("touched", "time", "expected"),
     [
-        (INF, 0.90, InterimMoment(None, False, 0.97)),
-        (INF, 0.97, InterimMoment(4, False, 1.0)),
-        (INF, 1.00, InterimMoment(4, True, 1.02)),
-        (INF, 1.02, InterimMoment(None, False, INF)),
-        (0.95, 0.96, InterimMoment(4, True, 1.02)),  # a touch before the window opens it
-        (0.98, 1.01, InterimMoment(4, True, 1.02)),
+        (INF, 0.90, WindowMoment(None, False, 0.97)),
+        (INF, 0.97, WindowMoment(4, False, 1.0)),
+        (INF, 1.00, WindowMoment(4, True, 1.02)),
+        (INF, 1.02, WindowMoment(None, False, INF)),
+        (0.95, 0.96, WindowMoment(4, True, 1.02)),  # a touch before the window opens it
+        (0.98, 1.01, WindowMoment(4, True, 1.02)),
         (
             1.01,
             1.025,
-            InterimMoment(4, True, 1.03),
+            WindowMoment(4, True, 1.03),
         ),  # missing touches are waited for from the first on
-        (1.01, 1.03, InterimMoment(None, False, INF)),
+        (1.01, 1.03, WindowMoment(None, False, INF)),
     ],
 )
 def test_the_window_of_an_event_that_is_due(touched, time, expected):
-    found = expecting(Interim(before=0.03, dwell=0.01, timeout=0.02), 4, 1.0, touched, time)
+    found = find_opening_window(
+        Interim(before=0.03, dwell=0.01, timeout=0.02), 4, 1.0, touched, time
+    )
     assert found[:2] == expected[:2]
     assert found.until == pytest.approx(expected.until)
 
 
 def test_the_window_goes_on_after_the_last_touch():
     interim = Interim(dwell=0.01)
-    assert settling(interim, 2, 1.0, 1.005) == InterimMoment(2, True, 1.01, 1.0)
-    assert settling(interim, 2, 1.0, 1.01) is None
-    assert settling(interim, 2, 1.0, 0.5) is None  # after a clock that jumped back
-    nothing = InterimMoment(None, False, INF)
-    assert expecting(interim, 3, 1.0, INF, 0.5) == nothing
-    assert expecting(interim, 3, 1.0, 0.9, 0.95) == nothing
-    assert settling(Interim(), 2, 1.0, 1.0) is None
+    assert find_closing_window(interim, 2, 1.0, 1.005) == WindowMoment(2, True, 1.01, 1.0)
+    assert find_closing_window(interim, 2, 1.0, 1.01) is None
+    assert find_closing_window(interim, 2, 1.0, 0.5) is None  # after a clock that jumped back
+    nothing = WindowMoment(None, False, INF)
+    assert find_opening_window(interim, 3, 1.0, INF, 0.5) == nothing
+    assert find_opening_window(interim, 3, 1.0, 0.9, 0.95) == nothing
+    assert find_closing_window(Interim(), 2, 1.0, 1.0) is None
 
 
 @pytest.fixture(scope="module")
@@ -307,13 +317,13 @@ def test_on_a_manifold_too_only_what_impulses_do_not_explain_is_fed_back():
     arc, ante = (hc.simulate(system, mode, x, (0.0, 0.1)).arcs[0] for x in starts)
     kept, t = [1, 3, 4], 0.05
     explanation = random_impact(rng, 6, 2).explanation(kept)
-    unexplained = Unexplained(explanation, 1e6)
+    unexplained = VelocityResidual(explanation, 1e6)
     gain = rng.normal(size=(6, 12))
     x = space.integrate(arc(t), rng.normal(size=12))
     whole = space.difference(x, arc(t))
     change = (x[7:] - ante(t)[7:])[kept]
     left = np.zeros(6)
-    left[[1, 3, 4]] = explanation.explained(change) - change
+    left[[1, 3, 4]] = explanation.explain(change) - change
     unfed = np.isin(np.arange(6), kept, invert=True)
     whole[6:][unfed] = 0.0
     for closing, share in (

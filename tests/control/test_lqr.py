@@ -9,7 +9,7 @@ from scipy.linalg import expm, solve_continuous_are
 import hybridctl as hc
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.control.gains import GainCurve, GainSchedule
-from hybridctl.control.lqr.continuous import hybrid_lqr
+from hybridctl.control.lqr.finite_horizon import hybrid_lqr
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ReferenceSpreading
 from hybridctl.hybrid.policy import History

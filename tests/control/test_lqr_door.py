@@ -5,7 +5,7 @@ import pytest
 from hybridctl.experiments.optimal.lqr import at_the_door, simulated_cost
 
 import hybridctl as hc
-from hybridctl.control.lqr.continuous import hybrid_lqr
+from hybridctl.control.lqr.finite_horizon import hybrid_lqr
 from hybridctl.control.spreading import ReferenceSpreading
 
 TOLERANCE = 1e-9

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hybridctl.control.lqr.events import Together, above_both, mean_form
+from hybridctl.control.lqr.jumps import SimultaneousJump, compute_mean_form, compute_upper_form
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.saltation import JumpGains
 
@@ -45,7 +45,7 @@ def definite(seed, rank=N):
 @given(st.integers(0, 10**6), st.integers(1, N), st.integers(1, N))
 def test_above_both_is_above_both_and_touches_each_direction(seed, first_rank, second_rank):
     first, second = definite(seed, first_rank), definite(seed + 1, second_rank)
-    above = above_both(first, second)
+    above = compute_upper_form(first, second)
     scale = np.abs(above).max()
     for p in (first, second):
         assert np.linalg.eigvalsh(above - p).min() > -1e-10 * scale
@@ -55,11 +55,13 @@ def test_above_both_is_above_both_and_touches_each_direction(seed, first_rank, s
         0.0,
         atol=1e-8 * scale,
     )
-    np.testing.assert_allclose(above_both(first, first), first, atol=1e-10 * scale)
+    np.testing.assert_allclose(compute_upper_form(first, first), first, atol=1e-10 * scale)
 
 
 def test_nothing_is_above_nothing():
-    np.testing.assert_array_equal(above_both(np.zeros((2, 2)), np.zeros((2, 2))), np.zeros((2, 2)))
+    np.testing.assert_array_equal(
+        compute_upper_form(np.zeros((2, 2)), np.zeros((2, 2))), np.zeros((2, 2))
+    )
 
 
 GAINS = {frozenset(): lambda v: np.zeros((NU, N))}
@@ -68,7 +70,7 @@ GAINS = {frozenset(): lambda v: np.zeros((NU, N))}
 @pytest.mark.parametrize("guards", [2, 3])
 def test_the_worst_case_bounds_the_cost_of_every_direction(guards):
     c, after = piecewise(guards), definite(1)
-    value, phantoms = Together("worst", None).through(c, after, GAINS)
+    value, phantoms = SimultaneousJump("worst", None).compute_value_before(c, after, GAINS)
     assert not phantoms
     dx = np.random.default_rng(2).normal(size=(500, N))
     z = c(dx)
@@ -81,7 +83,7 @@ def test_the_worst_case_bounds_the_cost_of_every_direction(guards):
 def test_the_mean_is_that_of_random_deviations(guards):
     c, after = piecewise(guards), definite(1)
     covariance = definite(5) + 0.1 * np.eye(N)
-    value = mean_form(c, after, covariance)
+    value = compute_mean_form(c, after, covariance)
     dx = np.random.default_rng(3).multivariate_normal(np.zeros(N), covariance, 200_000)
     z = c(dx)
     sampled = np.einsum("ki,ij,kj->k", z, after, z)
@@ -93,7 +95,7 @@ def test_two_guards_weigh_by_half_whatever_the_covariance():
     c, after = piecewise(2), definite(1)
     forms = [m.T @ after @ m for m in (c.matrix((0, 1)), c.matrix((1, 0)))]
     for seed in (4, 5):
-        found = mean_form(c, after, definite(seed) + 0.1 * np.eye(N))
+        found = compute_mean_form(c, after, definite(seed) + 0.1 * np.eye(N))
         np.testing.assert_allclose(found, 0.5 * (forms[0] + forms[1]), rtol=1e-9)
 
 
@@ -106,7 +108,7 @@ def test_a_linear_cascade_is_treated_as_one_jump(treatment):
     c = PiecewiseLinearJump(["a", "b"], lambda fired, j: gains if j == 0 else still)
     after = definite(1)
     spread = np.eye(N) if treatment == "mean" else None
-    value, _ = Together(treatment, spread).through(c, after, GAINS)
+    value, _ = SimultaneousJump(treatment, spread).compute_value_before(c, after, GAINS)
     exact = gains.state.T @ after @ gains.state
     np.testing.assert_allclose(value, exact, rtol=1e-9, atol=1e-9)
 
@@ -123,7 +125,7 @@ def test_a_phantom_mode_has_the_cost_of_the_guard_that_is_left():
         return of
 
     gains = {f: gain(f) for f in (frozenset(), frozenset({0}), frozenset({1}))}
-    _, phantoms = Together("worst", None).through(c, after, gains)
+    _, phantoms = SimultaneousJump("worst", None).compute_value_before(c, after, gains)
     assert set(phantoms) == {frozenset({0}), frozenset({1})}
     for fired, left in ((0, 1), (1, 0)):
         g = c.jump(frozenset({fired}), left).state
@@ -136,7 +138,7 @@ def test_an_input_at_the_events_is_fed_back_with_the_gains_of_each_mode():
     c, after = piecewise(2, reset_input=0.02), definite(1)
     factor = 0.1 * np.ones((NU, N))
     gains = {f: lambda v: factor @ v for f in (frozenset(), frozenset({0}), frozenset({1}))}
-    value, phantoms = Together("worst", None).through(c, after, gains)
+    value, phantoms = SimultaneousJump("worst", None).compute_value_before(c, after, gains)
     for fired, left in ((0, 1), (1, 0)):
         phantom, jump = phantoms[frozenset({fired})], c.jump(frozenset({fired}), left)
         closed = jump.state - jump.input @ phantom.gain

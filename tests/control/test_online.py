@@ -7,11 +7,11 @@ from control.samples import ball_on_two_floors, bouncing_ball, landing_ball
 import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.control.baselines import NearestTracking
+from hybridctl.control.controller import Controller
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.detectors import Gate, Threshold
-from hybridctl.control.online import Controller
 from hybridctl.control.spreading import START, ClockTracking, Position
-from hybridctl.control.tracking import tracking_error
+from hybridctl.control.tracking_error import tracking_error
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.plant import SimulatedPlant
 from hybridctl.hybrid.system import as_policy

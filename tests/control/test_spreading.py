@@ -9,9 +9,9 @@ from hybridctl.robots import rrr_door
 import hybridctl as hc
 from hybridctl.base.errors import InputError, ReferenceRangeError
 from hybridctl.control.feasibility import feasibility
-from hybridctl.control.reference import firings_at
-from hybridctl.control.spreading import ClockTracking, locate, on_the_clock
-from hybridctl.control.tracking import TrackingError, tracking_error
+from hybridctl.control.reference import list_firing_orders
+from hybridctl.control.spreading import ClockTracking, get_nominal_arc, locate
+from hybridctl.control.tracking_error import TrackingError, tracking_error
 from hybridctl.hybrid.mode import GuardJacobian
 from hybridctl.hybrid.policy import History
 
@@ -69,7 +69,7 @@ def test_phantom_feedforward_pushes_or_withdraws(system):
 
 def test_firings_are_all_orders(system, reference):
     event = reference.events[0]
-    found = {one.order for one in firings_at(system, event)}
+    found = {one.order for one in list_firing_orders(system, event)}
     assert found == {("a",), ("b",), ("a", "b"), ("b", "a")}
 
 
@@ -266,7 +266,7 @@ def test_the_clock_knows_the_arc_of_every_time():
     assert len(nominal.arcs) == 4
     for k, arc in enumerate(nominal.arcs):
         for t in (arc.start, 0.5 * (arc.start + arc.end)):
-            found, count = on_the_clock(reference, t)
+            found, count = get_nominal_arc(reference, t)
             assert (found.index, count) == (k, k)
 
 

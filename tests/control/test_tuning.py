@@ -14,7 +14,7 @@ from hybridctl.base.journal import Journal, compute_all, compute_trials
 from hybridctl.base.workers import Crew, InProcessExecutor, crew
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.spreading import ReferenceSpreading
-from hybridctl.control.tuning.ensemble import Ensemble, digest, outcome
+from hybridctl.control.tuning.ensemble import Ensemble, compute_digest, outcome
 from hybridctl.control.tuning.prediction import PredictedCost, Prediction
 from hybridctl.control.tuning.search import Validation, minimize_prediction, tune
 from hybridctl.control.tuning.structure import EntryGains
@@ -120,7 +120,7 @@ def test_an_interrupted_tuning_ends_with_the_same_answer(reference_tuning, tmp_p
     assert 30 < len(record) <= 50
     again = tuned(None, record)
     np.testing.assert_array_equal(again.best.parameters, reference_tuning.best.parameters)
-    assert digest(again.gains) == digest(reference_tuning.gains)
+    assert compute_digest(again.gains) == compute_digest(reference_tuning.gains)
     assert len(again.candidates) == len(reference_tuning.candidates)
 
 
@@ -181,8 +181,8 @@ def test_digests_tell_gains_apart():
     b = GainSchedule.constant([[[1.0, np.nextafter(2.0, 3.0)]]])
     c = GainSchedule((GainCurve(np.zeros(1), np.array([[[1.0], [2.0]]])),))
     d = GainSchedule.constant([[[1.0, 2.0]]], {(0, frozenset("x")): [[1.0, 2.0]]})
-    assert len({digest(gains) for gains in (a, b, c, d)}) == 4
-    assert digest(a) == digest(GainSchedule.constant([[[1.0, 2.0]]]))
+    assert len({compute_digest(gains) for gains in (a, b, c, d)}) == 4
+    assert compute_digest(a) == compute_digest(GainSchedule.constant([[[1.0, 2.0]]]))
 
 
 def test_structures_give_back_their_parameters():

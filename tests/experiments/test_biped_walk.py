@@ -22,9 +22,9 @@ from rich.console import Console
 from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import load_configuration
+from hybridctl.control.controller import Controller
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.detectors import ModeFlags, Threshold
-from hybridctl.control.online import Controller
 from hybridctl.hybrid.plant import SimulatedPlant
 from hybridctl.hybrid.policy import History
 
@@ -92,8 +92,8 @@ def test_impulses_of_the_landing_foot_explain_a_touchdown_that_releases_the_othe
         assert impact.jacobian.shape == (2, 7)
         change = (event.state_after - event.state_before)[7:]
         explanation = impact.explanation()
-        np.testing.assert_allclose(explanation.explained(change), change, atol=1e-7)
-        normal, tangent = explanation.impulses(change)
+        np.testing.assert_allclose(explanation.explain(change), change, atol=1e-7)
+        normal, tangent = explanation.fit_impulses(change)
         assert normal == pytest.approx(event.impulses.max(), rel=1e-6)
         assert 0.0 < abs(tangent) < impact.greatest[1]
 

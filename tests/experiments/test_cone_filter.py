@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from hybridctl.experiments.walking import controllers
+from hybridctl.experiments.walking import cone_filter, controllers
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError
-from hybridctl.control import cone
 
 
 def test_torques_are_moved_into_cone_and_limits_no_further_than_needed():
@@ -15,7 +14,7 @@ def test_torques_are_moved_into_cone_and_limits_no_further_than_needed():
     for _ in range(50):
         a, b = random.normal(size=(3, 4)), 20.0 * random.uniform(size=3)
         wanted, limits = 20.0 * random.normal(size=4), 25.0 * np.array([-np.ones(4), np.ones(4)])
-        u = cone.nearest(wanted, a, b, limits)
+        u = cone_filter.nearest(wanted, a, b, limits)
         assert (a @ u + b >= -1e-5).all()
         assert (np.abs(u) <= 25.0 + 1e-9).all()
         rows = np.vstack([a, np.eye(4), -np.eye(4)])
@@ -75,4 +74,4 @@ def test_where_a_contact_slides_the_wanted_inputs_are_left_alone(gait):
 )
 def test_settings_that_make_no_sense_are_refused(gait, setting):
     with pytest.raises(InputError, match=next(iter(setting))):
-        hc.control.ConeFilter(gait.walker, np.full(4, 100.0), **setting)
+        cone_filter.ConeFilter(gait.walker, np.full(4, 100.0), **setting)

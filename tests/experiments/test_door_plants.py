@@ -24,7 +24,7 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import load_configuration
 from hybridctl.control.detectors import Reading
-from hybridctl.control.tuning.ensemble import Ensemble, digest
+from hybridctl.control.tuning.ensemble import Ensemble, compute_digest
 
 pytest.importorskip("mujoco", reason="mujoco is not installed")
 
@@ -109,7 +109,7 @@ def test_runs_are_judged_after_the_impact():
 def test_windows_are_tuned_with_the_gains():
     one, other = (structure().schedule(DESIGN + d) for d in ([0.0] * 6, [0.0] * 5 + [0.1]))
     assert one.windows == pytest.approx((0.027, 0.007))
-    assert digest(one) != digest(other)
+    assert compute_digest(one) != compute_digest(other)
     np.testing.assert_array_equal(one.arcs[0].values, other.arcs[0].values)
     assert policy("interim", one, 0.025).interim.before == pytest.approx(0.027)
 

@@ -5,12 +5,12 @@ import pickle
 import numpy as np
 import pytest
 from differences import central
+from hybridctl.experiments.walking.cone_filter import ConeFilter
 from scipy.integrate import quad, simpson
 from scipy.optimize import brentq
 
 import hybridctl as hc
 from hybridctl.base.errors import BridgeWarning, InputError, UnknownNameError
-from hybridctl.control.cone import ConeFilter
 from hybridctl.estimation.measurement import coordinates
 from hybridctl.interop.mujoco import MujocoModel
 from hybridctl.mechanics import (

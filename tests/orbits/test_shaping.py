@@ -8,9 +8,9 @@ from hybridctl.robots import paddle as robot
 import hybridctl as hc
 from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.base.spaces import VectorSpace
-from hybridctl.control.ilqr.backward import total_cost
+from hybridctl.control.ilqr.backward import compute_cost
 from hybridctl.control.ilqr.cost import QuadraticCost, TransitionCost
-from hybridctl.control.ilqr.rollout import ShootingProblem, open_loop
+from hybridctl.control.ilqr.rollout import ShootingProblem, simulate_open_loop
 from hybridctl.control.ilqr.search import ilqr
 from hybridctl.orbits.return_map import periodic_orbit
 from hybridctl.orbits.shaping import orbit_derivatives
@@ -181,7 +181,7 @@ def test_ilqr_shapes_an_event_until_no_input_spreads_deviations_less(grid, weigh
     plant = ShootingProblem(system, "air", start, times, 1e-10, 1e-10)
 
     def value(inputs):
-        return total_cost(plant, open_loop(plant, inputs), cost)
+        return compute_cost(plant, simulate_open_loop(plant, inputs), cost)
 
     assert found.converged
     assert found.cost == pytest.approx(value(found.inputs), rel=1e-6)

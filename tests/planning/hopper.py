@@ -95,6 +95,6 @@ def hops(planned: Task, motion: OptimalTrajectory, count: int) -> HybridTrajecto
     later = LaterPeriod(symmetry, plan.end - plan.start, shift)
     arcs, events = list(plan.arcs), [*plan.events, down]
     for _ in range(count - 1):
-        arcs += [later.arc(arc, len(arcs) + i) for i, arc in enumerate(arcs[-2:])]
-        events += [later.event(e, len(events) + i) for i, e in enumerate(events[-2:])]
+        arcs += [later.map_arc(arc, len(arcs) + i) for i, arc in enumerate(arcs[-2:])]
+        events += [later.map_event(e, len(events) + i) for i, e in enumerate(events[-2:])]
     return HybridTrajectory(tuple(arcs), tuple(events[:-1]), planned.system)

@@ -13,9 +13,9 @@ import hybridctl as hc
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.detection import DetectedPolicy, Detection
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.laws import ProjectedGain, Tracking
 from hybridctl.control.reference import extend
 from hybridctl.control.spreading import ClockTracking, ReferenceSpreading
+from hybridctl.control.tracking_law import ProjectedGain, TrackingLaw
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.policy import DisturbedPolicy, SampledPolicy
@@ -215,7 +215,7 @@ def test_tracking_laws_have_the_derivatives_of_their_values():
         gain = ProjectedGain(
             GainCurve(knots, values, slopes), turned.normal(size=(12, 12)), 0.1, 0.5, 0.2
         )
-        law = Tracking(arc, gain, limits).differentiable()
+        law = TrackingLaw(arc, gain, limits).differentiable()
         t, h = 0.27, 1e-6
         x = space.integrate(arc(t), 0.3 * rng.normal(size=12))
         by_state = np.array([

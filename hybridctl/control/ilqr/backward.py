@@ -12,17 +12,17 @@ With the cost c_k(z_k) of a grid time and the value function V of z_{k+1},
     Q_v &= H^T V_z, \quad Q_{vv} = H^T (V_{zz} + \mu I) H, \quad Q_{vz} = H^T (V_{zz} + \mu I) F, \\
     k &= -Q_{vv}^{-1} Q_v, \quad K = Q_{vv}^{-1} Q_{vz}, \quad \delta v = k - K\, \delta z .
 
-To Q_zz, Q_vz, Q_vv comes an estimate S of the second derivatives of the motion, weighted by the
-costate, on intervals with events (see `with_curvature`). u_0 is chosen too, with offset
+On intervals with events, an estimate S of the second derivatives of the motion, weighted by the
+costate, is added to Q_zz, Q_vz and Q_vv (see `estimate_curvature`). u_0 is chosen too, with offset
 :math:`-(V_{uu} + \mu I)^{-1} V_u` at the first grid time. A, B_0 and B_1 go through the events, so
 that V jumps with the saltation matrix, [Salt] (42).
 
-They are those of one interval, with the events inside it: with s from 0 to 1 along it,
+They belong to one interval, with the events inside it. With s from 0 to 1 along the interval,
 
 .. math:: \delta x_{k+1} = A\, \delta x_k + B_0\, \delta u_k + B_1\, \delta u_{k+1}, \qquad
     \delta u(t) = (1 - s)\, \delta u_k + s\, \delta u_{k+1}.
 
-Flow and jumps alternate, :math:`\Phi_n G_n \cdots G_1 \Phi_0`, and the input counts in each factor:
+Flow and jumps alternate, :math:`\Phi_n G_n \cdots G_1 \Phi_0`. The input acts in each factor:
 through the field, and at the events through J ([Salt] (35), [RS] (3.34)).
 """
 
@@ -45,19 +45,30 @@ from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.propagation import propagate_perturbations
 from hybridctl.sensitivity.saltation import JumpGains
 
+_SECANT_TOLERANCE = 1e-8
+"""Least cosine between step and residual of a symmetric rank-one update; below it, none is made."""
 
-class Interval(NamedTuple):
-    """The matrices A (ndx+, ndx), and B_0, B_1 (ndx+, nu) of inputs at the start and at the end."""
+Linearizer = Callable[[HybridSystem, HybridTrajectory], Linearization]
+
+
+class IntervalMap(NamedTuple):
+    """The first-order map of an interval.
+
+    Attributes:
+        state: Matrix A (ndx+, ndx) of the state at the start.
+        start_input: Matrix B_0 (ndx+, nu) of the input at the start.
+        end_input: Matrix B_1 (ndx+, nu) of the input at the end.
+    """
 
     state: Array
     start_input: Array
     end_input: Array
 
 
-def interval(lin: Linearization) -> Interval:
-    """The first-order map of a trajectory by its initial state and both ends of its input.
+def compute_interval_map(lin: Linearization) -> IntervalMap:
+    """Return the first-order map of a trajectory by its initial state and both ends of its input.
 
-    Where guards fire together the map is piecewise linear; the mean of its pieces is taken.
+    Where guards fire together the map is piecewise linear, and the mean of its pieces is taken.
     """
     motion = lin.trajectory
     n, nu = motion.arcs[0].space.ndx, motion.arcs[0].inputs.shape[2]
@@ -72,12 +83,13 @@ def interval(lin: Linearization) -> Interval:
         mode, gain = lin.system.mode(arc.mode), None if lin.gains is None else lin.gains[k]
         z = propagate_perturbations(mode, arc, z, inputs, gain, rtol=lin.rtol, atol=lin.atol).end
         if k < len(lin.jumps):
-            state, j = _jump(lin.jumps[k])
-            z = state @ z + j @ inputs(arc.end)
-    return Interval(z[:, :n], z[:, n : n + nu], z[:, n + nu :])
+            state, by_input = _average_jump(lin.jumps[k])
+            z = state @ z + by_input @ inputs(arc.end)
+    return IntervalMap(z[:, :n], z[:, n : n + nu], z[:, n + nu :])
 
 
-def _jump(jump: JumpGains | PiecewiseLinearJump) -> tuple[Array, Array]:
+def _average_jump(jump: JumpGains | PiecewiseLinearJump) -> tuple[Array, Array]:
+    """Return the matrices of a jump by state and input, as the mean over its pieces."""
     if isinstance(jump, JumpGains):
         return jump.state, jump.input
     pieces = jump.pieces()
@@ -85,64 +97,65 @@ def _jump(jump: JumpGains | PiecewiseLinearJump) -> tuple[Array, Array]:
     return state, np.mean([piece.input for piece in pieces], axis=0)
 
 
-_SECANT = 1e-8
-
-Linearizer = Callable[[HybridSystem, HybridTrajectory], Linearization]
-
-
 @dataclass(frozen=True, eq=False)
-class Expanded:
-    """A rollout with the maps of its intervals, and its cost to second order.
+class ExpandedMotion:
+    """A motion with the first-order maps of its intervals, and its cost to second order.
 
-    curvature: S (m, m) of each interval, with m the size of (x_k, u_k, u_{k+1}).
+    Attributes:
+        rollout: The motion.
+        weights: Weights w_k (N+1,) of the running cost, s.
+        maps: First-order map of each interval.
+        running: Running cost at each time of the grid.
+        final: Final cost.
+        curvature: Estimate S (m, m) of each interval, with m the size of (x_k, u_k, u_{k+1}).
     """
 
     rollout: Rollout
     weights: Array
-    maps: tuple[Interval, ...]
+    maps: tuple[IntervalMap, ...]
     running: tuple[Expansion, ...]
     final: Expansion
     curvature: tuple[Array, ...]
 
     @property
     def cost(self) -> float:
-        """The cost J."""
+        """Cost J."""
         return float(self.weights @ [e.value for e in self.running]) + self.final.value
 
     def costates(self) -> list[Array]:
-        """The gradients of J by (x_k, u_k), all later inputs fixed, of all grid times."""
-        p = [self.last()[0]]
+        """Return the gradient of J by (x_k, u_k) at each grid time, with later inputs fixed."""
+        p = [self.expand_last()[0]]
         for k in reversed(range(len(self.maps))):
-            p.append(self.stage(k)[0] + augmented(self.maps[k])[0].T @ p[-1])
+            p.append(self.expand_stage(k)[0] + make_discrete_maps(self.maps[k])[0].T @ p[-1])
         return p[::-1]
 
     def gradient(self) -> Array:
-        """The gradient dJ/du (N+1, nu), exact if the maps are."""
+        """Return the gradient dJ/du (N+1, nu), exact if the maps are."""
         p = self.costates()
         nu = self.rollout.inputs.shape[1]
-        later = [augmented(m)[1].T @ q for m, q in zip(self.maps, p[1:], strict=True)]
+        later = [make_discrete_maps(m)[1].T @ q for m, q in zip(self.maps, p[1:], strict=True)]
         return np.array([p[0][-nu:], *later])
 
     def slope(self) -> float:
-        """The norm of the gradient by u(t): sqrt(sum |dJ/du_k|^2 / w_k)."""
+        """Return the norm of the gradient by u(t), sqrt(sum |dJ/du_k|^2 / w_k)."""
         return float(np.sqrt((self.gradient() ** 2 / self.weights[:, None]).sum()))
 
-    def stage(self, k: int) -> tuple[Array, Array]:
-        """Gradient and Hessian by (x_k, u_k) of the running cost of grid time k."""
+    def expand_stage(self, k: int) -> tuple[Array, Array]:
+        """Return gradient and Hessian by (x_k, u_k) of the running cost at grid index k."""
         e, w = self.running[k], self.weights[k]
         return w * e.gradient, w * e.hessian
 
-    def last(self) -> tuple[Array, Array]:
-        """The expansion at the last grid time, with the final cost."""
-        gradient, hessian = self.stage(-1)
+    def expand_last(self) -> tuple[Array, Array]:
+        """Return gradient and Hessian at the last time of the grid, with the final cost."""
+        gradient, hessian = self.expand_stage(-1)
         n = len(self.final.gradient)
         gradient[:n] += self.final.gradient
         hessian[:n, :n] += self.final.hessian
         return gradient, hessian
 
 
-def augmented(m: Interval) -> tuple[Array, Array]:
-    """The matrices F and H of an interval."""
+def make_discrete_maps(m: IntervalMap) -> tuple[Array, Array]:
+    """Return the matrices F (ndx+ + nu, ndx + nu) and H (ndx+ + nu, nu) of an interval."""
     nu = m.end_input.shape[1]
     f = np.block([[m.state, m.start_input], [np.zeros((nu, m.state.shape[1] + nu))]])
     return f, np.vstack([m.end_input, np.eye(nu)])
@@ -150,9 +163,15 @@ def augmented(m: Interval) -> tuple[Array, Array]:
 
 @dataclass(frozen=True, eq=False)
 class BackwardSweep:
-    """Offsets (N+1, nu) of the inputs, and N gains K (nu, ndx + nu) of z_k.
+    """The result of the backward pass.
 
-    The model of the decrease of the cost by a step a is a linear - a^2/2 quadratic.
+    The quadratic model of the decrease of the cost by a step a is a linear - a^2/2 quadratic.
+
+    Attributes:
+        offsets: Offsets (N+1, nu) of the inputs.
+        gains: N gains K (nu, ndx + nu) of z_k.
+        linear: Linear term of the decrease.
+        quadratic: Quadratic term of the decrease.
     """
 
     offsets: Array
@@ -160,51 +179,71 @@ class BackwardSweep:
     linear: float
     quadratic: float
 
-    def expected(self, step: float) -> float:
-        """The decrease of the cost that the quadratic model predicts."""
+    def predict_decrease(self, step: float) -> float:
+        """Return the decrease of the cost that the quadratic model predicts for a step."""
         return step * self.linear - 0.5 * step**2 * self.quadratic
 
 
-def trapezoid(times: Array) -> Array:
-    """The weights w_k (N+1,) of the trapezoidal rule."""
+def compute_trapezoid_weights(times: Array) -> Array:
+    """Return the weights (N+1,) of the trapezoidal rule on times (N+1,), in their unit."""
     h = np.diff(times)
     return np.asarray(0.5 * (np.append(h, 0.0) + np.append(0.0, h)))
 
 
-def total_cost(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> float:
-    """The cost J of a rollout."""
-    values = [e.value for e in _running(plant, rollout, cost)]
-    return float(trapezoid(plant.times) @ values) + cost.final(rollout.states[-1]).value
+def compute_cost(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> float:
+    """Return the cost J of a motion.
 
-
-def expand(
-    plant: ShootingProblem, rollout: Rollout, cost: Cost, linearizer: Linearizer
-) -> Expanded:
-    """The cost and the maps along a rollout. Raises what the linearization raises."""
-    maps = tuple(interval(linearizer(plant.system, piece)) for piece in rollout.pieces)
-    return Expanded(
-        rollout,
-        trapezoid(plant.times),
-        maps,
-        _running(plant, rollout, cost),
-        cost.final(rollout.states[-1]),
-        tuple(np.zeros((sum(_widths(m)),) * 2) for m in maps),
+    Args:
+        plant: The problem.
+        rollout: The motion.
+        cost: The cost.
+    """
+    values = [e.value for e in _expand_running_cost(plant, rollout, cost)]
+    return (
+        float(compute_trapezoid_weights(plant.times) @ values)
+        + cost.final(rollout.states[-1]).value
     )
 
 
-def with_curvature(new: Expanded, old: Expanded) -> Expanded:
-    """The new motion with the curvature S that its difference from the old one shows.
+def expand_motion(
+    plant: ShootingProblem, rollout: Rollout, cost: Cost, linearizer: Linearizer
+) -> ExpandedMotion:
+    """Return a motion with first-order maps and its cost to second order.
 
-    Symmetric rank-one updates: S takes the step y of (x_k, u_k, u_{k+1}) to the change of
-    [F, H]^T p, with p the new costate; by exact derivatives at both ends. Intervals without an
-    event, or with another one than before, have none.
+    Args:
+        plant: The problem.
+        rollout: The motion.
+        cost: The cost.
+        linearizer: Gives the linearization of a trajectory; it may refuse one.
     """
-    p, found = new.costates(), []
+    maps = tuple(compute_interval_map(linearizer(plant.system, piece)) for piece in rollout.pieces)
+    return ExpandedMotion(
+        rollout,
+        compute_trapezoid_weights(plant.times),
+        maps,
+        _expand_running_cost(plant, rollout, cost),
+        cost.final(rollout.states[-1]),
+        tuple(np.zeros((sum(_get_widths(m)),) * 2) for m in maps),
+    )
+
+
+def estimate_curvature(new: ExpandedMotion, old: ExpandedMotion) -> ExpandedMotion:
+    """Return the new motion with curvatures S that its difference from the old one shows.
+
+    By symmetric rank-one updates, S takes the step of (x_k, u_k, u_{k+1}) to the change of
+    [F, H]^T p, with the new costate p. The derivatives at both ends are exact. Intervals without an
+    event, or with other events than before, begin with S = 0.
+
+    Args:
+        new: The new motion.
+        old: The motion of the iteration before.
+    """
+    p, curvatures = new.costates(), []
     for k, (m, previous) in enumerate(zip(new.maps, old.maps, strict=True)):
         fired = [[e.guards for e in motion.rollout.pieces[k].events] for motion in (new, old)]
-        same = fired[0] == fired[1] and _widths(m) == _widths(previous)
-        if not fired[0] or not same:
-            found.append(new.curvature[k])
+        is_same = fired[0] == fired[1] and _get_widths(m) == _get_widths(previous)
+        if not fired[0] or not is_same:
+            curvatures.append(new.curvature[k])
             continue
         space = old.rollout.pieces[k].arcs[0].space
         step = np.concatenate(
@@ -213,42 +252,52 @@ def with_curvature(new: Expanded, old: Expanded) -> Expanded:
                 *(new.rollout.inputs[k : k + 2] - old.rollout.inputs[k : k + 2]),
             ]
         )
-        turn = np.hstack(m).T - np.hstack(previous).T
-        found.append(_rank_one(old.curvature[k], step, turn @ p[k + 1][: len(m.state)]))
-    return replace(new, curvature=tuple(found))
+        map_change = np.hstack(m).T - np.hstack(previous).T
+        gradient_change = map_change @ p[k + 1][: len(m.state)]
+        curvatures.append(_update_rank_one(old.curvature[k], step, gradient_change))
+    return replace(new, curvature=tuple(curvatures))
 
 
-def _rank_one(s: Array, step: Array, change: Array) -> Array:
-    miss = change - s @ step
-    bend = float(miss @ step)
-    if abs(bend) <= _SECANT * float(np.linalg.norm(miss) * np.linalg.norm(step)):
+def _update_rank_one(s: Array, step: Array, change: Array) -> Array:
+    """Return s plus a symmetric matrix of rank one, so that it takes step to change."""
+    residual = change - s @ step
+    curvature = float(residual @ step)
+    if abs(curvature) <= _SECANT_TOLERANCE * float(np.linalg.norm(residual) * np.linalg.norm(step)):
         return s
-    return s + np.outer(miss, miss) / bend
+    return s + np.outer(residual, residual) / curvature
 
 
-def _widths(m: Interval) -> tuple[int, ...]:
+def _get_widths(m: IntervalMap) -> tuple[int, ...]:
     return tuple(part.shape[1] for part in m)
 
 
-def sweep(now: Expanded, regularization: float) -> BackwardSweep | None:
-    """The backward pass; None where some Q_vv is not positive definite."""
-    (gradient, hessian), n = now.last(), len(now.final.gradient)
+def sweep_backwards(motion: ExpandedMotion, regularization: float) -> BackwardSweep | None:
+    """Return the result of the backward pass, or None where some Q_vv is not positive definite.
+
+    Args:
+        motion: The motion.
+        regularization: The number mu.
+    """
+    (gradient, hessian), n = motion.expand_last(), len(motion.final.gradient)
     offsets, gains = list[Array](), list[Array]()
     linear = quadratic = 0.0
     try:
-        for k in reversed(range(len(now.maps))):
-            f, h = augmented(now.maps[k])
-            n, bend = f.shape[1], now.curvature[k]
+        for k in reversed(range(len(motion.maps))):
+            f, h = make_discrete_maps(motion.maps[k])
+            n, curvature = f.shape[1], motion.curvature[k]
             q_v = h.T @ gradient
-            q_vv, q_vz = h.T @ hessian @ h + bend[n:, n:], h.T @ hessian @ f + bend[n:, :n]
+            q_vv, q_vz = (
+                h.T @ hessian @ h + curvature[n:, n:],
+                h.T @ hessian @ f + curvature[n:, :n],
+            )
             factor = cho_factor(q_vv + regularization * h.T @ h)
             offset = -cho_solve(factor, q_v)
             gain = cho_solve(factor, q_vz + regularization * h.T @ f)
             linear -= float(offset @ q_v)
             quadratic += float(offset @ q_vv @ offset)
-            stage, stage_hessian = now.stage(k)
+            stage, stage_hessian = motion.expand_stage(k)
             gradient = stage + f.T @ gradient - gain.T @ (q_vv @ offset + q_v) + q_vz.T @ offset
-            hessian = stage_hessian + f.T @ hessian @ f + bend[:n, :n] + gain.T @ q_vv @ gain
+            hessian = stage_hessian + f.T @ hessian @ f + curvature[:n, :n] + gain.T @ q_vv @ gain
             cross = gain.T @ q_vz
             hessian = hessian - cross - cross.T
             hessian = 0.5 * (hessian + hessian.T)
@@ -265,6 +314,9 @@ def sweep(now: Expanded, regularization: float) -> BackwardSweep | None:
     return BackwardSweep(np.array(offsets[::-1]), tuple(gains[::-1]), linear, quadratic)
 
 
-def _running(plant: ShootingProblem, rollout: Rollout, cost: Cost) -> tuple[Expansion, ...]:
+def _expand_running_cost(
+    plant: ShootingProblem, rollout: Rollout, cost: Cost
+) -> tuple[Expansion, ...]:
+    """Return the running cost to second order at each time of the grid."""
     points = zip(plant.times.tolist(), rollout.states, rollout.inputs, strict=True)
     return tuple(cost.running(t, x, u) for t, x, u in points)

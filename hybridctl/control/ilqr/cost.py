@@ -27,9 +27,14 @@ from hybridctl.base.spaces import Space, compute_difference_jacobians
 
 
 class Expansion(NamedTuple):
-    """A cost at a point to second order: value, gradient (m,), and Hessian (m, m).
+    """A cost at a point to second order.
 
-    By (x, u) for a running cost, m = ndx + nu; by x for that of the final state, m = ndx.
+    A running cost is expanded by (x, u), with m = ndx + nu; a final cost by x, with m = ndx.
+
+    Attributes:
+        value: Value.
+        gradient: Gradient (m,).
+        hessian: Hessian (m, m).
     """
 
     value: float
@@ -38,14 +43,20 @@ class Expansion(NamedTuple):
 
 
 class Cost(Protocol):
-    """A cost with exact gradients; the Hessians may be those of Gauss and Newton."""
+    """A cost with exact gradients; its Hessians may be those of Gauss-Newton."""
 
     def running(self, t: float, x: Array, u: Array) -> Expansion:
-        """The cost per second, l(t, x, u)."""
+        """Return the running cost l(t, x, u), per second.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+        """
         ...
 
     def final(self, x: Array) -> Expansion:
-        """The cost of the final state, phi(x)."""
+        """Return the cost phi(x) of the final state (nx,)."""
         ...
 
 
@@ -55,11 +66,27 @@ class QuadraticCost:
     .. math:: \ell = \tfrac12 d^T Q d + \tfrac12 w^T R w, \quad
         \phi = \tfrac12 d^T Q_N d, \quad d = x \ominus x^*, \quad w = u - u^*(t)
 
-    space: of all modes. target: x* (nx,). input: R (nu, nu), positive definite. final: Q_N (ndx,
-    ndx). state: Q (ndx, ndx), per second; zero if None. feedforward: u*(t) (nu,); zero if None.
-
     On a Lie group the gradient of d is the inverse of its right Jacobian, so that gradients are
-    exact; the Hessian leaves out the curvature of d (Gauss-Newton). Raises `InputError`.
+    exact. The Hessian leaves out the curvature of d (Gauss-Newton).
+
+    Args:
+        space: Space of the states of all modes.
+        target: Target x* (nx,).
+        input: Weight R (nu, nu), positive definite, per second.
+        final: Weight Q_N (ndx, ndx) of the final distance, positive semidefinite.
+        state: Weight Q (ndx, ndx) of the distance, per second; None for zero.
+        feedforward: Planned input u*(t) (nu,) as a function of time in s; None for zero.
+
+    Raises:
+        InputError: A shape does not fit, or a weight is not (semi)definite.
+
+    Attributes:
+        space: Space of the states.
+        target: Target x* (nx,).
+        input: Weight R (nu, nu).
+        final_state: Weight Q_N (ndx, ndx).
+        state: Weight Q (ndx, ndx), per second.
+        feedforward: Planned input u*(t), or None for zero.
     """
 
     def __init__(
@@ -82,34 +109,56 @@ class QuadraticCost:
         self.feedforward = feedforward
 
     def running(self, t: float, x: Array, u: Array) -> Expansion:
-        """The cost per second at time t in s and (x, u)."""
-        value, gradient, hessian = self._distance(x, self.state)
+        """Return the running cost, per second.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+        """
+        value, gradient, hessian = self._expand_distance(x, self.state)
         w = u if self.feedforward is None else u - self.feedforward(t)
         force = self.input @ w
         gradient, hessian = np.append(gradient, force), block_diag(hessian, self.input)
         return Expansion(value + 0.5 * float(w @ force), gradient, hessian)
 
     def final(self, x: Array) -> Expansion:
-        """The cost of the final state."""
-        return Expansion(*self._distance(x, self.final_state))
+        """Return the cost of a final state (nx,)."""
+        return Expansion(*self._expand_distance(x, self.final_state))
 
-    def _distance(self, x: Array, weight: Array) -> tuple[float, Array, Array]:
+    def _expand_distance(self, x: Array, weight: Array) -> tuple[float, Array, Array]:
+        """Return value, gradient and Hessian of d . weight d / 2 at a state x (nx,)."""
         d = self.space.difference(self.target, x)
-        _, slope = compute_difference_jacobians(self.space, self.target, x)
-        pull = weight @ d
-        return 0.5 * float(d @ pull), slope.T @ pull, slope.T @ weight @ slope
+        _, jacobian = compute_difference_jacobians(self.space, self.target, x)
+        weighted = weight @ d
+        return 0.5 * float(d @ weighted), jacobian.T @ weighted, jacobian.T @ weight @ jacobian
 
 
 class TransitionCost:
-    r"""A cost of the state, and one of how far deviations are spread in the end.
+    r"""A cost of the state, and one of the final transition matrix.
 
     .. math:: \phi(x, \Phi) = \phi(x) + \tfrac12 w\, \|C \Phi\|_F^2
 
-    for states (x, Phi) of `symbolic.variational`: with it `ilqr` shapes its events, as in
-    :math:`\Phi` they jump by their saltation matrices. cost: of x (n,). weight: w. seen: C (m, n),
-    what of the final deviation counts, all of it by default. Saltation matrices see the input at
-    their event, whose rate jumps at the times of the grid: the cost has a kink where an event comes
-    to one, and a search that ends there says that no step lowers it. Raises `InputError`.
+    It is for states (x, Phi) of `symbolic.variational`, where :math:`\Phi` jumps by saltation
+    matrices. With it `ilqr` shapes the events so that perturbations are spread little.
+
+    A saltation matrix depends on the rate of the input at its event, which jumps at the times of
+    the grid. The cost has a kink where an event comes to such a time. A search that ends there
+    reports that no step lowers the cost.
+
+    Args:
+        cost: Cost of x (n,).
+        n: Size of x.
+        weight: Weight w of the transition matrix.
+        seen: Matrix C (m, n) of the final perturbation that counts; None for all of it.
+
+    Raises:
+        InputError: An argument does not fit.
+
+    Attributes:
+        cost: Cost of x.
+        n: Size of x.
+        weight: Weight (n n, n n) of the entries of Phi.
     """
 
     def __init__(self, cost: Cost, n: int, weight: float, seen: ArrayLike | None = None) -> None:
@@ -118,16 +167,22 @@ class TransitionCost:
         self.weight = check_number("weight", weight, at_least=0.0) * np.kron(np.eye(n), c.T @ c)
 
     def running(self, t: float, x: Array, u: Array) -> Expansion:
-        """The cost per second, which does not see Phi."""
-        of = self.cost.running(t, x[: self.n], u)
+        """Return the running cost of x and u, per second; Phi costs nothing before the end.
+
+        Args:
+            t: Time, s.
+            x: State (x, Phi) of size n + n n.
+            u: Input (nu,).
+        """
+        own = self.cost.running(t, x[: self.n], u)
         size = len(x) + len(u)
-        seen = np.r_[: self.n, len(x) : size]
+        entries = np.r_[: self.n, len(x) : size]
         gradient, hessian = np.zeros(size), np.zeros((size, size))
-        gradient[seen], hessian[np.ix_(seen, seen)] = of.gradient, of.hessian
-        return Expansion(of.value, gradient, hessian)
+        gradient[entries], hessian[np.ix_(entries, entries)] = own.gradient, own.hessian
+        return Expansion(own.value, gradient, hessian)
 
     def final(self, x: Array) -> Expansion:
-        """The cost of the final state and of Phi."""
-        of, pull = self.cost.final(x[: self.n]), self.weight @ x[self.n :]
-        gradient, hessian = np.append(of.gradient, pull), block_diag(of.hessian, self.weight)
-        return Expansion(of.value + 0.5 * float(x[self.n :] @ pull), gradient, hessian)
+        """Return the cost of a final state (x, Phi)."""
+        own, weighted = self.cost.final(x[: self.n]), self.weight @ x[self.n :]
+        gradient, hessian = np.append(own.gradient, weighted), block_diag(own.hessian, self.weight)
+        return Expansion(own.value + 0.5 * float(x[self.n :] @ weighted), gradient, hessian)

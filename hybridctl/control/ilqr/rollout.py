@@ -25,7 +25,16 @@ from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 @dataclass(frozen=True, eq=False)
 class ShootingProblem:
-    """A hybrid system, where it starts, and the grid `times` (N+1,) of its held inputs."""
+    """A hybrid system with its start and the grid of its inputs.
+
+    Attributes:
+        system: The system.
+        mode: Mode at the start.
+        x0: State (nx,) at the start.
+        times: Times (N+1,) of the grid, s.
+        rtol: Relative tolerance of the simulation.
+        atol: Absolute tolerance of the simulation.
+    """
 
     system: HybridSystem
     mode: ModeKey
@@ -34,8 +43,10 @@ class ShootingProblem:
     rtol: float
     atol: float
 
-    def piece(self, k: int, mode: ModeKey, x: Array, u: Array, v: Array) -> HybridTrajectory:
-        """Simulate interval k of the grid under an input that is linear in time.
+    def simulate_interval(
+        self, k: int, mode: ModeKey, x: Array, u: Array, v: Array
+    ) -> HybridTrajectory:
+        """Return the run over interval k of the grid, under an input that is linear in time.
 
         Args:
             k: Number of the interval, from 0.
@@ -64,7 +75,13 @@ class ShootingProblem:
 
 @dataclass(frozen=True, eq=False)
 class Rollout:
-    """The N simulated intervals, with states and inputs (N+1, nu) at the grid times."""
+    """A motion: its N simulated intervals, with states and inputs at the times of the grid.
+
+    Attributes:
+        pieces: Trajectory on each interval.
+        states: States at the N+1 times.
+        inputs: Inputs (N+1, nu) at the times.
+    """
 
     pieces: tuple[HybridTrajectory, ...]
     states: tuple[Array, ...]
@@ -72,11 +89,11 @@ class Rollout:
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """The events of all intervals."""
+        """Events of all intervals."""
         return tuple(event for piece in self.pieces for event in piece.events)
 
     def trajectory(self) -> HybridTrajectory:
-        """One trajectory of all intervals."""
+        """Return one trajectory of all intervals."""
         arcs, group = list[Arc](), list[Arc]()
         for piece in self.pieces:
             for arc in piece.arcs:
@@ -89,59 +106,78 @@ class Rollout:
         return HybridTrajectory(tuple(arcs), tuple(events))
 
 
-# u_{k+1} by k, by the mode, state and input where interval k begins, and by the events so far.
-_Choice = Callable[[int, ModeKey, Array, Array, int], Array]
+_InputChoice = Callable[[int, ModeKey, Array, Array, int], Array]
+"""Input u_{k+1} by k, by mode, state and input at the start of interval k, and the event count."""
 
 
-def open_loop(plant: ShootingProblem, inputs: Array) -> Rollout:
-    """The rollout of inputs (N+1, nu) alone. Raises what `simulate` raises."""
-    return _rolled_out(plant, inputs[0], lambda k, *now: inputs[k + 1])
+def simulate_open_loop(plant: ShootingProblem, inputs: Array) -> Rollout:
+    """Return the motion under given inputs.
+
+    Args:
+        plant: The problem.
+        inputs: Inputs (N+1, nu) at the times of the grid.
+
+    Raises:
+        SimulationError: The run cannot go on, or events accumulate.
+    """
+    return _simulate_grid(plant, inputs[0], lambda k, *start: inputs[k + 1])
 
 
-def closed_loop(
+def simulate_closed_loop(
     plant: ShootingProblem, nominal: Rollout, offsets: Array, gains: Sequence[Array]
 ) -> Rollout:
-    r"""The rollout under feedback v_k = v_k* + offset_{k+1} + K_k (z_k* - z_k); v_k is u_{k+1}.
+    r"""Return the motion under offsets and feedback around a nominal motion.
 
-    z = (x, u), and u_0 = u_0* + offset_0. Where the new motion has had more or fewer events than
-    the nominal one, x* is the arc of that with the same mode and event count, continued past its
-    end by its own field with the input held there; the gain is that of the arc's nearest grid time.
-    Where there is no such arc, or no grid time on it, feedback is held off.
+    The law is v_k = v_k* + offset_{k+1} + K_k (z_k* - z_k), with v_k = u_{k+1} and z = (x, u), and
+    u_0 = u_0* + offset_0. Where the new motion has had more or fewer events than the nominal one,
+    x* lies on the nominal arc of the same mode and event count. That arc is continued past its end
+    by its own field with the input held there, and the gain is that of its nearest grid time.
+    Without such an arc, or without a grid time on it, the feedback is off.
 
-    offsets (N+1, nu), gains N times (nu, ndx + nu). Raises what `simulate` raises.
+    Args:
+        plant: The problem.
+        nominal: The nominal motion.
+        offsets: Offsets (N+1, nu) of the inputs.
+        gains: N gains K (nu, ndx + nu).
+
+    Raises:
+        SimulationError: The run cannot go on, or events accumulate.
     """
-    arcs, asked = nominal.trajectory().arcs, nominal.inputs + offsets
+    arcs, planned = nominal.trajectory().arcs, nominal.inputs + offsets
     counts = np.cumsum([0, *(len(piece.events) for piece in nominal.pieces[:-1])])
 
-    def chosen(k: int, mode: ModeKey, x: Array, u: Array, count: int) -> Array:
-        known = np.flatnonzero(counts == count)
-        if not known.size or arcs[count].mode != mode:
-            return np.asarray(asked[k + 1])
-        i = int(min(max(k, known[0]), known[-1]))
-        reference = nominal.states[k] if i == k else _continued(plant, arcs[count], k, k > i)
-        error = plant.system.mode(mode).space.difference(x, reference)
-        fed_back = gains[i] @ np.concatenate([error, nominal.inputs[k] - u])
-        return np.asarray(asked[k + 1] + fed_back)
+    def choose(k: int, mode: ModeKey, x: Array, u: Array, count: int) -> Array:
+        same_count = np.flatnonzero(counts == count)
+        if not same_count.size or arcs[count].mode != mode:
+            return np.asarray(planned[k + 1])
+        i = int(min(max(k, same_count[0]), same_count[-1]))
+        if i == k:
+            target = nominal.states[k]
+        else:
+            target = _continue_arc(plant, arcs[count], k, forwards=k > i)
+        error = plant.system.mode(mode).space.difference(x, target)
+        feedback = gains[i] @ np.concatenate([error, nominal.inputs[k] - u])
+        return np.asarray(planned[k + 1] + feedback)
 
-    return _rolled_out(plant, asked[0], chosen)
+    return _simulate_grid(plant, planned[0], choose)
 
 
-def _rolled_out(plant: ShootingProblem, first: Array, choice: _Choice) -> Rollout:
-    """The rollout whose inputs are chosen one after the other."""
+def _simulate_grid(plant: ShootingProblem, first: Array, choose: _InputChoice) -> Rollout:
+    """Return the motion whose inputs are chosen one after the other, from the first (nu,) on."""
     mode, x, count = plant.mode, plant.x0, 0
     pieces, states, inputs = list[HybridTrajectory](), [x], [first]
     for k in range(len(plant.times) - 1):
-        inputs.append(choice(k, mode, x, inputs[k], count))
-        pieces.append(plant.piece(k, mode, x, *inputs[k:]))
+        inputs.append(choose(k, mode, x, inputs[k], count))
+        pieces.append(plant.simulate_interval(k, mode, x, *inputs[k:]))
         mode, x = pieces[-1].final_mode, pieces[-1].final_state
         count += len(pieces[-1].events)
         states.append(x)
     return Rollout(tuple(pieces), tuple(states), np.array(inputs))
 
 
-def _continued(plant: ShootingProblem, arc: Arc, k: int, past: bool) -> Array:
-    """The state at grid index k on an arc continued past its end, or back past its start."""
-    start = arc.end if past else arc.start
+def _continue_arc(plant: ShootingProblem, arc: Arc, k: int, *, forwards: bool) -> Array:
+    """Return the state at grid index k on an arc continued past its end, or before its start."""
+    start = arc.end if forwards else arc.start
     x, u = arc(start), arc.input(start)
     integrator = Integrator(METHODS["DOP853"], plant.rtol, plant.atol, np.inf)
     mode = plant.system.mode(arc.mode)

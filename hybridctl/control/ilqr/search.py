@@ -1,20 +1,21 @@
 r"""Iterative LQR through events, whose sequence may change from one iteration to the next.
 
 Inputs that are linear between the times of a grid are improved by sweeps. A backward pass
-(`backward`) gives offsets and gains from the first-order map of each interval, through the
-events inside it, and the value function, which jumps with the saltation matrix:
-:math:`V^- = G^T V^+ G`, [Salt] (42). Forward, the system is simulated under them with whatever
-events then come (`rollout.closed_loop` says how the reference is extended); of the steps 1, 1/2,
-1/4, ... along the offsets the largest that lowers the cost as Armijo asks is taken. The method is
-that of reference [13] of [Salt].
+(`backward`) gives offsets and gains from the first-order map of each interval, through the events
+inside it, and from the value function, which jumps with the saltation matrix,
+:math:`V^- = G^T V^+ G`, [Salt] (42). Then the system is simulated under them, with whatever events
+come (`rollout.simulate_closed_loop` extends the reference). Of the steps 1, 1/2, 1/4, ... along the
+offsets, the largest that lowers the cost by Armijo's rule is taken. The method is that of reference
+[13] of [Salt].
 
 A motion that cannot be simulated (events that accumulate, no contact solution) has infinite cost
-in the search along the step; so has one that grazes a guard, where there is no derivative.
+in the search along the step. So has a motion that grazes a guard, where there is no derivative.
 
-Second derivatives of the motion are left out of the model on intervals without events, as Gauss
-and Newton do; on those with events they are estimated from the exact first derivatives of
-successive motions (`backward.with_curvature`), since there they decide how fast it converges:
-superlinearly, once the sequence of events stays and the flow is linear or the final cost is met.
+Second derivatives of the motion are left out of the model on intervals without events
+(Gauss-Newton). On those with events they are estimated from the exact first derivatives of
+successive motions (`backward.estimate_curvature`), because they decide there how fast the search
+converges: superlinearly, once the sequence of events stays and the flow is linear or the final cost
+is met.
 """
 
 from __future__ import annotations
@@ -31,34 +32,48 @@ from hybridctl.base.checks import Array, check_array, check_count, check_number,
 from hybridctl.base.errors import GuardViolatedError, InputError, SimulationError
 from hybridctl.control.ilqr.backward import (
     BackwardSweep,
-    Expanded,
+    ExpandedMotion,
     Linearizer,
-    augmented,
-    expand,
-    sweep,
-    total_cost,
-    with_curvature,
+    compute_cost,
+    estimate_curvature,
+    expand_motion,
+    make_discrete_maps,
+    sweep_backwards,
 )
 from hybridctl.control.ilqr.cost import Cost
-from hybridctl.control.ilqr.rollout import Rollout, ShootingProblem, closed_loop, open_loop
+from hybridctl.control.ilqr.rollout import (
+    Rollout,
+    ShootingProblem,
+    simulate_closed_loop,
+    simulate_open_loop,
+)
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 from hybridctl.sensitivity.linearization import linearize
 
 _CONVERGED = "the gradient vanishes"
-_ARMIJO = 1e-4
-_STEPS = tuple(0.5**i for i in range(11))
-_LEAST, _MOST, _FACTOR = 1e-8, 1e10, 10.0  # of the regularization
+_ARMIJO_SHARE = 1e-4
+"""Share of the predicted decrease that a step must reach (Armijo's rule)."""
+_STEP_LENGTHS = tuple(0.5**i for i in range(11))
+"""Steps along the offsets that are tried, in this order."""
+_LEAST_REGULARIZATION, _MOST_REGULARIZATION, _REGULARIZATION_FACTOR = 1e-8, 1e10, 10.0
+"""Range of the regularization mu, relative to V of the problem, and its change in an iteration."""
 
 
 class Iteration(NamedTuple):
-    """One sweep: the motion it started from, and what became of it.
+    """One sweep: the motion that it started from, and the step.
 
-    cost, slope, events: of the motion before the step; slope is the norm of the cost's gradient
-    by u(t), sqrt(sum |dJ/du_k|^2 / w_k), events the guards that fired. step: the accepted alpha,
-    0 if none was. expected, actual: reduction of the cost at that step (of the full step, and 0,
-    if none was accepted). regularization: mu. refused: why trials failed to simulate.
+    Attributes:
+        cost: Cost of the motion before the step.
+        slope: Norm of its gradient by u(t), sqrt(sum |dJ/du_k|^2 / w_k).
+        events: Guards that fired in it, event by event.
+        step: Step that was accepted; 0 if none was.
+        expected: Decrease of the cost that the model predicts for it; for a full step if none was
+            accepted.
+        actual: Decrease of the cost; 0 if no step was accepted.
+        regularization: Regularization mu.
+        refused: Reason for each step whose motion could not be simulated or linearized.
     """
 
     cost: float
@@ -73,11 +88,16 @@ class Iteration(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class OptimalMotion:
-    """The motion that `ilqr` found.
+    """The motion that `ilqr` returns.
 
-    times (N+1,) s; inputs (N+1, nu) at these times, linear between them; states at the times;
-    gains: N matrices K (nu, ndx + nu) of u_{k+1} = u_{k+1}* + K_k (z_k* - z_k), z = (x, u). cost,
-    slope: at the end (see `Iteration`).
+    Attributes:
+        rollout: The motion.
+        times: Times (N+1,) of the grid, s.
+        gains: N gains K (nu, ndx + nu) of u_{k+1} = u_{k+1}* + K_k (z_k* - z_k), z = (x, u).
+        cost: Cost at the end.
+        slope: Norm of its gradient by u(t), see `Iteration`.
+        iterations: All iterations.
+        message: Reason why the search ended.
     """
 
     rollout: Rollout
@@ -90,22 +110,22 @@ class OptimalMotion:
 
     @property
     def converged(self) -> bool:
-        """Whether the gradient has vanished, to the tolerance."""
+        """Whether the gradient vanishes, to the tolerance."""
         return self.message == _CONVERGED
 
     @property
     def inputs(self) -> Array:
-        """The inputs (N+1, nu) at the grid times."""
+        """Inputs (N+1, nu) at the times of the grid, linear between them."""
         return self.rollout.inputs
 
     @property
     def states(self) -> tuple[Array, ...]:
-        """The states at the grid times."""
+        """States (nx,) at the times of the grid."""
         return self.rollout.states
 
     @cached_property
     def trajectory(self) -> HybridTrajectory:
-        """The motion as one trajectory; its input has corners inside its arcs."""
+        """The motion as one trajectory. Its input has corners inside its arcs."""
         return self.rollout.trajectory()
 
 
@@ -125,99 +145,134 @@ def ilqr(
     curvature: bool = True,
     progress: Callable[[Iteration], None] | None = None,
 ) -> OptimalMotion:
-    """Inputs that minimise `cost` from state x0 in `mode`, starting at `inputs`.
+    """Return inputs that minimise a cost, and the motion under them.
 
-    times (N+1,) s, increasing: the grid; inputs (N+1, nu): the first guess at these times. All
-    modes have the same inputs. tolerance: it has converged where the slope (see
-    `Iteration`) is below it, relative to 1 + |J|. rtol, atol: of the simulation. linearizer: gives
-    the first-order map of a motion. curvature: whether second derivatives at events are estimated;
-    without, it is plain iterative LQR. progress: called with each iteration.
+    At simultaneous events the mean of the pieces of the piecewise linear map is used.
 
-    At simultaneous events the mean of the pieces of the piecewise-linear map is used.
+    Args:
+        system: The system. All modes have the same inputs.
+        mode: Mode at the start.
+        x0: State (nx,) at the start.
+        times: Times (N+1,) of the grid, s, increasing.
+        inputs: First guess of the inputs (N+1, nu) at these times. It must lead to a motion whose
+            events are transversal.
+        cost: The cost.
+        tolerance: Slope (see `Iteration`), relative to 1 + |J|, at which the search has converged.
+        max_iterations: Greatest number of iterations.
+        rtol: Relative tolerance of the simulation.
+        atol: Absolute tolerance of the simulation.
+        linearizer: Gives the linearization of a trajectory.
+        curvature: Whether second derivatives at events are estimated. Without, it is plain
+            iterative LQR.
+        progress: Called with each iteration.
 
-    Raises `InputError` and its kin for bad arguments, and what `simulate` or the linearization
-    raises for the first guess: that has to be a motion whose events are transversal.
+    Raises:
+        InputError: An argument does not fit.
+        SimulationError: The first guess cannot be simulated or linearized.
     """
-    plant, guess = _problem(system, mode, x0, times, inputs, (rtol, atol))
+    plant, guess = _check_problem(system, mode, x0, times, inputs, (rtol, atol))
     tolerance = check_number("tolerance", tolerance, above=0.0)
     limit = check_count("max_iterations", max_iterations, at_least=0)
     mu = 0.0  # grows where no step lowers the cost, and falls where one does
-    now = expand(plant, open_loop(plant, guess), cost, linearizer)
-    done = list[Iteration]()
+    motion = expand_motion(plant, simulate_open_loop(plant, guess), cost, linearizer)
+    iterations = list[Iteration]()
     while True:
-        back, mu = _definite(now, mu)
-        slope = now.slope()
-        message = _verdict(now, slope, tolerance, mu, len(done) == limit)
+        back, mu = _sweep_definite(motion, mu)
+        slope = motion.slope()
+        message = _find_reason_to_end(motion, slope, tolerance, mu, len(iterations) == limit)
         if message is not None:
             break
-        found, iteration = _search(plant, now, back, mu, cost, linearizer)
-        done.append(iteration)
+        better, iteration = _search_step(plant, motion, back, mu, cost, linearizer)
+        iterations.append(iteration)
         if progress is not None:
             progress(iteration)
-        if found is None:
-            mu = _raised(mu)
+        if better is None:
+            mu = _increase_regularization(mu)
         else:
-            mu = mu / _FACTOR if mu / _FACTOR >= _LEAST else 0.0
-            now = with_curvature(found, now) if curvature else found
+            smaller = mu / _REGULARIZATION_FACTOR
+            mu = smaller if smaller >= _LEAST_REGULARIZATION else 0.0
+            motion = estimate_curvature(better, motion) if curvature else better
     return OptimalMotion(
-        now.rollout, plant.times, back.gains, now.cost, slope, tuple(done), message
+        motion.rollout, plant.times, back.gains, motion.cost, slope, tuple(iterations), message
     )
 
 
-def _search(
+def _search_step(
     plant: ShootingProblem,
-    now: Expanded,
+    motion: ExpandedMotion,
     back: BackwardSweep,
     mu: float,
     cost: Cost,
     linearizer: Linearizer,
-) -> tuple[Expanded | None, Iteration]:
-    """The motion of the largest step that exists, is transversal, and lowers the cost enough."""
-    refused, found, step = list[str](), None, 0.0
-    for trial in _STEPS:
+) -> tuple[ExpandedMotion | None, Iteration]:
+    """Return the motion of the largest step that lowers the cost enough, or None for no step.
+
+    Args:
+        plant: The problem.
+        motion: The present motion.
+        back: Offsets and gains.
+        mu: Regularization with which they were found.
+        cost: The cost.
+        linearizer: Gives the linearization of a trajectory.
+    """
+    refused, better, step = list[str](), None, 0.0
+    for trial in _STEP_LENGTHS:
         try:
-            rollout = closed_loop(plant, now.rollout, trial * back.offsets, back.gains)
-            if now.cost - total_cost(plant, rollout, cost) >= _ARMIJO * back.expected(trial):
-                found, step = expand(plant, rollout, cost, linearizer), trial
+            offsets = trial * back.offsets
+            rollout = simulate_closed_loop(plant, motion.rollout, offsets, back.gains)
+            decrease = motion.cost - compute_cost(plant, rollout, cost)
+            if decrease >= _ARMIJO_SHARE * back.predict_decrease(trial):
+                better, step = expand_motion(plant, rollout, cost, linearizer), trial
                 break
         except (SimulationError, GuardViolatedError) as error:
             refused.append(f"step {trial:.3g}: {error}")
-    events = tuple(event.guards for event in now.rollout.events)
-    expected, actual = back.expected(step or 1.0), 0.0 if found is None else now.cost - found.cost
-    return found, Iteration(
-        now.cost, now.slope(), events, step, expected, actual, mu, tuple(refused)
+    events = tuple(event.guards for event in motion.rollout.events)
+    expected = back.predict_decrease(step or 1.0)
+    actual = 0.0 if better is None else motion.cost - better.cost
+    return better, Iteration(
+        motion.cost, motion.slope(), events, step, expected, actual, mu, tuple(refused)
     )
 
 
-def _definite(now: Expanded, mu: float) -> tuple[BackwardSweep, float]:
-    """The backward pass with the least regularization, from mu on, that makes it definite.
+def _sweep_definite(motion: ExpandedMotion, mu: float) -> tuple[BackwardSweep, float]:
+    """Return the backward pass with the least regularization, from mu on, that is definite.
 
-    Where none does, one without offsets and gains.
+    Where none is, a pass without offsets and gains is returned.
     """
-    while mu <= _MOST:
-        found = sweep(now, mu)
-        if found is not None:
-            return found, mu
-        mu = _raised(mu)
-    nothing = [augmented(m) for m in now.maps]
-    gains = tuple(np.zeros((h.shape[1], f.shape[1])) for f, h in nothing)
-    return BackwardSweep(np.zeros_like(now.rollout.inputs), gains, 0.0, 0.0), mu
+    while mu <= _MOST_REGULARIZATION:
+        back = sweep_backwards(motion, mu)
+        if back is not None:
+            return back, mu
+        mu = _increase_regularization(mu)
+    matrices = [make_discrete_maps(m) for m in motion.maps]
+    gains = tuple(np.zeros((h.shape[1], f.shape[1])) for f, h in matrices)
+    return BackwardSweep(np.zeros_like(motion.rollout.inputs), gains, 0.0, 0.0), mu
 
 
-def _verdict(now: Expanded, slope: float, tolerance: float, mu: float, spent: bool) -> str | None:
-    """The reason why the search ends here, or None if it goes on."""
-    if slope <= tolerance * (1.0 + abs(now.cost)):
+def _find_reason_to_end(
+    motion: ExpandedMotion, slope: float, tolerance: float, mu: float, is_last: bool
+) -> str | None:
+    """Return the reason why the search ends here, or None if it goes on.
+
+    Args:
+        motion: The present motion.
+        slope: Its slope.
+        tolerance: Slope, relative to 1 + |J|, at which the search has converged.
+        mu: Regularization.
+        is_last: Whether the iterations are used up.
+    """
+    if slope <= tolerance * (1.0 + abs(motion.cost)):
         return _CONVERGED
-    if mu > _MOST:
+    if mu > _MOST_REGULARIZATION:
         return "no step lowers the cost"
-    return "the iterations are used up" if spent else None
+    return "the iterations are used up" if is_last else None
 
 
-def _raised(mu: float) -> float:
-    return max(_LEAST, _FACTOR * mu)
+def _increase_regularization(mu: float) -> float:
+    return max(_LEAST_REGULARIZATION, _REGULARIZATION_FACTOR * mu)
 
 
-def _problem(
+def _check_problem(
     system: HybridSystem,
     mode: ModeKey,
     x0: ArrayLike,
@@ -225,7 +280,11 @@ def _problem(
     inputs: ArrayLike,
     tolerances: tuple[float, float],
 ) -> tuple[ShootingProblem, Array]:
-    """The problem, and the inputs (N+1, nu) to begin with, checked."""
+    """Return the problem and the first inputs (N+1, nu), of arguments of `ilqr`.
+
+    Raises:
+        InputError: An argument does not fit.
+    """
     grid = check_array("times", times, (None,))
     if len(grid) < 2 or not (np.diff(grid) > 0.0).all():
         raise InputError(f"times must increase and have two entries at least, got {grid}")

@@ -1,17 +1,17 @@
-r"""Hybrid LQR without an end: the periodic solution of the Riccati equation on a periodic orbit.
+r"""Hybrid LQR on a periodic orbit, by the periodic solution of the Riccati equation.
 
 Backwards over one period the value function goes through
 
-.. math:: V \mapsto C + F^T V (I + P V)^{-1} F,
+.. math:: V \mapsto C + F^T V (I + P V)^{-1} F.
 
-with the propagation F, P, C of the period, arcs and jumps (see `sensitivity.collocation`): C is
-what V = 0 becomes, F the closed-loop map of that sweep, and P its reach. A fixed point solves a
-discrete algebraic Riccati equation. Where the cost is not quadratic through events, or the input
-enters them, the sweeps are repeated instead.
+F, P and C are the propagation of the period, arcs and jumps (see `sensitivity.collocation`): C is
+what V = 0 becomes, F is the closed-loop map of that sweep, and P its reach. A fixed point solves a
+discrete algebraic Riccati equation. Where guards fire together, so that the cost is not quadratic,
+or where the input enters an event, the sweeps are repeated instead.
 
-A period that is repeated lies later, and is seen through the symmetry of the orbit: an orbit that
-closes as :math:`S x(T) = x(0) + c` goes on with :math:`x(t + T) = S^{-1}(x(t) + c)`, under the
-input :math:`W^{-1} u` and the gains :math:`W^{-1} K S`.
+An orbit that closes up to a symmetry, :math:`S x(T) = x(0) + c`, goes on with
+:math:`x(t + T) = S^{-1}(x(t) + c)`, under the input :math:`W^{-1} u` and the gains
+:math:`W^{-1} K S`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from hybridctl.base.checks import Array, check_count, check_number
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.base.progress import Progress, report_share
 from hybridctl.control.gains import GainCurve, GainSchedule
-from hybridctl.control.lqr.continuous import (
-    AtEvents,
+from hybridctl.control.lqr.finite_horizon import (
     Covariance,
+    EventRule,
     LqrResult,
-    riccati_equation,
-    solved,
+    make_riccati_equation,
+    solve_backwards,
 )
-from hybridctl.control.lqr.events import Treatment
+from hybridctl.control.lqr.jumps import Treatment
 from hybridctl.control.lqr.weights import Weights
 from hybridctl.hybrid.arc import Arc, joined
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -44,12 +44,22 @@ from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.saltation import JumpGains
 from hybridctl.sensitivity.symmetry import Symmetry, map_perturbations
 
+_MOST_SWEEPS = 500
+"""Periods over which the Riccati equation is solved before the search is given up."""
+_FREE_COST = 1e-9
+"""Cost of a direction, relative to the largest entry of C, that counts as none: it is rounding."""
+
 
 @dataclass(frozen=True, eq=False)
 class LaterPeriod:
-    """The image of a motion one `period` later, s, of states x at S^-1 (x + shift), inputs W^-1 u.
+    """The map of a motion to its image one period later.
 
-    Without a symmetry it is the motion itself, later.
+    With a symmetry S of states and W of inputs, states go to S^-1 (x + shift) and inputs to W^-1 u.
+
+    Attributes:
+        symmetry: The symmetry; None for the same motion, later.
+        period: Duration of a period, s.
+        shift: Shift c (nx,) of states along the free directions of the symmetry.
     """
 
     symmetry: Symmetry | None
@@ -57,8 +67,16 @@ class LaterPeriod:
     shift: Array
 
     @staticmethod
-    def of(once: HybridTrajectory, symmetry: Symmetry | None) -> LaterPeriod:
-        """The image in which an orbit goes on where it ends."""
+    def of_orbit(once: HybridTrajectory, symmetry: Symmetry | None) -> LaterPeriod:
+        """Return the map by which an orbit goes on where it ends.
+
+        Args:
+            once: One period of the orbit.
+            symmetry: Symmetry up to which it closes; None for none.
+
+        Raises:
+            InputError: States with quaternions have free directions.
+        """
         shift = np.zeros(once.arcs[0].space.nx)
         if symmetry is not None and symmetry.free:
             if symmetry.coordinates is not None:
@@ -67,85 +85,86 @@ class LaterPeriod:
             shift = symmetry.free_part(symmetry.matrix @ once.final_state - start)
         return LaterPeriod(symmetry, once.end - once.start, shift)
 
-    def arc(self, arc: Arc, index: int) -> Arc:
-        """The image of an arc."""
-        start, end, breaks = (
-            arc.start + self.period,
-            arc.end + self.period,
-            arc.breaks + self.period,
+    def map_arc(self, arc: Arc, index: int) -> Arc:
+        """Return the image of an arc, with a given index."""
+        later = replace(
+            arc,
+            index=index,
+            start=arc.start + self.period,
+            end=arc.end + self.period,
+            breaks=arc.breaks + self.period,
         )
-        moved = replace(arc, index=index, start=start, end=end, breaks=breaks)
         if self.symmetry is None:
-            return moved
-        states = arc.states @ self._states.T
-        states[:, 0] += self._states @ self.shift
-        inputs = arc.inputs @ self._inputs(arc.inputs.shape[2]).T
-        return replace(moved, mode=self.symmetry.mode(arc.mode), states=states, inputs=inputs)
+            return later
+        states = arc.states @ self._inverse_state_map.T
+        states[:, 0] += self._inverse_state_map @ self.shift  # the constant term of each series
+        inputs = arc.inputs @ self._inverse_input_map(arc.inputs.shape[2]).T
+        return replace(later, mode=self.symmetry.mode(arc.mode), states=states, inputs=inputs)
 
-    def gains(self, gains: GainSchedule) -> GainSchedule:
-        """The gains of the image."""
+    def map_gains(self, gains: GainSchedule) -> GainSchedule:
+        """Return the gains on the image."""
         phantoms = {
-            (k, frozenset(self._names(fired))): self._curve(curve)
+            (k, frozenset(self._map_guards(fired))): self._map_curve(curve)
             for (k, fired), curve in gains.phantoms.items()
         }
-        return GainSchedule(tuple(map(self._curve, gains.arcs)), phantoms)
+        return GainSchedule(tuple(map(self._map_curve, gains.arcs)), phantoms)
 
-    def _curve(self, curve: GainCurve) -> GainCurve:
-        def seen(gains: Array) -> Array:
-            if self.symmetry is None:
-                return gains
-            return np.asarray(self._inputs(gains.shape[1]) @ gains @ self.symmetry.matrix)
-
-        slopes = None if curve.slopes is None else seen(curve.slopes)
-        return GainCurve(curve.times + self.period, seen(curve.values), slopes)
-
-    def event(self, event: Event, index: int) -> Event:
-        """The image of an event."""
+    def map_event(self, event: Event, index: int) -> Event:
+        """Return the image of an event, with a given index."""
         later = replace(event, index=index, time=event.time + self.period)
         if self.symmetry is None:
             return later
-        inputs, impulses = self._inputs(len(event.input_before)), event.impulses
+        inputs, impulses = self._inverse_input_map(len(event.input_before)), event.impulses
         if self.symmetry.contacts is not None:
             impulses = np.asarray(impulses[list(self.symmetry.contacts)])
         return replace(
             later,
             mode_before=self.symmetry.mode(event.mode_before),
             mode_after=self.symmetry.mode(event.mode_after),
-            guards=self._names(event.guards),
-            state_before=self._states @ (event.state_before + self.shift),
-            state_after=self._states @ (event.state_after + self.shift),
+            guards=self._map_guards(event.guards),
+            state_before=self._inverse_state_map @ (event.state_before + self.shift),
+            state_after=self._inverse_state_map @ (event.state_after + self.shift),
             input_before=inputs @ event.input_before,
             input_after=inputs @ event.input_after,
             input_rate=inputs @ event.input_rate,
             impulses=impulses,
         )
 
-    def _names(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The names that guards have in the image."""
+    def _map_curve(self, curve: GainCurve) -> GainCurve:
+        def transform(gains: Array) -> Array:
+            if self.symmetry is None:
+                return gains
+            inputs = self._inverse_input_map(gains.shape[1])
+            return np.asarray(inputs @ gains @ self.symmetry.matrix)
+
+        slopes = None if curve.slopes is None else transform(curve.slopes)
+        return GainCurve(curve.times + self.period, transform(curve.values), slopes)
+
+    def _map_guards(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the names that guards have in the image."""
         return tuple(names if self.symmetry is None else map(self.symmetry.guard, names))
 
     @cached_property
-    def _states(self) -> Array:
-        """The inverse of the symmetry's map of states (nx, nx)."""
+    def _inverse_state_map(self) -> Array:
+        """The inverse S^-1 (nx, nx)."""
         assert self.symmetry is not None
         return np.asarray(np.linalg.inv(self.symmetry.state_map))
 
-    def _inputs(self, nu: int) -> Array:
-        """The inverse (nu, nu) of the symmetry's matrix of inputs."""
+    def _inverse_input_map(self, nu: int) -> Array:
+        """Return the inverse W^-1 (nu, nu)."""
         assert self.symmetry is not None
         return np.asarray(np.linalg.inv(self.symmetry.inputs(nu)))
-
-
-_SWEEPS = 500
-_COSTLESS = 1e-9  # of the largest entry of C: what rounding leaves of a direction without cost
 
 
 @dataclass(frozen=True, eq=False)
 class PeriodicLqr:
     """Optimal feedback on a periodic orbit.
 
-    period: the result over one period, whose V at the end is that at the start, seen through the
-    symmetry S: S' V S. residual: by how much the two differ, of the largest entry of V.
+    Attributes:
+        period: Feedback over one period. Its V at the end is S' V S of that at the start.
+        residual: Difference of V at the start from V of the sweep before, relative to its largest
+            entry.
+        symmetry: Symmetry S up to which the orbit closes; None for none.
     """
 
     period: LqrResult
@@ -154,27 +173,34 @@ class PeriodicLqr:
 
     @cached_property
     def multipliers(self) -> FloquetMultipliers:
-        """The multipliers of the closed loop."""
+        """Multipliers of the closed loop."""
         return floquet_multipliers(self.period.closed_loop, symmetry=self.symmetry)
 
     def repeated(self, periods: int) -> tuple[HybridTrajectory, GainSchedule]:
-        """The orbit and its gains over so many periods, as a reference to track.
+        """Return the orbit and its gains over several periods, as a reference to track.
 
         Where the orbit closes up to a symmetry, the next period is the inverse image of the last.
+
+        Args:
+            periods: Number of periods, one at least.
+
+        Raises:
+            InputError: The number is not that, or states with quaternions have free directions.
         """
         once, gains = self.period.linearization.trajectory, self.period.gains
-        later = LaterPeriod.of(once, self.symmetry)
+        later = LaterPeriod.of_orbit(once, self.symmetry)
         arcs, curves, events = list(once.arcs), list(gains.arcs), list(once.events)
-        phantoms, last, ends = dict(gains.phantoms), once.arcs, once.events
+        phantoms, last_arcs, last_events = dict(gains.phantoms), once.arcs, once.events
         for _ in range(check_count("periods", periods) - 1):
-            n, done = len(arcs) - 1, len(events)
-            last = tuple(later.arc(arc, n + k) for k, arc in enumerate(last))
-            ends = tuple(later.event(event, done + k) for k, event in enumerate(ends))
-            gains = later.gains(gains)
-            arcs[n:] = [joined(n, [arcs[n], last[0]]), *last[1:]]
+            n, count = len(arcs) - 1, len(events)
+            last_arcs = tuple(later.map_arc(arc, n + k) for k, arc in enumerate(last_arcs))
+            last_events = tuple(later.map_event(e, count + k) for k, e in enumerate(last_events))
+            gains = later.map_gains(gains)
+            # The last arc of a period and the first of the next one are a single arc.
+            arcs[n:] = [joined(n, [arcs[n], last_arcs[0]]), *last_arcs[1:]]
             curves[n:] = [GainCurve.joined([curves[n], gains.arcs[0]]), *gains.arcs[1:]]
-            events += ends
-            phantoms |= {(k + done, names): gain for (k, names), gain in gains.phantoms.items()}
+            events += last_events
+            phantoms |= {(k + count, names): gain for (k, names), gain in gains.phantoms.items()}
         return HybridTrajectory(tuple(arcs), tuple(events)), GainSchedule(tuple(curves), phantoms)
 
 
@@ -192,64 +218,90 @@ def periodic_lqr(
     atol: float = 1e-12,
     progress: Progress = None,
 ) -> PeriodicLqr:
-    """The feedback of least cost for ever along a periodic orbit.
+    """Return the feedback of least cost for an infinite time along a periodic orbit.
 
-    lin: of one period, without feedback, that starts and ends inside an arc, and closes up to the
-    `symmetry`. Free directions of it cost nothing where the weights do not see them: then no V is
-    unique, and the one found is that of feedback which leaves them alone. tolerance: of V after
-    one period against V before it, of its largest entry. Other arguments: see `hybrid_lqr`.
-    Functions as weights must have the period.
-    progress: True prints the share of the work that is done on standard error; a function is called
-    with it, from 0 to 1. How many sweeps are needed is not known: each one is taken for half
-    of what is left.
+    Free directions of the symmetry cost nothing where the weights do not see them. Then V is not
+    unique, and the one that is returned belongs to feedback that leaves them alone.
 
-    Raises what `hybrid_lqr` and `monodromy` raise, and `SimulationError` where no V is found:
-    where the input cannot hold an unstable direction, or the weights do not see one.
+    Args:
+        lin: First-order map of one period, without feedback. It starts and ends inside an arc, and
+            closes up to the symmetry.
+        state_weight: See `hybrid_lqr`; a function must have the period of the orbit.
+        input_weight: See `hybrid_lqr`, likewise.
+        simultaneous: See `hybrid_lqr`.
+        covariance: See `hybrid_lqr`.
+        lead: See `hybrid_lqr`.
+        symmetry: Symmetry S up to which the orbit closes; None for none.
+        tolerance: Greatest change of V over one period, relative to its largest entry.
+        rtol: See `hybrid_lqr`.
+        atol: See `hybrid_lqr`.
+        progress: True prints the share of the work that is done on standard error. A function is
+            called with it, from 0 to 1. The number of sweeps is not known: each one counts as half
+            of what is left.
+
+    Raises:
+        InputError: An argument does not fit, see `hybrid_lqr` and `monodromy`.
+        SimulationError: No V is found: the input cannot hold an unstable direction, or the weights
+            do not see one.
     """
     check_number("tolerance", tolerance, above=0.0)
     if lin.is_linear:
-        monodromy(lin, symmetry=symmetry)
+        monodromy(lin, symmetry=symmetry)  # refuses an orbit that does not close
     n = lin.trajectory.arcs[0].space.ndx
 
-    rule = AtEvents(simultaneous, covariance, lead)
-    nothing = np.zeros((n, n))
-    report, sweeps = report_share(progress, "periodic_lqr"), 0
+    rule = EventRule(simultaneous, covariance, lead)
+    report, sweep_count = report_share(progress, "periodic_lqr"), 0
 
-    def in_sweep(share: float) -> None:
+    def report_in_sweep(share: float) -> None:
         if report is not None:
-            report(1.0 - 0.5**sweeps * (1.0 - 0.5 * share))
+            report(1.0 - 0.5**sweep_count * (1.0 - 0.5 * share))
 
-    tell = None if report is None else in_sweep
-    riccati = riccati_equation(lin, state_weight, input_weight, nothing, rtol, atol, tell)
+    riccati = make_riccati_equation(
+        lin,
+        state_weight,
+        input_weight,
+        np.zeros((n, n)),
+        rtol=rtol,
+        atol=atol,
+        report=None if report is None else report_in_sweep,
+    )
 
-    def sweep(v: Array) -> LqrResult:  # with V at the start, S' V S at the end
-        at_the_end = map_perturbations(symmetry, np.eye(n))
-        return solved(riccati, at_the_end.T @ v @ at_the_end, rule)
+    def sweep(v: Array) -> LqrResult:
+        """Return the feedback over one period that ends with S' V S, for V at its start."""
+        s = map_perturbations(symmetry, np.eye(n))
+        return solve_backwards(riccati, s.T @ v @ s, rule)
 
-    result = sweep(nothing)
+    result = sweep(np.zeros((n, n)))
     v = result.values[0].start
     if all(isinstance(jump, JumpGains) and not jump.input.any() for jump in lin.jumps):
-        v = _fixed_point(result, symmetry)
-    for sweeps in range(1, _SWEEPS + 1):  # noqa: B007 (read by in_sweep)
+        v = _solve_fixed_point(result, symmetry)
+    for sweep_count in range(1, _MOST_SWEEPS + 1):  # noqa: B007 (read by report_in_sweep)
         result = sweep(v)
-        off = float(np.abs(result.values[0].start - v).max())
+        change = float(np.abs(result.values[0].start - v).max())
         v = result.values[0].start
         size = float(np.abs(v).max())
         if not np.isfinite(size):
             break
-        if off <= tolerance * size:
-            return PeriodicLqr(result, off / size if size else 0.0, symmetry)
+        if change <= tolerance * size:
+            return PeriodicLqr(result, change / size if size else 0.0, symmetry)
     raise SimulationError(
-        f"the Riccati equation has found no periodic solution in {_SWEEPS} sweeps: it still "
-        f"changes by {off:.3g} of {size:.3g} in one period"
+        f"the Riccati equation has found no periodic solution in {_MOST_SWEEPS} sweeps: it still "
+        f"changes by {change:.3g} of {size:.3g} in one period"
     )
 
 
-def _fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
-    """The fixed point V (ndx, ndx) that one period leads back to.
+def _solve_fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
+    """Return the value V (ndx, ndx) that one period leads back to.
 
     Free directions w of the symmetry that cost nothing, C w = 0, are left out: F w = w, so that V
-    is that of the rest, with V w = 0.
+    is that of the other directions, with V w = 0.
+
+    Args:
+        result: Feedback over one period for V = 0 at its end.
+        symmetry: Symmetry up to which the orbit closes; None for none.
+
+    Raises:
+        SimulationError: The algebraic Riccati equation has no stabilising solution.
     """
     lin = result.linearization
     period = result.values[0].propagation
@@ -259,10 +311,10 @@ def _fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
         )
     values, vectors = eigh(period.noise)
     root = map_perturbations(symmetry, vectors * np.sqrt(np.maximum(values, 0.0)))
-    f, e = map_perturbations(symmetry, period.state), period.cost
-    z = _weighed(e, symmetry)
+    f, c = map_perturbations(symmetry, period.state), period.cost
+    z = _find_costly_directions(c, symmetry)
     try:
-        v = z @ solve_discrete_are(z.T @ f @ z, z.T @ root, z.T @ e @ z, np.eye(len(f))) @ z.T
+        v = z @ solve_discrete_are(z.T @ f @ z, z.T @ root, z.T @ c @ z, np.eye(len(f))) @ z.T
     except np.linalg.LinAlgError as error:
         raise SimulationError(
             f"the Riccati equation has no periodic solution ({error}): the input must hold all "
@@ -271,9 +323,9 @@ def _fixed_point(result: LqrResult, symmetry: Symmetry | None) -> Array:
     return np.asarray(0.5 * (v + v.T))
 
 
-def _weighed(e: Array, symmetry: Symmetry | None) -> Array:
-    """Columns (ndx, k) across the free directions that cost nothing."""
-    directions = np.zeros((len(e), 0)) if symmetry is None else symmetry.directions
-    costs = np.abs(e @ directions).max(axis=0, initial=0.0)
-    free = directions[:, costs <= _COSTLESS * np.abs(e).max()]
-    return null_space(free.T) if free.shape[1] else np.eye(len(e))
+def _find_costly_directions(c: Array, symmetry: Symmetry | None) -> Array:
+    """Return a basis (ndx, k) across the free directions that cost nothing by C (ndx, ndx)."""
+    directions = np.zeros((len(c), 0)) if symmetry is None else symmetry.directions
+    costs = np.abs(c @ directions).max(axis=0, initial=0.0)
+    free = directions[:, costs <= _FREE_COST * np.abs(c).max()]
+    return null_space(free.T) if free.shape[1] else np.eye(len(c))

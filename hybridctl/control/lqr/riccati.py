@@ -2,10 +2,10 @@ r"""The Riccati equation along one arc, backwards, and the gain that belongs to 
 
 .. math:: -\dot V = Q + A^T V + V A - V B R^{-1} B^T V, \qquad K = R^{-1} B^T V .
 
-Where the gain that is applied goes over to another one, :math:`(1 - s) K + s \bar K`, the cost
-obeys the same equation with :math:`A - s^2 B \bar K`, :math:`Q + s^2 \bar K^T R \bar K` and
+Where the gain is blended into another one, :math:`(1 - s) K + s \bar K`, the cost obeys the same
+equation with :math:`A - s^2 B \bar K`, :math:`Q + s^2 \bar K^T R \bar K` and
 :math:`(1 - s^2) B R^{-1} B^T` in place of :math:`A`, :math:`Q` and :math:`B R^{-1} B^T`. So V goes
-back over any stretch of time by its propagation.
+back over any interval of time by its `Propagation`.
 """
 
 from __future__ import annotations
@@ -23,38 +23,48 @@ from scipy.interpolate import CubicHermiteSpline
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.lqr.weights import WeightAt
+from hybridctl.control.lqr.weights import WeightFunction
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES, TO_SLOPES
 from hybridctl.sensitivity.collocation import LinearStep, Propagation, radau, symmetric_part
 from hybridctl.sensitivity.linearization import Linearization
 
-_FORMULA = radau(4)  # between the nodes of a panel, where a loop may be stiff
-_BEFORE_LAST = 0.1  # weight of the coefficient before the last
-_ROUNDING = 1e-14  # of the largest entry of V
-_INSTANT = (
-    1e-11  # of the time: on a shorter arc knots cannot be told apart, and V is that of its end
-)
-_SHORTEST = 1e-9  # of an arc: where a weight jumps, panels are no shorter
-_COUNTS = (1, 2, 4, 8, 16, 32, 64)  # of cubics in one panel
-_MOST_PANELS = 2_000  # between two breaks of an arc
-_GAINS = 1e-8  # of the largest entry of a gain: how accurate its curve is
+_FORMULA = radau(4)
+"""Implicit Runge-Kutta formula between the nodes of a panel, where a closed loop may be stiff."""
+_NEXT_TO_LAST_WEIGHT = 0.1
+"""Weight of the last coefficient but one in the estimate of what a series leaves out."""
+_VALUE_ROUNDING = 1e-14
+"""Error of V by rounding, relative to its largest entry."""
+_SHORTEST_ARC = 1e-11
+"""Duration of an arc, relative to its time, below which its value is that of its end."""
+_SHORTEST_PANEL = 1e-9
+"""Duration of a panel, relative to the arc, below which it is not halved: a weight jumps there."""
+_CUBIC_COUNTS = (1, 2, 4, 8, 16, 32, 64)
+"""Numbers of cubics that are tried for the gain on one panel."""
+_MOST_PANELS = 2_000
+"""Panels between two breaks of an arc, beyond which the feedback is too fast."""
+_GAIN_TOLERANCE = 1e-8
+"""Error of a gain curve, relative to the largest entry on its arc."""
 
-Between = Callable[[Array], Propagation]
+PropagateBetween = Callable[[Array], Propagation]
+"""Propagations (m, ...) of V between times (m + 1,) in s."""
 
 
 @dataclass(frozen=True, eq=False)
 class ValueCurve:
-    """The value V(t) (ndx, ndx) on one arc; the least cost to go is dx . V(t) dx.
+    """The value V(t) on one arc; the least cost to go is dx . V(t) dx.
 
-    times (n,), values (n, ndx, ndx): at knots. between(times): the propagations between times.
+    Attributes:
+        times: Times (n,) of knots, s.
+        values: Values (n, ndx, ndx) at the knots.
+        between: Propagations between times on the arc.
     """
 
     times: Array
     values: Array
-    between: Between
+    between: PropagateBetween
 
     def __call__(self, t: float) -> Array:
-        """The symmetric V at time t of the arc: that of the next knot, taken back to t."""
+        """Return V (ndx, ndx) at time t in s: that of the next knot, propagated back to t."""
         k = min(int(self.times.searchsorted(t)), len(self.times) - 1)
         if t >= self.times[k]:
             return np.asarray(self.values[k])
@@ -63,38 +73,50 @@ class ValueCurve:
 
     @property
     def start(self) -> Array:
-        """The value V at the start of the arc: just after the event before it."""
+        """Value (ndx, ndx) at the start of the arc, just after the event before it."""
         return np.asarray(self.values[0])
 
     @property
     def end(self) -> Array:
-        """The value V at the end of the arc: just before the event that ends it."""
+        """Value (ndx, ndx) at the end of the arc, just before the event that ends it."""
         return np.asarray(self.values[-1])
 
     @property
     def propagation(self) -> Propagation:
-        """The propagation of the whole arc; the identity for one of a single time."""
+        """Propagation over the whole arc; the identity on an arc of a single knot."""
         if len(self.times) == 1:
             return Propagation.jump(np.eye(len(self.end)))
         return reduce(Propagation.compose, self.between(self.times))
 
 
 @dataclass(frozen=True, eq=False)
-class Instant:
-    """A gain K (nu, ndx) for the end of an arc, blended in from time `since` to `end`."""
+class EndGain:
+    """A gain for the end of an arc, into which the arc's own gain is blended.
+
+    Attributes:
+        gain: Gain K (nu, ndx).
+        since: Time at which the blending begins, s.
+        end: Time at which the gain is reached, s.
+    """
 
     gain: Array
     since: float
     end: float
 
     def share(self, t: float) -> float:
-        """The weight of this gain at time t, from 0 at `since` to 1 at `end`."""
+        """Return the weight of this gain at time t in s, from 0 at `since` to 1 at `end`."""
         s = min(max((t - self.since) / (self.end - self.since), 0.0), 1.0)
         return s**2 * (3.0 - 2.0 * s)
 
 
-class _RiccatiStretch(NamedTuple):
-    """The value V (8, ndx, ndx) and the gain applied (8, nu, ndx) at the nodes of a stretch."""
+class _Panel(NamedTuple):
+    """An interval of time on which V and K are polynomials.
+
+    Attributes:
+        times: Times (8,) of its Chebyshev nodes, s.
+        values: Values V (8, ndx, ndx) there.
+        gains: Gains (8, nu, ndx) that are applied there.
+    """
 
     times: Array
     values: Array
@@ -102,74 +124,117 @@ class _RiccatiStretch(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Riccati:
-    """The equation on the arcs of a linearization, with weights and settings.
+class RiccatiEquation:
+    """The Riccati equation on the arcs of a linearization.
 
-    rtol, atol: of V. reached: called with the time down to which the equation is integrated, None
-    for nothing. Propagations are kept, so that other final values cost little.
+    Propagations are cached, so that solutions for other final values cost little.
+
+    Attributes:
+        lin: First-order map of the trajectory.
+        state_weight: Weight Q by arc and time.
+        input_weight: Weight R by arc and time.
+        rtol: Relative tolerance of V.
+        atol: Absolute tolerance of V.
+        on_progress: Called with the time in s down to which the equation is solved; None for
+            nothing.
     """
 
     lin: Linearization
-    state_weight: WeightAt
-    input_weight: WeightAt
+    state_weight: WeightFunction
+    input_weight: WeightFunction
     rtol: float
     atol: float
-    reached: Callable[[float], None] | None = None
-    _kept: dict[tuple[int, float, float], Propagation] = field(default_factory=dict, repr=False)
+    on_progress: Callable[[float], None] | None = None
+    _cache: dict[tuple[int, float, float], Propagation] = field(default_factory=dict, repr=False)
 
     def gain(self, k: int, t: float | Array, value: Array) -> Array:
-        """The gain K (..., nu, ndx) at a time or times t (m,) of arc k for V (..., ndx, ndx)."""
+        """Return the gain K = R^-1 B' V (..., nu, ndx).
+
+        Args:
+            k: Index of the arc.
+            t: Time on it in s, or times (m,).
+            value: Value V (ndx, ndx), or values (m, ndx, ndx).
+        """
         arc = self.lin.trajectory.arcs[k].piece(float(np.mean(t)))
         b = self.lin.coefficients(arc, t).input
         weights = [self.input_weight(k, one) for one in np.ravel(t).tolist()]
         weight = np.reshape(weights, (*np.shape(t), *weights[0].shape))
         return np.asarray(np.linalg.solve(weight, np.swapaxes(b, -1, -2) @ value))
 
-    def backwards(
-        self, k: int, end: Array, instant: Instant | None = None
+    def solve_arc(
+        self, k: int, end: Array, end_gain: EndGain | None = None
     ) -> tuple[ValueCurve, GainCurve]:
-        """The value V and gain K on arc k, for V at its end."""
-        arc, between = self.lin.trajectory.arcs[k], partial(self._between, k, instant)
-        if arc.end - arc.start <= _INSTANT * max(abs(arc.start), abs(arc.end)):
+        """Return value and gain on an arc.
+
+        Args:
+            k: Index of the arc.
+            end: Value V (ndx, ndx) at its end.
+            end_gain: Gain into which that of the arc is blended at its end, or None.
+
+        Raises:
+            InputError: The feedback acts too fast to be followed along the arc.
+        """
+        arc, between = self.lin.trajectory.arcs[k], partial(self._propagate, k, end_gain)
+        if arc.end - arc.start <= _SHORTEST_ARC * max(abs(arc.start), abs(arc.end)):
             constant = GainCurve.constant(self.gain(k, arc.end, end))
             return ValueCurve(np.array([arc.end]), end[None], between), constant
         cuts = {arc.start, arc.end, *(t for t in arc.breaks.tolist() if t < arc.end)}
-        if instant is not None:
-            cuts.add(instant.since)
-        panels, value = list[_RiccatiStretch](), end
+        if end_gain is not None:
+            cuts.add(end_gain.since)
+        panels, value = list[_Panel](), end
         for a, b in reversed(list(pairwise(sorted(cuts)))):
-            panels = self._panels(k, instant, a, b, value) + panels
+            panels = self._solve_panels(k, end_gain, a, b, value) + panels
             value = panels[0].values[0]
         times = np.concatenate([p.times[:-1] for p in panels] + [[arc.end]])
         values = np.concatenate([p.values[:-1] for p in panels] + [end[None]])
-        return ValueCurve(times, values, between), self._curve(panels)
+        return ValueCurve(times, values, between), self._fit_gains(panels)
 
-    def _panels(
-        self, k: int, instant: Instant | None, a: float, b: float, value: Array
-    ) -> list[_RiccatiStretch]:
-        """Panels from a to b for V at b, halved until each resolves what is in it."""
-        arc, panels, ahead = self.lin.trajectory.arcs[k], list[_RiccatiStretch](), [(a, b)]
-        while ahead:
-            a, b = ahead.pop()
+    def _solve_panels(
+        self, k: int, end_gain: EndGain | None, a: float, b: float, value: Array
+    ) -> list[_Panel]:
+        """Return panels from a to b, halved until each resolves V and K.
+
+        Args:
+            k: Index of the arc.
+            end_gain: Gain into which that of the arc is blended, or None.
+            a: Start, s.
+            b: End, s.
+            value: Value V (ndx, ndx) at the end.
+
+        Raises:
+            InputError: The feedback acts too fast to be followed.
+        """
+        arc, panels, pending = self.lin.trajectory.arcs[k], list[_Panel](), [(a, b)]
+        while pending:
+            a, b = pending.pop()
             try:
-                with np.errstate(over="ignore", invalid="ignore"):  # told below
-                    panel = self._panel(k, instant, a, b, value)
+                with np.errstate(over="ignore", invalid="ignore"):  # refused below
+                    panel = self._solve_panel(k, end_gain, a, b, value)
             except np.linalg.LinAlgError:
-                self._refuse(k, b, value)
-            if b - a > _SHORTEST * (arc.end - arc.start) and not self._resolves(panel):
+                self._raise_too_fast(k, b, value)
+            if b - a > _SHORTEST_PANEL * (arc.end - arc.start) and not self._is_resolved(panel):
                 middle = 0.5 * (a + b)
-                ahead += [(a, middle), (middle, b)]
+                pending += [(a, middle), (middle, b)]
                 continue
             panels.append(panel)
             if len(panels) > _MOST_PANELS or not np.isfinite(panel.gains).all():
-                self._refuse(k, b, value)
+                self._raise_too_fast(k, b, value)
             value = panel.values[0]
-            if self.reached is not None:
-                self.reached(a)
+            if self.on_progress is not None:
+                self.on_progress(a)
         return panels[::-1]
 
-    def _refuse(self, k: int, t: float, value: Array) -> NoReturn:
-        """Raise `InputError` for a feedback at time t that acts too fast to be integrated."""
+    def _raise_too_fast(self, k: int, t: float, value: Array) -> NoReturn:
+        """Refuse a feedback that acts too fast to be integrated.
+
+        Args:
+            k: Index of the arc.
+            t: Time, s.
+            value: Value V (ndx, ndx) there.
+
+        Raises:
+            InputError: Always.
+        """
         arc = self.lin.trajectory.arcs[k]
         c = self.lin.coefficients(arc, t)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -181,38 +246,55 @@ class Riccati:
             f"{arc.end - arc.start:g} s"
         )
 
-    def _panel(
-        self, k: int, instant: Instant | None, a: float, b: float, value: Array
-    ) -> _RiccatiStretch:
-        """The stretch from a to b in one, for V at b."""
+    def _solve_panel(
+        self, k: int, end_gain: EndGain | None, a: float, b: float, value: Array
+    ) -> _Panel:
+        """Return one panel from a to b.
+
+        Args:
+            k: Index of the arc.
+            end_gain: Gain into which that of the arc is blended, or None.
+            a: Start, s.
+            b: End, s.
+            value: Value V (ndx, ndx) at the end.
+        """
         times = a + (b - a) * FRACTIONS
         times[-1] = b
         key = (k, a, b)
-        between = None if instant is not None else self._kept.get(key)
+        between = None if end_gain is not None else self._cache.get(key)
         if between is None:
-            between = self._between(k, instant, times)
-        if instant is None:
-            self._kept[key] = between
+            between = self._propagate(k, end_gain, times)
+        if end_gain is None:
+            self._cache[key] = between
         values = [value]
         for stretch in reversed(list(between)):
             values.append(stretch.value(values[-1]))
         values.reverse()
         at_nodes = np.array(values)
         gains = self.gain(k, times, at_nodes)
-        if instant is not None:  # the best gain goes over to that
-            share = np.array([instant.share(t) for t in times.tolist()])[:, None, None]
-            gains = gains + share * (instant.gain - gains)
-        return _RiccatiStretch(times, at_nodes, gains)
+        if end_gain is not None:
+            share = np.array([end_gain.share(t) for t in times.tolist()])[:, None, None]
+            gains = gains + share * (end_gain.gain - gains)
+        return _Panel(times, at_nodes, gains)
 
-    def _resolves(self, panel: _RiccatiStretch) -> bool:
-        """Whether polynomials through V and K on a panel are as accurate as asked for."""
-        off, size = _tail(panel.values), np.abs(panel.values).max(axis=0)
-        allowed = self.atol + self.rtol * size + _ROUNDING * size.max(initial=0.0)
+    def _is_resolved(self, panel: _Panel) -> bool:
+        """Return whether polynomials through V and K on a panel are as accurate as asked for."""
+        error, size = _estimate_truncation(panel.values), np.abs(panel.values).max(axis=0)
+        allowed = self.atol + self.rtol * size + _VALUE_ROUNDING * size.max(initial=0.0)
         largest = float(np.abs(panel.gains).max(initial=0.0))
-        return bool((off <= allowed).all() and (_tail(panel.gains) <= _GAINS * largest).all())
+        return bool(
+            (error <= allowed).all()
+            and (_estimate_truncation(panel.gains) <= _GAIN_TOLERANCE * largest).all()
+        )
 
-    def _between(self, k: int, instant: Instant | None, times: Array) -> Propagation:
-        """The propagations (m, ...) of arc k between times (m + 1,), with the gain applied."""
+    def _propagate(self, k: int, end_gain: EndGain | None, times: Array) -> Propagation:
+        """Return the propagations (m, ...) of V on an arc, under the gain that is applied.
+
+        Args:
+            k: Index of the arc.
+            end_gain: Gain into which that of the arc is blended, or None.
+            times: Times (m + 1,), s.
+        """
         lengths = np.diff(times)
         stages = np.asarray(times[:-1, None] + lengths[:, None] * _FORMULA.points)
         arc = self.lin.trajectory.arcs[k].piece(float(0.5 * (times[0] + times[-1])))
@@ -221,37 +303,45 @@ class Riccati:
         r = np.array([[self.input_weight(k, t) for t in row] for row in rows])
         q = np.array([[self.state_weight(k, t) for t in row] for row in rows])
         reach = symmetric_part(b @ np.linalg.solve(r, np.swapaxes(b, -1, -2)))
-        if instant is not None:
-            share = np.array([[[[instant.share(t) ** 2]] for t in row] for row in rows])
-            a = a - share * (b @ instant.gain)
-            q = q + share * symmetric_part(instant.gain.T @ r @ instant.gain)
+        if end_gain is not None:
+            share = np.array([[[[end_gain.share(t) ** 2]] for t in row] for row in rows])
+            a = a - share * (b @ end_gain.gain)
+            q = q + share * symmetric_part(end_gain.gain.T @ r @ end_gain.gain)
             reach = (1.0 - share) * reach
         return LinearStep(a, lengths, _FORMULA).propagation(reach, q)
 
-    def _curve(self, panels: list[_RiccatiStretch]) -> GainCurve:
-        """The gain K between as many knots as its tolerance wants."""
+    def _fit_gains(self, panels: list[_Panel]) -> GainCurve:
+        """Return the gain on all panels, as cubics to its tolerance."""
         largest = max(float(np.abs(panel.gains).max(initial=0.0)) for panel in panels)
-        return GainCurve.joined([_curve(p.times, p.gains, _GAINS * largest) for p in panels])
+        return GainCurve.joined(
+            [_fit_cubics(p.times, p.gains, _GAIN_TOLERANCE * largest) for p in panels]
+        )
 
 
-def _tail(values: Array) -> Array:
-    """What a series through values (8, ...) at the nodes leaves out, by its last coefficients."""
-    last, before = np.abs(np.tensordot(TO_SERIES[[-1, -2]], values, axes=1))
-    return np.asarray(last + _BEFORE_LAST * before)
+def _estimate_truncation(values: Array) -> Array:
+    """Return the error (...) of a series through values (8, ...), by its last coefficients."""
+    last, next_to_last = np.abs(np.tensordot(TO_SERIES[[-1, -2]], values, axes=1))
+    return np.asarray(last + _NEXT_TO_LAST_WEIGHT * next_to_last)
 
 
-def _curve(times: Array, at_nodes: Array, allowed: float) -> GainCurve:
-    """The polynomial through values (8, nu, ndx) at the nodes, as cubics that are off by so much.
+def _fit_cubics(times: Array, at_nodes: Array, allowed: float) -> GainCurve:
+    """Return the polynomial through the nodes of a panel as piecewise cubics.
 
-    They are compared with it in between at quarters of the way from knot to knot.
+    The cubics are compared with it at quarters of the way from knot to knot. With the most cubics
+    that are tried, a larger error is accepted.
+
+    Args:
+        times: Times (8,) of the nodes, s.
+        at_nodes: Gains (8, nu, ndx) there.
+        allowed: Greatest error of an entry.
     """
     series = np.tensordot(TO_SERIES, at_nodes, 1)
     rates = np.tensordot(TO_SERIES, np.tensordot(TO_SLOPES, at_nodes, 1), 1)
-    for count in _COUNTS:
+    for count in _CUBIC_COUNTS:
         s, fine = (np.linspace(-1.0, 1.0, n + 1) for n in (count, 4 * count))
-        values, slopes = _at(series, s), _at(rates, s)
+        values, slopes = _evaluate_series(series, s), _evaluate_series(rates, s)
         cubics = CubicHermiteSpline(s, values, slopes)(fine)
-        if np.abs(cubics - _at(series, fine)).max(initial=0.0) <= allowed:
+        if np.abs(cubics - _evaluate_series(series, fine)).max(initial=0.0) <= allowed:
             break
     half = 0.5 * (times[-1] - times[0])
     knots = times[0] + half * (s + 1.0)
@@ -259,6 +349,6 @@ def _curve(times: Array, at_nodes: Array, allowed: float) -> GainCurve:
     return GainCurve(knots, values, slopes / half)
 
 
-def _at(series: Array, s: Array) -> Array:
-    """The values of a Chebyshev series (8, nu, ndx) at each s, on the first axis."""
+def _evaluate_series(series: Array, s: Array) -> Array:
+    """Return the values (n, nu, ndx) of a Chebyshev series (8, nu, ndx) at points s (n,)."""
     return np.asarray(np.moveaxis(np.asarray(chebval(s, series)), -1, 0), dtype=np.float64)

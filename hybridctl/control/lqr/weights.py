@@ -13,29 +13,36 @@ from hybridctl.base.checks import Array, check_semidefinite
 from hybridctl.base.errors import InputError
 
 Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | Callable[[int, float], ArrayLike]
-WeightAt: TypeAlias = Callable[[int, float], Array]
+"""One matrix, one for each arc, or a function of the index of the arc and the time in s."""
+WeightFunction: TypeAlias = Callable[[int, float], Array]
+"""The weight (n, n) by the index of the arc and the time in s."""
 
 
-def weight_at(
+def make_weight_function(
     name: str,
     weights: Weights,
     sizes: Sequence[int],
     times: Sequence[tuple[float, float]],
     *,
     definite: bool = False,
-) -> WeightAt:
-    """Weights as a function of arc and time, (sizes[arc], sizes[arc]).
+) -> WeightFunction:
+    """Return weights as a function of arc and time.
 
-    weights: one matrix for all arcs, a list or tuple with one for each, or a function (arc, t).
-    times: start and end of each arc, where functions are checked. Raises `InputError` for other
-    shapes, and for weights that are not symmetric, or not positive semidefinite (`definite`:
-    positive definite).
+    Args:
+        name: Name of the argument, for messages.
+        weights: One matrix for all arcs, a list or tuple with one for each, or a function (arc, t).
+        sizes: Size of the matrix on each arc.
+        times: Start and end of each arc in s, where functions are checked.
+        definite: Whether weights must be positive definite, not only positive semidefinite.
+
+    Raises:
+        InputError: A weight has another shape, is not symmetric, or not (semi)definite.
     """
     if callable(weights):
         for k, (size, ends) in enumerate(zip(sizes, times, strict=True)):
             for t in ends:
                 check_semidefinite(f"{name}({k}, {t:g})", weights(k, t), size, definite=definite)
-        return partial(_in_time, weights)
+        return partial(_evaluate_function, weights)
     per_arc: list[ArrayLike] = [cast(ArrayLike, weights)] * len(sizes)
     if isinstance(weights, list | tuple) and len(weights) and np.ndim(weights[0]) == 2:
         per_arc = list(cast(Sequence[ArrayLike], weights))
@@ -49,12 +56,13 @@ def weight_at(
         )
         for k, (w, size) in enumerate(zip(per_arc, sizes, strict=True))
     ]
-    return partial(_per_arc, matrices)
+    return partial(_select_matrix, matrices)
 
 
-def _in_time(weights: Callable[[int, float], ArrayLike], arc: int, t: float) -> Array:
+# Functions of the module, not lambdas, so that weights can be sent to other processes.
+def _evaluate_function(weights: Callable[[int, float], ArrayLike], arc: int, t: float) -> Array:
     return np.asarray(weights(arc, t), dtype=np.float64)
 
 
-def _per_arc(weights: Sequence[Array], arc: int, t: float) -> Array:
+def _select_matrix(weights: Sequence[Array], arc: int, t: float) -> Array:
     return weights[arc]

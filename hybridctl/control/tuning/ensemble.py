@@ -1,12 +1,12 @@
 """Ensembles of perturbed runs: in parallel, resumable, the same for any number of workers.
 
 A trial simulates one member of an ensemble. Its outcome depends on the controller, the gains and
-the number of the member alone, so that outcomes can be taken in any order and from any process,
-and be read back from the record of a run that was interrupted.
+the number of the member alone. So outcomes may come in any order and from any process, and may be
+read back from the record of a run that was interrupted.
 
-Members are simulated one by one, in processes: each has a plant of its own. `simulate_batch` would
-not save time either: a sample under a held input takes 22 us a member there, without the law, so
-that the 2 s of the door at 1 kHz cost 44 ms, where a run under the law itself takes 69 ms in all.
+Members are simulated one by one, in processes, because each has a plant of its own. A batch
+(`simulate_batch`) would not be faster either: 2 s of the door at 1 kHz take 44 ms a member there
+without the law, and 69 ms under the law in a run of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hybridctl.base.workers import Crew, InProcessExecutor
 from hybridctl.control.gains import GainCurve, GainSchedule
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import locate
-from hybridctl.control.tracking import tracking_error
+from hybridctl.control.tracking_error import tracking_error
 from hybridctl.control.tuning.structure import WindowedGains
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
@@ -38,7 +38,13 @@ Controller = Literal["spreading", "conventional"]
 
 
 class Outcome(NamedTuple):
-    """A run's error, its largest input, and the name of the failure that ended it."""
+    """The outcome of a run.
+
+    Attributes:
+        error: Tracking error, see `outcome`; NaN for a run that failed.
+        peak_input: Largest absolute input; NaN for a run that failed.
+        failure: Name of the failure that ended the run; None without one.
+    """
 
     error: float
     peak_input: float
@@ -46,23 +52,32 @@ class Outcome(NamedTuple):
 
 
 class Trial(Protocol):
-    """Simulates member `member` (0, 1, ...) of an ensemble; picklable if run in processes."""
+    """Simulates one member of an ensemble; picklable if it runs in processes."""
 
     def __call__(self, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
-        """The outcome; raises `SimulationError` or `GuardViolatedError` where a run fails."""
+        """Return the outcome of a member; a run that fails may raise.
+
+        Args:
+            controller: Kind of controller.
+            gains: Its gains.
+            member: Number of the member, from 0.
+        """
         ...
 
 
 def standard_error(values: Array) -> float:
-    """The standard error of the mean of values (n,), nan for one alone."""
+    """Return the standard error of the mean of values (n,); NaN for a single value."""
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("nan")
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Outcomes of an ensemble: errors, peaks (n,), and how often each failure happened.
+    """The outcomes of an ensemble.
 
-    A run that failed has the penalty as its error, and no peak (nan).
+    Attributes:
+        errors: Errors (n,); a run that failed has the penalty.
+        peaks: Largest absolute inputs (n,); NaN for a run that failed.
+        failures: Number of runs for each name of a failure.
     """
 
     errors: Array
@@ -81,13 +96,14 @@ class Statistics:
 
     @property
     def peak_input(self) -> float:
-        """The largest input of all runs, infinite where all failed."""
-        known = self.peaks[np.isfinite(self.peaks)]
-        return float(known.max()) if known.size else float("inf")
+        """Largest absolute input of all runs; infinite where all failed."""
+        peaks = self.peaks[np.isfinite(self.peaks)]
+        return float(peaks.max()) if peaks.size else float("inf")
 
     def record(self) -> dict[str, Any]:
-        """The statistics by name, for summaries; runs that failed count with the penalty."""
-        ended = self.errors[np.isfinite(self.peaks)]
+        """Return the statistics by name; runs that failed count with the penalty."""
+        completed = self.errors[np.isfinite(self.peaks)]
+        p95 = float(np.percentile(completed, 95)) if len(completed) else None
         return {
             "mean_error": self.mean_error,
             "standard_error": standard_error(self.errors),
@@ -96,19 +112,27 @@ class Statistics:
             "peak_input": self.peak_input,
             "failures": self.failures,
             "failed": sum(self.failures.values()),
-            "mean_error_of_completed": float(ended.mean()) if len(ended) else None,
-            "p95_error_of_completed": float(np.percentile(ended, 95)) if len(ended) else None,
+            "mean_error_of_completed": float(completed.mean()) if len(completed) else None,
+            "p95_error_of_completed": p95,
         }
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Members `members` of a trial; called with gains and a controller.
+    """An ensemble of runs; called with gains and a controller.
 
-    executor: any of concurrent.futures, or None to run here. record: where outcomes are kept and
-    looked up, by controller, gains, member and the code of the trial's class; what the trial is
-    made of belongs to the configuration of the record. advance: called once for each outcome.
-    penalty: the error of a run that fails.
+    Attributes:
+        trial: Simulates one member.
+        members: Numbers of the members.
+        executor: Any executor of concurrent.futures; None runs members in this process.
+        record: Journal in which outcomes are looked up and kept, by controller, gains, member and
+            the code of the trial's class. The data of the trial belong to the journal's
+            configuration. None keeps nothing.
+        advance: Called once for each outcome; None for nothing.
+        penalty: Error of a run that fails.
+
+    Raises:
+        InputError: There are no members.
     """
 
     trial: Trial
@@ -123,57 +147,66 @@ class Ensemble:
             raise InputError("members must have one number at least, got none")
 
     def __call__(self, gains: GainSchedule, controller: Controller = "spreading") -> Statistics:
-        """The statistics of these gains over all members."""
+        """Return the statistics of gains over all members.
+
+        Args:
+            gains: Gains of the controller.
+            controller: Kind of controller.
+        """
         crew = (
             Crew(InProcessExecutor())
             if self.executor is None
             else Crew(self.executor, len(self.members))
         )
-        label = f"{controller}:{digest(gains)}"
+        label = f"{controller}:{compute_digest(gains)}"
         if self.record is not None:
             is_function = isinstance(self.trial, FunctionType | MethodType | partial)
             code = self.trial if is_function else type(self.trial)
             label += f":{compute_fingerprint(code, 'trial')[:16]}"
-        found = compute_all(
-            partial(_attempt, self.trial, controller, gains),
+        rows = compute_all(
+            partial(_run_trial, self.trial, controller, gains),
             self.members,
             crew,
             lambda share: self.advance() if self.advance is not None else None,
             self.record,
             lambda member: f"{label}:{member}",
         )
-        outcomes = [Outcome(*each) for each in found]
+        outcomes = [Outcome(*row) for row in rows]
         failures = Counter(o.failure for o in outcomes if o.failure is not None)
-        failed = [o.failure is not None for o in outcomes]
+        has_failed = [o.failure is not None for o in outcomes]
         return Statistics(
-            np.where(failed, self.penalty, [o.error for o in outcomes]),
-            np.where(failed, np.nan, [o.peak_input for o in outcomes]),
+            np.where(has_failed, self.penalty, [o.error for o in outcomes]),
+            np.where(has_failed, np.nan, [o.peak_input for o in outcomes]),
             dict(sorted(failures.items())),
         )
 
 
 def outcome(reference: Reference, run: HybridTrajectory, *, period: float = 2e-3) -> Outcome:
-    """What a tracked run gave: its post-impact error and its largest input.
+    """Return the outcome of a run that tracks a reference.
 
-    The error is the root of the time average of the squared norm of the spread error (the state
-    minus the arc of its own event count, all components, rad or m and rad/s or m/s taken as equal
-    units) from the event that completes the first event of the reference to the end. The input is
-    the largest component in absolute value. Both are sampled at most `period` s apart. A run that
-    does not complete that event fails.
+    The error is the root mean square of the "spread" tracking error (see `tracking_error`) from the
+    event that completes the first event of the reference to the end. rad, m, rad/s and m/s count as
+    equal units. The peak is the largest component of the input in absolute value. A run that does
+    not complete the first event has failed.
+
+    Args:
+        reference: The reference.
+        run: The run.
+        period: Greatest distance of samples, s.
     """
-    done = next(
+    completing = next(
         (k for k in range(len(run.events)) if locate(reference, run.events[: k + 1]).macro > 0),
         None,
     )
-    if done is None:
+    if completing is None:
         return Outcome(float("nan"), float("nan"), "IncompleteEvent")
     spread = tracking_error(reference, run, "spread", period)
     peak = max(float(np.abs(arc.input(t)).max()) for arc, t in run.sampled(period))
-    return Outcome(spread.since(done + 1).rms, peak)
+    return Outcome(spread.since(completing + 1).rms, peak)
 
 
-def digest(gains: GainSchedule) -> str:
-    """A name for gains that are the same to the last bit."""
+def compute_digest(gains: GainSchedule) -> str:
+    """Return a digest of gains, which is equal for gains that are equal to the last bit."""
     keys = sorted(gains.phantoms, key=lambda key: (key[0], sorted(key[1])))
     total = hashlib.sha256(repr([(event, sorted(fired)) for event, fired in keys]).encode())
     if isinstance(gains, WindowedGains):
@@ -186,7 +219,8 @@ def digest(gains: GainSchedule) -> str:
     return total.hexdigest()[:32]
 
 
-def _attempt(trial: Trial, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
+def _run_trial(trial: Trial, controller: Controller, gains: GainSchedule, member: int) -> Outcome:
+    """Return the outcome of a member, that of a failure where the run raises."""
     try:
         return trial(controller, gains, member)
     except (SimulationError, GuardViolatedError) as error:

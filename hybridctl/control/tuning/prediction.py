@@ -1,8 +1,8 @@
-r"""The cost of feedback gains that the linearization predicts, with its exact gradient.
+r"""The cost of feedback gains as the linearization predicts it, with its exact gradient.
 
-Deviations follow :math:`\dot z = (A - B K) z + B w` on arcs and
-:math:`z^+ = (G - J K) z + J w` at events, under the feedback :math:`\delta u = -K z`; w is an error
-of the input that stays the same. The predicted cost is
+Perturbations follow :math:`\dot z = (A - B K) z + B w` on arcs and :math:`z^+ = (G - J K) z + J w`
+at events, under the feedback :math:`\delta u = -K z`, with a constant error w of the input. The
+predicted cost is
 
 .. math:: J(K) = E \Big[ \int z^T Q z + \delta u^T R\, \delta u \; dt + z(T)^T Q_T z(T) \Big],
    \qquad z_0 \sim N(0, P_0), \; w \sim N(0, P_w),
@@ -10,22 +10,19 @@ of the input that stays the same. The predicted cost is
 with the LTTHS ([RS] 3.2) where events are isolated and the PTTHS ([RS] 4.3) where guards are
 simultaneous.
 
-*Treatment of simultaneous events*: the expectation is the mean over fixed, seeded points that have
-exactly the given covariance. At an event each point takes the piece of its own order of guards,
-found with the feedback on. On arcs and at isolated events only the second moment of the points
-counts, so there the result is that of the covariance itself, whatever the points.
+The expectation is the mean over fixed, seeded points (z, w) that have exactly the given
+covariance. On arcs and at isolated events only the second moment of the points counts, so that the
+result there is exact, whatever the points. At a simultaneous event each point takes the jumps of
+its own order of guards, found with the feedback on,
 
-A and B are taken once, as they do not depend on K: at the stages of collocated intervals of each
-arc (`sensitivity.collocation`, of order five), which are shorter towards its start, where a stiff
-loop has its transients. The gradient is that of this very sum, by its adjoint.
+.. math:: z \leftarrow (G_i - J_i K_i)\, z + J_i w .
 
-Through events points (z, w) are carried, deviation and error of the input. At a simultaneous one
-they take the jumps of their own order of guards, each
+K_i is the gain of the arc before the event at the first guard, and that of the phantom arc, or
+zero, at the following ones ([RS] (4.33)). An isolated event is the case of one guard.
 
-.. math:: z \leftarrow (G_i - J_i K_i)\, z + J_i w ,
-
-with K_i the gain of the arc before the event at the first guard and that of the phantom arc, or
-none, at the following ones ([RS] (4.33)). An isolated event is the case of one guard.
+A and B do not depend on K and are evaluated once, at the stages of collocated intervals of each arc
+(`sensitivity.collocation`, of order five). Intervals are shorter towards the start of an arc, where
+a stiff loop has its transients. The gradient is that of this very sum, by its adjoint.
 """
 
 from __future__ import annotations
@@ -39,7 +36,7 @@ from scipy.linalg import block_diag
 from hybridctl.base.checks import Array, Indices, check_count, check_semidefinite
 from hybridctl.base.errors import InputError
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.lqr.weights import WeightAt, Weights, weight_at
+from hybridctl.control.lqr.weights import WeightFunction, Weights, make_weight_function
 from hybridctl.sensitivity.collocation import LinearStep, radau
 from hybridctl.sensitivity.linearization import Linearization
 from hybridctl.sensitivity.moments import sample_normal_points
@@ -50,8 +47,14 @@ PhantomKey = tuple[int, frozenset[str]]
 
 
 @dataclass(frozen=True, eq=False)
-class _Chain:
-    """Points with one order of guards: their columns, and the points before each guard."""
+class _PointsOfOrder:
+    """The points that take one order of guards.
+
+    Attributes:
+        columns: Columns of these points.
+        order: Indices of the guards, in their order.
+        before: Points (d + nu, m) before each guard.
+    """
 
     columns: Indices
     order: tuple[int, ...]
@@ -60,80 +63,109 @@ class _Chain:
 
 @dataclass(frozen=True, eq=False)
 class ForwardPass:
-    """Points `after` (d+ + nu, m) an event, and what the gradient needs."""
+    """The passage of points through an event, with what its gradient needs.
+
+    Attributes:
+        after: Points (d+ + nu, m) after the event.
+        groups: Points by their order of guards.
+        gains: Gain by the guards that have fired.
+    """
 
     after: Array
-    chains: tuple[_Chain, ...]
+    groups: tuple[_PointsOfOrder, ...]
     gains: dict[frozenset[int], Array]
 
 
 @dataclass(frozen=True, eq=False)
 class PredictedEvent:
-    """An event of a linearization; `piecewise` has the jumps of its guards."""
+    """An event of a linearization.
+
+    Attributes:
+        index: Index of the event.
+        piecewise: First-order map of the event, with the jumps of its guards.
+    """
 
     index: int
     piecewise: PiecewiseLinearJump
 
-    def cross(self, points: Array, schedule: GainSchedule, time: float) -> ForwardPass:
-        """Carry points (d + nu, m) through the event, each in its own order."""
+    def propagate(self, points: Array, schedule: GainSchedule, time: float) -> ForwardPass:
+        """Return the passage of points through the event, each in its own order of guards.
+
+        Args:
+            points: Points (d + nu, m) before the event.
+            schedule: Gains.
+            time: Time of the event, s.
+        """
         gains = {frozenset[int](): schedule.arcs[self.index](time)}
 
         def gain(fired: frozenset[int]) -> Array:
             if fired not in gains:
-                gains[fired] = self._phantom_gain(fired, schedule, time)
+                gains[fired] = self._evaluate_phantom_gain(fired, schedule, time)
             return gains[fired]
 
         nu = self.piecewise.input_dimension
         passage = self.piecewise.with_feedback(gain).follow(points[:-nu].T, points[-nu:].T)
         after = np.vstack([passage.state.T, points[-nu:]])
         orders, members = np.unique(passage.orders, axis=0, return_inverse=True)
-        chains = []
+        groups = []
         for i, order in enumerate(orders.tolist()):
             columns: Indices = np.flatnonzero(members.ravel() == i)
             before = [points[:, columns]]
             for n, j in enumerate(order[:-1]):
                 fired = frozenset(order[:n])
-                before.append(self._step(fired, j, gain(fired)) @ before[n])
-            chains.append(_Chain(columns, tuple(order), tuple(before)))
-        return ForwardPass(after, tuple(chains), gains)
+                before.append(self._make_step(fired, j, gain(fired)) @ before[n])
+            groups.append(_PointsOfOrder(columns, tuple(order), tuple(before)))
+        return ForwardPass(after, tuple(groups), gains)
 
     def pullback(
         self, crossing: ForwardPass, after: Array
     ) -> tuple[Array, Array, dict[PhantomKey, Array]]:
-        """Gradients by the points before the event, by K of the arc before it, and by phantom K.
+        """Return the gradients by the points before the event and by the gains.
 
-        after (d+ + nu, m): the gradient by the points after it.
+        Args:
+            crossing: Passage of the points.
+            after: Gradient (d+ + nu, m) by the points after the event.
+
+        Returns:
+            Gradient by the points before it, by K of the arc before it, and by phantom gains.
         """
         gains = {fired: np.zeros_like(gain) for fired, gain in crossing.gains.items()}
-        first = crossing.chains[0].before[0]
+        first = crossing.groups[0].before[0]
         result = np.empty((len(first), after.shape[1]))
-        for chain in crossing.chains:
-            gradient = after[:, chain.columns]
-            for i in reversed(range(len(chain.order))):
-                fired, j = frozenset(chain.order[:i]), chain.order[i]
+        for group in crossing.groups:
+            gradient = after[:, group.columns]
+            for i in reversed(range(len(group.order))):
+                fired, j = frozenset(group.order[:i]), group.order[i]
                 gain, nu = crossing.gains[fired], len(crossing.gains[fired])
                 by_input = self.piecewise.jump(fired, j).input.T @ gradient[:-nu]
-                gains[fired] -= by_input @ chain.before[i][:-nu].T
-                gradient = self._step(fired, j, gain).T @ gradient
-            result[:, chain.columns] = gradient
-        between = {
+                gains[fired] -= by_input @ group.before[i][:-nu].T
+                gradient = self._make_step(fired, j, gain).T @ gradient
+            result[:, group.columns] = gradient
+        by_phantom = {
             (self.index, frozenset(self.piecewise.guards[j] for j in fired)): gain
             for fired, gain in gains.items()
             if fired
         }
-        return result, gains[frozenset()], between
+        return result, gains[frozenset()], by_phantom
 
-    def _step(self, fired: frozenset[int], j: int, gain: Array) -> Array:
-        """What guard j makes of points (z, w) where some have fired: (d+ + nu, d + nu)."""
+    def _make_step(self, fired: frozenset[int], j: int, gain: Array) -> Array:
+        """Return the map (d+ + nu, d + nu) of points through guard j, after others have fired."""
         jump, nu = self.piecewise.jump(fired, j), len(gain)
-        below = [np.zeros((nu, jump.state.shape[1])), np.eye(nu)]
-        return np.block([[jump.state - jump.input @ gain, jump.input], below])
+        constant = [np.zeros((nu, jump.state.shape[1])), np.eye(nu)]
+        return np.block([[jump.state - jump.input @ gain, jump.input], constant])
 
-    def _phantom_gain(self, fired: frozenset[int], schedule: GainSchedule, time: float) -> Array:
+    def _evaluate_phantom_gain(
+        self, fired: frozenset[int], schedule: GainSchedule, time: float
+    ) -> Array:
+        """Return the gain (nu, d) where some guards have fired; by default zero.
+
+        Raises:
+            InputError: The gain of the schedule has another shape.
+        """
         names = frozenset(self.piecewise.guards[j] for j in fired)
         curve = schedule.phantoms.get((self.index, names))
-        left = next(j for j in range(len(self.piecewise.guards)) if j not in fired)
-        jump = self.piecewise.jump(fired, left)
+        waiting = next(j for j in range(len(self.piecewise.guards)) if j not in fired)
+        jump = self.piecewise.jump(fired, waiting)
         shape = (len(jump.time_input), len(jump.time_state))
         gain = np.zeros(shape) if curve is None else curve(time)
         if gain.shape != shape:
@@ -145,15 +177,20 @@ class PredictedEvent:
 
 
 _FORMULA = radau(3)
-_GRADING = 3.0  # interval j of n ends at (j / n)^3 of its arc
+"""Implicit Runge-Kutta formula of the intervals."""
+_GRADING = 3.0
+"""Exponent of the grading: interval j of n ends at (j / n)^3 of its arc."""
 
 
 @dataclass(frozen=True, eq=False)
 class PredictedCost:
-    """A cost and its gradient.
+    """A predicted cost and its gradient.
 
-    arcs[k] (nu, ndx): by a constant added to K(t) of arc k. phantoms: by that of phantom arcs, by
-    the index of the event and the guards that have fired.
+    Attributes:
+        cost: Cost J.
+        arcs: Gradient (nu, ndx) by a constant that is added to K(t), for each arc.
+        phantoms: Gradient by the gain of phantom arcs, by the index of the event and the guards
+            that have fired.
     """
 
     cost: float
@@ -162,8 +199,17 @@ class PredictedCost:
 
 
 @dataclass(frozen=True, eq=False)
-class _Nodes:
-    """An arc of n intervals of `lengths` (n,) s, with A, B and Q (n, s, d, ...) at their stages."""
+class _ArcCoefficients:
+    """The coefficients of the linearization at the stages of an arc's intervals.
+
+    Attributes:
+        times: Times (n, s) of the stages, s.
+        end: End of the arc, s.
+        lengths: Lengths (n,) of the intervals, s.
+        state: Matrices A (n, s, d, d).
+        input: Matrices B (n, s, d, nu).
+        weight: Weights Q (n, s, d, d).
+    """
 
     times: Array
     end: float
@@ -175,10 +221,15 @@ class _Nodes:
 
 @dataclass(frozen=True, eq=False)
 class _ArcTape:
-    """What the gradient needs of an arc that has been passed.
+    """The forward pass over an arc, as the gradient needs it.
 
-    gains, densities: K and what it makes of Q and R (n, s, ...) at the stages. products (n + 1,
-    ...): transition matrices from the start of the arc. start: the points there.
+    Attributes:
+        gains: Gains K (n, s, nu, d) at the stages.
+        densities: Cost densities Q + K' R K (n, s, d + nu, d + nu) at the stages.
+        steps: Collocated steps of the intervals.
+        costs: Cost matrix (n, d + nu, d + nu) of each interval.
+        products: Transition matrices (n + 1, ...) from the start of the arc.
+        start: Points (d + nu, m) at the start.
     """
 
     gains: Array
@@ -189,29 +240,40 @@ class _ArcTape:
     start: Array
 
     def pullback(self, by_transition: Array, by_cost: Array) -> tuple[Array, Array]:
-        """Gradients by the rates and by the densities (n, s, d, d).
+        """Return the gradients (n, s, d, d) by the rates and by the densities at the stages.
 
-        by_transition, by_cost (n, d, d): the gradients by those of the intervals.
+        Args:
+            by_transition: Gradient (n, d, d) by the transition matrix of each interval.
+            by_cost: Gradient (n, d, d) by the cost matrix of each interval.
         """
         x, weights = self.steps.stage_maps, self.steps.weights[..., None, None]
-        moved = x @ by_cost[:, None]
-        by_start = 2.0 * weights * (self.densities @ moved)
+        x_by_cost = x @ by_cost[:, None]
+        by_start = 2.0 * weights * (self.densities @ x_by_cost)
         by_start[:, -1] += by_transition
-        return self.steps.pullback(by_start), weights * (moved @ np.swapaxes(x, 2, 3))
+        return self.steps.pullback(by_start), weights * (x_by_cost @ np.swapaxes(x, 2, 3))
 
 
 class Prediction:
     r"""The predicted cost of gains along a trajectory; called with a `GainSchedule`.
 
-    linearization: without feedback, of the trajectory that is tracked.
-    state_weight: Q (ndx, ndx), one for all arcs, a list with one for each, or a function of arc
-    and time.
-    input_weight: R (nu, nu) of the feedback; the error w of the input is not counted.
-    covariance: P_0 (ndx, ndx) of the initial deviation. input_covariance: P_w (nu, nu), or None.
-    final_weight: Q_T (ndx, ndx), or None.
-    intervals: of each arc. points, seed: of the expectation; points is a power of two.
+    Args:
+        linearization: First-order map of the trajectory that is tracked, without feedback.
+        state_weight: Weight Q (ndx, ndx): one for all arcs, a list with one for each, or a
+            function of arc and time.
+        input_weight: Weight R (nu, nu) of the feedback. The error w of the input costs nothing.
+        covariance: Covariance P_0 (ndx, ndx) of the initial perturbation.
+        input_covariance: Covariance P_w (nu, nu) of the error of the input; None for zero.
+        final_weight: Weight Q_T (ndx, ndx); None for zero.
+        intervals: Number of intervals of each arc.
+        points: Number of points of the expectation, a power of two.
+        seed: Seed of the points.
 
-    Raises `InputError` for sizes that do not fit, or weights that are not positive semidefinite.
+    Raises:
+        InputError: The linearization has feedback, a size does not fit, a weight is not
+            positive semidefinite, or there are too few points.
+
+    Attributes:
+        linearization: First-order map of the trajectory.
     """
 
     def __init__(
@@ -234,10 +296,12 @@ class Prediction:
         self.linearization = linearization
         self._r = check_semidefinite("input_weight", input_weight, nu)
         spans = [(arc.start, arc.end) for arc in arcs]
-        weight = weight_at("state_weight", state_weight, [a.space.ndx for a in arcs], spans)
+        weight = make_weight_function(
+            "state_weight", state_weight, [a.space.ndx for a in arcs], spans
+        )
         number = check_count("intervals", intervals)
-        self._nodes = [_nodes(linearization, k, weight, number) for k in range(len(arcs))]
-        jumps = map(_piecewise, linearization.jumps)
+        self._arcs = [_sample_arc(linearization, k, weight, number) for k in range(len(arcs))]
+        jumps = map(_make_piecewise, linearization.jumps)
         self._events = [PredictedEvent(k, jump) for k, jump in enumerate(jumps)]
         final = np.zeros((last, last)) if final_weight is None else final_weight
         self._final = block_diag(
@@ -255,103 +319,138 @@ class Prediction:
         self._points = sample_normal_points(joint, points, seed).T
 
     def __call__(self, gains: GainSchedule) -> PredictedCost:
-        """The cost J and its gradient; gains of arcs past the end do not count.
+        """Return the cost J and its gradient; gains of arcs past the end do not count.
 
-        Raises `InputError` for gains that do not fit.
+        Args:
+            gains: Gains of each arc and of phantom arcs.
+
+        Raises:
+            InputError: The number or shapes of gains do not fit.
         """
-        if len(gains.arcs) < len(self._nodes):
+        if len(gains.arcs) < len(self._arcs):
             raise InputError(
-                f"gains must have one curve per arc ({len(self._nodes)}), got {len(gains.arcs)}"
+                f"gains must have one curve per arc ({len(self._arcs)}), got {len(gains.arcs)}"
             )
         z, total = self._points, 0.0
-        passed: list[_ArcTape] = []
-        crossed = []
-        for k, nodes in enumerate(self._nodes):
-            part, spent, z = self._along(k, nodes, gains, z)
-            passed.append(part)
-            total += spent
+        tapes: list[_ArcTape] = []
+        crossings = []
+        for k, arc in enumerate(self._arcs):
+            tape, cost, z = self._propagate_arc(k, arc, gains, z)
+            tapes.append(tape)
+            total += cost
             if k < len(self._events):
-                crossing = self._events[k].cross(z, gains, nodes.end)
-                crossed.append(crossing)
+                crossing = self._events[k].propagate(z, gains, arc.end)
+                crossings.append(crossing)
                 z = crossing.after
         total += float(np.einsum("ij,ik,kj->", z, self._final, z)) / z.shape[1]
-        return self._gradient(total, passed, crossed, (2.0 / z.shape[1]) * (self._final @ z))
+        return self._backpropagate(total, tapes, crossings, (2.0 / z.shape[1]) * (self._final @ z))
 
-    def _along(
-        self, k: int, nodes: _Nodes, gains: GainSchedule, z: Array
+    def _propagate_arc(
+        self, k: int, arc: _ArcCoefficients, gains: GainSchedule, z: Array
     ) -> tuple[_ArcTape, float, Array]:
-        """The cost of one arc, the points at its end, and what the gradient needs of it."""
-        nu, d = nodes.input.shape[3], nodes.input.shape[2]
+        """Propagate points (d + nu, m) over arc k.
+
+        Returns:
+            The tape of the gradient, the cost of the arc, and the points at its end.
+
+        Raises:
+            InputError: The gains of the arc have another shape.
+        """
+        nu, d = arc.input.shape[3], arc.input.shape[2]
         curve = gains.arcs[k]
         if curve.values.shape[1:] != (nu, d):
             raise InputError(f"gains of arc {k} must be {(nu, d)}, got {curve.values.shape[1:]}")
-        gain = curve(nodes.times)
-        rates = np.zeros((*nodes.times.shape, d + nu, d + nu))
-        rates[..., :d, :d] = nodes.state - nodes.input @ gain
-        rates[..., :d, d:] = nodes.input
+        gain = curve(arc.times)
+        rates = np.zeros((*arc.times.shape, d + nu, d + nu))
+        rates[..., :d, :d] = arc.state - arc.input @ gain
+        rates[..., :d, d:] = arc.input
         densities = np.zeros_like(rates)
-        densities[..., :d, :d] = nodes.weight + np.swapaxes(gain, 2, 3) @ self._r @ gain
-        steps = LinearStep(rates, nodes.lengths, _FORMULA)
+        densities[..., :d, :d] = arc.weight + np.swapaxes(gain, 2, 3) @ self._r @ gain
+        steps = LinearStep(rates, arc.lengths, _FORMULA)
         costs = steps.propagation(None, densities).cost
         products = [np.eye(d + nu)]
         for transition in steps.stage_maps[:, -1]:
             products.append(transition @ products[-1])
-        passed = _ArcTape(gain, densities, steps, costs, np.array(products), z)
-        return passed, float(np.sum(costs * _spread(passed))), products[-1] @ z
+        tape = _ArcTape(gain, densities, steps, costs, np.array(products), z)
+        return tape, float(np.sum(costs * _compute_moments(tape))), products[-1] @ z
 
-    def _gradient(
-        self, total: float, passed: list[_ArcTape], crossed: list[ForwardPass], end: Array
+    def _backpropagate(
+        self, total: float, tapes: list[_ArcTape], crossings: list[ForwardPass], end: Array
     ) -> PredictedCost:
-        """Backwards, from the gradient by the points at the end."""
+        """Return cost and gradient, by a pass from the end to the start.
+
+        Args:
+            total: The cost.
+            tapes: Forward pass over each arc.
+            crossings: Passage through each event.
+            end: Gradient (d + nu, m) by the points at the end.
+        """
         arcs: list[Array] = []
         phantoms: dict[PhantomKey, Array] = {}
-        for k in reversed(range(len(passed))):
+        for k in reversed(range(len(tapes))):
             at_event: Array | float = 0.0
-            if k < len(crossed):
-                end, at_event, between = self._events[k].pullback(crossed[k], end)
-                phantoms |= between
-            by_gain, end = self._back(self._nodes[k], passed[k], end)
+            if k < len(crossings):
+                end, at_event, by_phantom = self._events[k].pullback(crossings[k], end)
+                phantoms |= by_phantom
+            by_gain, end = self._backpropagate_arc(self._arcs[k], tapes[k], end)
             arcs.insert(0, by_gain + at_event)
         return PredictedCost(total, tuple(arcs), phantoms)
 
-    def _back(self, nodes: _Nodes, part: _ArcTape, end: Array) -> tuple[Array, Array]:
-        """The gradients of the cost by the gain of one arc, and by the points at its start."""
-        phi, products, z = part.steps.stage_maps[:, -1], part.products, part.start
-        spread, d = _spread(part), nodes.state.shape[-1]
-        value = np.zeros_like(spread[0])  # of the cost on the rest of the arc
-        rest = end @ z.T  # what the points' end adds to the gradient by each transition
+    def _backpropagate_arc(
+        self, arc: _ArcCoefficients, tape: _ArcTape, end: Array
+    ) -> tuple[Array, Array]:
+        """Return the gradients by the gain of one arc and by the points at its start.
+
+        Args:
+            arc: Coefficients of the arc.
+            tape: Forward pass over it.
+            end: Gradient (d + nu, m) by the points at its end.
+        """
+        phi, products, z = tape.steps.stage_maps[:, -1], tape.products, tape.start
+        moments, d = _compute_moments(tape), arc.state.shape[-1]
+        value = np.zeros_like(moments[0])  # cost matrix of the remaining intervals
+        costate = end @ z.T  # gradient by the transition matrix of the remaining intervals
         by_phi = np.empty_like(phi)
         for i in reversed(range(len(phi))):
-            by_phi[i] = 2.0 * value @ phi[i] @ spread[i] + rest @ products[i].T
-            value = part.costs[i] + phi[i].T @ value @ phi[i]
-            rest = phi[i].T @ rest
-        by_rate, by_density = (by[..., :d, :d] for by in part.pullback(by_phi, spread))
-        by_gain = 2.0 * self._r @ part.gains @ by_density
-        by_gain -= np.swapaxes(nodes.input, 2, 3) @ by_rate
+            by_phi[i] = 2.0 * value @ phi[i] @ moments[i] + costate @ products[i].T
+            value = tape.costs[i] + phi[i].T @ value @ phi[i]
+            costate = phi[i].T @ costate
+        by_rate, by_density = (by[..., :d, :d] for by in tape.pullback(by_phi, moments))
+        by_gain = 2.0 * self._r @ tape.gains @ by_density
+        by_gain -= np.swapaxes(arc.input, 2, 3) @ by_rate
         start = (2.0 / z.shape[1]) * value @ z + products[-1].T @ end
         return by_gain.sum(axis=(0, 1)), start
 
 
-def _piecewise(jump: JumpGains | PiecewiseLinearJump) -> PiecewiseLinearJump:
+def _make_piecewise(jump: JumpGains | PiecewiseLinearJump) -> PiecewiseLinearJump:
+    """Return the jump of an event as a piecewise linear one, of one guard if it is isolated."""
     if isinstance(jump, PiecewiseLinearJump):
         return jump
     return PiecewiseLinearJump(("isolated",), lambda fired, j: jump)
 
 
-def _spread(part: _ArcTape) -> Array:
-    """The second moments (n, d, d) of the points at the starts of the intervals."""
-    before = part.products[:-1]
-    moment = part.start @ part.start.T / part.start.shape[1]
+def _compute_moments(tape: _ArcTape) -> Array:
+    """Return the second moments (n, d, d) of the points at the starts of the intervals."""
+    before = tape.products[:-1]
+    moment = tape.start @ tape.start.T / tape.start.shape[1]
     return np.asarray(before @ moment @ np.swapaxes(before, 1, 2))
 
 
-def _nodes(linearization: Linearization, k: int, weight: WeightAt, intervals: int) -> _Nodes:
+def _sample_arc(
+    linearization: Linearization, k: int, weight: WeightFunction, intervals: int
+) -> _ArcCoefficients:
+    """Return the coefficients of arc k at the stages of its intervals.
+
+    Changes of the law inside the arc are ends of intervals too.
+    """
     arc = linearization.trajectory.arcs[k]
     cuts = arc.start + (arc.end - arc.start) * np.linspace(0.0, 1.0, intervals + 1) ** _GRADING
     cuts = np.union1d(cuts, arc.changes)
     lengths = np.diff(cuts)
     times = np.asarray(cuts[:-1, None] + lengths[:, None] * _FORMULA.points)
-    found = [linearization.coefficients(arc.piece(row[0]), np.array(row)) for row in times.tolist()]
-    a, b = np.array([c.state for c in found]), np.array([c.input for c in found])
+    stages = [
+        linearization.coefficients(arc.piece(row[0]), np.array(row)) for row in times.tolist()
+    ]
+    a, b = np.array([c.state for c in stages]), np.array([c.input for c in stages])
     weights = np.array([[weight(k, t) for t in row] for row in times.tolist()])
-    return _Nodes(times, arc.end, lengths, a, b, weights)
+    return _ArcCoefficients(times, arc.end, lengths, a, b, weights)

@@ -27,12 +27,19 @@ from hybridctl.control.tuning.ensemble import Ensemble, Statistics
 from hybridctl.control.tuning.prediction import Prediction
 from hybridctl.control.tuning.structure import DifferentiableStructure, GainStructure
 
-_FAILING = 1e3  # N m, the peak that the search is told of where all runs fail
+_FAILED_PEAK = 1e3
+"""Peak input, N or N m, that the search is given where all runs fail: it needs a finite one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """Parameters (p,) that were tried, where they come from, and what the ensemble says of them."""
+    """Parameters that were tried.
+
+    Attributes:
+        origin: Where they come from: "start", "prediction k" or "search".
+        parameters: Parameters (p,).
+        statistics: Statistics of the ensemble; None where none was run.
+    """
 
     origin: str
     parameters: Array
@@ -40,7 +47,7 @@ class Candidate:
 
     @property
     def objective(self) -> float:
-        """Mean plus 95th percentile of the error."""
+        """Mean plus 95th percentile of the error; infinite without statistics."""
         if self.statistics is None:
             return float("inf")
         return self.statistics.mean_error + self.statistics.p95_error
@@ -48,7 +55,13 @@ class Candidate:
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """The gains found, with the candidate they belong to and all that were tried, in order."""
+    """The result of tuning.
+
+    Attributes:
+        gains: Gains of the best candidate.
+        best: The best candidate.
+        candidates: All candidates that were tried, in order.
+    """
 
     gains: GainSchedule
     best: Candidate
@@ -57,11 +70,19 @@ class Tuning:
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """Runs that the search has not seen, as a search that tries much finds luck as well.
+    """Validation of candidates by runs that the search has not used.
 
-    Of the candidates within the limit of the search, at most `finalists` are run on `ensemble`,
-    from the best on, until one has a peak of at most `peak_input`. If none has, the one of
-    least peak is taken.
+    A search that tries many candidates also finds lucky ones. Of the candidates within the limit of
+    the search, some are run on another ensemble, from the best on, until one keeps the peak input.
+    If none does, the one of least peak is taken.
+
+    Attributes:
+        ensemble: The other ensemble.
+        peak_input: Greatest absolute input, N or N m.
+        finalists: Greatest number of candidates that are run.
+
+    Raises:
+        InputError: A number is not positive.
     """
 
     ensemble: Ensemble
@@ -73,7 +94,7 @@ class Validation:
         check_count("finalists", self.finalists)
 
     def choose(self, search: _GainSearch) -> Candidate:
-        """The candidate to take."""
+        """Return the candidate to take, running the ensemble."""
         peaks: list[tuple[float, Candidate]] = []
         for candidate in search.ranked[: self.finalists]:
             gains = search.structure.schedule(candidate.parameters)
@@ -91,10 +112,16 @@ def minimize_prediction(
     bounds: tuple[float, float] | None = None,
     iterations: int = 100,
 ) -> Array:
-    """The parameters (p,) of least predicted cost, by L-BFGS-B with the exact gradient.
+    """Return the parameters (p,) of least predicted cost, by L-BFGS-B with the exact gradient.
 
-    bounds: of every parameter, or None. The search is for the logarithm of the cost, so that its
-    tolerances are relative. A start outside the bounds is moved onto them.
+    The logarithm of the cost is minimised, so that tolerances are relative.
+
+    Args:
+        prediction: Predicts the cost of gains.
+        structure: Structure of the gains.
+        start: Parameters (p,) to begin with; outside of the bounds they are moved onto them.
+        bounds: Least and greatest value of every parameter; None for none.
+        iterations: Greatest number of iterations.
     """
     x0 = check_vector("start", start)
     limits = None if bounds is None else Bounds(*check_interval("bounds", bounds))
@@ -106,8 +133,8 @@ def minimize_prediction(
         return float(np.log(predicted.cost)), structure.gradient(p, predicted) / predicted.cost
 
     options = {"maxiter": check_count("iterations", iterations)}
-    found = minimize(cost, x0, jac=True, method="L-BFGS-B", bounds=limits, options=options)
-    return np.asarray(found.x)
+    result = minimize(cost, x0, jac=True, method="L-BFGS-B", bounds=limits, options=options)
+    return np.asarray(result.x)
 
 
 def tune(
@@ -124,20 +151,32 @@ def tune(
     validation: Validation | None = None,
     progress: Progress = None,
 ) -> Tuning:
-    """Tune the parameters of a structure of gains from `start` (p,) on.
+    """Return tuned gains: predictions are minimised, then simulated runs choose and search.
 
-    predictions: minimised one after the other, each from the parameters before it. ensemble:
-    chooses between the start and the minima; None takes the last minimum. peak_input: limit
-    of the ensemble's peak, or None. evaluations, step: of the search around the best candidate
-    (linear models of objective and constraint on a shrinking region, COBYLA), which begins with
-    changes of `step` of each parameter; p + 2 or more, or 0 to leave it out. bounds: of every
-    parameter. iterations: of each minimisation. validation: has the last word on which of the
-    best candidates is taken. progress: True prints the share of the work that is done on standard
-    error; a function is called with it, from 0 to 1. Each minimisation and each evaluation of the
-    ensemble counts as one piece of work; the search may end early.
+    Without a candidate that keeps the limit, the best is the one of least peak.
 
-    If no candidate keeps the limit, the best is the one of least peak. Raises `InputError` if a
-    structure without gradient comes with predictions, or neither prediction nor ensemble is given.
+    Args:
+        structure: Structure of the gains.
+        start: Parameters (p,) to begin with.
+        predictions: Predictions that are minimised one after the other, each from the parameters
+            before it.
+        ensemble: Ensemble of runs that chooses between the start and the minima, and that the
+            search uses. None takes the last minimum.
+        peak_input: Greatest peak input of the ensemble, N or N m; None for no limit.
+        evaluations: Runs of the ensemble in a search around the best candidate (COBYLA: linear
+            models of objective and constraint on a shrinking region). At least p + 2, or 0 for no
+            search.
+        step: Change of each parameter with which that search begins.
+        bounds: Least and greatest value of every parameter; None for none.
+        iterations: Greatest number of iterations of each minimisation.
+        validation: Has the last word on which of the best candidates is taken; None takes the best.
+        progress: True prints the share of the work that is done on standard error. A function is
+            called with it, from 0 to 1. Each minimisation and each evaluation of the ensemble
+            counts as one piece of work; the search may end early.
+
+    Raises:
+        InputError: There is neither prediction nor ensemble, a structure without gradient comes
+            with predictions, or another argument does not fit.
     """
     if not predictions and ensemble is None:
         raise InputError("tune needs predictions, an ensemble, or both, but got neither")
@@ -163,14 +202,22 @@ def tune(
     for candidate in candidates:
         search.judge(candidate.origin, candidate.parameters)
     if evaluations:
-        search.around(check_number("step", step, above=0.0), evaluations, bounds)
+        search.search_around_best(check_number("step", step, above=0.0), evaluations, bounds)
     best = search.ranked[0] if validation is None else validation.choose(search)
     return Tuning(structure.schedule(best.parameters), best, tuple(search.tried))
 
 
 @dataclass(frozen=True)
 class _GainSearch:
-    """A search for gains: the candidates tried, and the ensemble that judges them."""
+    """A search for gains.
+
+    Attributes:
+        structure: Structure of the gains.
+        ensemble: Ensemble that judges candidates.
+        limit: Greatest peak input, N or N m; infinite without one.
+        tried: Candidates so far, in order; grows with each evaluation.
+        work: Counts evaluations.
+    """
 
     structure: GainStructure
     ensemble: Ensemble
@@ -179,7 +226,7 @@ class _GainSearch:
     work: WorkCount
 
     def judge(self, origin: str, parameters: Array) -> Candidate:
-        """The candidate of these parameters, simulated if it is new."""
+        """Return the candidate of parameters (p,), and run the ensemble if they are new."""
         for candidate in self.tried:
             if np.array_equal(candidate.parameters, parameters):
                 return candidate
@@ -190,18 +237,26 @@ class _GainSearch:
 
     @property
     def ranked(self) -> list[Candidate]:
-        """Candidates within the limit from the best on; without any, the one of least peak."""
+        """Candidates within the limit, from the best on; without any, the one of least peak."""
         within = [c for c in self.tried if self.peak(c) <= self.limit]
         return sorted(within, key=lambda c: c.objective) or [min(self.tried, key=self.peak)]
 
     @staticmethod
     def peak(candidate: Candidate) -> float:
-        """The peak input, finite."""
+        """Return the peak input of a candidate, as a finite number."""
         statistics = candidate.statistics
-        return _FAILING if statistics is None else min(statistics.peak_input, _FAILING)
+        return _FAILED_PEAK if statistics is None else min(statistics.peak_input, _FAILED_PEAK)
 
-    def around(self, step: float, evaluations: int, bounds: tuple[float, float] | None) -> None:
-        """Search around the best candidate."""
+    def search_around_best(
+        self, step: float, evaluations: int, bounds: tuple[float, float] | None
+    ) -> None:
+        """Search around the best candidate, and append what is tried.
+
+        Args:
+            step: Change of each parameter with which the search begins.
+            evaluations: Greatest number of evaluations.
+            bounds: Least and greatest value of every parameter; None for none.
+        """
         constraints = []
         if np.isfinite(self.limit):
             peak = lambda p: self.peak(self.judge("search", p)) / self.limit  # noqa: E731

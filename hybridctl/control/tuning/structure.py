@@ -1,4 +1,4 @@
-"""What is tuned: gains as functions of a vector of parameters."""
+"""Structures of gains: gains as functions of a vector of parameters, which is tuned."""
 
 from __future__ import annotations
 
@@ -17,38 +17,53 @@ from hybridctl.control.tuning.prediction import PhantomKey, PredictedCost
 
 @dataclass(frozen=True, eq=False)
 class WindowedGains(GainSchedule):
-    """Gains, and the lengths of windows around events that are tuned with them, s."""
+    """Gains, with the widths of windows around events that are tuned with them.
+
+    Attributes:
+        windows: Widths of the windows, s.
+    """
 
     windows: tuple[float, ...] = ()
 
 
 class GainStructure(Protocol):
-    """Gains as a function of parameters (p,)."""
+    """Gains as a function of parameters."""
 
     def schedule(self, parameters: Array) -> GainSchedule:
-        """The gains."""
+        """Return the gains of parameters (p,)."""
         ...
 
 
 @runtime_checkable
 class DifferentiableStructure(GainStructure, Protocol):
-    """Gains with the gradient of what depends on them."""
+    """Gains as a differentiable function of parameters."""
 
     def gradient(self, parameters: Array, predicted: PredictedCost) -> Array:
-        """The gradient (p,) of a cost by the parameters, from that by the gains."""
+        """Return the gradient (p,) of a predicted cost by the parameters.
+
+        Args:
+            parameters: Parameters (p,).
+            predicted: Cost with its gradient by the gains.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class EntryGains:
-    """Gains constant per arc, with some entries free and the others zero.
+    """Gains that are constant on each arc, with some free entries; the others are zero.
 
-    shape: (nu, ndx) of K. entries: (row, column) of the free ones. arcs: for each arc of the
-    reference the set of gains that it has, 0, 1, ...; arcs with the same number share their
-    gains. phantoms: the same for phantom arcs; one left out holds its feedback off.
-    positive: the parameters are the logarithms of the entries, which so stay positive.
+    The parameters are the free entries of set 0 in the order of `entries`, then those of set 1, and
+    so on.
 
-    The parameters are those of set 0 in the order of `entries`, then those of set 1, and so on.
+    Attributes:
+        shape: Shape (nu, ndx) of a gain.
+        entries: Pairs (row, column) of the free entries.
+        arcs: Number of the set of gains of each arc, 0, 1, ...; arcs of the same number share it.
+        phantoms: Number of the set of phantom arcs; the feedback is off on those that are left out.
+        positive: Whether parameters are logarithms of the entries, which so stay positive.
+
+    Raises:
+        InputError: An entry lies outside of the shape, or numbers of sets are left out.
     """
 
     shape: tuple[int, int]
@@ -72,9 +87,15 @@ class EntryGains:
         arcs: Sequence[int],
         phantoms: Mapping[PhantomKey, int] | None = None,
     ) -> EntryGains:
-        """One position and one velocity gain for each input, as [RS] (5.32)-(5.33).
+        """Return a structure with one position and one velocity gain for each input.
 
-        Input i acts on coordinate i, so that its gains are at columns i and ndx / 2 + i.
+        Input i acts on coordinate i, so that its gains are in columns i and ndx / 2 + i, as in
+        [RS] (5.32)-(5.33).
+
+        Args:
+            shape: Shape (nu, ndx) of a gain.
+            arcs: Number of the set of gains of each arc.
+            phantoms: Number of the set of gains of phantom arcs; None for no feedback there.
         """
         nu, half = shape[0], shape[1] // 2
         entries = tuple((i, i + side) for side in (0, half) for i in range(nu))
@@ -86,32 +107,46 @@ class EntryGains:
         arcs: Sequence[int],
         phantoms: Mapping[PhantomKey, int] | None = None,
     ) -> EntryGains:
-        """All entries, of either sign."""
+        """Return a structure in which all entries are free, of either sign.
+
+        Args:
+            shape: Shape (nu, ndx) of a gain.
+            arcs: Number of the set of gains of each arc.
+            phantoms: Number of the set of gains of phantom arcs; None for no feedback there.
+        """
         entries = tuple(np.ndindex(*shape))
         return EntryGains(shape, entries, tuple(arcs), phantoms or {}, positive=False)
 
     @property
     def sets(self) -> int:
-        """The number of different gains."""
+        """Number of sets of gains."""
         return 1 + max(*self.arcs, *self.phantoms.values(), 0)
 
     def parameters(self, gains: Sequence[ArrayLike], *, least: float = 0.0) -> Array:
-        """The parameters of given gains, one K for each set; entries below `least` are raised."""
+        """Return the parameters (p,) of given gains.
+
+        Args:
+            gains: Gain (nu, ndx) of each set.
+            least: Value to which smaller entries of positive gains are raised.
+
+        Raises:
+            InputError: The number or shapes of gains do not fit, or an entry is not positive.
+        """
         if len(gains) != self.sets:
             raise InputError(f"gains must have one matrix per set ({self.sets}), got {len(gains)}")
-        found = []
+        entries = []
         for i, gain in enumerate(gains):
             k = check_array(f"gains[{i}]", gain, self.shape)
-            found += [float(k[entry]) for entry in self.entries]
+            entries += [float(k[entry]) for entry in self.entries]
         if not self.positive:
-            return np.array(found)
-        values = np.maximum(found, least)
+            return np.array(entries)
+        values = np.maximum(entries, least)
         if not (values > 0.0).all():
-            raise InputError(f"entries of positive gains must be positive, got {min(found)}")
+            raise InputError(f"entries of positive gains must be positive, got {min(entries)}")
         return np.asarray(np.log(values))
 
     def matrices(self, parameters: ArrayLike) -> list[Array]:
-        """The gain K of each set."""
+        """Return the gain (nu, ndx) of each set, for parameters (p,)."""
         p = check_vector("parameters", parameters, self.sets * len(self.entries))
         values = np.exp(p) if self.positive else p
         result = []
@@ -122,13 +157,20 @@ class EntryGains:
         return result
 
     def schedule(self, parameters: Array) -> GainSchedule:
-        """The gains."""
+        """Return the gains of parameters (p,)."""
         k = self.matrices(parameters)
         phantoms = {key: k[i] for key, i in self.phantoms.items()}
         return GainSchedule.constant([k[i] for i in self.arcs], phantoms)
 
     def gradient(self, parameters: Array, predicted: PredictedCost) -> Array:
-        """The gradient by the parameters; arcs that the prediction leaves out add nothing."""
+        """Return the gradient (p,) of a predicted cost by the parameters.
+
+        Arcs that the prediction leaves out add nothing.
+
+        Args:
+            parameters: Parameters (p,).
+            predicted: Cost with its gradient by the gains.
+        """
         by_set = [np.zeros(self.shape) for _ in range(self.sets)]
         for i, by_gain in zip(self.arcs, predicted.arcs, strict=False):
             by_set[i] += by_gain

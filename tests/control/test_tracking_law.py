@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+from hybridctl.experiments.walking.shifted_law import ShiftedLaw
 
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.control.gains import GainCurve
-from hybridctl.control.laws import ProjectedGain, Shifted, Tracking
+from hybridctl.control.tracking_law import ProjectedGain, TrackingLaw
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.series import DEGREE
 
@@ -41,7 +42,10 @@ def curves():
 
 @pytest.mark.parametrize("name", curves())
 def test_a_table_has_the_terms_of_the_law(arc, name):
-    law, table = (Tracking(arc, curves()[name], None, often=often) for often in (False, True))
+    law, table = (
+        TrackingLaw(arc, curves()[name], None, is_tabulated=is_tabulated)
+        for is_tabulated in (False, True)
+    )
     for found, expected in zip(table.along(TIMES), law.along(TIMES), strict=True):
         np.testing.assert_allclose(found, expected, atol=ROUNDING)
     rng = np.random.default_rng(5)
@@ -55,17 +59,19 @@ def test_a_knot_within_rounding_of_a_jump_of_the_input_does_not_blur_it(arc):
     before = np.nextafter(0.6, 0.0)
     knots = np.array([0.2, before, 1.1])
     gain = GainCurve(knots, np.random.default_rng(7).normal(size=(3, NU, NX)))
-    law, table = (Tracking(arc, gain, None, often=often) for often in (False, True))
+    law, table = (
+        TrackingLaw(arc, gain, None, is_tabulated=is_tabulated) for is_tabulated in (False, True)
+    )
     times = np.array([np.nextafter(before, 0.0), before, 0.6])
     for found, expected in zip(table.along(times), law.along(times), strict=True):
         np.testing.assert_allclose(found, expected, atol=ROUNDING)
 
 
-@pytest.mark.parametrize("often", [False, True])
-def test_a_projected_gain_has_no_table_and_is_followed_as_it_is(arc, often):
+@pytest.mark.parametrize("is_tabulated", [False, True])
+def test_a_projected_gain_has_no_table_and_is_followed_as_it_is(arc, is_tabulated):
     removed, curve = np.diag([1.0, 0.0, 0.0]), curves()["cubics"]
     gain = ProjectedGain(curve, removed, 0.4, 0.7, 0.1)
-    offsets, gains = Tracking(arc, gain, None, often).along(TIMES)
+    offsets, gains = TrackingLaw(arc, gain, None, is_tabulated).along(TIMES)
     alpha, mu = arc.states_and_inputs(TIMES)
     inside = np.maximum(np.minimum(TIMES - 0.4, 0.7 - TIMES), 0.0)
     weight = (1.0 - np.exp(-inside / 0.1))[:, None, None]
@@ -75,9 +81,9 @@ def test_a_projected_gain_has_no_table_and_is_followed_as_it_is(arc, often):
 
 
 def test_a_law_is_followed_later_with_an_input_added_and_cut_to_the_limits(arc):
-    free = Tracking(arc, curves()["cubics"], None, often=True)
+    free = TrackingLaw(arc, curves()["cubics"], None, is_tabulated=True)
     limits, added = np.array([[-0.5, -1.0], [0.5, 1.0]]), np.array([0.3, -0.2])
-    later = Shifted(free, limits, 0.25, added)
+    later = ShiftedLaw(free, limits, 0.25, added)
     rng = np.random.default_rng(6)
     for t in (0.5, 0.81, 1.2):
         x = rng.normal(size=NX)
@@ -87,4 +93,4 @@ def test_a_law_is_followed_later_with_an_input_added_and_cut_to_the_limits(arc):
     before, same = free.along(TIMES - 0.25)
     np.testing.assert_allclose(offsets, before + added, atol=ROUNDING)
     np.testing.assert_array_equal(gains, same)
-    np.testing.assert_array_equal(Shifted(free, None, 0.25).along(TIMES)[0], before)
+    np.testing.assert_array_equal(ShiftedLaw(free, None, 0.25).along(TIMES)[0], before)

@@ -14,15 +14,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from hybridctl.experiments.walking.shifted_law import ShiftedLaw
 from numpy.typing import ArrayLike
 
 from hybridctl.base.checks import Array, check_callable, check_instance, check_number
 from hybridctl.base.errors import InputError
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.control.gains import GainSchedule
-from hybridctl.control.laws import Shifted, Tracking, checked_limits, scheduled
 from hybridctl.control.reference import Reference
-from hybridctl.control.spreading import Follower
+from hybridctl.control.spreading import PositionTracker
+from hybridctl.control.tracking_law import TrackingLaw, make_schedule, resolve_limits
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
@@ -96,10 +97,10 @@ class LeastValueTracking:
         space = reference.arcs[0].space
         if not isinstance(space, VectorSpace):
             raise InputError(f"reference must be in a vector space, got one in {space!r}")
-        self.gains = scheduled(reference, gains)
-        self.limits = checked_limits(reference, limits)
+        self.gains = make_schedule(reference, gains)
+        self.limits = resolve_limits(reference, limits)
         self._laws = [
-            Tracking(arc, gain, None, often=True)
+            TrackingLaw(arc, gain, None, is_tabulated=True)
             for arc, gain in zip(reference.arcs, self.gains.arcs, strict=True)
         ]
         check_callable("value", value)
@@ -107,19 +108,19 @@ class LeastValueTracking:
         self._sample = check_number("sample", sample, above=0.0)
         self._patience = check_number("patience", patience, at_least=0.0)
         self._grids: dict[int, _Grid] = {}
-        self._follower = Follower(self.reference)
+        self._tracker = PositionTracker(self.reference)
 
     def law(self, history: History) -> InputLaw:
         """Feedforward and feedback at the phase of least value.
 
         The phase is chosen by the state at the sample, so that the law has no derivatives.
         """
-        k = self._follower.position(history.events).macro
+        k = self._tracker.locate(history.events).macro
         time = self.phase(k, history.state)
         planned = self.reference.events
         if k < len(planned) and time > planned[k].time + self._patience:
             k += 1
-        law = Shifted(self._laws[k], self.limits, history.time - time)
+        law = ShiftedLaw(self._laws[k], self.limits, history.time - time)
         if self._correction is None:
             return law
         wanted = law(history.time, history.state)

@@ -23,7 +23,7 @@ from scipy.optimize import nnls
 
 from hybridctl.base.checks import Array, check_instance, check_number
 from hybridctl.base.errors import InputError
-from hybridctl.control.laws import input_limits
+from hybridctl.control.tracking_law import parse_limits
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import STICK
@@ -72,7 +72,7 @@ class ConeFilter:
     ) -> None:
         self.system = check_instance("system", system, ContactSystem)
         self._contacts = system.contacts_in_space("a friction cone filter")
-        found = input_limits(limits, system.robot.nu)
+        found = parse_limits(limits, system.robot.nu)
         if found is None:
             raise InputError("limits must be given, got None")
         self.limits = found

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from control.test_lqr import bouncing, extended, push
+from hybridctl.experiments.walking.least_value import LeastValueTracking
 from hybridctl.robots import cube
 
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.gains import GainCurve, GainSchedule
-from hybridctl.control.least_value import LeastValueTracking
 from hybridctl.control.reference import extend
 from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.simulate import simulate
