@@ -36,7 +36,7 @@ from hybridctl.base.checks import Array, check_count, check_vector
 from hybridctl.base.errors import InputError, SeveralContactSolutionsError
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.mechanics import Contact, Robot
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.coulomb import CoulombProblem, CoulombSolution, enumerate_solutions
 from hybridctl.mechanics.coulomb.law import CERTIFIED, scaled
 from hybridctl.mechanics.coulomb.solve import found_by_newton, least_of_family

@@ -31,7 +31,7 @@ from hybridctl.base.checks import (
 )
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.hybrid.plant import Sample
-from hybridctl.mechanics.contacts.contact import WORLD, Contact, checked_contacts
+from hybridctl.mechanics.contacts.contact import WORLD, Contact, check_contacts
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere
 from hybridctl.mechanics.multibody.bodies import MovingBody
 from hybridctl.mechanics.multibody.mjcf import load_mujoco, mujoco_warnings_logged
@@ -111,7 +111,7 @@ class MujocoModel:
                 "robot must have no joints that mimic others, as MuJoCo's equalities are soft, got "
                 f"{sorted(self.robot.mimics)}"
             )
-        object.__setattr__(self, "contacts", checked_contacts(self.robot, self.contacts))
+        object.__setattr__(self, "contacts", check_contacts(self.robot, self.contacts))
         give = check_instance("compliance", self.compliance, Compliance)
         if self.timestep is None:
             object.__setattr__(self, "timestep", min(_LONGEST, give.time_constant / _STEPS))

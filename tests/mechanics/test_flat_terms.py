@@ -7,7 +7,7 @@ import pinocchio as pin
 import pytest
 
 from hybridctl.mechanics import Contact, Plane, Sphere
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.linear.least_norm import LeastNorm
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.terms.flat_terms import FlatTerms

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import casadi as ca
 
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.coulomb.contact_states import Modes
 from hybridctl.mechanics.modes.mode_expressions import (
     PhaseExpressions,

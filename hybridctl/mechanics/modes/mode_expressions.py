@@ -27,7 +27,7 @@ from hybridctl.mechanics.constrained import phase, tolerances
 from hybridctl.mechanics.constrained.phase import ClosedRows
 from hybridctl.mechanics.constrained.tolerances import JAMMED, LEAST_WEIGHT, STOPPED
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact
 from hybridctl.mechanics.coulomb.contact_states import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.linear.least_norm import RANK
