@@ -81,7 +81,7 @@ class RawTable:
         return (self.clocks[0], "ns") if self.clocks else None
 
     def obvious_steps(self) -> tuple[str, str] | None:
-        """Return the pair (field, unit) of the time between rows; None if none is named like `dt`."""
+        """Return the pair (field, unit) of the time between rows; None if no name is like `dt`."""
         for name, values in self.fields.items():
             match = _STEP_NAME.fullmatch(name.rpartition("/")[2])
             if match is not None and values.ndim == 1 and values.size:
