@@ -39,7 +39,7 @@ from hybridctl.mechanics import Contact, Robot
 from hybridctl.mechanics.contact_law import CoulombProblem, CoulombSolution, enumerate_solutions
 from hybridctl.mechanics.contact_law.law import CERTIFIED, scale_problem
 from hybridctl.mechanics.contact_law.solver import search_by_newton, select_least_norm_solution
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 
 SUMMARY = "how often Coulomb's law for an impact has no, one, or several solutions"
 

@@ -105,7 +105,7 @@ class Asked:
     show: bool
 
     def configured(self, module: Any, quick: bool, *more: str, full: bool = False) -> Any:
-        """The configuration of a module, or None where it was to be printed only.
+        """Return the configuration of a module, or None where it was to be printed only.
 
         more: `key=value`, which win over the settings.
         """
@@ -122,7 +122,7 @@ class Asked:
         return found
 
     def shows(self, model: str) -> bool:
-        """Whether the settings of a model were to be printed only; then they are."""
+        """Return whether the settings of a model were to be printed only; then they are."""
         from hybridctl.app.models import find_source
 
         if self.show:
@@ -160,7 +160,7 @@ class Asked:
 
 
 def _of_runs(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose first argument is `Asked`, from options that all runs have."""
+    """Return a command whose first argument is `Asked`, from options that all runs have."""
 
     @wraps(command)
     def packed(**given: Any) -> None:
@@ -478,7 +478,7 @@ def identify_parameters(
 
 
 def _as_settings(kind: type, experiment: str, **given: object) -> list[str]:
-    """The options that were given, as settings `key=value` of the configuration `kind`.
+    """Return the options that were given, as settings `key=value` of the configuration `kind`.
 
     Raises `click.UsageError` for one that is no setting of it.
     """

@@ -46,7 +46,7 @@ class Check:
         return bool(self.least <= self.value <= self.most)
 
     def record(self) -> dict[str, Any]:
-        """The check as it stands in checks.json."""
+        """Return the check as it stands in checks.json."""
         entries = {"claim": self.claim, "value": self.value, "least": self.least}
         return {**entries, "most": self.most, "holds": self.holds}
 
@@ -71,7 +71,7 @@ class Findings:
 def experiment(
     find: Callable[[C, Console], Findings],
 ) -> Callable[[C, RunFolder, Console], dict[str, Any]]:
-    """The `run(config, folder, console)` made of what finds things out, `find(config, console)`.
+    """Return `run(config, folder, console)` of an experiment, made of its `find(config, console)`.
 
     `find` prints nothing but its progress. The seed of config.json is `config.seed`, if there is
     one. Returned is the content of summary.json.
@@ -130,7 +130,7 @@ def sources(config: Any, settings: Any) -> dict[str, Any]:
 def studied(
     cases: Mapping[str, Case], study: Callable[[Case, Tick], Found], console: Console
 ) -> dict[str, Found]:
-    """What a study finds of each case, by name; it ticks with the share that is done, up to 1."""
+    """Return a study's result of each case, by name, and report the share that is done."""
     with progress(console, 0.0, 1.0) as begin:
         return {name: study(case, begin(name)) for name, case in cases.items()}
 

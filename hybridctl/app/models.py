@@ -62,11 +62,11 @@ class ModelSource(Generic[M]):
         assignments: Sequence[str] = (),
         given: Mapping[str, Any] = MappingProxyType({}),
     ) -> Any:
-        """The settings of a model, from a JSON file and `key=value`, see `load_configuration`."""
+        """Return a model's settings, from a JSON file and `key=value`, see `load_configuration`."""
         return load_configuration(self.settings, file, assignments, {**self.given, **given})
 
     def make(self, settings: Any = None) -> M:
-        """The model of these settings, by default those of the source.
+        """Return the model of these settings, by default those of the source.
 
         Raises `InputError` where the function returns something else.
         """
@@ -78,7 +78,7 @@ class ModelSource(Generic[M]):
 
 
 def find_model(text: str) -> ModelSource[FilterModel]:
-    """The source of a filter model that a text names.
+    """Return the source of a filter model that a text names.
 
     Raises `InputError` for that of a legged base, and what `find_source` raises.
     """
@@ -89,7 +89,7 @@ def find_model(text: str) -> ModelSource[FilterModel]:
 
 
 def find_source(text: str) -> ModelSource[Any]:
-    """The source that a text names; see this module.
+    """Return the source that a text names; see this module.
 
     Raises `UnknownNameError` for what is none, with the names that there are, `FileFormatError`
     for a file that cannot be read or run, and `InputError` for a function of another kind.
@@ -115,7 +115,7 @@ def find_source(text: str) -> ModelSource[Any]:
 
 
 def from_anywhere(text: str) -> str:
-    """The model or experiment for processes that stand in another folder."""
+    """Return the model or experiment for processes that stand in another folder."""
     path, colon, name = text.rpartition(":")
     if colon and path.endswith(".py"):
         return f"{Path(path).absolute()}:{name}"
@@ -123,7 +123,7 @@ def from_anywhere(text: str) -> str:
 
 
 def experiment_module(group: str, text: str) -> Any:
-    """The module that an entry point of a group names, or a Python file with the same parts."""
+    """Return the module of an entry point of a group, or a Python file with the same parts."""
     return _imported(Path(text)) if text.endswith(".py") else plugins.load(group, text)
 
 
@@ -143,7 +143,7 @@ def _source(name: str, function: Callable[..., Any]) -> ModelSource[Any]:
 
 
 def _imported(path: Path) -> ModuleType:
-    """The module in a file, known to Python by a name of its own."""
+    """Return the module in a file, known to Python by a name of its own."""
     if not path.is_file():
         raise InputError(f"model {str(path)!r} does not exist")
     name = f"hybridctl_model_{path.stem}"

@@ -21,12 +21,12 @@ from hybridctl.base.errors import InputError
 
 
 def names(group: str) -> tuple[str, ...]:
-    """What there is in a group, such as "experiments", in alphabetical order."""
+    """Return what there is in a group, such as "experiments", in alphabetical order."""
     return tuple(sorted(_announced(group)))
 
 
 def load(group: str, name: str) -> Any:
-    """The object of that name; its module is imported now.
+    """Return the object of that name; its module is imported now.
 
     Raises `UnknownNameError` for a name that no package has announced, `InputError` for one whose
     module cannot be imported.

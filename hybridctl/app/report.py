@@ -21,7 +21,7 @@ from hybridctl.hybrid.trajectory import Event
 
 
 def event_record(event: Event) -> dict[str, Any]:
-    """An event as it stands in summary.json."""
+    """Return an event as it stands in summary.json."""
     return {
         "time": event.time,
         "mode_before": event.mode_before,
@@ -35,7 +35,7 @@ def event_record(event: Event) -> dict[str, Any]:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:
-    """A table whose first column is text and whose others are aligned to the right."""
+    """Return a table whose first column is text and whose others are aligned to the right."""
     result = Table(title=escape(title), title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
         result.add_column(escape(make_printable(column)), justify="left" if i == 0 else "right")
@@ -51,7 +51,7 @@ _PER_UNIT = {"mm": 1e3, "mrad": 1e3, "ms": 1e3, "%": 100.0, "deg": float(np.degr
 def record_table(
     title: str, records: Iterable[Mapping[str, Any]], columns: Mapping[str, str]
 ) -> Table:
-    """A table with a row for each record, whose cells are formats of its entries.
+    """Return a table with a row for each record, whose cells are formats of its entries.
 
     columns: a format by header, such as "{mean:.2f} ± {error:.2f}". Numbers are in SI units; where
     a header ends with [mm], [mrad], [ms], [deg] or [%] they are converted. Entries of a list or a
@@ -82,7 +82,7 @@ class _Cells(Formatter):
         return None if value is _MISSING else value, name
 
     def _entry(self, name: str, record: Mapping[str, Any]) -> Any:
-        """An entry of a record, None where it is one of what is None."""
+        """Return an entry of a record, None where it is one of what is None."""
         try:
             return super().get_field(name, (), record)[0]
         except KeyError:

@@ -188,7 +188,7 @@ class RobotSettings(FilterSettings):
     restitution: NotNegative | None = None
 
     def contact_law(self) -> dict[str, Any]:
-        """The friction and restitution that are given, by the names of `Contact`'s arguments."""
+        """Return friction and restitution that are given, by the names of `Contact`'s arguments."""
         given = {"friction": self.friction, "static_friction": self.friction}
         given["restitution"] = self.restitution
         return {name: value for name, value in given.items() if value is not None}
@@ -205,7 +205,7 @@ class RobotFile:
     encoders: dict[str, EncoderEntry]
 
     def filter_model(self, settings: RobotSettings) -> FilterModel:
-        """The filter model of the robot, with these settings.
+        """Return the filter model of the robot, with these settings.
 
         What does not fit the robot raises an `InputError` that names the file.
         """
@@ -256,7 +256,7 @@ class RobotFile:
         )
 
     def _made(self, name: str) -> list[Contact]:
-        """The contacts of one entry, one for each of its surfaces."""
+        """Return the contacts of one entry, one for each of its surfaces."""
         entry, surfaces = self.contacts[name], self._surfaces(name)
         names = (
             [name] if entry.planes is None else [f"{name} {k + 1}" for k in range(len(surfaces))]
@@ -326,7 +326,7 @@ class RobotFile:
 
 
 def load_robot(path: str | Path, content: Any) -> RobotFile:
-    """The robot that the content of a YAML file describes.
+    """Return the robot that the content of a YAML file describes.
 
     An error names the file, the key, its value, and what is right.
     """
@@ -344,7 +344,7 @@ def load_robot(path: str | Path, content: Any) -> RobotFile:
 
 
 def _drawn(start: Estimate) -> Scenario:
-    """The scenario that starts at the mean of an estimate, with the spread of its covariance."""
+    """Return the scenario that starts at an estimate's mean, with the spread of its covariance."""
     return Scenario(start.mean, np.sqrt(np.diag(start.covariance)))
 
 

@@ -74,7 +74,7 @@ class Unit:
 
 
 def plan(experiment: str, base: Any, vary: Sequence[str], seeds: int | None) -> tuple[Unit, ...]:
-    """The units of a sweep around the configuration `base`, the last of `vary` changing fastest.
+    """Return the units of a sweep around a configuration, the last of `vary` changing fastest.
 
     vary: texts as of `values_of`. seeds: each combination runs with that many seeds, from the one
     of `base` on.
@@ -101,7 +101,7 @@ def plan(experiment: str, base: Any, vary: Sequence[str], seeds: int | None) -> 
 
 
 def values_of(text: str) -> tuple[str, list[Any]]:
-    """The values that "KEY=a:b:n" (n evenly from a to b) or "KEY=v,w,..." (JSON or text) lists."""
+    """Return the values of "KEY=a:b:n" (n evenly from a to b) or "KEY=v,w,..." (JSON or text)."""
     key, equals, given = text.partition("=")
     if not equals or not key or not given:
         raise InputError(f"vary must look like KEY=a:b:n or KEY=v,w,..., got {quote(text)}")
@@ -126,14 +126,14 @@ def _check_number(units: int) -> None:
 
 
 def _unit(experiment: str, module: ModuleType, settings: Settings, names: list[str]) -> Unit:
-    """A unit whose settings are those of a valid configuration."""
+    """Return a unit whose settings are those of a valid configuration."""
     checked = dataclasses.asdict(parse_settings(module.Config, settings, "settings"))
     varied = {name: _at(checked, name, experiment) for name in names}
     return Unit(experiment, varied, json.loads(json.dumps(checked)))
 
 
 def _at(settings: Mapping[str, Any], name: str, experiment: str) -> Any:
-    """A setting by its dotted name."""
+    """Return a setting by its dotted name."""
     found: Any = settings
     for part in name.split("."):
         if not isinstance(found, Mapping) or part not in found:
@@ -147,7 +147,7 @@ def _at(settings: Mapping[str, Any], name: str, experiment: str) -> Any:
 
 
 def _with(settings: Settings, name: str, value: Any, experiment: str) -> Settings:
-    """The settings with another value under a dotted name; whole numbers stay whole."""
+    """Return the settings with another value under a dotted name; whole numbers stay whole."""
     now = _at(settings, name, experiment)
     whole = isinstance(now, int) and not isinstance(now, bool)
     if whole and isinstance(value, float) and value.is_integer():
@@ -170,7 +170,7 @@ def work(unit: Unit) -> Row:
 
 
 def _called(function: Callable[..., Any], unit: Unit) -> Row:
-    """The numbers that a function returns for the settings of a unit, or why it has none."""
+    """Return the numbers that a function returns for the settings of a unit, or why it has none."""
     return _outcome_of(partial(function, **unit.settings))
 
 
@@ -259,7 +259,7 @@ def sweep(
 
 
 def _points(grid: Any) -> list[Settings]:
-    """The combinations of a grid."""
+    """Return the combinations of a grid."""
     if isinstance(grid, Mapping):
         axes = {name: list(values) for name, values in grid.items()}
         _check_number(math.prod(map(len, axes.values())))
@@ -277,7 +277,7 @@ def _points(grid: Any) -> list[Settings]:
 
 
 def _importable(function: Any) -> bool:
-    """Whether another process finds the function by its name."""
+    """Return whether another process finds the function by its name."""
     while isinstance(function, partial):
         function = function.func
     module, name = sys.modules.get(function.__module__), getattr(function, "__qualname__", "")
@@ -434,7 +434,7 @@ def write(found: Sweep, folder: RunFolder, console: Console) -> None:
 
 
 def _outcome(future: Future[Row]) -> Row:
-    """What a unit returned, or that its worker was lost; errors of the program are raised."""
+    """Return the result of a unit, or that its worker was lost; errors of the code are raised."""
     try:
         return future.result()
     except Exception as error:

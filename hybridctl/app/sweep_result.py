@@ -72,7 +72,7 @@ class Sweep:
         return tuple(found)
 
     def values(self, name: str) -> Array:
-        """A result, or what varied, of all runs (n,); NaN where a run has none.
+        """Return a result, or what varied, of all runs (n,); NaN where a run has none.
 
         Raises `UnknownNameError` for a name that is none, `InputError` for what is no number.
         """
@@ -83,11 +83,15 @@ class Sweep:
             raise InputError(f"name must be a column of numbers, got {name!r}") from error
 
     def to_dataframe(self) -> Any:
-        """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
+        """Return a `pandas.DataFrame` of the rows.
+
+        Raises:
+            InputError: pandas is not installed.
+        """
         return pandas().DataFrame(list(self.rows))
 
     def table(self, names: Sequence[str] | None = None) -> Table:
-        """The rows with results by `names`, by default the first that vary, for the console."""
+        """Return a console table of the rows with some results, by default the first that vary."""
         shown = self._first(names, _TOLD)
         heads = [_wrapped(name) for name in self._columns(shown)]
         return table("Runs", heads, list(self._cells(names)))
@@ -193,7 +197,7 @@ def _cell(value: Any) -> str:
 
 
 def _wrapped(name: str) -> str:
-    """A dotted name on as many lines as it needs."""
+    """Return a dotted name on as many lines as it needs."""
     lines = [""]
     for part in name.split("."):
         joined = f"{lines[-1]}.{part}" if lines[-1] else part

@@ -31,7 +31,7 @@ from hybridctl.base.checks import (
 )
 from hybridctl.base.errors import InputError, SimulationError
 from hybridctl.hybrid.plant import Sample
-from hybridctl.mechanics.contacts.contact import WORLD, Contact, checked_contacts
+from hybridctl.mechanics.contacts.contact import WORLD, Contact, check_contacts
 from hybridctl.mechanics.contacts.surfaces import Plane, Sphere
 from hybridctl.mechanics.multibody.bodies import MovingBody
 from hybridctl.mechanics.multibody.mjcf import load_mujoco, mujoco_warnings_logged
@@ -111,7 +111,7 @@ class MujocoModel:
                 "robot must have no joints that mimic others, as MuJoCo's equalities are soft, got "
                 f"{sorted(self.robot.mimics)}"
             )
-        object.__setattr__(self, "contacts", checked_contacts(self.robot, self.contacts))
+        object.__setattr__(self, "contacts", check_contacts(self.robot, self.contacts))
         give = check_instance("compliance", self.compliance, Compliance)
         if self.timestep is None:
             object.__setattr__(self, "timestep", min(_LONGEST, give.time_constant / _STEPS))
@@ -123,7 +123,7 @@ class MujocoModel:
         return _compiled(self)
 
     def to_engine(self, state: ArrayLike) -> tuple[Array, Array]:
-        """The engine's qpos and qvel of a state x = (q, v)."""
+        """Return the engine's qpos and qvel of a state x = (q, v)."""
         x = np.asarray(state, dtype=np.float64)
         nq = self.robot.nq
         qpos, qvel = x[:nq][self._positions], x[nq:][self._velocities]
@@ -133,7 +133,7 @@ class MujocoModel:
         return qpos, qvel
 
     def from_engine(self, qpos: Array, qvel: Array) -> Array:
-        """The state x = (q, v) of qpos and qvel."""
+        """Return the state x = (q, v) of qpos and qvel."""
         nq, x = self.robot.nq, np.empty(self.robot.nq + self.robot.nv)
         x[:nq][self._positions] = qpos
         rates = np.array(qvel)
@@ -247,7 +247,7 @@ class MujocoPlant:
 
 
 def _compiled(made: MujocoModel) -> Any:
-    """The model by the engine's compiler."""
+    """Return the model by the engine's compiler."""
     mujoco, robot = load_mujoco(), made.robot
     spec = mujoco.MjSpec()
     tree = robot.tree()
@@ -267,7 +267,7 @@ def _compiled(made: MujocoModel) -> Any:
 def _bodies(
     spec: Any, robot: Robot, bodies: Sequence[MovingBody], armature: Array
 ) -> list[tuple[Any, Array]]:
-    """The engine's body of each joint, the world first, and the joint's frame in it (4, 4).
+    """Return the engine's body of each joint, the world first, and the joint's frame in it (4, 4).
 
     A joint that moves no mass shares the body of the joint that it carries.
     """
@@ -310,7 +310,7 @@ def _inertia(made: Any, body: MovingBody) -> None:
 
 
 def _joint_names(i: int, body: MovingBody) -> list[str]:
-    """Names of the engine's joints of one of ours."""
+    """Return names of the engine's joints of one of ours."""
     n = body.twist.shape[1] if body.kind == "translation" else 1
     return [f"joint {i}.{k}" for k in range(n)]
 
@@ -391,35 +391,35 @@ def _pair(
 
 
 def _carrier(robot: Robot, bodies: list[tuple[Any, Array]], name: str) -> tuple[Any, Array]:
-    """The engine's body of a frame, and the frame's pose (4, 4) in it."""
+    """Return the engine's body of a frame, and the frame's pose (4, 4) in it."""
     frame = robot.frame(name)
     body, at = bodies[frame.joint]
     return body, at @ _frame(frame.rotation, frame.position)
 
 
 def _frame(rotation: Array, position: ArrayLike) -> Array:
-    """The pose (4, 4) of a rotation and a position."""
+    """Return the pose (4, 4) of a rotation and a position."""
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = rotation, position
     return pose
 
 
 def _pose(pose: Array) -> dict[str, Array]:
-    """A pose as the engine takes it, with its quaternion w, x, y, z."""
+    """Return a pose as the engine takes it, with its quaternion w, x, y, z."""
     quaternion = np.zeros(4)
     load_mujoco().mju_mat2Quat(quaternion, np.ascontiguousarray(pose[:3, :3]).ravel())
     return {"pos": pose[:3, 3], "quat": quaternion}
 
 
 def _turn(quaternion: Array) -> Array:
-    """The rotation (3, 3) of a quaternion w, x, y, z."""
+    """Return the rotation (3, 3) of a quaternion w, x, y, z."""
     matrix = np.zeros(9)
     load_mujoco().mju_quat2Mat(matrix, quaternion)
     return matrix.reshape(3, 3)
 
 
 def _towards(normal: Array) -> Array:
-    """A rotation (3, 3) whose third axis is the normal."""
+    """Return a rotation (3, 3) whose third axis is the normal."""
     least = np.eye(3)[int(np.abs(normal).argmin())]
     first = np.cross(least, normal)
     first /= np.linalg.norm(first)

@@ -41,7 +41,7 @@ class Topic:
         self.rows.append(dict(_flat(message, "", _DEPTH)))
 
     def table(self) -> RawTable:
-        """Fields by dotted path; a field that is not in every message is NaN where it is missing.
+        """Return fields by dotted path, with NaN where a field is missing in a message.
 
         Arrays beside a list `name`, as in sensor_msgs/JointState, get that list as labels, and
         are sorted by it where its order or its length changes from one message to the next.
@@ -98,7 +98,7 @@ class _Unfit:
 
 
 def _flat(message: Any, prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """The pairs (path, scalar or array) of all leaves; stamps in two parts become one whole."""
+    """Yield pairs (path, scalar or array) of all leaves; stamps of two parts become one number."""
     for name, value in _parts(message):
         path = f"{prefix}{name}"
         if value is None or isinstance(value, bool | int | float | str):

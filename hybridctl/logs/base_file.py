@@ -88,7 +88,7 @@ class BaseEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     odometry: OdometryFrames = OdometryFrames()
 
     def settings_given(self) -> dict[str, Any]:
-        """What the file says of `BaseSettings`, by the names of these."""
+        """Return what the file says of `BaseSettings`, by the names of these."""
         (angles,), feet = self.encoders.values(), self.contacts.values()
         return {
             "inertial": self.imu.frame,
@@ -111,7 +111,7 @@ class BaseFile:
     settings: BaseSettings
 
     def model(self, settings: BaseSettings) -> BaseModel:
-        """The model of the base, with these settings."""
+        """Return the model of the base, with these settings."""
         entry, imu = self.entry, self.entry.imu
         (joints,) = entry.encoders
         loads = tuple(foot.force for foot in entry.contacts.values())
@@ -144,7 +144,7 @@ def find_urdf(urdf: str, folder: Path) -> Path:
 
 
 def load_base(path: str | Path, content: Any) -> BaseFile:
-    """The base that the content of a YAML file describes.
+    """Return the base that the content of a YAML file describes.
 
     An error names the file, the key, its value, and what is right.
     """

@@ -30,7 +30,7 @@ _SHOWN_NOTES = 200
 
 
 def guess_mapping(raw: RawLog) -> Mapping:
-    """Channels named by field, or by topic and field; the time must have an obvious name."""
+    """Return channels named by field, or by topic and field; the time must have an obvious name."""
     channels = dict(pair for table in raw.tables.values() for pair in _channels(table))
     if not channels:
         unusable = [text for table in raw.tables.values() for text in table.unusable.values()]
@@ -44,7 +44,7 @@ def guess_mapping(raw: RawLog) -> Mapping:
 
 
 def draft_mapping(raw: RawLog) -> Mapping:
-    """A mapping to edit: that which is guessed, or, without stamps, all numbers at 100 Hz."""
+    """Return a mapping to edit: the guessed one, or without stamps all numbers at 100 Hz."""
     try:
         return guess_mapping(raw)
     except InputError:
@@ -113,7 +113,7 @@ def read_log(
     segment: int | None = None,
     is_default: bool = False,
 ) -> Log:
-    """The log in a file or a ROS 2 bag folder.
+    """Return the log in a file or a ROS 2 bag folder.
 
     `mapping` is a `Mapping` or the path of one in YAML. Without it, a log that `write_log` wrote
     is read as it was, and any other becomes one channel for each array, column or vector in a
@@ -263,7 +263,7 @@ def join_fields(table: RawTable, source: ChannelSource) -> Field:
 
 
 def _rows(table: RawTable, name: str) -> Field:
-    """A field as (n, m) numbers."""
+    """Return a field as (n, m) numbers."""
     values = table[name]
     if values.dtype.kind not in "biuf" or values.ndim not in (1, 2):
         raise InputError(

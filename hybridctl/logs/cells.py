@@ -53,18 +53,18 @@ class Column:
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell stands for a missing value."""
+    """Return whether a cell stands for a missing value."""
     return cell.strip().lower() in MISSING_MARKS
 
 
 def is_number(cell: str) -> bool:
-    """Whether a cell is a number with a decimal point or a decimal comma."""
+    """Return whether a cell is a number with a decimal point or a decimal comma."""
     text = cell.strip()
     return bool(_NUMBER.fullmatch(text) or _DECIMAL_COMMA.fullmatch(text))
 
 
 def is_data(cell: str) -> bool:
-    """Whether a cell is a number, a date or a clock, but not missing."""
+    """Return whether a cell is a number, a date or a clock, but not missing."""
     if is_missing(cell):
         return False
     return is_number(cell) or _clock_kind(cell) != ""
@@ -120,13 +120,13 @@ def _is_decimal_comma(cell: str) -> bool:
 
 
 def _is_grouped(cells: Sequence[str], groups: re.Pattern[str], mark: str) -> bool:
-    """Whether every cell with this mark reads like groups of thousands, and one has it."""
+    """Return whether every cell with this mark reads like groups of thousands, and one has it."""
     marked = [cell.strip() for cell in cells if mark in cell]
     return bool(marked) and all(groups.fullmatch(cell) for cell in marked)
 
 
 def _is_surely_decimal(cells: Sequence[str]) -> bool:
-    """Whether commas in these cells cannot be groups of thousands, as in 0,5 or 1,25."""
+    """Return whether commas in these cells cannot be groups of thousands, as in 0,5 or 1,25."""
     marked = [cell.strip() for cell in cells if "," in cell]
     return all(_DECIMAL_COMMA.fullmatch(c) for c in marked) and not _is_grouped(
         cells, _COMMA_GROUP, ","

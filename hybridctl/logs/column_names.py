@@ -87,7 +87,7 @@ def _plain(name: str) -> str:
 
 
 def _resembles(found: str, wanted: str) -> bool:
-    """Whether a name is another one with a prefix or suffix, or spelled differently."""
+    """Return whether a name is another one with a prefix or suffix, or spelled differently."""
     own, other = _plain(found), _plain(wanted)
     if not own or not other:
         return False
@@ -109,12 +109,12 @@ def _digits(name: str) -> list[str]:
 
 
 def _agree(one: str, other: str) -> bool:
-    """Whether two names that are alike begin and end alike: `slidex` is no `slidey`."""
+    """Return whether two names that are alike begin and end alike: `slidex` is no `slidey`."""
     return one[-1] == other[-1] and one[0] == other[0]
 
 
 def _has_affix(longer: str, name: str) -> bool:
-    """Whether a name is another one with a prefix, a suffix or both, set apart by a mark."""
+    """Return whether a name is another one with a prefix, a suffix or both, set apart by a mark."""
     pattern = rf"(?:.*[\W_])?{re.escape(name)}(?:[\W_].*)?"
     return re.fullmatch(pattern, longer, re.IGNORECASE) is not None
 

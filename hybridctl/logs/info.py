@@ -96,7 +96,7 @@ def _origin(log: Log) -> str:
 
 
 def _channels(log: Log, report: LogReport) -> Table:
-    """One row for each channel; a role is given where it is not a measurement."""
+    """Return one row for each channel; a role is given where it is not a measurement."""
     with_role = any(channel.role != "measurement" for channel in log.channels.values())
     with_frame = any(channel.frame for channel in log.channels.values())
     table = _table("channels")

@@ -213,7 +213,7 @@ def filter_base(log: Log, model: BaseModel) -> BaseRun:
 
 
 def base_readings(log: Log, channels: BaseChannels, estimator: BaseEstimator) -> Readings:
-    """The readings of a log for an estimator; columns of joints are found by their names.
+    """Return the readings of a log for an estimator; columns of joints are found by their names.
 
     Feet without a force have that by joint torques, where the log has these (see `leg_forces`).
 
@@ -259,7 +259,7 @@ def _check_overlap(channels: Mapping[str, Series]) -> None:
 
 
 def _in(log: Log, name: str, unit: str, width: int | None = None) -> Series:
-    """A channel in a unit, with so many columns, each row once."""
+    """Return a channel in a unit, with so many columns, each row once."""
     series = log[name]
     series = series.select_rows(find_first_rows(series))
     if series.unit not in ("1", unit):
@@ -272,7 +272,7 @@ def _in(log: Log, name: str, unit: str, width: int | None = None) -> Series:
 
 
 def _at(series: Series, times: Array) -> Array:
-    """The values (n, m) of a channel at these times."""
+    """Return the values (n, m) of a channel at these times."""
     if np.array_equal(series.times, times):
         return series.values
     known = series.sort_by_time()

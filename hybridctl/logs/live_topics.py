@@ -196,7 +196,7 @@ class _FieldReader:
             raise InputError(f"fields {list(self._fields)} are no numbers: {error}") from error
 
     def _find_plain(self, message: Any) -> bool:
-        """Whether the numbers are those of attributes: one array, or scalars, which is quicker."""
+        """Return whether the numbers are attributes, an array or scalars, which is read faster."""
         try:
             values = [attrgetter(name)(message) for name in self._fields]
         except AttributeError:

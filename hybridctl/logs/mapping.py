@@ -114,7 +114,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @classmethod
     def load(cls, path: str | Path) -> Mapping:
-        """The mapping in a YAML file; an error names the file and the key at fault."""
+        """Return the mapping in a YAML file; an error names the file and the key at fault."""
         content = read_yaml(path, "mapping")
         try:
             return cls.parse(content)
@@ -123,7 +123,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     @classmethod
     def parse(cls, content: Any) -> Mapping:
-        """The mapping in nested dictionaries, as YAML gives them."""
+        """Return the mapping in nested dictionaries, as YAML gives them."""
         given = parse_settings(dict[str, Any], content, "mapping")
         for key in given:
             checks.check_member("key in mapping", key, cls.__struct_fields__)
@@ -158,7 +158,7 @@ class Mapping(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 def _spelled(source: Any) -> Any:
-    """A source in full: a single name counts as a list of it, and a number as a name."""
+    """Return a source in full: a single name counts as a list of it, and a number as a name."""
     if not isinstance(source, dict):
         return source
     full = dict(source)

@@ -16,7 +16,7 @@ VERSION = 1
 
 
 def header(log: Log) -> dict[str, Any]:
-    """What a log holds besides stamps and values, for `json.dumps`."""
+    """Return what a log holds besides stamps and values, for `json.dumps`."""
     return {
         "version": VERSION,
         "origin_ns": log.origin_ns,
@@ -37,7 +37,7 @@ def header(log: Log) -> dict[str, Any]:
 
 
 def native_log(raw: RawLog) -> Log:
-    """The log that was written; FileFormatError if the header does not fit the content."""
+    """Return the log that was written; FileFormatError if the header does not fit the content."""
     with reading(raw.path, "a log that hybridctl wrote"):
         given = raw.native
         if not isinstance(given, dict) or given.get("version") != VERSION:

@@ -169,7 +169,7 @@ def _odd_values(channel: Series, quality: ChannelQuality) -> list[str]:
 
 
 def _apart(log: Log) -> list[str]:
-    """Channels that share no time cannot come from one clock."""
+    """Return channels that share no time cannot come from one clock."""
     filled = [(name, series.times) for name, series in log.channels.items() if len(series)]
     return [
         f"{one} and {other} do not overlap in time; are their clocks and units the same?"

@@ -61,7 +61,7 @@ class RawTable:
         return found
 
     def obvious_unit(self, name: str) -> str | None:
-        """The unit of the time in a field whose name says that it is the time, else None."""
+        """Return the unit of the time in a field whose name says that it is the time, else None."""
         match = _TIME_NAME.fullmatch(name.rpartition("/")[2])
         if match is None:
             return None
@@ -70,7 +70,7 @@ class RawTable:
         return self.units.get(name, usual)
 
     def obvious_time(self) -> tuple[str, str] | None:
-        """The pair (field, unit) of the time, if one field has a name that says so, else None.
+        """Return the pair (field, unit) of the time, if one field is named like one, else None.
 
         Without such a name: the first field of dates or clocks.
         """
@@ -81,7 +81,7 @@ class RawTable:
         return (self.clocks[0], "ns") if self.clocks else None
 
     def obvious_steps(self) -> tuple[str, str] | None:
-        """The pair (field, unit) of the time between rows, if a name as `dt` says so, else None."""
+        """Return the pair (field, unit) of the time between rows; None if no name is like `dt`."""
         for name, values in self.fields.items():
             match = _STEP_NAME.fullmatch(name.rpartition("/")[2])
             if match is not None and values.ndim == 1 and values.size:
@@ -105,14 +105,14 @@ class RawLog:
 
 
 def measured(values: Field) -> Field:
-    """Numbers as floats, with infinities, which no sensor measures, as missing (NaN)."""
+    """Return numbers as floats, with infinities, which no sensor measures, as missing (NaN)."""
     found = values.astype(np.float64)
     found[~np.isfinite(found)] = np.nan
     return found
 
 
 def too_large(path: Path, what: str, size: int) -> FileFormatError:
-    """The error for a declared size that a file of this length cannot or should not have."""
+    """Return the error for a declared size that a file of this length cannot or should not have."""
     return FileFormatError(
         f"{path}: {what} is declared as {size} bytes, more than the file can hold or the limit of "
         f"{MAX_BYTES}"

@@ -37,7 +37,7 @@ _FILL = 2**20  # chunks that were never written may be declared up to this
 
 
 def read_npz(path: Path) -> RawLog:
-    """A zip of npy arrays; sizes are checked before anything is unpacked, nothing is unpickled."""
+    """Return the arrays of an NPZ file. Sizes are checked first, and nothing is unpickled."""
     table = RawTable("")
     native = None
     with zipfile.ZipFile(path) as archive:
@@ -61,7 +61,7 @@ def read_npz(path: Path) -> RawLog:
 
 
 def _npy(path: Path, name: str, member: Any, size: int) -> tuple[Any, str]:
-    """The array of one member, or None and the reason."""
+    """Return the array of one member, or None and the reason."""
     version = np.lib.format.read_magic(member)
     header = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -84,7 +84,7 @@ def _npy(path: Path, name: str, member: Any, size: int) -> tuple[Any, str]:
 
 
 def read_hdf5(path: Path) -> RawLog:
-    """An HDF5 file: every dataset of numbers or text, by its path; those of MATLAB 7.3, too.
+    """Return an HDF5 file: every dataset of numbers or text, by its path; those of MATLAB 7.3, too.
 
     It is unpacked in another process, for `PATIENCE` seconds at most and a second more for each
     5 MB: on a damaged file the HDF5 library may not come back, or end the process (in h5py 3.16
@@ -152,7 +152,7 @@ _HEAD = 65536
 
 
 def read_raw(path: str | Path, topics: Collection[str] | None = None) -> RawLog:
-    """The tables of a log file or a ROS 2 bag folder, as recorded.
+    """Return the tables of a log file or a ROS 2 bag folder, as recorded.
 
     Of bags, only the messages of `topics` are decoded, all without it.
 
@@ -174,7 +174,7 @@ def read_raw(path: str | Path, topics: Collection[str] | None = None) -> RawLog:
 
 
 def detect(path: Path) -> str:
-    """The format of a file, a key of `FORMATS`, by its first bytes."""
+    """Return the format of a file, a key of `FORMATS`, by its first bytes."""
     if path.is_symlink() and not path.exists():
         annexed = "annex" in str(path.readlink())
         raise FileFormatError(f"{path}: {_ANNEX if annexed else 'a link to nothing'}")

@@ -54,7 +54,7 @@ class Log:
         return name in self.channels
 
     def record(self, model: FilterModel, longest_gap: float = 2.0) -> Record:
-        """What a filter of this model reads: values of its sensors, contact signals and input.
+        """Return the record that a filter of a model reads: sensors, contact signals and input.
 
         What counts as missing, or is assumed, is in the record's notes. Raises `InputError` where a
         channel is missing, has other columns or another unit, has no complete row, or has stamps
@@ -102,7 +102,7 @@ class Log:
 
 
 def _joined(log: Log, parts: Sequence[LogChannel], notes: list[str]) -> Series:
-    """Channels side by side, by stamp; where one has no row, its columns are missing."""
+    """Return channels side by side, by stamp; where one has no row, its columns are missing."""
     found = [_columns(log, part, notes) for part in parts]
     times = found[0][0]
     if all(np.array_equal(t, times) for t, _ in found):

@@ -276,7 +276,7 @@ def format_seconds(ns: int) -> str:
 
 
 def _says_the_same(one: list[Any], other: list[Any]) -> bool:
-    """Whether two messages have the same values."""
+    """Return whether two messages have the same values."""
     return len(one) == len(other) and all(
         a[:2] == b[:2] and np.array_equal(a[2], b[2]) for a, b in zip(one, other, strict=True)
     )

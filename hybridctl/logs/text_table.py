@@ -300,7 +300,7 @@ def _find_number_columns(sample: Sequence[Sequence[str]], width: int) -> list[in
 
 
 def _is_data_row(row: Sequence[str], width: int, number_columns: Sequence[int]) -> bool:
-    """Whether each number column of a row has data or a missing value, and one has data."""
+    """Return whether each number column of a row has data or a missing value, and one has data."""
     if len(row) != width:
         return False
     cells = [row[k] for k in number_columns]
@@ -308,7 +308,7 @@ def _is_data_row(row: Sequence[str], width: int, number_columns: Sequence[int]) 
 
 
 def _is_names_row(row: Sequence[str], width: int) -> bool:
-    """Whether a row may name the columns: no cell is a number, and at least half are not empty.
+    """Return whether a row may name columns: no cell is a number, and half are not empty.
 
     Rows of data, or the row of names, may end in one delimiter more.
     """
@@ -317,7 +317,7 @@ def _is_names_row(row: Sequence[str], width: int) -> bool:
 
 
 def _is_units_row(row: Sequence[str]) -> bool:
-    """Whether at least half of the cells that are not empty are units that are known."""
+    """Return whether at least half of the cells that are not empty are units that are known."""
     cells = [_strip_brackets(cell) for cell in row if cell.strip()]
     known = sum(cell in ("-", "1") or _is_known_unit(cell) for cell in cells)
     return bool(cells) and 2 * known >= len(cells)

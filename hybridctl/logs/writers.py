@@ -41,7 +41,7 @@ class McapFile:
     @staticmethod
     @contextmanager
     def at(path: Path, header: str | None = None) -> Iterator[McapFile]:
-        """The file of a path; `header` goes into its metadata."""
+        """Yield the file of a path; `header` goes into its metadata."""
         with needing(path, "MCAP", "mcap", "ros"):
             from mcap.writer import Writer
         with path.open("wb") as stream:
@@ -53,7 +53,7 @@ class McapFile:
             writer.finish()
 
     def topic(self, name: str, schema_name: str, schema: Dictionary[str, Any]) -> int:
-        """A topic of JSON messages; its number."""
+        """Return a topic of JSON messages; its number."""
         data = json.dumps(schema).encode()
         number = self._writer.register_schema(schema_name, "jsonschema", data)
         return int(self._writer.register_channel(name, "json", number))
@@ -66,7 +66,7 @@ class McapFile:
 
 
 def nanoseconds(origin_ns: int, time: float) -> int:
-    """The stamp `time` seconds after `origin_ns`; MCAP has none before 0."""
+    """Return the stamp `time` seconds after `origin_ns`; MCAP has none before 0."""
     stamp = origin_ns + round(time * 1e9)
     if not 0 <= stamp < 2**63:
         raise InputError(f"MCAP cannot hold the stamp {time} s after {origin_ns} ns")
@@ -74,18 +74,18 @@ def nanoseconds(origin_ns: int, time: float) -> int:
 
 
 def json_number(value: float) -> float | None:
-    """The number, or null for what JSON has no number for."""
+    """Return the number, or null for what JSON has no number for."""
     return value if math.isfinite(value) else None
 
 
 def object_schema(properties: Dictionary[str, Any], title: str = "") -> dict[str, Any]:
-    """The JSON schema of an object with these properties."""
+    """Return the JSON schema of an object with these properties."""
     schema = {"type": "object", "properties": dict(properties), "required": list(properties)}
     return {"title": title, **schema} if title else schema
 
 
 def pose_schema() -> dict[str, Any]:
-    """The schema `foxglove.PoseInFrame`, which viewers draw in space."""
+    """Return the schema `foxglove.PoseInFrame`, which viewers draw in space."""
     pose = {
         "position": object_schema(dict.fromkeys("xyz", _NUMBER)),
         "orientation": object_schema(dict.fromkeys("xyzw", _NUMBER)),
@@ -170,7 +170,7 @@ def _series(name: str, value: ArrayLike, count: int) -> NDArray[Any]:
 
 
 def _labels(name: str, value: NDArray[Any], given: Dictionary[str, Sequence[str]]) -> list[str]:
-    """The CSV columns of a series; none for one with more than two axes."""
+    """Return the CSV columns of a series; none for one with more than two axes."""
     if value.ndim > 2:
         return []
     if value.ndim == 1:

@@ -35,7 +35,7 @@ from hybridctl.base.checks import Array, check_array, check_number, check_vector
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import DerivedSystem, HybridSystem
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.mode_expressions import cholesky
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.mechanics.terms.generated import Constants

@@ -8,7 +8,7 @@ from hybridctl.robots import ball
 
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system
-from hybridctl.mechanics.contacts.contact import checked_contacts
+from hybridctl.mechanics.contacts.contact import check_contacts
 from mechanics.models import PAIR
 
 GROUND = Plane((0.0, 0.0, 0.0), (0.0, 0.0, 1.0))
@@ -107,15 +107,15 @@ def test_contacts_and_surfaces_survive_pickle(value):
 )
 def test_contacts_that_do_not_fit_the_robot_are_refused(contacts, error, message):
     with pytest.raises(error, match=message):
-        checked_contacts(Robot.from_urdf(FIXED, root="floating"), contacts)
+        check_contacts(Robot.from_urdf(FIXED, root="floating"), contacts)
 
 
 def test_what_is_fixed_in_the_world_cannot_touch_it():
     robot = Robot.from_urdf(PAIR, root="fixed")
     with pytest.raises(InputError, match="must join two bodies that move against each other"):
-        checked_contacts(robot, [Contact("a", "cube", GROUND)])
+        check_contacts(robot, [Contact("a", "cube", GROUND)])
     legs = [Contact("a", "arm", GROUND), Contact("b", "arm", KNOB, body="cube")]
-    assert checked_contacts(robot, iter(legs)) == tuple(legs)
+    assert check_contacts(robot, iter(legs)) == tuple(legs)
 
 
 @pytest.mark.parametrize("tilt", [1e-6, 3.7e-6, 5e-5])

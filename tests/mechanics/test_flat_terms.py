@@ -8,7 +8,7 @@ import pytest
 
 from hybridctl.mechanics import Contact, Plane, Sphere
 from hybridctl.mechanics.contact_law.linear_equations import LeastNormEquations
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.terms.flat_terms import FlatTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms

@@ -12,7 +12,7 @@ from hybridctl.robots import five_link
 
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Robot
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.terms.generated import GeneratedTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms

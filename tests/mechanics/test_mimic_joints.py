@@ -26,7 +26,7 @@ from hybridctl.mechanics import (
     limb_symmetry,
     parameter_derivatives,
 )
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.multibody.mimic import Mimic
 from hybridctl.mechanics.terms.generated import GeneratedTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms

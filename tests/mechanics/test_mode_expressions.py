@@ -9,7 +9,7 @@ import pytest
 from hybridctl.robots import block, cube
 
 from hybridctl.mechanics import ContactDynamics, contact_system
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.mode_expressions import ModeEquations, mode_derivatives, mode_field
 from mechanics.models import CASES, FLAT, ROUGH, ROUGH_FLAT, modes_of, random_state
 from mechanics.random_robots import random_robot

@@ -11,7 +11,7 @@ from hybridctl.robots.bodies import free_body
 import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Sphere, contact_system
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.terms.generated import GeneratedTerms
 from hybridctl.mechanics.terms.multibody_terms import PinocchioTerms
 from mechanics.random_robots import random_robot

@@ -14,7 +14,7 @@ from hybridctl import symbolic
 from hybridctl.base.errors import GrazingError, InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import GuardJacobian, ResetJacobian
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.sensitivity.saltation import jump_gains, saltation_matrix
 
 GRAVITY = 9.81

@@ -74,7 +74,7 @@ class FilterCase:
 
 
 def prepared(request: FilterRequest) -> tuple[str, Callable[[RunFolder, Console], Any], str]:
-    """The name of a run, what it does in its folder, and that in words; a log is read at once."""
+    """Return name, function and description of a run; the log is read at once."""
     source = find_source(request.model)
     name = f"filter-{source.name}"
     if source.kind is BaseModel:
@@ -169,7 +169,7 @@ def run(
 def recorded(
     source: ModelSource[FilterModel], request: FilterRequest, folder: RunFolder, console: Console
 ) -> FilterCase:
-    """A log that is made now, and left in the folder."""
+    """Return a log that is made now, and left in the folder."""
     settings = source.configured(request.config, request.assignments)
     model = source.make(settings)
     with report_alive(console, "recording"):
@@ -180,7 +180,7 @@ def recorded(
 
 
 def read(source: ModelSource[FilterModel], request: FilterRequest, path: Path) -> FilterCase:
-    """A log from a file, with the truth where there is one."""
+    """Return a log from a file, with the truth where there is one."""
     log = load_log(path, source.make(source.configured()).mapping, request.mapping, request.segment)
     given = recorded_settings(log, source.name)
     settings = source.configured(request.config, request.assignments, given)
@@ -209,7 +209,7 @@ def load_log(
 
 
 def recorded_settings(log: Log, model: str) -> dict[str, Any]:
-    """The settings that `record` has left in a log of this model; none for other logs."""
+    """Return the settings that `record` has left in a log of this model; none for other logs."""
     if log.metadata.get("experiment") != model:
         return {}
     try:
@@ -294,7 +294,7 @@ def print_tables(console: Console, judgements: Sequence[Judgement]) -> None:
 
 
 def ranking(likelihoods: Mapping[str, float]) -> str:
-    """One sentence on the log-likelihoods of filters by name: which is best, if one is."""
+    """Return one sentence on the log-likelihoods of filters by name: which is best, if one is."""
     best = max(likelihoods, key=lambda name: likelihoods[name])
     near = [n for n, value in likelihoods.items() if likelihoods[best] - value < _DECISIVE]
     if len(near) == 1:

@@ -76,7 +76,7 @@ class ModelAt:
     names: tuple[str, ...]
 
     def settings(self, values: Array | None = None) -> FilterSettings:
-        """The settings of the source, with these values."""
+        """Return the settings of the source, with these values."""
         source = find_model(self.model)
         given: FilterSettings = source.configured(self.config, self.assignments)
         if values is None:
@@ -84,14 +84,14 @@ class ModelAt:
         return replace(given, **dict(zip(self.names, values.tolist(), strict=True)))
 
     def __call__(self, values: Array) -> FilterModel:
-        """The model with these parameters."""
+        """Return the model with these parameters."""
         return find_model(self.model).make(self.settings(values))
 
 
 def prepared(
     request: IdentifyRequest,
 ) -> tuple[str, Callable[[RunFolder, Console], None], str, None, str]:
-    """The name of a run, what it does in its folder, that in words, and what it goes on from.
+    """Return name, function and description of a run, and the file that it resumes from.
 
     Logs are read at once.
     """
@@ -149,7 +149,7 @@ def run(
 
 
 def _asked(request: IdentifyRequest, settings: FilterSettings) -> dict[str, Any]:
-    """What the evaluations of a run depend on."""
+    """Return what the evaluations of a run depend on."""
     return {
         "model": request.model,
         "logs": [str(path) for path in request.logs],
@@ -175,7 +175,7 @@ def _code(request: IdentifyRequest, records: tuple[Record, ...]) -> dict[str, An
 
 
 def _start(make: ModelAt) -> Array:
-    """The settings that are to be found, where they begin."""
+    """Return the settings that are to be found, where they begin."""
     values = vars(make.settings())
     numbers = [k for k, v in values.items() if isinstance(v, float | None) and k != "gate"]
     for name in make.names:
@@ -227,7 +227,7 @@ def _records(
 
 
 def _numbers(text: str) -> Iterator[int]:
-    """The numbers 0, 1, 2, 3, 7 of the text 0-3,7."""
+    """Yield the numbers 0, 1, 2, 3, 7 of the text 0-3,7."""
     for part in text.split(","):
         first, _, last = part.partition("-")
         try:
@@ -237,7 +237,7 @@ def _numbers(text: str) -> Iterator[int]:
 
 
 def _shortened(record: Record, until: float | None) -> Record:
-    """The rows of the first `until` s."""
+    """Return the rows of the first `until` s."""
     if until is None:
         return record
     first = min(float(s.times.min()) for s in record.channels.values() if len(s.times))
@@ -247,7 +247,7 @@ def _shortened(record: Record, until: float | None) -> Record:
 def summarize(
     found: Identification, profiles: Sequence[Profile], fitted: int, judged: int
 ) -> dict[str, Any]:
-    """What summary.json holds."""
+    """Return what summary.json holds."""
     best, held_out = found.best, found.held_out
     return {
         "parameters": {

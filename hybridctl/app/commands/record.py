@@ -31,7 +31,7 @@ SUFFIXES = (".npz", ".csv", ".h5", ".hdf5", ".mcap")
 
 
 def to_log(record: Record, model: FilterModel, metadata: Mapping[str, str]) -> Log:
-    """The channels of a log from which `Log.record` makes this record."""
+    """Return the channels of a log from which `Log.record` makes this record."""
     channels: dict[str, Series] = {}
     for sensor in model.sensors:
         channels |= _split(record.channels[sensor.name], sensor.parts)
@@ -46,7 +46,7 @@ def to_log(record: Record, model: FilterModel, metadata: Mapping[str, str]) -> L
 def _split(
     series: Series, parts: Sequence[LogChannel], role: str = "measurement"
 ) -> dict[str, Series]:
-    """The channels that hold the columns of a series side by side."""
+    """Return the channels that hold the columns of a series side by side."""
     channels, first = {}, 0
     for part in parts:
         last = first + len(part.columns) if part.columns else None
@@ -57,7 +57,7 @@ def _split(
 
 
 def synthetic_log(model: FilterModel, settings: FilterSettings) -> tuple[Log, Truth]:
-    """A synthetic log with its settings, and the run, see `synthetic`."""
+    """Return a synthetic log with its settings, and the run, see `synthetic`."""
     found, truth = synthetic(model, settings)
     metadata = {"experiment": model.name, "settings": json.dumps(asdict(settings))}
     return to_log(found, model, metadata), truth
@@ -179,5 +179,5 @@ def write(path: Path, model: FilterModel, log: Log, truth: Truth) -> None:
 
 
 def truth_path(log: Path) -> Path:
-    """The path of the truth of a log: truth.npz beside log.npz, NAME_truth.npz beside others."""
+    """Return the path of a log's truth: truth.npz beside log.npz, else NAME_truth.npz."""
     return log.with_name("truth.npz" if log.stem == "log" else f"{log.stem}_truth.npz")

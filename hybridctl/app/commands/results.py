@@ -35,7 +35,7 @@ _FAR = 20.0  # sigmas, at which innovations are drawn that are farther off
 
 
 def trust_table(judgements: Sequence[Judgement]) -> Table:
-    """Whether filters can be trusted, a column for each."""
+    """Return whether filters can be trusted, a column for each."""
     rows = [judgement.cells() for judgement in judgements]
     names = ["", *(judgement.name for judgement in judgements)]
     cells = [(label, *(row[label] for row in rows)) for label in rows[0]]

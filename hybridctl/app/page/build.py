@@ -86,7 +86,7 @@ def _head(title: str, summary: str) -> str:
 
 
 def _policy(style: str, script: str) -> str:
-    """What a browser is to allow: this style, this script, pictures within the page, nothing else.
+    """Return the content policy of a page: its own style, script and pictures, and nothing else.
 
     Names come from other people's files. They are put in as text, and were one not, it could
     neither run nor load anything. Formulas carry their place in the line as a style of their own.
@@ -112,7 +112,7 @@ def _section(title: str, body: str) -> str:
 
 
 def _figure(path: Path) -> str:
-    """A figure as a chart where its series are beside it, else as a picture."""
+    """Return a figure as a chart where its series are beside it, else as a picture."""
     beside = path.with_suffix(".json")
     if beside.is_file():
         return f'<div class="chart">{_data("series", beside)}</div>'

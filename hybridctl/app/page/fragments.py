@@ -20,7 +20,7 @@ _LARGE = 400_000  # bytes; a vector graphic that is larger is shown as pixels
 
 
 def table_html(table: Table) -> str:
-    """A table of the console."""
+    """Return a table of the console."""
     heads = "".join(f"<th>{_plain(column.header)}</th>" for column in table.columns)
     columns = [list(column.cells) for column in table.columns]
     rows = [
@@ -35,7 +35,7 @@ def table_html(table: Table) -> str:
 
 
 def transcript_html(entries: Iterable[Table | str]) -> str:
-    """What a run has printed: its tables, and lines between them."""
+    """Return what a run has printed: its tables, and lines between them."""
     parts = [
         table_html(entry) if isinstance(entry, Table) else f"<p>{escape(entry)}</p>"
         for entry in entries
@@ -44,7 +44,7 @@ def transcript_html(entries: Iterable[Table | str]) -> str:
 
 
 def prose_html(text: str) -> str:
-    """The docstring of an experiment: paragraphs, lists of lines with "- ", and formulas."""
+    """Return the docstring of an experiment: paragraphs, lists of lines with "- ", and formulas."""
     return "\n".join(_paragraph(part) for part in re.split(r"\n\s*\n", text.strip()))
 
 
@@ -58,7 +58,7 @@ def settings_html(settings: Mapping[str, Any]) -> str:
 
 
 def picture_html(path: Path) -> str:
-    """A figure that is a picture; the vector graphic beside it, unless that is large."""
+    """Return a figure that is a picture; the vector graphic beside it, unless that is large."""
     vector = path.with_suffix(".svg")
     small = vector.is_file() and vector.stat().st_size <= _LARGE
     shown = vector if small else path
@@ -114,7 +114,7 @@ def _paragraph(part: str) -> str:
 
 
 def _formula(tex: str, *, block: bool = False) -> str:
-    """A formula as a drawing; as it was written, where it cannot be read."""
+    """Return a formula as a drawing; as it was written, where it cannot be read."""
     try:
         return formula_html(tex, block=block)
     except Exception:  # the reader of TeX raises all kinds, and a page is to be had all the same
@@ -122,13 +122,13 @@ def _formula(tex: str, *, block: bool = False) -> str:
 
 
 def _inline(text: str) -> str:
-    """Text with `code`, and formulas, which are :math:`x`."""
+    """Return text with `code`, and formulas, which are :math:`x`."""
     found = re.split(r"((?::\w+:)?`+[^`]+`+)", " ".join(text.split()))
     return "".join(_marked(part) if "`" in part else escape(part) for part in found)
 
 
 def _marked(part: str) -> str:
-    """A piece between backquotes."""
+    """Return a piece between backquotes."""
     role, _, content = part.partition("`")
     content = content.strip("`")
     return _formula(content) if role == ":math:" else f"<code>{escape(content)}</code>"

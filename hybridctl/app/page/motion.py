@@ -102,7 +102,7 @@ def _mover(mover: Mover, columns: list[int]) -> dict[str, Any]:
 
 
 def arc_times(arc: Arc, run: HybridTrajectory) -> Array:
-    """Times (n,) of an arc at which it is drawn: evenly, and more near the events at its ends."""
+    """Return times (n,) at which an arc is drawn, evenly, with more near the events at its ends."""
     even = max(int(np.ceil(_FRAMES * (arc.end - arc.start) / (run.end - run.start))), 1)
     near = _NEAR[0.5 * (arc.end - arc.start) > _NEAR]
     grid = np.linspace(arc.start, arc.end, even + 1)

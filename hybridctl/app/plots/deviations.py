@@ -58,7 +58,7 @@ def prediction(
     names: Sequence[str] | None = None,
     title: str = "First order",
 ) -> Figure:
-    """The nominal run, a perturbed one, and what the first order makes of its start, [RS] Fig. 3.5.
+    """Draw the nominal run, a perturbed one, and its first-order prediction, as [RS] Fig. 3.5.
 
     The prediction `alpha + z` jumps at the nominal events, the perturbed run at its own; in
     between they are on different sides of an event. names: of coordinates, all by default. Raises
@@ -95,7 +95,7 @@ def prediction(
 
 
 def _states(run: HybridTrajectory) -> list[tuple[Array, Array]]:
-    """Times and states of each arc."""
+    """Return times and states of each arc."""
     found = []
     for arc in run.arcs:
         times = np.linspace(arc.start, arc.end, _SAMPLES)

@@ -99,14 +99,14 @@ def band(
 
 
 def gaps(times: Array) -> Indices:
-    """The samples after a gap: ten times as far from the one before as is usual, or more."""
+    """Return the samples after a gap: ten times as far from the one before as is usual, or more."""
     steps = np.diff(times)
     usual = np.median(steps[steps > 0.0]) if (steps > 0.0).any() else np.inf
     return np.asarray(np.flatnonzero(steps > _GAP * usual) + 1)
 
 
 def apart(line: Line, at: Indices) -> Line:
-    """A line with gaps before the samples `at`, where what it shows jumps."""
+    """Return a line with gaps before the samples `at`, where what it shows jumps."""
     inside = np.unique(at[(at > 0) & (at < len(line.times))])
     between: Array = 0.5 * (line.times[inside - 1] + line.times[inside])
     times = np.insert(line.times, inside, between)
@@ -114,7 +114,7 @@ def apart(line: Line, at: Indices) -> Line:
 
 
 def result_bands(result: FilterResult) -> list[Band]:
-    """The spans of a filter's most probable modes."""
+    """Return the spans of a filter's most probable modes."""
     times, found = result.times.tolist(), result.modes
     starts = [0, *(k for k in range(1, len(found)) if found[k] != found[k - 1])]
     ends = [*starts[1:], len(found) - 1]

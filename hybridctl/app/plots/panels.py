@@ -52,7 +52,7 @@ class Line:
 
     @classmethod
     def through(cls, points: Array, *rest: Any) -> Line:
-        """The curve through points (n, 2) of a plane; rest: label, color, style and width."""
+        """Return the curve through points (n, 2); further arguments: label, color, style, width."""
         return cls(points[:, 0], points[:, 1], *rest)
 
 
@@ -92,14 +92,14 @@ class Pose:
 
 
 def canvas(width: float, height: float) -> Figure:
-    """An empty figure, in inches."""
+    """Return an empty figure, in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def readable(text: str) -> str:
-    """Text that can be drawn: dollars around what is no formula stand for themselves.
+    """Return text that can be drawn: dollars around what is no formula stand for themselves.
 
     Names of joints, contacts and channels come from files, and may hold anything. What is longer
     than any label is cut.
@@ -124,7 +124,7 @@ def number_log_axis(axis: Axis) -> None:
 
 
 def power_law(sizes: Array, values: Array, order: float) -> Line:
-    """A dotted line of that slope on logarithmic axes, through the first of the values."""
+    """Return a dotted line of that slope on logarithmic axes, through the first of the values."""
     along = values[0] * (sizes / sizes[0]) ** order
     return Line(sizes, along, f"slope {order:g}", "black", ":", 1.0)
 
@@ -145,7 +145,7 @@ def series(
     xlabel: str = "time [s]",
     xlog: bool = False,
 ) -> Figure:
-    """A grid of time series that share the time axis; `panels[row][column]`.
+    """Return a grid of time series that share the time axis; `panels[row][column]`.
 
     Or of anything else that shares an abscissa: xlabel names it, xlog makes it logarithmic.
 

@@ -58,7 +58,7 @@ def states(
     title: str = "States",
     names: Sequence[str] | None = None,
 ) -> Figure:
-    """The coordinates over time, in bands of the modes, broken at events of guards.
+    """Return the coordinates over time, in bands of the modes, broken at events of guards.
 
     names: labels of the coordinates to draw, all by default. Up to twelve have a panel each, more
     share panels by their unit, six at most.
@@ -81,7 +81,7 @@ def states(
 
 
 def _panels(names: Sequence[str], column: dict[str, int], parts: Sequence[Part]) -> list[Panel]:
-    """A panel for each name, or where there are many for some of one unit that stand together.
+    """Return a panel for each name, or for names of one unit that stand together if there are many.
 
     column: of each name in the values of the parts.
     """
@@ -107,12 +107,12 @@ def _panels(names: Sequence[str], column: dict[str, int], parts: Sequence[Part])
 
 
 def _unit(label: str) -> str:
-    """The unit that a label ends with, 1 where it has none."""
+    """Return the unit that a label ends with, 1 where it has none."""
     return label[label.rindex("[") + 1 : -1] if label.endswith("]") else "1"
 
 
 def mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
-    """A band for each (start, end, mode), in the colour of the mode."""
+    """Return a band for each (start, end, mode), in the colour of the mode."""
     spans = list(spans)
     kinds = list(dict.fromkeys(mode for _, _, mode in spans))
     return [
@@ -123,7 +123,7 @@ def mode_bands(spans: Iterable[tuple[float, float, ModeKey]]) -> list[Band]:
 
 
 def _shade(mode: ModeKey, kinds: Sequence[ModeKey]) -> str:
-    """The colour of a mode: by how many contacts are closed and whether one slides, in any figure.
+    """Return the colour of a mode, by its number of closed contacts and whether one slides.
 
     Modes of other systems have colours in the order in which they come.
     """
@@ -135,7 +135,7 @@ def _shade(mode: ModeKey, kinds: Sequence[ModeKey]) -> str:
 
 
 def short_mode(mode: ModeKey) -> str:
-    """How many contacts are in which mode, "open" where none is closed; other modes by name."""
+    """Return the number of contacts in each state, or "open"; modes without contacts by name."""
     parts = [str(part) for part in (mode if isinstance(mode, tuple) else (mode,))]
     if len(parts) == 1:
         return parts[0]
@@ -265,12 +265,12 @@ def _sampled(run: HybridTrajectory, *names: str) -> list[list[Part]]:
 
 
 def _mode_of(arc: Arc, contact: int) -> str:
-    """The mode of one contact, without the sign of its velocity."""
+    """Return the mode of one contact, without the sign of its velocity."""
     return str(arc.mode[contact]).rstrip("+-")  # type: ignore[index]
 
 
 def _coloured(parts: Sequence[Part], contact: int) -> list[Line]:
-    """A line for each part in the colour of the contact's mode; the first of a mode is named."""
+    """Return a line for each part, in the colour of the contact's state, named at its first."""
     lines, named = [], set()
     for arc, times, values in parts:
         mode = _mode_of(arc, contact)

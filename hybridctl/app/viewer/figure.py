@@ -45,7 +45,7 @@ class Figure:
         ] or [(joint, np.zeros(3)) for joint in self._joints[1:]]
 
     def bones(self, x: Array) -> Array:
-        """Lines (n, 2, 3) between neighbouring joints, and from joints to points."""
+        """Return lines (n, 2, 3) between neighbouring joints, and from joints to points."""
         poses = self.robot.poses(x[: self.robot.nq], self._joints)
         places = poses[:, :3, 3]
         between = [(places[p], places[j]) for j, p in enumerate(self._parents) if p]
@@ -53,7 +53,7 @@ class Figure:
         return np.array([*between, *ends])
 
     def ellipsoids(self, x: Array, covariance: Array) -> list[Ellipsoid]:
-        r"""Three sigmas of the points at a mean x with a covariance (2 nv, 2 nv) of its tangent.
+        r"""Return three standard deviations of the points, for a state x and its covariance.
 
         To first order: :math:`J P_{qq} J^T` with J the Jacobian of a point.
         """
@@ -73,7 +73,7 @@ class Figure:
 
 
 def world_surfaces(contacts: Sequence[AnyContact]) -> list[object]:
-    """The surfaces that are fixed in the world, each once."""
+    """Return the surfaces that are fixed in the world, each once."""
     found: list[object] = []
     for contact in contacts:
         if not isinstance(contact, Contact):
@@ -99,7 +99,7 @@ def contact_forces(system: HybridSystem, arc: Arc, t: float) -> tuple[Array, Arr
 
 
 def event_impulses(system: ContactSystem, event: Event) -> list[dict[str, Any]]:
-    """The impulses of an event, with friction where its reset reports that.
+    """Return the impulses of an event, with friction where its reset reports that.
 
     For each contact that takes part: time in s, contact, place (3,) in m, value (3,) in N s, and
     its size.

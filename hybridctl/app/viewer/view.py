@@ -230,7 +230,7 @@ class _Forces:
         self._weight = system.mechanism.robot.weight
 
     def legend(self) -> str:
-        """What the arrows are, and how long."""
+        """Return what the arrows are, and how long."""
         lines = [f"contact force; {_ARROW:g} m long for {self._weight:.3g} N (the weight) or more"]
         if self._impulses:
             most = f"{_ARROW:g} m long for {self._largest:.3g} N s, the largest"
@@ -331,7 +331,7 @@ def _ground(terrain: Terrain) -> tuple[Array, Indices]:
 
 
 def _quaternion(turn: Array) -> Array:
-    """The quaternions w, x, y, z of rotation matrices (..., 3, 3)."""
+    """Return the quaternions w, x, y, z of rotation matrices (..., 3, 3)."""
     return np.roll(Rotation.from_matrix(turn).as_quat(), 1, axis=-1)
 
 
@@ -355,7 +355,7 @@ def _check_sizes(
 
 
 def _of_robot(run: HybridTrajectory) -> int:
-    """How many entries of the states are those of a robot, as far as the run tells."""
+    """Return how many entries of the states are those of a robot, as far as the run tells."""
     mechanism = None if run.system is None else run.system.mechanism
     return len(run.final_state) if mechanism is None else mechanism.space.nx
 
@@ -368,7 +368,7 @@ def _viser() -> Any:
 
 
 def timeline_html(run: HybridTrajectory, t: float, contacts: Sequence[str] = ()) -> str:
-    """The modes of a run over time, a row for each contact (named below it), and a mark at t."""
+    """Return the modes of a run over time, a row for each contact, and a mark at time t."""
     sizes = {len(_words(arc.mode)) for arc in run.arcs}
     keys = [_words(arc.mode) if len(sizes) == 1 else (format_mode(arc.mode),) for arc in run.arcs]
     known = dict.fromkeys(word for key in keys for word in key)
@@ -395,7 +395,7 @@ def _words(mode: ModeKey) -> tuple[str, ...]:
 
 
 def _strip(parts: list[float], words: tuple[str, ...], tones: dict[str, str]) -> str:
-    """A row of one contact: a piece for each arc, as long as its part of the run."""
+    """Return a row of one contact: a piece for each arc, as long as its part of the run."""
     pieces = "".join(
         f'<div title="{escape(word)}" style="flex:{part:.6f};background:{tones[word]}"></div>'
         for part, word in zip(parts, words, strict=True)

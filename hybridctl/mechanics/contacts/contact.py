@@ -19,19 +19,29 @@ WORLD = "universe"
 
 @dataclass(frozen=True, eq=False)
 class Contact(ByValue):
-    """A point fixed in `frame`, at `offset` (m), against `surface`, which is fixed in `body`.
+    """A point of one body, or a sphere around it, that may touch a surface of another body.
 
-    With a `radius` (m) it is the centre of a sphere of the frame, which touches with the point that
-    is nearest to the surface, and rolls where it sticks. It must be smaller than a bowl.
-    frame and body are frame names of the robot; `body` "universe" is the world. `restitution`
-    is Newton's coefficient e in [0, 1]: 0 plastic, 1 elastic; an approach slower than
-    `restitution_threshold` (m/s) does not rebound, so that bounces end. `friction` is Coulomb's
-    kinetic coefficient, for sliding and impacts; `static_friction` the one a sticking contact holds
-    to, at least as large and by default equal. `tangential_restitution` in [0, 1] is the part of
-    the sliding velocity that an impact reverses as far as friction can; see `impact`.
+    A sphere touches with the point that is nearest to the surface, and rolls where it sticks. It
+    must be smaller than a bowl that it lies in. Contacts of equal values are equal.
 
-    Contacts of equal values are equal. Raises `InputError` for values out of range, for what is no
-    surface, and for a body that would touch itself.
+    Attributes:
+        name: Name of the contact.
+        frame: Frame of the robot in which the point is fixed.
+        surface: Surface that it may touch, fixed in `body`.
+        body: Frame of the robot that carries the surface; "universe" is the world.
+        offset: Position of the point (3,) in `frame`, m.
+        restitution: Newton's coefficient e in [0, 1]: 0 is plastic, 1 elastic.
+        friction: Coulomb's kinetic coefficient, for sliding and for impacts.
+        static_friction: Coefficient up to which a contact sticks, at least `friction`. None for the
+            same.
+        restitution_threshold: Speed of approach in m/s below which a contact does not rebound, so
+            that bounces end.
+        radius: Radius of the sphere around the point, m; 0 for the point itself.
+        tangential_restitution: Part in [0, 1] of the sliding velocity that an impact reverses, as
+            far as friction can; see `impact`.
+
+    Raises:
+        InputError: A value is out of range, `surface` is no surface, or a body would touch itself.
     """
 
     name: str
@@ -92,16 +102,23 @@ class Contact(ByValue):
 
     @property
     def rough(self) -> bool:
-        """Whether there is any friction."""
+        """Whether the contact has friction."""
         return bool(self.static_friction)
 
 
 class ContactPlace(NamedTuple):
-    """The place of a contact: `point` (3,) in joint a, its surface in joint b, and its tangents.
+    """The constants of a contact, from which its motion follows.
 
-    radius: of a sphere around the point, m, or 0. rotation (3, 3) and position (3,) place the
-    surface; `directions` is the number of tangents, `axis` that of the plane of motion where there
-    is one.
+    Attributes:
+        joint_a: Joint of the body with the point.
+        point: Point (3,) in the frame of joint a, m.
+        radius: Radius of the sphere around the point, m; 0 for the point itself.
+        joint_b: Joint of the body with the surface.
+        rotation: Orientation (3, 3) of the surface in the frame of joint b.
+        position: Origin (3,) of the surface in the frame of joint b, m.
+        surface: The surface.
+        directions: Number of tangents: 0 without friction, 1 in a plane of motion, else 2.
+        axis: Axis (3,) of the plane of motion in the frame of the surface; None in space.
     """
 
     joint_a: int
@@ -115,19 +132,24 @@ class ContactPlace(NamedTuple):
     axis: Array | None
 
 
-def checked_contacts(
+def check_contacts(
     robot: Robot, contacts: Iterable[Contact], *, may_be_none: bool = False
 ) -> tuple[Contact, ...]:
-    """The contacts, which have different names and join different bodies of the robot.
+    """Return contacts after checking that they join different bodies under different names.
 
-    may_be_none: whether there may be no contact at all.
+    Args:
+        robot: The robot.
+        contacts: The contacts.
+        may_be_none: Whether there may be no contact at all.
 
-    Raises `InputError` for anything else, `UnknownNameError` for a frame that the robot lacks.
+    Raises:
+        InputError: Something is no contact, two have one name, or one joins a body with itself.
+        UnknownNameError: The robot has no such frame.
     """
     if not isinstance(contacts, Iterable) or isinstance(contacts, Mapping):
         raise InputError(f"contacts must be a list of contacts, got {quote(contacts)}")
-    found = tuple(contacts)
-    for i, contact in enumerate(found):
+    checked = tuple(contacts)
+    for i, contact in enumerate(checked):
         if not isinstance(contact, Contact):
             raise InputError(f"contacts[{i}] must be a Contact, got {quote(contact)}")
         point = robot.frame(contact.frame, f"contact {contact.name!r}: frame")
@@ -137,14 +159,18 @@ def checked_contacts(
                 f"contact {contact.name!r} must join two bodies that move against each other, but "
                 f"its point in {contact.frame!r} and its surface in {contact.body!r} belong to one"
             )
-    if not found and not may_be_none:
+    if not checked and not may_be_none:
         raise InputError("contacts must have at least one contact")
-    check_names(found)
-    return found
+    check_names(checked)
+    return checked
 
 
 def check_names(contacts: Iterable[Any]) -> None:
-    """Raise `InputError` for contacts of which two have one name."""
+    """Check that contacts have different names.
+
+    Raises:
+        InputError: Two have the same name.
+    """
     names = [contact.name for contact in contacts]
     if len(set(names)) != len(names):
         raise InputError(f"contact names must differ, got {names}")

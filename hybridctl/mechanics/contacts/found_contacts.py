@@ -87,7 +87,7 @@ _Place = tuple[str, str, tuple[float, ...], float]  # name, link, offset in it a
 
 
 def _contact_places(robot: Robot, model: CollisionModel) -> list[_Place]:
-    """Find where the feet of a robot touch.
+    """Return where the feet of a robot touch.
 
     Args:
         robot: The robot.
@@ -158,7 +158,7 @@ def _collision_model(robot: Robot) -> CollisionModel:
 
 
 def _urdf_shape(link: str, shape: Any) -> CollisionShape:
-    """Convert a sphere or a box of Pinocchio's geometry model."""
+    """Return a sphere or a box of Pinocchio's geometry model as a collision shape."""
     ball = isinstance(shape.geometry, coal.Sphere)
     at = shape.placement
     return CollisionShape(
@@ -172,7 +172,7 @@ def _urdf_shape(link: str, shape: Any) -> CollisionShape:
 
 
 def find_spheres(robot: Robot, link: str) -> list[tuple[Array, float]]:
-    """Find the collision spheres of a link in the file of a robot.
+    """Return the collision spheres of a link in the file of a robot.
 
     Args:
         robot: The robot. One that was not built from a file has none.
@@ -199,7 +199,7 @@ def _ground_of(model: CollisionModel) -> Surface:
 
 
 def _ends(robot: Robot, model: CollisionModel) -> tuple[list[list[str]], list[str]]:
-    """Find the ends of a robot's chains.
+    """Return the ends of a robot's chains.
 
     Returns:
         The links of each moving body that carries no other body, and all moving links that carry
@@ -228,7 +228,7 @@ def says_foot(name: str) -> bool:
 
 
 def _reaches(robot: Robot, shape: CollisionShape, link: str) -> bool:
-    """Whether a shape of the link's body holds the origin of the link, to 1 cm."""
+    """Return whether a shape of the link's body contains the origin of the link, to 1 cm."""
     foot = robot.frame(link)
     if foot.joint != shape.joint or shape.kind == "plane":
         return False
@@ -273,7 +273,7 @@ def _points_of(robot: Robot, shape: CollisionShape) -> Iterator[tuple[tuple[floa
 
 
 def _offset(robot: Robot, place: Array, link: str) -> tuple[float, ...]:
-    """Convert a place (3,) in the frame of the link's joint to the frame of the link."""
+    """Return a place (3,) of the frame of the link's joint in the frame of the link, rounded."""
     frame = robot.frame(link)
     offset = np.round(frame.rotation.T @ (place - frame.position), _OFFSET_DIGITS)
     return tuple((offset + 0.0).tolist())  # no -0.0

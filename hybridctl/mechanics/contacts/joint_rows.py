@@ -14,7 +14,11 @@ import numpy as np
 
 from hybridctl.base.checks import Array, Indices
 from hybridctl.mechanics.contacts.contact import Contact, ContactPlace
-from hybridctl.mechanics.contacts.geometry import ContactSet, PointsOnPlanes, moved_trees
+from hybridctl.mechanics.contacts.contact_kinematics import (
+    ContactSet,
+    PointsOnPlanes,
+    find_moved_trees,
+)
 from hybridctl.mechanics.contacts.joint_contacts import (
     JointContact,
     JointFriction,
@@ -25,7 +29,12 @@ from hybridctl.mechanics.multibody.robot import Robot
 
 
 class JointContactSet(ContactSet):
-    """Contacts in space, `in_space`, and then contacts of joints, with the interface of the former.
+    """Contacts in space and then contacts of joints, with the interface of a `ContactSet`.
+
+    Args:
+        robot: The robot.
+        contacts: Contacts in space.
+        joints: Contacts of joints.
 
     Attributes:
         in_space: The contacts in space alone.
@@ -60,7 +69,7 @@ class JointContactSet(ContactSet):
         joint_b = [*own.joint_b[:count], *names]
         self.joint_a = [joint_a[i] for i in self.owner]
         self.joint_b = [joint_b[i] for i in self.owner]
-        # Friction has no gap, so that its coordinate is any.
+        # Dry friction has no gap, so that any coordinate does.
         coordinates = [
             robot.joints.single("joint", c.joint)[0] if isinstance(c, JointStop) else 0
             for c in joints
@@ -78,10 +87,10 @@ class JointContactSet(ContactSet):
         self._tangents[np.arange(len(rubbing)), [velocities[k] for k in rubbing]] = 1.0
         trees = own.moved_trees
         moved = np.eye(robot.nv, dtype=bool)[velocities]
-        self.moved_trees = np.concatenate((trees, moved_trees(robot, moved)))
+        self.moved_trees = np.concatenate((trees, find_moved_trees(robot, moved)))
 
     def with_joint_rows(self, own: Array) -> Array:
-        """Return rows (r, nv) of all contacts, given those of the contacts in space."""
+        """Return rows (r, nv) of all contacts, of those of the contacts in space."""
         k = self._first
         return np.concatenate((own[:k], self._normals, own[k:], self._tangents))
 
@@ -101,16 +110,21 @@ class JointContactSet(ContactSet):
         return np.concatenate((own, gaps))
 
     def gaps(self, q: Array) -> Array:
-        """Signed distances (c,), positive when open, in m or rad."""
+        """Return the gaps (c,) at q (nq,), m or rad; positive when open."""
         return self.with_joint_gaps(q, self.in_space.gaps(q))
 
     @property
     def piecewise(self) -> tuple[int, ...]:
-        """The contacts whose surfaces have pieces with borders."""
+        """Indices of the contacts whose surfaces have pieces with borders."""
         return self.in_space.piecewise
 
     def piece_gaps(self, q: Array, gaps: Array) -> Array:
-        """Return the gaps (c,) of contacts from the pieces that they are on."""
+        """Return the gaps (c,) of closed contacts from the pieces of surface that they are on.
+
+        Args:
+            q: Configuration (nq,).
+            gaps: Gaps (c,) at q, which are returned for surfaces of one piece and for joints.
+        """
         k = self._first
         return np.concatenate((self.in_space.piece_gaps(q, gaps[:k]), gaps[k:]))
 
@@ -139,7 +153,13 @@ class JointContactSet(ContactSet):
     def in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
         """Return points (c, 3) in m and forces there (c, 3), in the world.
 
-        Contacts of joints are at the origin of their joint; their torques are no forces there.
+        Contacts of joints are at the origin of their joint, and their force there is zero: what
+        they exert is a torque, or a force along the joint.
+
+        Args:
+            q: Configuration (nq,).
+            normal: Normal forces (c,), N.
+            friction: Friction forces (c, 2) along the tangents of each contact, N.
         """
         k = self._first
         points, forces = np.zeros((2, self._count, 3))
@@ -149,7 +169,7 @@ class JointContactSet(ContactSet):
         return points, forces
 
     def jacobian(self, q: Array) -> Array:
-        """The Jacobian J of all rows (r, nv), whose rates are J v."""
+        """Return the Jacobian J (r, nv) of all rows at q (nq,); their rates are J v."""
         return self.with_joint_rows(self.in_space.jacobian(q))
 
     def places(self) -> tuple[ContactPlace, ...]:
@@ -172,5 +192,5 @@ class JointContactSet(ContactSet):
         )
 
     def on_ground(self) -> PointsOnPlanes | None:
-        """None: not all contacts are points on planes."""
+        """Return None: not all contacts are points on planes."""
         return None

@@ -30,14 +30,17 @@ from hybridctl.base.checks import (
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.multibody.joints import skew
 
-_NO_MOTION = 1e-9
-"""Of the largest: motions of a contact point in directions in which it does not move."""
-_CLEARLY_TILTED = 1e-4  # rad: axes written with five digits are off by less
+_RANK_TOLERANCE = 1e-9
+"""Motion of a contact point, relative to its largest, that counts as none in a direction."""
+_LEAST_TILT = 1e-4
+"""Angle in rad from which on a plane of motion is taken to be tilted on purpose. Axes that are
+written with five digits are off by less."""
 Expression: TypeAlias = Any
+"""A CasADi expression."""
 
 
 class ByValue:
-    """Equality and hash of a frozen dataclass by its fields, and of arrays among them by entry."""
+    """Equality and hash of a frozen dataclass by its fields; arrays are compared by entry."""
 
     def _entries(self) -> tuple[Any, ...]:
         values = (getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
@@ -54,36 +57,39 @@ class ByValue:
 
 @runtime_checkable
 class Surface(Protocol):
-    """Signed distance of points and its derivatives up to the third."""
+    """A surface as the zero set of a signed distance phi, with derivatives up to the third.
+
+    All points are in the frame of the surface's body, in m.
+    """
 
     @property
     def curved(self) -> bool:
-        """Whether the second derivatives differ from zero anywhere."""
+        """Whether second derivatives of phi differ from zero anywhere."""
         ...
 
     def distance(self, r: Array) -> Array:
-        """The signed distances phi(r), (n,) in m."""
+        """Return the signed distances phi (n,) of points r (n, 3), m."""
         ...
 
     def normal(self, r: Array) -> Array:
-        """Gradient of phi (n, 3), of norm one, towards the free side."""
+        """Return the gradients (n, 3) of phi at points r (n, 3), of norm 1, to the free side."""
         ...
 
     def curvature(self, r: Array) -> Array:
-        """Hessian of phi (n, 3, 3), in 1/m."""
+        """Return the Hessians (n, 3, 3) of phi at points r (n, 3), 1/m."""
         ...
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
-        """Derivative of the Hessian along `direction` (n, 3): (n, 3, 3)."""
+        """Return the derivatives (n, 3, 3) of the Hessians at points r along directions (n, 3)."""
         ...
 
 
 @runtime_checkable
 class ExpressedSurface(Protocol):
-    """A surface that can be generated."""
+    """A surface whose distance can be written as a CasADi expression."""
 
     def expression(self, r: Expression) -> Expression:
-        """The signed distance phi (1, 1) of the point r (3, 1), as CasADi expressions."""
+        """Return the signed distance phi (1, 1) of a point r (3, 1), m."""
         ...
 
 
@@ -103,23 +109,34 @@ class Level:
 
 @dataclass(frozen=True, eq=False)
 class _Flat(Level):
-    """Planes: one for all points, with fields (3,), or one for each of n, with fields (n, 3)."""
+    """Planes: one for all points, or one for each of n points.
+
+    Attributes:
+        point: Point on the plane (3,), or on each plane (n, 3), m.
+        unit_normal: Normal (3,) or (n, 3), to the free side.
+    """
 
     point: Array
     unit_normal: Array
 
     def distance(self, r: Array) -> Array:
-        """The distances n . (r - point)."""
+        """Return the distances n . (r - point) (n,) of points r (n, 3), m."""
         return np.asarray(((r - self.point) * self.unit_normal).sum(axis=1))
 
     def normal(self, r: Array) -> Array:
-        """The normal n."""
+        """Return the normals (n, 3) at points r (n, 3)."""
         return np.broadcast_to(self.unit_normal, r.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class _Round:
-    """Spheres: one for all points, or one for each of n, with fields (n, 3), (n,) and (n,)."""
+    """Spheres: one for all points, or one for each of n points.
+
+    Attributes:
+        center: Centre (3,) or (n, 3), m.
+        radius: Radius, or radii (n,), m.
+        inside: Whether the free side is inside, or (n,) such values.
+    """
 
     center: Array
     radius: float | Array
@@ -128,19 +145,20 @@ class _Round:
 
     @property
     def _side(self) -> Array:
+        """-1 where the free side is inside, else 1."""
         return np.where(self.inside, -1.0, 1.0)
 
     def distance(self, r: Array) -> Array:
-        """The distances |r - center| - radius, or their negatives inside."""
+        """Return |r - center| - radius (n,) of points r (n, 3), m; its negative inside."""
         return np.asarray(self._side * (np.linalg.norm(r - self.center, axis=1) - self.radius))
 
     def normal(self, r: Array) -> Array:
-        """The radial direction d."""
+        """Return the radial directions d (n, 3) at points r (n, 3), to the free side."""
         e = r - self.center
         return np.asarray((self._side / np.linalg.norm(e, axis=1))[:, None] * e)
 
     def curvature(self, r: Array) -> Array:
-        """The curvature (I - d d') / rho at distance rho from the center."""
+        """Return the Hessians (I - d d') / rho (n, 3, 3) at distances rho from the centre, 1/m."""
         e = r - self.center
         rho = np.linalg.norm(e, axis=1)
         d = e / rho[:, None]
@@ -148,7 +166,17 @@ class _Round:
         return np.asarray((self._side / rho)[:, None, None] * flat)
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
-        """The slope -((d.s) (I - d d') + s_t d' + d s_t') / rho^2, s_t the tangential part of s."""
+        """Return the derivatives of the Hessians along directions s.
+
+        They are -((d.s) (I - d d') + s_t d' + d s_t') / rho^2, with the tangential part s_t of s.
+
+        Args:
+            r: Points (n, 3), m.
+            direction: Directions s (n, 3).
+
+        Returns:
+            Derivatives (n, 3, 3).
+        """
         e = r - self.center
         rho = np.linalg.norm(e, axis=1)
         d = e / rho[:, None]
@@ -162,7 +190,15 @@ class _Round:
 
 @dataclass(frozen=True, eq=False)
 class Plane(ByValue, _Flat):
-    """The plane through `point` whose `normal` points to the free side; normalised."""
+    """A plane.
+
+    Args:
+        point: Point (3,) on the plane, in the frame of its body, m.
+        normal: Normal (3,) to the free side, of any length but zero.
+
+    Raises:
+        InputError: The normal is zero, or an argument is not (3,).
+    """
 
     def __init__(self, point: object, normal: object) -> None:
         n = check_vector("normal", normal, 3)  # type: ignore[arg-type]
@@ -173,13 +209,19 @@ class Plane(ByValue, _Flat):
         object.__setattr__(self, "unit_normal", check_vector("normal", n / length, 3))
 
     def expression(self, r: Expression) -> Expression:
-        """The signed distance phi of the point r (3, 1)."""
+        """Return the signed distance phi of a point r (3, 1), m."""
         return ca.dot(ca.DM(self.unit_normal), r - ca.DM(self.point))
 
 
 @dataclass(frozen=True, eq=False)
 class Sphere(ByValue, _Round):
-    """A sphere touched from outside, or with `inside` a bowl touched from within."""
+    """A sphere that is touched from outside, or a bowl that is touched from within.
+
+    Attributes:
+        center: Centre (3,) in the frame of its body, m.
+        radius: Radius, m.
+        inside: Whether it is a bowl.
+    """
 
     radius: float
     inside: bool = False
@@ -190,7 +232,7 @@ class Sphere(ByValue, _Round):
         check_flag("inside", self.inside)
 
     def expression(self, r: Expression) -> Expression:
-        """The signed distance phi of the point r (3, 1)."""
+        """Return the signed distance phi of a point r (3, 1), m."""
         e = r - ca.DM(self.center)
         return float(self._side) * (ca.sqrt(ca.dot(e, e)) - self.radius)
 
@@ -201,21 +243,27 @@ class Terrain(ByValue):
 
     .. math:: \phi = (z - h) / \sqrt{1 + h_x^2 + h_y^2},
 
-    whose gradient on the ground is the unit normal; off it phi is a distance to first order. h is
-    kept `serialized`. Derivatives up to the fourth of h are needed: a height that is given in
-    pieces makes forces jump where they meet. Height and slope must not jump there: a closed contact
-    that slides over such a border is an `IntegrationError`.
+    Its gradient on the ground is the unit normal; off the ground phi is a distance to first order.
+
+    Derivatives of h up to the fourth are used. Where h is given in pieces, forces jump at their
+    borders. Height and slope must not jump there: a closed contact that slides over such a border
+    ends the run in an `IntegrationError`.
+
+    Attributes:
+        serialized: The function h, serialized by CasADi.
+
+    Args:
+        height: Function that returns h in m for CasADi expressions x and y in m, such as
+            `lambda x, y: 0.1 * x * y`.
+
+    Raises:
+        InputError: The height is no number or expression of x and y alone, or not finite at (0, 0).
     """
 
     serialized: str
     curved = True
 
     def __init__(self, height: Callable[[Expression, Expression], Expression]) -> None:
-        """The surface of a height: h in m by CasADi x and y in m, as `lambda x, y: 0.1 * x * y`.
-
-        Raises `InputError` for what is no number or expression of x and y alone, or not finite at
-        (0, 0).
-        """
         check_callable("height", height)
         x, y = ca.SX.sym("x"), ca.SX.sym("y")
         try:
@@ -232,68 +280,79 @@ class Terrain(ByValue):
         return f"Terrain({ca.Function.deserialize(self.serialized)})"
 
     def heights(self, x: Array, y: Array) -> Array:
-        """The heights h (n,) at n places, m."""
+        """Return the heights h (n,) at places x (n,) and y (n,), all in m."""
         h = ca.Function.deserialize(self.serialized)
         return np.asarray(h(ca.DM(x).T, ca.DM(y).T)).ravel()
 
     def expression(self, r: Expression) -> Expression:
-        """The signed distance phi of the point r (3, 1)."""
+        """Return the signed distance phi of a point r (3, 1), m."""
         x, y = ca.SX.sym("x"), ca.SX.sym("y")
         h = ca.Function.deserialize(self.serialized)(x, y)
         phi = (r[2] - h) / ca.sqrt(1.0 + ca.sumsqr(ca.gradient(h, ca.vertcat(x, y))))
         return ca.substitute(phi, ca.vertcat(x, y), r[:2])
 
     def distance(self, r: Array) -> Array:
-        """The signed distances phi (n,)."""
-        return self._at(0, r)
+        """Return the signed distances phi (n,) of points r (n, 3), m."""
+        return self._evaluate(0, r)
 
     def normal(self, r: Array) -> Array:
-        """Gradient of phi (n, 3)."""
-        return self._at(1, r)
+        """Return the gradients (n, 3) of phi at points r (n, 3)."""
+        return self._evaluate(1, r)
 
     def curvature(self, r: Array) -> Array:
-        """Hessian of phi (n, 3, 3)."""
-        return self._at(2, r)
+        """Return the Hessians (n, 3, 3) of phi at points r (n, 3), 1/m."""
+        return self._evaluate(2, r)
 
     def curvature_along(self, r: Array, direction: Array) -> Array:
-        """The derivative of the curvature along `direction` (n, 3): (n, 3, 3)."""
-        return self._at(3, r, direction)
+        """Return the derivatives (n, 3, 3) of the Hessians at points r along directions (n, 3)."""
+        return self._evaluate(3, r, direction)
 
-    def _at(self, order: int, *points: Array) -> Array:
-        of_one = _derivatives(self)[order]
-        found = [np.asarray(of_one(*each)) for each in zip(*points, strict=True)]
+    def _evaluate(self, order: int, *points: Array) -> Array:
+        """Return the derivative of phi of an order at points, and along directions for order 3."""
+        function = _build_derivatives(self)[order]
+        values = [np.asarray(function(*each)) for each in zip(*points, strict=True)]
         shape = ((), (3,), (3, 3), (3, 3))[order]
-        return np.array(found).reshape(len(points[0]), *shape)
+        return np.array(values).reshape(len(points[0]), *shape)
 
 
 @lru_cache
-def _derivatives(surface: Terrain) -> tuple[Any, Any, Any, Any]:
-    """The function of r to phi, gradient and Hessian, and that of r and s to its slope along s."""
+def _build_derivatives(surface: Terrain) -> tuple[Any, Any, Any, Any]:
+    """Return CasADi functions of r to phi, gradient and Hessian, and of r, s to its slope."""
     r, s = ca.SX.sym("r", 3), ca.SX.sym("s", 3)
     phi = surface.expression(r)
     hessian, gradient = ca.hessian(phi, r)
     along = ca.reshape(ca.jtimes(ca.vec(hessian), r, s), 3, 3)
     results = ([r], [phi]), ([r], [gradient]), ([r], [hessian]), ([r, s], [along])
-    made = [ca.Function("terrain", of, [ca.densify(v) for v in what]) for of, what in results]
-    return made[0], made[1], made[2], made[3]
+    functions = [
+        ca.Function("terrain", arguments, [ca.densify(value) for value in values])
+        for arguments, values in results
+    ]
+    return functions[0], functions[1], functions[2], functions[3]
 
 
-def grouped(surfaces: Sequence[Surface]) -> list[tuple[Surface, Indices]]:
-    """The surfaces of n points as few that take several: each with the places of its points.
+def group_surfaces(surfaces: Sequence[Surface]) -> list[tuple[Surface, Indices]]:
+    """Return the surfaces of n points as few surfaces of several points each.
 
-    Planes become one, and so do spheres.
+    All planes become one object, and so do all spheres, so that one call evaluates them.
+
+    Args:
+        surfaces: Surface of each point.
+
+    Returns:
+        Surfaces, each with the indices of its points.
     """
     places: dict[object, list[int]] = {}
     for i, surface in enumerate(surfaces):
         kind = type(surface) if type(surface) in (Plane, Sphere) else id(surface)
         places.setdefault(kind, []).append(i)
     return [
-        (_joined([surfaces[i] for i in those]), np.array(those, dtype=np.intp))
-        for those in places.values()
+        (_join_surfaces([surfaces[i] for i in indices]), np.array(indices, dtype=np.intp))
+        for indices in places.values()
     ]
 
 
-def _joined(alike: Sequence[Surface]) -> Surface:
+def _join_surfaces(alike: Sequence[Surface]) -> Surface:
+    """Return one surface for several points, of surfaces of one kind or of one surface."""
     first = alike[0]
     if all(other is first for other in alike):
         return first
@@ -309,9 +368,16 @@ def _joined(alike: Sequence[Surface]) -> Surface:
 
 
 class TangentFrames:
-    """The tangents of some contacts: one where `axes` has an axis for it, otherwise two.
+    """The tangents of some contacts, as functions of their normals (see this module).
 
-    `owner` is the contact of each tangent; `axes` are kept.
+    Attributes:
+        axes: Axis (3,) of the plane of motion of each contact, which then has one tangent; None for
+            a contact that moves in space and has two.
+        owner: Contact of each tangent.
+
+    Args:
+        contacts: Indices of the contacts that have tangents.
+        axes: Axis of the plane of motion of each contact, or None.
     """
 
     def __init__(self, contacts: Sequence[int], axes: Sequence[Array | None]) -> None:
@@ -321,16 +387,16 @@ class TangentFrames:
         planar: list[Array] = []
         for i in contacts:
             axis = axes[i]
-            here = [0, 1] if axis is None else [-1]
-            self.owner += [i] * len(here)
-            numbers += here
-            planar += [np.zeros(3) if axis is None else axis] * len(here)
+            own = [0, 1] if axis is None else [-1]  # e_1 and e_2, or the tangent in the plane
+            self.owner += [i] * len(own)
+            numbers += own
+            planar += [np.zeros(3) if axis is None else axis] * len(own)
         self._in_space = np.array(numbers) >= 0
         self._basis = np.eye(3)[np.maximum(np.array(numbers, dtype=np.intp), 0)]
         self._turns = skew(np.array(planar)) if planar else np.zeros((0, 3, 3))
 
-    def at(self, n: Array) -> Array:
-        """The tangents (m, 3) at the normals n (m, 3) of their contacts."""
+    def compute_tangents(self, n: Array) -> Array:
+        """Return the tangents (m, 3) at the normals n (m, 3) of their contacts."""
         tangents = (self._turns @ n[:, :, None])[:, :, 0]
         if self._in_space.any():
             _, middle, shrunk, _ = self._reflection(n)
@@ -338,8 +404,8 @@ class TangentFrames:
             tangents = np.where(self._in_space[:, None], reflected, tangents)
         return np.asarray(tangents)
 
-    def slopes(self, n: Array) -> Array:
-        """The derivatives D_n t (m, 3, 3) at the normals n (m, 3)."""
+    def differentiate_tangents(self, n: Array) -> Array:
+        """Return the derivatives D_n t (m, 3, 3) at the normals n (m, 3)."""
         slopes = self._turns
         if self._in_space.any():
             third, middle, shrunk, scale = self._reflection(n)
@@ -350,41 +416,55 @@ class TangentFrames:
         return np.asarray(slopes)
 
     def _reflection(self, n: Array) -> tuple[Array, Array, Array, Array]:
-        """The parts s e_3, n + s e_3, n_k / (1 + s n_3) and 1 / (1 + s n_3) of a reflection."""
+        """Return s e_3, n + s e_3, n_k / (1 + s n_3) and 1 / (1 + s n_3) of the reflection."""
         sign = np.where(n[:, 2] < 0.0, -1.0, 1.0)
         third = sign[:, None] * np.array([0.0, 0.0, 1.0])
         scale = 1.0 / (1.0 + sign * n[:, 2])
         return third, n + third, (self._basis * n).sum(axis=1) * scale, scale
 
 
-def plane_of_motion(contact: str, moves: Array, normals: Array) -> Array | None:
-    """The axis of the plane in which the point of a contact moves, None if it moves in space.
+def find_plane_of_motion(contact: str, moves: Array, normals: Array) -> Array | None:
+    """Return the axis of the plane in which the point of a contact moves.
 
-    `moves` (3, k): velocities of the point relative to the surface, in its frame, at several
-    configurations; `normals` (m, 3) the normals there, which lie in the plane too.
+    In space, friction across a plane that the point nearly moves in could not be told from no
+    friction. In the plane it would be left out. So a point that nearly moves in a plane is refused.
 
-    Raises `InputError` where it all but moves in a plane: in space friction across that plane
-    could not be told from nothing, and in the plane it would be left out.
+    Args:
+        contact: Name of the contact, for messages.
+        moves: Velocities (3, k) of the point relative to the surface, in its frame, at several
+            configurations.
+        normals: Normals (m, 3) there, which lie in the plane too.
+
+    Returns:
+        Unit axis (3,) in the frame of the surface; None if the point moves in space.
+
+    Raises:
+        InputError: The point leaves a plane by an angle below 1e-4 rad.
     """
     left, sizes, _ = np.linalg.svd(moves)
-    rank = int((sizes > _NO_MOTION * sizes.max(initial=_NO_MOTION)).sum())
+    rank = int((sizes > _RANK_TOLERANCE * sizes.max(initial=_RANK_TOLERANCE)).sum())
     if rank == 3:
-        _check_clear(contact, float(sizes[2] / sizes[0]))
+        _check_tilt(contact, float(sizes[2] / sizes[0]))
         return None
     axis: Array = left[:, 2]
     if rank == 1:  # along a line: the plane that holds the line and the normal
         across = np.cross(left[:, 0], normals[0])
         length = float(np.linalg.norm(across))
-        axis = across / length if length > _NO_MOTION else axis
+        axis = across / length if length > _RANK_TOLERANCE else axis
     tilt = float(np.abs(normals @ axis).max())
-    if tilt > _NO_MOTION:
-        _check_clear(contact, tilt)
+    if tilt > _RANK_TOLERANCE:
+        _check_tilt(contact, tilt)
         return None
     return np.asarray(axis * np.sign(axis[np.abs(axis).argmax()]))
 
 
-def _check_clear(contact: str, tilt: float) -> None:
-    if tilt < _CLEARLY_TILTED:
+def _check_tilt(contact: str, tilt: float) -> None:
+    """Refuse a contact that leaves a plane of motion by a small angle in rad.
+
+    Raises:
+        InputError: The angle is below 1e-4 rad.
+    """
+    if tilt < _LEAST_TILT:
         raise InputError(
             f"contact {contact!r} must move in a plane or in space, but leaves a plane by "
             f"{tilt:.3g} rad only: give the axes of joints and the normal of the surface all their "

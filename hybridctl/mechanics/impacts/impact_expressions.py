@@ -17,7 +17,7 @@ import casadi as ca
 
 from hybridctl.mechanics.contact_law.law import Modes
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.mode_expressions import (
     PhaseExpressions,
     cholesky,

@@ -39,8 +39,8 @@ from hybridctl.mechanics.constrained.standstill import settled
 from hybridctl.mechanics.constrained.tolerances import CONSISTENT
 from hybridctl.mechanics.contact_law.law import CLOSED, CoulombProblem, Modes
 from hybridctl.mechanics.contact_law.linear_equations import KKT
-from hybridctl.mechanics.contacts.contact import Contact, check_names, checked_contacts
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact import Contact, check_contacts, check_names
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact, JointContact
 from hybridctl.mechanics.contacts.joint_rows import JointContactSet
 from hybridctl.mechanics.contacts.surfaces import ExpressedSurface
@@ -85,7 +85,7 @@ class ContactDynamics:
     joints: contacts of joints (see `joint_contacts`), which follow the others; at least one contact
     of either kind is needed.
 
-    Raises what `checked_contacts` raises.
+    Raises what `check_contacts` raises.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class ContactDynamics:
         joints: Sequence[JointContact] = (),
     ) -> None:
         self.robot = robot
-        in_space = checked_contacts(robot, contacts, may_be_none=bool(joints))
+        in_space = check_contacts(robot, contacts, may_be_none=bool(joints))
         self.contacts: tuple[AnyContact, ...] = (*in_space, *joints)
         check_names(self.contacts)
         self.stabilization = check_number("stabilization", stabilization, at_least=0.0)

@@ -29,7 +29,7 @@ from hybridctl.mechanics.constrained.tolerances import JAMMED, LEAST_WEIGHT, STO
 from hybridctl.mechanics.contact_law.law import OPEN, SLIPS, STICK, Modes
 from hybridctl.mechanics.contact_law.linear_equations import RANK
 from hybridctl.mechanics.contacts.contact import Contact
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.joint_contacts import AnyContact
 from hybridctl.mechanics.multibody.expressions import Expression
 from hybridctl.mechanics.multibody.robot import Robot

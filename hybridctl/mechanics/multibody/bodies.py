@@ -1,4 +1,4 @@
-"""What a robot tells of its bodies: their constants, where they are, and how they move."""
+"""Bodies of a robot: their constants, poses and motion."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics.multibody.joints import kind_of
 
-_INDEFINITE = 1e-9
-"""Of the largest principal moment of all joints: what rounding leaves of a plate's or a rod's."""
-
+_NEGATIVE_MOMENT = 1e-9
+"""Negative principal moment of inertia, relative to the largest of all joints, that counts as zero:
+rounding leaves it of a plate or a rod."""
 
 _LEAST_OWN_INERTIA = 1e-12
 """Inertia of a velocity that the later ones leave, relative to its entry of the mass matrix, below
@@ -20,7 +20,13 @@ which it is none: rounding of an elimination leaves 1e-15."""
 
 
 class Frame(NamedTuple):
-    """A frame fixed to the body of a joint (0 is the world): rotation (3, 3), position (3,)."""
+    """A frame that is fixed to the body of a joint.
+
+    Attributes:
+        joint: Index of the joint; 0 for the world.
+        rotation: Orientation (3, 3) in the frame of the joint.
+        position: Origin (3,) in the frame of the joint, m.
+    """
 
     joint: int
     rotation: Array
@@ -28,10 +34,14 @@ class Frame(NamedTuple):
 
 
 class Body(NamedTuple):
-    """All links fixed to each other that a joint moves: mass in kg, center of mass (3,) in m.
+    """A rigid body: all links that are fixed to each other and that a joint moves.
 
-    rotation (3, 3) turns the axes of the frame by which it was asked for into those of the joint,
-    in which `center` is.
+    Attributes:
+        joint: Index of the joint.
+        rotation: Orientation (3, 3), in the frame of the joint, of the frame by which the body was
+            asked for.
+        mass: Mass, kg.
+        center: Centre of mass (3,) in the frame of the joint, m.
     """
 
     joint: int
@@ -41,10 +51,15 @@ class Body(NamedTuple):
 
 
 class BodyKinematics(NamedTuple):
-    """Kinematics in world coordinates: Jacobian (6, nv), its rate, and poses of joints asked for.
+    """Kinematics of all joints in world coordinates.
 
-    A spatial velocity is (linear velocity of the point at the world origin, angular velocity).
-    Poses are homogeneous transforms (k, 4, 4) from joint frames to the world.
+    A spatial velocity is the linear velocity of the point at the world's origin, then the angular
+    velocity.
+
+    Attributes:
+        jacobian: Column (6,) of each velocity: the spatial velocity that it gives its body.
+        jacobian_rate: Time derivative (6, nv) of the columns.
+        poses: Homogeneous transforms (k, 4, 4) from the frames of k joints to the world.
     """
 
     jacobian: Array
@@ -53,10 +68,15 @@ class BodyKinematics(NamedTuple):
 
 
 class MotionDerivatives(NamedTuple):
-    """Spatial velocity and acceleration of joints in world coordinates, and their derivatives.
+    """Spatial velocities and accelerations of k joints in world coordinates, with derivatives.
 
-    velocity, acceleration (k, 6); velocity_q, acceleration_q, acceleration_v, jacobian
-    (k, 6, nv), where D_v of the velocity is the Jacobian.
+    Attributes:
+        velocity: Velocities (k, 6).
+        acceleration: Accelerations (k, 6).
+        jacobian: Derivatives (k, 6, nv) of the velocities by v.
+        velocity_q: Derivatives (k, 6, nv) of the velocities by q.
+        acceleration_q: Derivatives (k, 6, nv) of the accelerations by q.
+        acceleration_v: Derivatives (k, 6, nv) of the accelerations by v.
     """
 
     velocity: Array
@@ -68,19 +88,28 @@ class MotionDerivatives(NamedTuple):
 
 
 class MovingBody(NamedTuple):
-    """A body and the joint that moves it, with coordinates from q on and velocities from v on.
+    """A body and the joint that moves it.
 
-    Kinds are "screw", along and about one axis; "circle", about an axis, with its cosine and sine
-    as coordinates; "translation"; "planar", "spherical" and "floating", with a unit circle or
-    quaternion among the coordinates: `unit`, places in q. `twist` (6, nv), linear before angular,
-    is what the velocity does to the body, in its own axes.
+    A joint that mimics has no coordinate and velocity of its own: `q` and `v` are those of the
+    joint that it follows, and its own are ratio * q + offset and ratio * v.
 
-    `parent` is the index of the parent in the tree, -1 for the world; rotation (3, 3) and position
-    (3,) place the joint in it, in m. mass in kg; its first moment (3,) in kg m and inertia (3, 3)
-    in kg m^2 are about the origin of the body's frame.
-
-    A joint that `mimics` has no coordinate and velocity of its own: q and v are those of the joint
-    that it follows, and its own are ratio * q + offset and ratio * v.
+    Attributes:
+        parent: Index of the parent in the tree; -1 for the world.
+        kind: "screw" (along and about one axis), "circle" (about an axis, with cosine and sine as
+            coordinates), "translation", "planar", "spherical" or "floating".
+        twist: Spatial velocity (6, n) of the body by each velocity of the joint, linear before
+            angular, in the axes of the body.
+        rotation: Orientation (3, 3) of the joint in the parent.
+        position: Position (3,) of the joint in the parent, m.
+        q: Index of the first coordinate.
+        v: Index of the first velocity.
+        unit: Places in q of a quaternion or unit circle; None without one.
+        mass: Mass, kg.
+        moment: First moment of mass (3,) about the origin of the body's frame, kg m.
+        inertia: Inertia (3, 3) about that origin, kg m^2.
+        mimics: Whether the joint mimics another.
+        ratio: Factor of a joint that mimics.
+        offset: Offset of a joint that mimics, rad or m.
     """
 
     parent: int
@@ -100,12 +129,18 @@ class MovingBody(NamedTuple):
 
     @property
     def columns(self) -> Array:
-        """What the velocities at index v on do to the body, (6, nv) in its own axes."""
+        """Spatial velocity (6, n) of the body by each velocity at index v on, in its own axes."""
         return self.ratio * self.twist
 
 
 class Tree(NamedTuple):
-    """The body of joint i + 1 at index i; gravity (3,) in m/s^2; armature (nv,) on M's diagonal."""
+    """The bodies of a robot.
+
+    Attributes:
+        bodies: Body of joint i + 1 at index i.
+        gravity: Gravity (3,), m/s^2.
+        armature: Inertia (nv,) of rotors on the diagonal of M, kg m^2 or kg.
+    """
 
     bodies: tuple[MovingBody, ...]
     gravity: Array
@@ -113,12 +148,12 @@ class Tree(NamedTuple):
 
 
 def tree_of(model: Any) -> Tree:
-    """The constants of a Pinocchio model."""
-    bodies = tuple(_body(model, i) for i in range(1, model.njoints))
+    """Return the constants of a `pinocchio.Model`."""
+    bodies = tuple(_read_body(model, i) for i in range(1, model.njoints))
     return Tree(bodies, np.array(model.gravity.linear), np.array(model.armature))
 
 
-def _body(model: Any, i: int) -> MovingBody:
+def _read_body(model: Any, i: int) -> MovingBody:
     joint, placement, inertia = model.joints[i], model.jointPlacements[i], model.inertias[i]
     data = joint.createData()
     joint.calc(data, np.zeros(model.nq))  # the motion subspace is the same everywhere
@@ -140,9 +175,13 @@ def _body(model: Any, i: int) -> MovingBody:
 
 
 def check_inertias(model: Any) -> None:
-    """Raise `InputError` for a negative mass in a Pinocchio model, or joints that move no body.
+    """Check masses and inertias of a `pinocchio.Model`.
 
-    Inertias are judged as the motion sees them, links that are fixed to each other together.
+    Inertias are checked for bodies, links that are fixed to each other together: only these matter
+    to the motion.
+
+    Raises:
+        InputError: A mass is negative, or an inertia is not positive semidefinite.
     """
     for frame in model.frames:
         if not frame.inertia.mass >= 0.0:
@@ -156,7 +195,7 @@ def check_inertias(model: Any) -> None:
             raise InputError(
                 f"the mass that joint {name!r} moves must not be negative, got {inertia.mass} kg"
             )
-        if not moments[0] >= -_INDEFINITE * largest:
+        if not moments[0] >= -_NEGATIVE_MOMENT * largest:
             raise InputError(
                 f"the inertia that joint {name!r} moves must be positive semidefinite, but about "
                 f"its center it has the principal moments {moments.tolist()} kg m^2"

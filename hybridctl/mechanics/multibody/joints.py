@@ -1,4 +1,4 @@
-"""What is particular to each type of joint: its coordinates, their labels, and what is refused."""
+"""Types of joints: their coordinates and labels, and the types that are refused."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ _SKEW: Array = _LEVI_CIVITA.reshape(3, 9)
 
 
 def skew(w: Array) -> Array:
-    """The matrix of the cross product with w (3,), or of n of them (n, 3) -> (n, 3, 3)."""
+    """Return the matrix (3, 3) of the cross product with w (3,), or n of them for w (n, 3)."""
     return w.dot(_SKEW).reshape(*w.shape, 3)  # type: ignore[no-any-return]
 
 
 class JointKind(NamedTuple):
-    """A kind of joint (see `bodies.MovingBody`), with labels of its coordinates and velocities.
+    """A kind of joint, with labels of its coordinates and velocities.
 
-    unit: which of its coordinates are a quaternion or a unit circle, None where there is none.
+    Attributes:
+        name: Name of the kind, see `bodies.MovingBody`.
+        positions: Label of each coordinate.
+        velocities: Label of each velocity.
+        unit: Which coordinates are a quaternion or a unit circle; None without one.
     """
 
     name: str
@@ -39,7 +43,7 @@ _PLACE = tuple(f"{axis} [m]" for axis in "xyz")
 _SPEEDS = tuple(f"v{axis} [m/s]" for axis in "xyz")
 _QUATERNION = tuple(f"q{part} [1]" for part in "xyzw")
 _SPINS = tuple(f"w{axis} [rad/s]" for axis in "xyz")
-_OF_SEVERAL = {
+_KINDS_OF_SEVERAL = {
     "JointModelFreeFlyer": JointKind(
         "floating", (*_PLACE, *_QUATERNION), (*_SPEEDS, *_SPINS), slice(3, 7)
     ),
@@ -58,10 +62,10 @@ _SLIDES = JointKind("screw", ("[m]",), ("rate [m/s]",))
 
 
 def kind_of(joint: Any) -> JointKind:
-    """The kind of a Pinocchio joint."""
+    """Return the kind of a joint of a `pinocchio.Model`."""
     name = joint.shortname()
-    if name in _OF_SEVERAL:
-        return _OF_SEVERAL[name]
+    if name in _KINDS_OF_SEVERAL:
+        return _KINDS_OF_SEVERAL[name]
     if joint.nq == 2:
         return _CIRCLE
     turns = name.removeprefix("JointModel").startswith(("R", "Revolute"))
@@ -69,7 +73,13 @@ def kind_of(joint: Any) -> JointKind:
 
 
 class CoordinateLabels(NamedTuple):
-    """Labels of q (nq,), such as "knee [rad]", of v (nv,), and of forces along v (nv,)."""
+    """Labels of the coordinates of a robot, such as "knee [rad]".
+
+    Attributes:
+        positions: Label of each entry of q.
+        velocities: Label of each entry of v.
+        forces: Label of the force or torque along each entry of v.
+    """
 
     positions: tuple[str, ...]
     velocities: tuple[str, ...]
@@ -77,38 +87,43 @@ class CoordinateLabels(NamedTuple):
 
 
 def coordinate_labels(model: Any) -> CoordinateLabels:
-    """The labels of a Pinocchio model; velocities of a joint of one are named "knee rate"."""
+    """Return the labels of a `pinocchio.Model`; the velocity of a simple joint is "knee rate"."""
     positions, velocities, forces = [], [], []
     for name, joint in list(zip(model.names, model.joints, strict=True))[1:]:
         kind = kind_of(joint)
         positions += [f"{name} {label}" for label in kind.positions]
         velocities += [f"{name} {label}" for label in kind.velocities]
-        forces += [f"{name} {_force(label, joint.nv > 1)}" for label in kind.velocities]
+        forces += [
+            f"{name} {_label_force(label, is_named=joint.nv > 1)}" for label in kind.velocities
+        ]
     return CoordinateLabels(tuple(positions), tuple(velocities), tuple(forces))
 
 
-def _force(velocity: str, named: bool) -> str:
-    """The label of what acts along a velocity; `named` after it, where a joint has several."""
+def _label_force(velocity: str, *, is_named: bool) -> str:
+    """Return the label of the force along a velocity, with its name where a joint has several."""
     symbol, unit = velocity.split(maxsplit=1)
     kind, unit = ("force", "[N]") if unit == "[m/s]" else ("torque", "[N m]")
-    return f"{kind} along {symbol} {unit}" if named else f"{kind} {unit}"
+    return f"{kind} along {symbol} {unit}" if is_named else f"{kind} {unit}"
 
 
-_REFUSED = tuple(
+_UNSUPPORTED_TYPES = tuple(
     f"JointModel{name}" for name in ("Composite", "Ellipsoid", "Mimic", "SphericalZYX", "Universal")
 )
 
 
 def check_joints(model: Any) -> None:
-    """Raise `InputError` for joints for which Pinocchio's numbers are wrong.
+    """Check that Pinocchio's results are right for the joints of a `pinocchio.Model`.
 
-    Those are joints whose axes turn with their own coordinates (their Jacobian rates and
-    derivatives; a chain of simple joints does the same), and joints that are not numbered depth
-    first (the mass matrix).
+    Jacobian rates and derivatives are wrong for joints whose axes turn with their own coordinates;
+    a chain of simple joints does the same. The mass matrix is wrong where joints are not numbered
+    depth first.
+
+    Raises:
+        InputError: A joint is of such a type, or joints are not numbered depth first.
     """
     for i in range(1, model.njoints):
         name, shortname = model.names[i], model.joints[i].shortname()
-        if shortname in _REFUSED:
+        if shortname in _UNSUPPORTED_TYPES:
             raise InputError(f"joint {name!r} has type {shortname}, which is not supported")
         if model.parents[i] not in list(model.supports[i - 1]):
             raise InputError(
@@ -118,7 +133,7 @@ def check_joints(model: Any) -> None:
 
 
 def motors(model: Any) -> list[str]:
-    """The joints that may have a motor: all but those of a floating or a sagittal base."""
+    """Return the joints that may have a motor: all but those of a floating or sagittal base."""
     joints = list(zip(model.names, model.joints, strict=True))[1:]
     return [
         name

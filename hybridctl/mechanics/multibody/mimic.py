@@ -95,7 +95,11 @@ def read_mimics(element: ElementTree.Element) -> dict[str, Mimic]:
 
 
 def _read_number(joint: str, what: str, text: str) -> float:
-    """Return a finite number of a `<mimic>`; raises FileFormatError for anything else."""
+    """Return a finite number of a `<mimic>`.
+
+    Raises:
+        FileFormatError: The text is something else.
+    """
     try:
         value = float(text)
     except ValueError:

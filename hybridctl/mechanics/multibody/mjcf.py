@@ -73,7 +73,7 @@ class _Place(NamedTuple):
 
 
 def load_mujoco() -> Any:
-    """Import MuJoCo, which is an optional dependency, and return its module.
+    """Return the module of MuJoCo, which is an optional dependency.
 
     Raises:
         InputError: MuJoCo is not installed.

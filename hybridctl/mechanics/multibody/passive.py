@@ -152,11 +152,11 @@ class Passive(NamedTuple):
         return np.asarray(stretch)
 
     def torque(self, q: Array, v: Array) -> Array:
-        """The torques k (q - q_rest) + d v (nv,)."""
+        """Return the torques k (q - q_rest) + d v (nv,) at q (nq,) and v (nv,)."""
         return np.asarray(self.stiffness * self.stretch(q) + self.damping * v)
 
     def energy(self, q: Array) -> float:
-        """The potential of the springs in J."""
+        """Return the potential energy of the springs at q (nq,), J."""
         return 0.5 * float(self.stiffness @ self.stretch(q) ** 2)
 
 
@@ -164,13 +164,17 @@ class Passive(NamedTuple):
 class Rotor:
     r"""The rotor of a motor that turns `gear` times as fast as its joint.
 
-    inertia: I about its axis, kg m^2. gear: n, without unit, or in rad/m at a joint that slides.
-    Its mass belongs to the link that carries it. The kinetic energy of the turning,
-    :math:`\tfrac12 I (n \dot q)^2`, adds :math:`n^2 I` to the diagonal of the mass matrix; what
-    the rotor feels of the turning of its carrier, smaller by 1/n, is left out, as Pinocchio's
-    `armature` does.
+    Its mass belongs to the link that carries it. The kinetic energy of its rotation,
+    :math:`\tfrac12 I (n \dot q)^2`, adds :math:`n^2 I` to the diagonal of the mass matrix. The
+    rotation of the link that carries it adds a term that is smaller by 1/n. It is left out, as in
+    Pinocchio's `armature`.
 
-    Raises `InputError` for a negative inertia or a gear that is not positive.
+    Attributes:
+        inertia: Inertia I about its axis, kg m^2.
+        gear: Gear n, without unit; in rad/m at a joint that slides.
+
+    Raises:
+        InputError: The inertia is negative, or the gear is not positive.
     """
 
     inertia: float
@@ -182,12 +186,22 @@ class Rotor:
 
     @property
     def reflected(self) -> float:
-        """The inertia n^2 I that the joint feels."""
+        """Inertia n^2 I that the joint feels, kg m^2 or kg."""
         return self.gear**2 * self.inertia
 
 
 def armature(default: Array, joints: JointIndices, rotors: Mapping[str, Rotor] | None) -> Array:
-    """What the rotors add to the diagonal of M (nv,); `default` at joints without one."""
+    """Return the inertia (nv,) that rotors add to the diagonal of M.
+
+    Args:
+        default: Inertia (nv,) at joints without a rotor, kg m^2 or kg.
+        joints: Indices of the joints.
+        rotors: Rotors by joint; None for none.
+
+    Raises:
+        InputError: Something is no rotor, or a joint has several velocities.
+        UnknownNameError: A joint is named that does not exist.
+    """
     result = np.array(default, dtype=np.float64)
     for name, rotor in check_mapping("rotors", rotors, "names of joints to a Rotor").items():
         velocity = joints.velocity("rotors", name)

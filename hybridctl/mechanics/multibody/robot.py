@@ -65,39 +65,70 @@ from hybridctl.mechanics.multibody.sweeps import (
     subspace_adjoint,
 )
 from hybridctl.mechanics.multibody.urdf import Root as Root
-from hybridctl.mechanics.multibody.urdf import massless_joint_error, model_of, rank_frame
+from hybridctl.mechanics.multibody.urdf import model_of, rank_frame, refuse_massless_joint
 from hybridctl.mechanics.multibody.urdf_document import parse_urdf
 
-_UNIT_NORM = 1e-6  # how far norms of quaternions and circles may be off one: six digits of a file
+_UNIT_NORM_TOLERANCE = 1e-6
+"""Deviation from 1 of the norm of a quaternion or unit circle: files have six digits."""
 
 
 class Robot:
     r"""A tree of rigid bodies with springs and dampers: :math:`M \dot v + h = S u + J^T \lambda`.
 
-    Built by `from_urdf`, or from a `pinocchio.Model`. `actuated` names the joints with a motor, by
-    default all but those of a floating or sagittal base. `mimics` has joints that follow others, by
-    name, as a `Mimic`. Configurations q (nq,) live on Pinocchio's
-    manifold (quaternions as x, y, z, w), velocities v (nv,) and perturbations of q in its local
-    tangent.
-    The bias h holds Coriolis, centrifugal and gravity terms and those of springs and dampers,
-    k (q - q_rest) + d v, at joints of one degree of freedom. Rotors of geared motors (see `Rotor`)
-    add their `armature` (nv,) to the diagonal of M, in kg m^2 or kg. Units are SI. `weight` is the
-    mass of all moving bodies times gravity in N, or times 1 m/s^2 where there is less of it.
-    `joints`: where those of one degree of freedom are among coordinates and velocities (see
-    `coordinate_index` and `velocity_index`).
-    `resists`: whether there are springs or dampers.
-    `source` is the URDF it was built from, a path or its text, or None. `keyframes` has the named
-    configurations (nq,) of an MJCF file, and `collision` its shapes; {} and None without one.
-    `limits` has the `JointLimit` of joints with one coordinate, which the dynamics ignores unless a
-    `contact_system` is made with `joint_stops`. `friction` (nv,) is the dry friction of joints in
-    N m or N: a set-valued force, which `contact_system` adds and the methods below leave out.
-    `effort` (nu,) has the limits of the motors, N m or N, inf where the file gives none; a URDF
-    effort of 0 is none. Policies that take `limits` and plans have these by default; runs that
-    need more give an `EffortLimitWarning`.
-    Joints among `mimics` have no coordinate, velocity, limit or motor of their own, and their
+    A robot is built by `from_urdf`, by `from_mjcf`, or from a `pinocchio.Model`. Units are SI.
+
+    Configurations q (nq,) live on Pinocchio's manifold, with quaternions as x, y, z, w. Velocities
+    v (nv,) and perturbations of q are in its local tangent space. The bias h has Coriolis,
+    centrifugal and gravity terms, and those of springs and dampers, k (q - q_rest) + d v, at joints
+    of one degree of freedom. Rotors of geared motors add their `armature` to the diagonal of M.
+
+    Joints that mimic others have no coordinate, velocity, limit or motor of their own. Their
     springs, dampers, dry friction and rotors act on the joint that they follow; chains are followed
     to the end.
-    `fixed_by_default` is a root link with mass that is fixed as `from_urdf` was given no root.
+
+    Args:
+        model: A `pinocchio.Model`, which is copied.
+        actuated: Joints with a motor, in the order of inputs. None for all but those of a floating
+            or sagittal base.
+        stiffness: Stiffness k of springs by joint, N m/rad or N/m.
+        rest: Rest positions of springs by joint, rad or m; 0 by default.
+        damping: Damping d by joint, N m s/rad or N s/m; by default that of the model.
+        rotors: Rotors of geared motors by joint.
+        friction: Dry friction by joint, N m or N; by default that of the model.
+        gravity: Gravity (3,), m/s^2.
+        mimics: Joints that follow others, by name.
+
+    Attributes:
+        nq: Number of coordinates.
+        nv: Number of velocities.
+        nu: Number of inputs.
+        actuation: Matrix S (nv, nu) of the inputs.
+        armature: Inertia (nv,) of rotors on the diagonal of M, kg m^2 or kg.
+        mass: Mass of all bodies, kg.
+        weight: Mass of all moving bodies times gravity, N; times 1 m/s^2 where gravity is less.
+        joint_names: Names of all joints, in the order of the tree.
+        link_names: Names of all links.
+        joints: Indices of coordinates and velocities of joints of one degree of freedom.
+        mimics: Joints that follow others, by name, with chains followed to the end.
+        passive: Springs and dampers.
+        resists: Whether there are springs or dampers.
+        limits: `JointLimit` of each joint with one coordinate. The dynamics ignores them, unless a
+            `contact_system` is made with `joint_stops`.
+        friction: Dry friction (nv,), N m or N. It is a set-valued force, which `contact_system`
+            adds and the methods below leave out.
+        effort: Limits (nu,) of the motors, N m or N; inf where the file gives none, and for a URDF
+            effort of 0. Policies that take `limits` and plans have these by default. Runs that need
+            more give an `EffortLimitWarning`.
+        source: URDF that the robot was built from, a path or its text; None for none.
+        keyframes: Named configurations (nq,) of an MJCF file; empty without one.
+        collision: Collision shapes of an MJCF file; None without one.
+        fixed_by_default: Root link with mass that is fixed because `from_urdf` was given no root;
+            None for none.
+
+    Raises:
+        InputError: An inertia is not physical, a joint has a type that is not supported, or another
+            argument does not fit.
+        UnknownNameError: A joint is named that does not exist.
     """
 
     def __init__(
@@ -180,19 +211,29 @@ class Robot:
         friction: Mapping[str, float] | None = None,
         gravity: ArrayLike = (0.0, 0.0, -9.81),
     ) -> Robot:
-        """A robot from a URDF file or its text.
+        """Return a robot from a URDF file or its text.
 
-        root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns
-        about y); by default fixed (see `contact_system`). actuated: joints with a motor, as for
-        `Robot`. stiffness, rest, damping, friction: by joint name; damping and dry friction left
-        out are what the URDF says.
-        rotors: of the motors, by joint name; URDF has no place for them.
+        Planar joints move perpendicular to their axis. A joint with `<mimic>` follows the other
+        joint exactly: it has no coordinate, velocity or motor of its own (see `Robot.mimics`).
 
-        Raises `FileFormatError` with the line of the file for what is no URDF or makes no sense,
-        such as a number that cannot be read, a joint along a zero axis or one that moves no mass,
-        `UnknownNameError` for a joint. Planar joints move perpendicular to their axis. A joint
-        with `<mimic>` follows the other exactly: it has no coordinate, velocity or motor of its own
-        (see `Robot.mimics`).
+        Args:
+            urdf: Path of the file, or its text.
+            root: "fixed" to the world, "floating", or "sagittal" (slides along x and z, turns about
+                y). None for fixed (see `contact_system`).
+            actuated: Joints with a motor, see `Robot`.
+            stiffness: Stiffness of springs by joint, N m/rad or N/m.
+            rest: Rest positions of springs by joint, rad or m.
+            damping: Damping by joint, in place of the file's, N m s/rad or N s/m.
+            rotors: Rotors of the motors by joint; URDF has no place for them.
+            friction: Dry friction by joint, in place of the file's, N m or N.
+            gravity: Gravity (3,), m/s^2.
+
+        Raises:
+            FileFormatError: The file is no URDF or makes no sense; the message has the line. Such
+                are a number that cannot be read, a joint along a zero axis, or one that moves no
+                mass.
+            InputError: No joint moves, or an argument does not fit.
+            UnknownNameError: A joint is named that does not exist.
         """
         if root is not None:
             check_member("root", root, ("fixed", "floating", "sagittal"))
@@ -216,7 +257,7 @@ class Robot:
         massless = find_massless_velocity(robot.mass_matrix(q))
         for name in robot.joint_names:
             if massless in robot.velocities(name):
-                raise massless_joint_error(document, name)
+                refuse_massless_joint(document, name)
         robot.source = urdf
         if root is None and float(model.inertias[0].mass) > 0.0:
             robot.fixed_by_default = robot.link_names[0]
@@ -318,7 +359,7 @@ class Robot:
         return ThreadData(self._model), ThreadData(self._weightless)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the scratch memory, which every process and thread makes anew."""
+        """Return all but the scratch memory, which every process and thread makes anew."""
         return {k: v for k, v in self.__dict__.items() if not k.endswith("scratch")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -375,7 +416,7 @@ class Robot:
     # Configurations
 
     def neutral(self) -> Array:
-        """The neutral configuration (nq,)."""
+        """Return the neutral configuration (nq,): zero positions, and unit quaternions."""
         return self._reduce_q(np.array(pin.neutral(self._model)))
 
     def posture(self, joints: Mapping[str, float]) -> Array:
@@ -405,17 +446,17 @@ class Robot:
         return q
 
     def integrate(self, q: Array, dq: Array) -> Array:
-        """The configuration reached from q along dq (nv,)."""
+        """Return the configuration (nq,) reached from q (nq,) along dq (nv,)."""
         q_all, dq_all = self._expand_q(q), self.all_velocities(dq)
         return self._reduce_q(np.array(pin.integrate(self._model, q_all, dq_all)))
 
     def difference(self, q0: Array, q1: Array) -> Array:
-        """The perturbation (nv,) that leads from q0 to q1."""
+        """Return the perturbation (nv,) that leads from q0 (nq,) to q1 (nq,)."""
         change = np.array(pin.difference(self._model, self._expand_q(q0), self._expand_q(q1)))
         return change if self._coupling is None else np.asarray(change[self._coupling.v_own])
 
     def difference_jacobians(self, q0: Array, q1: Array) -> tuple[Array, Array]:
-        """Derivatives (nv, nv) of difference(q0, q1) by perturbations of q0, and of q1."""
+        """Return the derivatives (nv, nv) of `difference` by perturbations of q0 and of q1."""
         ends = self._expand_q(q0), self._expand_q(q1)
         first, second = map(np.array, pin.dDifference(self._model, *ends))
         if self._coupling is None:
@@ -424,31 +465,39 @@ class Robot:
         return first[own], second[own]
 
     def rate(self, q: Array, v: Array) -> Array:
-        """Velocity of the coordinates (nq,) at velocity v (nv,), or (nq, k) at k of these."""
+        """Return the rate of the coordinates (nq,) at velocity v (nv,), or (nq, k) at v (nv, k)."""
         if self.nq == self.nv:
             return v
         columns = self.all_velocities(v.reshape(self.nv, -1))
-        found = np.asarray(pin.tangentMapProduct(self._model, self._expand_q(q), columns))
-        return np.reshape(self._reduce_q(found), (self.nq, *v.shape[1:]))
+        rates = np.asarray(pin.tangentMapProduct(self._model, self._expand_q(q), columns))
+        return np.reshape(self._reduce_q(rates), (self.nq, *v.shape[1:]))
 
     def transport(self, v: Array) -> Array:
-        """The negative adjoint of v (nv, nv): how perturbations of q turn with the motion."""
+        """Return the negative adjoint (nv, nv) of v: perturbations of q turn with the motion."""
         result = np.zeros((self.nv, self.nv))
         for iv, turns in self._turns:
             result[iv, iv] = -turns @ v[iv]
         return result
 
     def normalize(self, q: Array) -> Array:
-        """The configuration with quaternions and unit circles scaled to norm one."""
+        """Return a configuration q (nq,) with quaternions and unit circles scaled to norm 1."""
         if self.nq == self.nv:
             return q
         return self._reduce_q(np.array(pin.normalize(self._model, self._expand_q(q))))
 
     def check(self, name: str, q: Array) -> None:
-        """Raise `InputError` for a quaternion or unit circle whose norm is not one."""
+        """Check that quaternions and unit circles of a configuration have norm 1.
+
+        Args:
+            name: Name of the argument, for messages.
+            q: Configuration (nq,).
+
+        Raises:
+            InputError: A norm differs from 1 by more than 1e-6.
+        """
         for unit in self._units:
             norm = float(np.linalg.norm(q[unit]))
-            if abs(norm - 1.0) > _UNIT_NORM:
+            if abs(norm - 1.0) > _UNIT_NORM_TOLERANCE:
                 raise InputError(
                     f"{name}: entries {unit.start} to {unit.stop - 1} must have norm 1 (a "
                     f"quaternion x, y, z, w or a cosine and sine), got {q[unit].tolist()} of norm "
@@ -523,7 +572,15 @@ class Robot:
         return Frame(int(frame.parentJoint), np.array(at.rotation), np.array(at.translation))
 
     def body(self, name: str) -> Body:
-        """The rigid body that a frame is fixed to; `InputError` for one fixed to the world."""
+        """Return the rigid body that a frame is fixed to.
+
+        Args:
+            name: Name of a link, a joint or a fixed frame.
+
+        Raises:
+            InputError: The frame is fixed to the world.
+            UnknownNameError: No frame has this name.
+        """
         frame = self.frame(name)
         if frame.joint == 0:
             raise InputError(f"frame {name!r} must move with a joint, but is fixed to the world")
@@ -531,9 +588,13 @@ class Robot:
         return Body(frame.joint, frame.rotation, float(inertia.mass), np.array(inertia.lever))
 
     def supporting(self, joint: int) -> Array:
-        """The flags, 1 for each velocity that moves the body of a joint, 0 for the others.
+        """Return 1 for each velocity that moves the body of a joint, 0 for the others.
 
-        They are of the velocities of all joints, (model.nv,), as are the columns of `motion`.
+        Args:
+            joint: Index of the joint; 0 for the world.
+
+        Returns:
+            Numbers (model.nv,) for the velocities of all joints, as the columns of `motion`.
         """
         mask = np.zeros(self._nv_all)
         for ancestor in list(self._model.supports[joint])[1:]:
@@ -542,9 +603,10 @@ class Robot:
         return mask
 
     def carriers(self) -> NDArray[np.bool_]:
-        """Whether velocity j moves the joint of velocity i, or is one of it: [i, j].
+        """Return whether velocity j moves the joint of velocity i, or belongs to it, at [i, j].
 
-        They are the velocities of all joints, (model.nv, model.nv).
+        Returns:
+            Values (model.nv, model.nv) for the velocities of all joints.
         """
         joints = list(self._model.joints)[1:]
         owners = [j for j, joint in enumerate(joints, 1) for _ in range(joint.nv)]
@@ -553,29 +615,35 @@ class Robot:
     # Dynamics
 
     def sweeps(self, joints: Sequence[int]) -> tuple[Sweeps, Sweeps]:
-        """Sweeps for the bodies of these joints, with gravity and without; no joint may mimic."""
+        """Return sweeps for the bodies of some joints, with gravity and without; none may mimic."""
         return Sweeps(self._model, joints), Sweeps(self._weightless, joints)
 
     def mass_matrix(self, q: Array) -> Array:
-        """The mass matrix M(q), symmetric (nv, nv), with armature."""
+        """Return the mass matrix M(q) (nv, nv), symmetric, with armature."""
         return self._square(pin.crba(self._model, self._scratch.data, self._expand_q(q)))
 
     def bias(self, q: Array, v: Array) -> Array:
-        """The bias h(q, v) (nv,), springs and dampers included."""
+        """Return the bias h(q, v) (nv,), springs and dampers included."""
         q_all, v_all = self._expand_q(q), self.all_velocities(v)
         h = np.array(pin.nonLinearEffects(self._model, self._scratch.data, q_all, v_all))
         h = self.reduce_columns(h)
         return h + self.passive.torque(q, v) if self.resists else h
 
     def free_acceleration(self, q: Array, v: Array, u: Array) -> Array:
-        """Return the acceleration (nv,) with all contacts open, without dry friction of joints."""
+        """Return the acceleration (nv,) with all contacts open, without dry friction of joints.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            u: Input (nu,).
+        """
         if self._coupling is not None:
             return self.inverse_mass(q) @ (self.actuation @ u - self.bias(q, v))
         tau = self.actuation @ u - (self.passive.torque(q, v) if self.resists else 0.0)
         return np.array(pin.aba(self._model, self._scratch.data, q, v, tau))
 
     def inverse_mass(self, q: Array) -> Array:
-        """The inverse mass matrix M(q)^-1 (nv, nv)."""
+        """Return the inverse mass matrix M(q)^-1 (nv, nv)."""
         if self._coupling is not None:
             try:
                 return np.asarray(np.linalg.inv(self.mass_matrix(q)))
@@ -592,39 +660,56 @@ class Robot:
         return kinetic, potential + self.passive.energy(q)
 
     def momentum(self, q: Array, v: Array) -> Array:
-        """Linear momentum in N s, and angular about the centre of mass in N m s, (6,)."""
+        """Return the momentum (6,): linear in N s, angular about the centre of mass in N m s."""
         q, v, data = self._expand_q(q), self.all_velocities(v), self._scratch.data
         return np.array(pin.computeCentroidalMomentum(self._model, data, q, v).vector)
 
     def bias_derivatives(
         self, q: Array, v: Array, a: Array, wrenches: Mapping[int, Array]
     ) -> tuple[Array, Array]:
-        """The derivatives D_q and D_v (nv, nv) of M a + h - J^T w at fixed a.
+        """Return the derivatives (nv, nv) of M a + h - J^T w by q and by v, at fixed a.
 
-        `wrenches` are spatial forces (force, moment about the world origin) per joint. They are
-        held constant in the frame of their body, as Pinocchio does.
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            a: Acceleration (nv,).
+            wrenches: Spatial forces w by joint: force in N, and moment about the world's origin in
+                N m. They are constant in the frame of their body, as in Pinocchio.
         """
         motion = self._expand_q(q), self.all_velocities(v), self.all_velocities(a)
-        found = inverse_dynamics_derivatives(self._model, self._scratch.data, motion, wrenches)
-        d_q, d_v = map(self._square, found)
+        derivatives = inverse_dynamics_derivatives(
+            self._model, self._scratch.data, motion, wrenches
+        )
+        d_q, d_v = map(self._square, derivatives)
         return d_q + np.diag(self.passive.stiffness), d_v + np.diag(self.passive.damping)
 
     def impulse_derivative(self, q: Array, dv: Array, wrenches: Mapping[int, Array]) -> Array:
-        """The derivative D_q (nv, nv) of M dv - J^T w at fixed dv, without gravity or springs."""
+        """Return the derivative (nv, nv) of M dv - J^T w by q, without gravity and springs.
+
+        Args:
+            q: Configuration (nq,).
+            dv: Change of velocity (nv,), held fixed.
+            wrenches: Spatial impulses w by joint, see `bias_derivatives`.
+        """
         weightless, data = self._weightless, self._weightless_scratch.data
         motion = self._expand_q(q), np.zeros(self._nv_all), self.all_velocities(dv)
         return self._square(inverse_dynamics_derivatives(weightless, data, motion, wrenches)[0])
 
     def regressor(self, q: Array, v: Array, a: Array) -> Array:
-        r"""The regressor Y (nv, 10 n): M a + h = Y pi, springs and dampers and armature apart.
+        r"""Return the regressor Y (nv, 10 n) with M a + h = Y pi, without springs and armature.
 
-        pi has ten entries for each of the n joints: m, m c (3), and xx, xy, yy, xz, yz, zz of the
-        inertia about the origin, of the body of the joint and in its frame.
+        pi has ten entries for the body of each of the n joints, in the frame of the joint: m, m c
+        (3), and xx, xy, yy, xz, yz, zz of the inertia about the origin.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            a: Acceleration (nv,).
         """
         return self._regressor(self._model, self._scratch.data, q, v, a)
 
     def impulse_regressor(self, q: Array, dv: Array) -> Array:
-        """The regressor Y (nv, 10 n) with M dv = Y pi, armature apart; see `regressor`."""
+        """Return the regressor Y (nv, 10 n) with M dv = Y pi, without armature; see `regressor`."""
         weightless, data, still = self._weightless, self._weightless_scratch.data, np.zeros(self.nv)
         return self._regressor(weightless, data, q, still, dv)
 
@@ -643,7 +728,7 @@ class Robot:
         return np.asarray(self.reduce_columns(regressor.T).T)
 
     def _square(self, matrix: Any) -> Array:
-        """A copy S^T matrix S of shape (nv, nv), from a matrix of all joints.
+        """Return a copy (nv, nv) of a matrix of all joints, by independent velocities.
 
         Pinocchio returns vectors for robots of one joint.
         """
@@ -653,15 +738,20 @@ class Robot:
     # Kinematics
 
     def poses(self, q: Array, joints: Sequence[int]) -> Array:
-        """Homogeneous transforms (k, 4, 4) from joint frames to the world."""
+        """Return homogeneous transforms (k, 4, 4) from the frames of k joints to the world."""
         pin.forwardKinematics(self._model, self._scratch.data, self._expand_q(q))
         return self._poses(joints)
 
     def motion(self, q: Array, v: Array, joints: Sequence[int]) -> BodyKinematics:
-        """Jacobians of all joints at once (see `BodyKinematics`), and the poses of `joints`.
+        """Return the Jacobians of all joints at once, and the poses of some.
 
-        Where joints mimic, `reduce_columns` makes them Jacobians by v, after columns that do not
-        move a body are taken out by `supporting`.
+        The Jacobian of one body has only the columns of the joints that carry it: multiply by
+        `supporting`. Where joints mimic, `reduce_columns` then gives Jacobians by v.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            joints: Indices of the joints whose poses are returned.
         """
         data, nv = self._scratch.data, self._nv_all
         q_all, v_all = self._expand_q(q), self.all_velocities(v)
@@ -673,9 +763,15 @@ class Robot:
         )
 
     def point_jacobian(self, q: Array, frame: str, offset: Array) -> Array:
-        """The Jacobian J (3, nv): the point at `offset` (3,) m in a frame moves at J v, world axes.
+        """Return the Jacobian J (3, nv) of a point, which moves at J v in world axes.
 
-        Raises `UnknownNameError` for a frame that is none.
+        Args:
+            q: Configuration (nq,).
+            frame: Name of the frame in which the point is fixed.
+            offset: Position (3,) of the point in the frame, m.
+
+        Raises:
+            UnknownNameError: No frame has this name.
         """
         joint, rotation, position = self.frame(frame)
         motion = self.motion(q, np.zeros(self.nv), [joint])
@@ -690,7 +786,14 @@ class Robot:
     def motion_derivatives(
         self, q: Array, v: Array, a: Array, joints: Sequence[int]
     ) -> MotionDerivatives:
-        """Velocities and accelerations of `joints` in world coordinates, and derivatives."""
+        """Return velocities and accelerations of joints in world coordinates, and derivatives.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            a: Acceleration (nv,).
+            joints: Indices of the joints.
+        """
         motion = self._expand_q(q), self.all_velocities(v), self.all_velocities(a)
         velocity, acceleration, *columns = motion_derivatives(
             self._model, self._scratch.data, motion, joints
@@ -698,6 +801,6 @@ class Robot:
         return MotionDerivatives(velocity, acceleration, *map(self.reduce_columns, columns))
 
     def tree(self) -> Tree:
-        """The constants of the dynamics; springs and dampers are in `passive`."""
+        """Return the constants of the dynamics; springs and dampers are in `passive`."""
         tree = tree_of(self._model)
         return tree if self._coupling is None else self._coupling.reduce_tree(tree)

@@ -12,32 +12,36 @@ from hybridctl.mechanics.multibody.robot import Robot
 
 @dataclass(frozen=True)
 class RobotStateSpace:
-    """Configuration x velocity: nx = nq + nv coordinates, ndx = 2 nv (see `spaces.Space`)."""
+    """The space of states (q, v) with perturbations (dq, dv), see `spaces.Space`.
+
+    Attributes:
+        robot: The robot.
+    """
 
     robot: Robot
 
     @property
     def nx(self) -> int:
-        """The number of coordinates, nq + nv."""
+        """Number of coordinates, nq + nv."""
         return self.robot.nq + self.robot.nv
 
     @property
     def ndx(self) -> int:
-        """The number of deviations, 2 nv."""
+        """Number of directions, 2 nv."""
         return 2 * self.robot.nv
 
     def integrate(self, x: Array, dx: Array) -> Array:
-        """The state (q integrate dq, v + dv)."""
+        """Return the state (nx,) reached from x (nx,) along dx (ndx,)."""
         n, nv = self.robot.nq, self.robot.nv
         return np.concatenate([self.robot.integrate(x[:n], dx[:nv]), x[n:] + dx[nv:]])
 
     def difference(self, x0: Array, x1: Array) -> Array:
-        """The deviation (q1 difference q0, v1 - v0)."""
+        """Return the perturbation (ndx,) that leads from x0 (nx,) to x1 (nx,)."""
         n = self.robot.nq
         return np.concatenate([self.robot.difference(x0[:n], x1[:n]), x1[n:] - x0[n:]])
 
     def difference_jacobians(self, x0: Array, x1: Array) -> tuple[Array, Array]:
-        """Jacobians of the configurations, and minus and plus the identity for velocities."""
+        """Return the derivatives (ndx, ndx) of `difference` by perturbations of x0 and of x1."""
         n, nv = self.robot.nq, self.robot.nv
         by_first, by_second = -np.eye(2 * nv), np.eye(2 * nv)
         parts = self.robot.difference_jacobians(x0[:n], x1[:n])
@@ -45,29 +49,37 @@ class RobotStateSpace:
         return by_first, by_second
 
     def rate(self, x: Array, dx: Array) -> Array:
-        """Coordinate velocity for a velocity and acceleration (v, a)."""
+        """Return the rate of the coordinates (nx,) at x (nx,), for velocity and acceleration dx."""
         n, nv = self.robot.nq, self.robot.nv
         return np.concatenate([self.robot.rate(x[:n], dx[:nv]), dx[nv:]])
 
     def tangent_map(self, x: Array) -> Array:
-        """The map (nx, ndx) from velocities and accelerations to rates of the coordinates."""
+        """Return the map (nx, ndx) from velocity and acceleration to rates of the coordinates."""
         n, nv = self.robot.nq, self.robot.nv
         result = np.eye(n + nv, 2 * nv, nv - n)
         result[:n, :nv] = self.robot.rate(x[:n], np.eye(nv))
         return result
 
     def transport(self, dx: Array) -> Array:
-        """The negative adjoint of the velocity, on the configuration part."""
+        """Return the negative adjoint (ndx, ndx) of a velocity, on the configuration alone."""
         nv = self.robot.nv
         result = np.zeros((2 * nv, 2 * nv))
         result[:nv, :nv] = self.robot.transport(dx[:nv])
         return result
 
     def normalize(self, x: Array) -> Array:
-        """The state with unit quaternions."""
+        """Return a state x (nx,) with quaternions and unit circles scaled to norm 1."""
         n = self.robot.nq
         return np.concatenate([self.robot.normalize(x[:n]), x[n:]])
 
     def check(self, name: str, x: Array) -> None:
-        """Raise `InputError` for a quaternion that is not of norm one."""
+        """Check that quaternions and unit circles of a state have norm 1.
+
+        Args:
+            name: Name of the argument, for messages.
+            x: State (nx,).
+
+        Raises:
+            InputError: A norm differs from 1.
+        """
         self.robot.check(name, x[: self.robot.nq])

@@ -1,7 +1,7 @@
-"""Pinocchio's sweeps over a robot, and views of what they leave in its memory.
+"""Pinocchio's sweeps over the bodies of a robot, with results as views of its memory.
 
-Linear parts of spatial vectors are those of the point at the origin of their frame. What a sweep
-returns holds until the same sweep is asked for again in the same thread.
+Linear parts of spatial vectors are those of the point at the origin of their frame. The result of a
+sweep is valid until the same sweep runs again in the same thread.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from hybridctl.base.checks import Array
 
 
 class Fall(NamedTuple):
-    """A robot at (q, v): mass (nv, nv), bias (nv,), and columns (6, nv) of all joints' axes.
+    """Dynamics and kinematics of a robot at (q, v), without joint accelerations.
 
-    Of the bodies of k joints: rotations (k, 3, 3) and positions (k, 3); motions (k, 2, 6), in
-    their own frames: the velocity, and the acceleration without that of the joints, less gravity.
+    Attributes:
+        mass: Mass matrix M (nv, nv).
+        bias: Bias h (nv,), without springs and dampers.
+        columns: Spatial velocity (6, nv) of its body by each velocity, in the world.
+        rotations: Orientations (k, 3, 3) of the bodies of k joints in the world.
+        positions: Positions (k, 3) of these bodies in the world, m.
+        motions: Velocity, and acceleration at zero joint acceleration less gravity, (k, 2, 6), of
+            these bodies in their own frames.
     """
 
     mass: Array
@@ -32,11 +38,16 @@ class Fall(NamedTuple):
 
 
 class SweepDerivatives(NamedTuple):
-    """Derivatives at (q, v, a), by columns of the axes, all in the world.
+    """Derivatives of dynamics and kinematics at (q, v, a), all in the world.
 
-    bias_q, bias_v (nv, nv) of M a + h; columns (6, nv) and their rate; acceleration_q and
-    acceleration_v (6, nv) of the body that a column moves. Of the bodies of k joints: motions
-    (k, 2, 6), the velocity and the acceleration without gravity.
+    Attributes:
+        bias_q: Derivative (nv, nv) of M a + h by q.
+        bias_v: Derivative (nv, nv) of M a + h by v.
+        columns: Spatial velocity (6, nv) of its body by each velocity.
+        columns_rate: Time derivative (6, nv) of the columns.
+        acceleration_q: Derivative (6, nv), by each coordinate, of the acceleration of its body.
+        acceleration_v: Derivative (6, nv), by each velocity, of the acceleration of its body.
+        motions: Velocity and acceleration without gravity, (k, 2, 6), of the bodies of k joints.
     """
 
     bias_q: Array
@@ -49,7 +60,12 @@ class SweepDerivatives(NamedTuple):
 
 
 class Sweeps(threading.local):
-    """Sweeps over a Pinocchio model, for the bodies of some joints; its memory is the thread's."""
+    """Sweeps over a `pinocchio.Model`. Each thread has its own memory.
+
+    Args:
+        model: The `pinocchio.Model`.
+        joints: Indices of the k joints whose bodies are reported.
+    """
 
     def __init__(self, model: Any, joints: Sequence[int]) -> None:
         self._made = model, tuple(joints)
@@ -67,7 +83,7 @@ class Sweeps(threading.local):
         return Sweeps, self._made
 
     def fall(self, q: Array, v: Array) -> Fall:
-        """What acts on the robot, and where its axes are."""
+        """Return dynamics and kinematics at q (nq,) and v (nv,)."""
         data = self._data
         pin.nonLinearEffects(self._model, data, q, v)
         pin.crba(self._model, data, q, pin.Convention.WORLD)
@@ -75,19 +91,25 @@ class Sweeps(threading.local):
         return Fall(*self._equations, *self.places(), motions)
 
     def slopes(self, q: Array, v: Array | None, a: Array) -> SweepDerivatives:
-        """The derivatives of the equations of motion and of the motion; v None is zero."""
+        """Return derivatives of dynamics and kinematics.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,); None for zero.
+            a: Acceleration (nv,).
+        """
         data = self._data
         v = self._still if v is None else v
         pin.computeRNEADerivatives(self._model, data, q, v, a)
         return SweepDerivatives(*self._changes, np.array(self._in_world).reshape(-1, 2, 6))
 
     def axes(self, q: Array) -> Array:
-        """Columns (6, nv) of all axes."""
+        """Return the spatial velocity (6, nv) of its body by each velocity, at q (nq,)."""
         pin.computeJointJacobians(self._model, self._data, q)
         return np.asarray(self._data.J)
 
     def places(self) -> tuple[Array, Array]:
-        """Rotations (k, 3, 3) and positions (k, 3) of the bodies where the last sweep was."""
+        """Return orientations (k, 3, 3) and positions (k, 3) of the bodies at the last sweep."""
         return np.array(self._rotations), np.array(self._positions)
 
 
@@ -169,7 +191,7 @@ def subspace_adjoint(s: Array) -> Array:
 
 
 class ThreadData(threading.local):
-    """What Pinocchio writes into while it evaluates a model, for each thread its own.
+    """The memory that Pinocchio writes into while it evaluates a model, one for each thread.
 
     Args:
         model: The `pinocchio.Model`.

@@ -12,7 +12,7 @@ import tempfile
 import threading
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, NoReturn
 from xml.etree import ElementTree
 
 import coal
@@ -92,15 +92,18 @@ def model_of(document: UrdfDocument, root: Root) -> Any:
     return _on_sagittal_base(model) if root == "sagittal" else model
 
 
-def massless_joint_error(document: UrdfDocument, name: str) -> FileFormatError:
-    """Return the error about a joint that moves no mass.
+def refuse_massless_joint(document: UrdfDocument, name: str) -> NoReturn:
+    """Raise the error about a joint that moves no mass.
 
     Args:
         document: The URDF.
         name: The joint, of the file or of the base.
+
+    Raises:
+        FileFormatError: Always.
     """
     joint = next((j for j in document.joints if j.get("name") == name), document.root)
-    return document.error(
+    raise document.error(
         joint,
         f"must have mass or moments of inertia where joint {name!r} moves its links, else the mass "
         "matrix is singular: give them an <inertial>, or the joint a rotor (rotors=)",
@@ -184,9 +187,10 @@ def _turn_planar_joint(model: Any, joint: Element) -> None:
 
 
 def _on_sagittal_base(model: Any) -> Any:
-    """The model on a base that slides along x and z and turns about y.
+    """Return a model on a base that slides along x and z and turns about y.
 
-    A chain of three joints; Pinocchio's derivatives are wrong for one composite joint.
+    The base is a chain of three joints, because Pinocchio's derivatives are wrong for a composite
+    joint.
     """
     base, parent = pin.Model(), 0
     kinds = (pin.JointModelPX(), pin.JointModelPZ(), pin.JointModelRY())
@@ -205,19 +209,29 @@ def shapes_of(
     purpose: Literal["visual", "collision"] = "visual",
     kinds: Collection[Kind] = KINDS,
 ) -> Any:
-    """The `pinocchio.GeometryModel` of shapes that are drawn, or collide, on links of a model.
+    """Return the `pinocchio.GeometryModel` of the shapes on the links of a model.
 
-    urdf: a file or its text. packages: folders that hold what `package://` names; those above the
-    file are tried too. A mesh that is not found is left out, with a warning in the log, and so are
-    links that the model does not have. kinds: those that are wanted. Raises `FileFormatError` for
-    what is no URDF, and for shapes that cannot be read.
+    A mesh that is not found is left out, with a warning in the log. So are links that the model
+    does not have.
+
+    Args:
+        model: The `pinocchio.Model`.
+        urdf: Path of the URDF, or its text.
+        packages: Folders that hold what `package://` names; those above the file are tried too.
+        purpose: Whether shapes are those that are drawn or those that collide.
+        kinds: Kinds of shapes that are wanted.
+
+    Raises:
+        FileFormatError: The file is no URDF, or shapes cannot be read.
     """
     text = read_file_or_text("urdf", urdf)
     beside = [] if isinstance(urdf, str) and "<" in urdf else Path(urdf).resolve().parents
     known = {frame.name for frame in model.frames if frame.type == pin.FrameType.BODY}
     root, messages = parse_urdf(text).root, _ErrorStream()
     try:
-        wanted = _keep(root, known, purpose, kinds, [*map(Path, packages), *beside])
+        wanted = _remove_unwanted_shapes(
+            root, known, purpose, kinds, [*map(Path, packages), *beside]
+        )
         text = ElementTree.tostring(root, encoding="unicode")
         # The tree over a mesh that is made fastest: nobody asks it for collisions.
         loader = coal.CachedMeshLoader(coal.NODE_TYPE.BV_AABB)
@@ -225,22 +239,39 @@ def shapes_of(
             shapes = pin.buildGeomFromUrdfString(
                 model, text, _PURPOSES[purpose], mesh_loader=loader
             )
-            if shapes.ngeoms < wanted:  # Pinocchio leaves out what it cannot read
-                raise ValueError(f"{wanted - shapes.ngeoms} of {wanted} are left out")
+            _check_complete(shapes, wanted)
     except (KeyError, RuntimeError, ValueError) as error:
         reason = messages.text or repr(error)
         raise FileFormatError(f"urdf has {purpose} shapes that cannot be read: {reason}") from error
     return shapes
 
 
-def _keep(
+def _check_complete(shapes: Any, wanted: int) -> None:
+    """Check that Pinocchio has not left out shapes that it cannot read.
+
+    Raises:
+        ValueError: There are fewer shapes than wanted.
+    """
+    if shapes.ngeoms < wanted:
+        raise ValueError(f"{wanted - shapes.ngeoms} of {wanted} are left out")
+
+
+def _remove_unwanted_shapes(
     root: ElementTree.Element,
     links: Collection[str],
     purpose: str,
     kinds: Collection[str],
     places: Sequence[Path],
 ) -> int:
-    """Leave in a URDF only shapes that are wanted, meshes with their paths; how many those are."""
+    """Return the number of wanted shapes in a URDF, after removing the others.
+
+    Args:
+        root: Root of the URDF, which is changed; meshes get the paths of their files.
+        links: Names of the links whose shapes are wanted.
+        purpose: "visual" or "collision".
+        kinds: Kinds of shapes that are wanted.
+        places: Folders in which meshes are sought.
+    """
     count = 0
     for link in root.findall("link"):
         for part in link.findall(purpose):
@@ -259,11 +290,12 @@ def _keep(
 def _is_wanted(
     shape: ElementTree.Element, link: str, kinds: Collection[str], places: Sequence[Path]
 ) -> bool:
+    """Return whether a shape is wanted and can be read; the path of a mesh is filled in."""
     if shape.tag not in KINDS:
         _LOG.warning("link %s has a shape %r that is left out", link, shape.tag)
     elif shape.tag == "mesh" and "mesh" in kinds:
         name = shape.attrib["filename"]
-        file = _found(name, places)
+        file = _find_file(name, places)
         if file is None:
             _LOG.warning("mesh %s of link %s is not found", name, link)
             return False
@@ -271,8 +303,8 @@ def _is_wanted(
     return shape.tag in kinds
 
 
-def _found(name: str, places: Sequence[Path]) -> Path | None:
-    """The file that a URDF names: as a path, or below one of the places."""
+def _find_file(name: str, places: Sequence[Path]) -> Path | None:
+    """Return the file that a URDF names, as a path or below one of the places; None for none."""
     plain = name.removeprefix("file://").removeprefix("package://")
     candidates = [Path(plain), *(place / plain for place in places)]
     if name.startswith("package://"):

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 from xml.etree import ElementTree
 from xml.parsers import expat
 
@@ -132,11 +133,9 @@ def parse_urdf(text: str) -> UrdfDocument:
     except FileFormatError:  # a ValueError, too
         raise
     except (expat.ExpatError, ValueError) as error:  # ValueError: characters that are no UTF-8
-        raise (
-            _xacro_error()
-            if "<xacro:" in text
-            else FileFormatError(f"urdf is not a robot description: it is no XML: {error}")
-        ) from error
+        if "<xacro:" in text:
+            _refuse_xacro()
+        raise FileFormatError(f"urdf is not a robot description: it is no XML: {error}") from error
     document = UrdfDocument(builder.close(), lines)
     _check_kind(document)
     for parent, place in _number_holders(document):
@@ -160,21 +159,30 @@ def _without_comments(text: str) -> str:
     return _DECLARATION.sub(lambda match: "\n" * match.group().count("\n"), declared)
 
 
-def _xacro_error(place: str = "") -> FileFormatError:
-    return FileFormatError(
+def _refuse_xacro(place: str = "") -> NoReturn:
+    """Raise the error about xacro macros at a place, such as " line 3".
+
+    Raises:
+        FileFormatError: Always.
+    """
+    raise FileFormatError(
         f"urdf{place} must be expanded, but it has xacro macros: run xacro first, as in "
         "`xacro robot.urdf.xacro > robot.urdf`"
     )
 
 
 def _check_kind(document: UrdfDocument) -> None:
-    """Raise `FileFormatError` for another root than <robot>, and for xacro macros."""
+    """Check that a document is a <robot> without xacro macros.
+
+    Raises:
+        FileFormatError: It is something else.
+    """
     root = document.root
     spaces = [name for name, uri in root.attrib.items() if name[:6] == "xmlns:" and "xacro" in uri]
     prefixes = ("xacro:", *(f"{name[6:]}:" for name in spaces))
     for element in root.iter():
         if element.tag.startswith(prefixes):
-            raise _xacro_error(f" line {document.lines[element]}")
+            _refuse_xacro(f" line {document.lines[element]}")
     if root.tag != "robot":
         reader = ": Robot.from_mjcf reads it" if root.tag == "mujoco" else ""
         raise FileFormatError(f"urdf must be a <robot>, got <{root.tag}>{reader}")
@@ -215,7 +223,7 @@ def _read_numbers(document: UrdfDocument, element: Element, place: str) -> None:
         parts, size = (value or "").split(), _VECTOR_SIZES.get(name, 1)
         if len(parts) != size or not all(map(_is_number, parts)):
             if value is not None and ("${" in value or "$(" in value):
-                raise _xacro_error(f" line {document.lines[element]}")
+                _refuse_xacro(f" line {document.lines[element]}")
             wanted = "a number" if size == 1 else f"{('three', 'four')[size - 3]} numbers"
             got = "nothing" if value is None else f"{value[:60]!r}"
             raise document.error(
@@ -265,14 +273,18 @@ def check_description(document: UrdfDocument) -> None:
 
 
 def _check_names(document: UrdfDocument, elements: list[Element]) -> None:
-    """Raise `FileFormatError` for a link or joint without a name of its own."""
+    """Check that links, or joints, have names that differ.
+
+    Raises:
+        FileFormatError: A name is missing, occurs twice, or is a xacro macro.
+    """
     seen: dict[str, Element] = {}
     for element in elements:
         name = element.get("name")
         if not name:
             raise document.error(element, f"must have a name of the {element.tag}, got none")
         if "${" in name:
-            raise _xacro_error(f" line {document.lines[element]}")
+            _refuse_xacro(f" line {document.lines[element]}")
         if name in seen:
             raise document.error(
                 element,

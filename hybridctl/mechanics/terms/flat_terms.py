@@ -21,7 +21,7 @@ import threading
 import numpy as np
 
 from hybridctl.base.checks import Array, Indices
-from hybridctl.mechanics.contacts.geometry import PointsOnPlanes
+from hybridctl.mechanics.contacts.contact_kinematics import PointsOnPlanes
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.sweeps import Sweeps

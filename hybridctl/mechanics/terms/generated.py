@@ -29,7 +29,7 @@ from hybridctl.base.function_cache import (
 )
 from hybridctl.mechanics.contacts import stairs, surfaces
 from hybridctl.mechanics.contacts.contact import ContactPlace
-from hybridctl.mechanics.contacts.geometry import ContactSet
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.contacts.joint_contacts import JointPlace
 from hybridctl.mechanics.contacts.surfaces import Plane
 from hybridctl.mechanics.multibody import expressions

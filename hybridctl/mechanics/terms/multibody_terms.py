@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.mechanics.contacts.geometry import ContactSet, RowDerivatives
+from hybridctl.mechanics.contacts.contact_kinematics import ContactSet, RowDerivatives
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.terms.contact_terms import (

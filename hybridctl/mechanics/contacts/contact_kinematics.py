@@ -1,17 +1,19 @@
 r"""Kinematics of a set of contacts: gaps, Jacobians, drift, and their derivatives.
 
-Each row of a contact's motion is the power of a unit wrench. With p the contact point, d a unit
-direction (both in the world) and w = (d, p x d), the rate of the row is w . (V_A - V_B), where V
-are spatial velocities (linear at the world origin, angular) of the body with the point (A) and
-of the one with the surface (B). Its time derivative is w . (A_A - A_B) + wdot . (V_A - V_B).
+The rate of a row is the power of a unit wrench. With the contact point p and a unit direction d,
+both in the world, the wrench is w = (d, p x d), and the rate is w . (V_A - V_B). V are spatial
+velocities (linear at the world origin, angular) of the body with the point (A) and of the body with
+the surface (B). The acceleration of the row is w . (A_A - A_B) + wdot . (V_A - V_B).
 
-The rows of a set are the normals of all its contacts, then the tangents of those with friction:
-two in space, one where the robot can only move in a plane. A normal turns with its surface and
-as the point moves over it; a tangent turns with its surface only, which is the same wherever the
-point sticks, and elsewhere only names the direction in which a sliding velocity is written.
+The rows of a set are the normals of all its contacts, then the tangents of those with friction: two
+in space, one where the point moves in a plane. A normal turns with its surface and as the point
+moves over it. A tangent turns with its surface only. That is exact where the point sticks, and
+where it slides the tangent only names the direction in which the velocity is written.
 
-A round contact of radius rho touches at p = c - rho n, with its centre c and the normal n there,
-and :math:`\dot p = \dot c - \rho \dot n`: the point moves on the body as that rolls.
+A round contact of radius rho touches at p = c - rho n, with its centre c and the normal n there.
+Then :math:`\dot p = \dot c - \rho \dot n`: the point moves on the body as the body rolls.
+
+Arrays have one entry for each of c contacts, or for each of r rows.
 """
 
 from __future__ import annotations
@@ -28,12 +30,18 @@ from hybridctl.base.errors import InputError
 from hybridctl.mechanics.contacts.contact import Contact, ContactPlace
 from hybridctl.mechanics.contacts.joint_contacts import JointPlace
 from hybridctl.mechanics.contacts.stairs import PiecewiseSurface, Stairs
-from hybridctl.mechanics.contacts.surfaces import Plane, TangentFrames, grouped, plane_of_motion
+from hybridctl.mechanics.contacts.surfaces import (
+    Plane,
+    TangentFrames,
+    find_plane_of_motion,
+    group_surfaces,
+)
 from hybridctl.mechanics.multibody.bodies import BodyKinematics
 from hybridctl.mechanics.multibody.joints import skew
 from hybridctl.mechanics.multibody.robot import Robot
 
-_LOOKS = 3
+_PLANE_SAMPLES = 3
+"""Random configurations at which the motion of a contact is looked at, to find planes of motion."""
 _SHAPES: dict[str, tuple[int, ...]] = {
     "distance": (),
     "normal": (3,),
@@ -41,15 +49,23 @@ _SHAPES: dict[str, tuple[int, ...]] = {
     "curvature_along": (3, 3),
 }
 """Shapes of what the methods of a `Surface` return for each point."""
-_BEYOND = 1e-8
-"""In m: how far beyond a border the next piece is looked at; edges of `Stairs` are 1e-9 m wide."""
+_BORDER_STEP = 1e-8
+"""Distance in m beyond a border at which the next piece is evaluated; edges of `Stairs` are
+1e-9 m wide."""
 
 
 class RowDerivatives(NamedTuple):
-    """Wrenches of the rows at (q, v, a), and derivatives of rates and accelerations.
+    """Derivatives of all rows at (q, v, a), by configuration (in the tangent space) and velocity.
 
-    wrench (r, 6), wrench_q (r, 6, nv); rate_q and jacobian, acceleration_q and acceleration_v
-    (r, nv); Jacobians of both bodies (r, 6, nv).
+    Attributes:
+        wrench: Wrenches w (r, 6).
+        wrench_q: Derivatives (r, 6, nv) of the wrenches by q.
+        rate_q: Derivatives (r, nv) of the rates by q.
+        jacobian: Derivatives J (r, nv) of the rates by v.
+        acceleration_q: Derivatives (r, nv) of the accelerations by q.
+        acceleration_v: Derivatives (r, nv) of the accelerations by v.
+        jacobian_a: Jacobians (r, 6, nv) of the bodies with the points.
+        jacobian_b: Jacobians (r, 6, nv) of the bodies with the surfaces.
     """
 
     wrench: Array
@@ -63,10 +79,13 @@ class RowDerivatives(NamedTuple):
 
 
 class PointsOnPlanes(NamedTuple):
-    """Points of moving bodies and planes of the world that they touch.
+    """Points of moving bodies, and the planes of the world that they touch.
 
-    joints (c,): of the bodies; points (c, 3) in their frames; directions (r, 3) of all rows in the
-    world; heights (c,) of the planes along their normals.
+    Attributes:
+        joints: Joint (c,) of each body.
+        points: Points (c, 3) in the frames of the joints, m.
+        directions: Directions (r, 3) of all rows, in the world.
+        heights: Height (c,) of each plane along its normal, m.
     """
 
     joints: tuple[int, ...]
@@ -76,11 +95,23 @@ class PointsOnPlanes(NamedTuple):
 
 
 class ContactSet:
-    """Contacts of a robot with their names resolved to joints.
+    """Contacts of a robot, with their frames resolved to joints.
 
-    `owner` (r,) is the contact of each row, `tangents` the rows of each contact's tangents.
-    `moved_trees` (c, k) tells which of the robot's k kinematic trees move each contact. `loads`
-    (c,) are the constant forces that press contacts, 0 where the motion decides about the force.
+    Args:
+        robot: The robot.
+        contacts: The contacts; there may be none.
+
+    Attributes:
+        joints: Joints of all bodies of the contacts, in increasing order.
+        owner: Contact (r,) of each row.
+        tangents: Rows of the tangents of each contact.
+        joint_a: Joint of the body with the point, for each row.
+        joint_b: Joint of the body with the surface, for each row.
+        moved_trees: Whether each of the robot's k kinematic trees moves each contact, (c, k).
+        loads: Constant forces (c,) that press contacts, N; 0 where the motion decides on the force.
+
+    Raises:
+        InputError: A surface has no normal somewhere, or a contact nearly moves in a plane.
     """
 
     def __init__(self, robot: Robot, contacts: Sequence[Contact]) -> None:
@@ -94,10 +125,10 @@ class ContactSet:
         self._a = np.array([self.joints.index(j) for j in joint_a], dtype=np.intp)
         self._b = np.array([self.joints.index(j) for j in joint_b], dtype=np.intp)
         at_points = [
-            _pose(np.eye(3), f.position + f.rotation @ contact.offset)
+            _make_pose(np.eye(3), f.position + f.rotation @ contact.offset)
             for f, contact in zip(points, contacts, strict=True)
         ]
-        at_surfaces = [_pose(frame.rotation, frame.position) for frame in bodies]
+        at_surfaces = [_make_pose(frame.rotation, frame.position) for frame in bodies]
         self._local = np.array(at_points + at_surfaces).reshape(-1, 4, 4)
         self._radius = np.array([contact.radius for contact in contacts])
         self._both = np.concatenate((self._a, self._b))
@@ -107,7 +138,7 @@ class ContactSet:
         self._sign = self._support_a - np.array([robot.supporting(j) for j in joint_b]).reshape(
             shape
         )
-        self.moved_trees = moved_trees(robot, robot.reduce_flags(self._sign != 0.0))
+        self.moved_trees = find_moved_trees(robot, robot.reduce_flags(self._sign != 0.0))
         self.loads = np.zeros(len(contacts))
         self._each = tuple(contact.surface for contact in contacts)
         self._piecewise = {
@@ -115,9 +146,9 @@ class ContactSet:
             for i, surface in enumerate(self._each)
             if isinstance(surface, PiecewiseSurface) and surface.has_borders
         }
-        self._surfaces = grouped(self._each)
+        self._surfaces = group_surfaces(self._each)
         self._curved = any(surface.curved for surface in self._each)
-        self._frames = self._tangent_frames(contacts)
+        self._frames = self._make_tangent_frames(contacts)
         self.owner = np.array([*range(len(contacts)), *self._frames.owner], dtype=np.intp)
         self.tangents = tuple(
             np.flatnonzero(self.owner[len(contacts) :] == i) + len(contacts)
@@ -129,60 +160,64 @@ class ContactSet:
         self._arm = self._radius[self.owner, None] if self._radius.any() else None
         # Another surface without curvature may have pieces with different normals.
         flat = bool(contacts) and all(isinstance(s, Plane | Stairs) for s in self._each)
-        self._flat = self._in_surfaces(np.zeros((len(contacts), 3))) if flat else None
+        self._flat = self._compute_directions(np.zeros((len(contacts), 3))) if flat else None
 
-    def _tangent_frames(self, contacts: Sequence[Contact]) -> TangentFrames:
-        """Two tangents for each rough contact, one where it can only move in a plane.
+    def _make_tangent_frames(self, contacts: Sequence[Contact]) -> TangentFrames:
+        """Return the tangents of all contacts with friction.
 
-        Whether it can is found by looking at its motion at three configurations.
+        A contact has one tangent if its point moves in a plane at some random configurations.
+
+        Raises:
+            InputError: A surface has no normal somewhere, or a contact nearly moves in a plane.
         """
         robot, rng = self._robot, np.random.default_rng(0)
         rough = [i for i, contact in enumerate(contacts) if contact.rough]
         moves, normals = [], []
-        for _ in range(_LOOKS if rough else 0):
+        for _ in range(_PLANE_SAMPLES if rough else 0):
             q = robot.integrate(robot.neutral(), rng.normal(size=robot.nv))
             motion = robot.motion(q, np.zeros(robot.nv), self.joints)
-            p, turn, r = self._place(motion.poses)
-            normals.append(self._on_surfaces("normal", r))
+            p, turn, r = self._place_contacts(motion.poses)
+            normals.append(self._evaluate_surfaces("normal", r))
             for contact, n, at in zip(contacts, normals[-1], r, strict=True):
                 if not np.isfinite(n).all():
                     raise InputError(
                         f"the surface of contact {contact.name!r} must have a normal everywhere, "
                         f"but it is not finite at {at.tolist()} m in its frame"
                     )
-            p = p - self._radius[:, None] * _times(turn, normals[-1])
+            p = p - self._radius[:, None] * _multiply(turn, normals[-1])
             linear = motion.jacobian[:3] - skew(p) @ motion.jacobian[3:]
             linear = robot.reduce_columns(self._sign[:, None, :] * linear)
             moves.append(turn.transpose(0, 2, 1) @ linear)
         axes: list[Array | None] = [None] * len(contacts)
         for i in rough:
-            each, across = np.hstack([m[i] for m in moves]), np.array([n[i] for n in normals])
-            axes[i] = plane_of_motion(contacts[i].name, each, across)
+            own_moves = np.hstack([m[i] for m in moves])
+            own_normals = np.array([n[i] for n in normals])
+            axes[i] = find_plane_of_motion(contacts[i].name, own_moves, own_normals)
         return TangentFrames(rough, axes)
 
     def gaps(self, q: Array) -> Array:
-        """Signed distances (c,), positive when open."""
-        _, _, r = self._place(self._robot.poses(q, self.joints))
-        return self._gaps(r)
+        """Return the gaps (c,) at a configuration q (nq,), m; positive when open."""
+        _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
+        return self._compute_gaps(r)
 
     @property
     def piecewise(self) -> tuple[int, ...]:
-        """The contacts whose surfaces have pieces with borders."""
+        """Indices of the contacts whose surfaces have pieces with borders."""
         return tuple(self._piecewise)
 
     def piece_gaps(self, q: Array, gaps: Array) -> Array:
-        """Return the gaps (c,) of contacts from the pieces that they are on, if they are closed.
+        """Return the gaps (c,) of closed contacts from the pieces of surface that they are on.
 
-        Beyond the border of its piece the gap of a contact is that from another piece; what holds
-        the contact closed until its event is the piece that it has been on.
+        Just beyond the border of its piece, `gaps` gives the gap of a contact from the next piece.
+        Until the event of the border, the contact is still closed on the piece that it has been on.
 
         Args:
             q: Configuration (nq,).
-            gaps: Gaps (c,) at q, m: the answer for contacts on surfaces of one piece.
+            gaps: Gaps (c,) at q, m, which are returned for surfaces of one piece.
         """
         if not self._piecewise:
             return gaps
-        _, _, r = self._place(self._robot.poses(q, self.joints))
+        _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
         gaps = gaps.copy()
         for i, surface in self._piecewise.items():
             gaps[i] = surface.piece_distance(r[i : i + 1])[0]
@@ -197,7 +232,7 @@ class ContactSet:
         Returns:
             Margins (c,) in m, negative beyond the border, infinite for surfaces of one piece.
         """
-        _, _, r = self._place(self._robot.poses(q, self.joints))
+        _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
         margins = np.full(len(self._each), np.inf)
         for i, surface in self._piecewise.items():
             margins[i] = surface.margin(r[i : i + 1])[0]
@@ -214,7 +249,7 @@ class ContactSet:
             contacts on surfaces of one piece are zero.
         """
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
-        p, turn, r = self._place(motion.poses)
+        p, turn, r = self._place_contacts(motion.poses)
         rows = np.zeros((len(self._each), self._robot.nv))
         for i, surface in self._piecewise.items():
             d = turn[i] @ surface.margin_gradient(r[i : i + 1])[0]
@@ -231,12 +266,12 @@ class ContactSet:
         Returns:
             Gaps (c,) in m, positive where the next piece is lower; NaN for surfaces of one piece.
         """
-        _, _, r = self._place(self._robot.poses(q, self.joints))
+        _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
         gaps = np.full(len(self._each), np.nan)
         for i, surface in self._piecewise.items():
             at = r[i : i + 1]
             gaps[i] = surface.distance(
-                at - (surface.margin(at) + _BEYOND) * surface.margin_gradient(at)
+                at - (surface.margin(at) + _BORDER_STEP) * surface.margin_gradient(at)
             )[0]
         return gaps
 
@@ -251,68 +286,94 @@ class ContactSet:
         """
         if not self._piecewise:
             return ()
-        _, _, r = self._place(self._robot.poses(q, self.joints))
+        _, _, r = self._place_contacts(self._robot.poses(q, self.joints))
         return tuple(i for i, s in self._piecewise.items() if s.is_at_riser(r[i : i + 1])[0])
 
     def in_world(self, q: Array, normal: Array, friction: Array) -> tuple[Array, Array]:
-        """Contact points (c, 3) in m and the forces there (c, 3), both in the world.
+        """Return contact points (c, 3) in m and forces there (c, 3) in N, both in the world.
 
-        normal (c,) and friction (c, 2) are along the rows of each contact, in N (or N s); the
-        forces act on the bodies with the points, and oppositely on those with the surfaces.
+        The forces act on the bodies with the points, and oppositely on those with the surfaces.
+        Impulses in N s are converted in the same way.
+
+        Args:
+            q: Configuration (nq,).
+            normal: Normal forces (c,), N.
+            friction: Friction forces (c, 2) along the tangents of each contact, N.
         """
-        p, turn, r = self._place(self._robot.poses(q, self.joints))
-        points, directions = self._touching(*self._directions(p, turn, r))
+        p, turn, r = self._place_contacts(self._robot.poses(q, self.joints))
+        points, directions = self._move_to_surfaces(*self._place_rows(p, turn, r))
         forces = normal[:, None] * directions[: len(p)]
         for i, rows in enumerate(self.tangents):
             forces[i] += friction[i, : len(rows)] @ directions[rows]
         return points[: len(p)], forces
 
     def jacobian(self, q: Array) -> Array:
-        """The Jacobian J of all rows (r, nv), whose rates are J v."""
+        """Return the Jacobian J (r, nv) of all rows at q (nq,); their rates are J v."""
         motion = self._robot.motion(q, np.zeros(self._robot.nv), self.joints)
-        p, turn, r = self._place(motion.poses)
-        points, directions = self._touching(*self._directions(p, turn, r))
+        p, turn, r = self._place_contacts(motion.poses)
+        points, directions = self._move_to_surfaces(*self._place_rows(p, turn, r))
         wrench = np.concatenate((directions, _cross(points, directions)), axis=1)
         return self._robot.reduce_columns(self._row_sign * (wrench @ motion.jacobian))
 
     def motion(self, motion: BodyKinematics, v: Array) -> tuple[Array, Array, Array, Array]:
-        """The Jacobian J (r, nv), drift Jdot v (r,), gaps (c,) and rates J v (r,) at (q, v)."""
-        p, turn, r = self._place(motion.poses)
+        """Return Jacobian and drift of all rows, gaps and rates.
+
+        Args:
+            motion: Kinematics of the bodies at (q, v).
+            v: Velocity (nv,).
+
+        Returns:
+            Jacobian J (r, nv), drift Jdot v (r,), gaps (c,) in m, and rates J v (r,).
+        """
+        p, turn, r = self._place_contacts(motion.poses)
         v_all = self._robot.all_velocities(v)
         moving = self._sign * v_all
         relative = moving @ motion.jacobian.T
         velocity_a = (self._support_a * v_all) @ motion.jacobian.T
         relative_rate = moving @ motion.jacobian_rate.T
         count, rows = len(p), self.owner
-        points, directions = self._directions(p, turn, r)
+        points, directions = self._place_rows(p, turn, r)
         if len(rows) > count:
             relative, relative_rate = relative[rows], relative_rate[rows]
             velocity_a = velocity_a[rows]
         px, dx = skew(np.array((points, directions)))
         spin_a = velocity_a[:, 3:]
-        p_rate = velocity_a[:, :3] - _times(px, spin_a)
-        rate = _times(dx, relative[:, 3:] - spin_a)
+        p_rate = velocity_a[:, :3] - _multiply(px, spin_a)
+        rate = _multiply(dx, relative[:, 3:] - spin_a)
         if self._curved:
-            slip = relative[:count, :3] - _times(px[:count], relative[:count, 3:])
-            local = _times(turn.transpose(0, 2, 1), slip)
-            rate[:count] += _times(turn, _times(self._on_surfaces("curvature", r), local))
+            slip = relative[:count, :3] - _multiply(px[:count], relative[:count, 3:])
+            local = _multiply(turn.transpose(0, 2, 1), slip)
+            rate[:count] += _multiply(
+                turn, _multiply(self._evaluate_surfaces("curvature", r), local)
+            )
         if self._arm is not None:
             p_rate -= self._arm * rate[rows]
-            px = skew(self._touching(points, directions)[0])
-        wrench = np.concatenate((directions, _times(px, directions)), axis=1)
+            px = skew(self._move_to_surfaces(points, directions)[0])
+        wrench = np.concatenate((directions, _multiply(px, directions)), axis=1)
         jacobian = self._robot.reduce_columns(self._row_sign * (wrench @ motion.jacobian))
-        wrench_rate = np.concatenate((rate, _times(px, rate) - _times(dx, p_rate)), axis=1)
+        wrench_rate = np.concatenate((rate, _multiply(px, rate) - _multiply(dx, p_rate)), axis=1)
         drift = _dot(wrench, relative_rate) + _dot(wrench_rate, relative)
-        return jacobian, drift, self._gaps(r), jacobian @ v
+        return jacobian, drift, self._compute_gaps(r), jacobian @ v
 
     def derivatives(self, q: Array, v: Array, a: Array) -> RowDerivatives:
-        """Derivatives of rates and accelerations at fixed a; see the module's formulas."""
+        """Return derivatives of rates and accelerations of all rows.
+
+        In the names below, `_q` and `_v` are derivatives by q (in the tangent space) and v, and
+        `_rate` by time. Without curvature a normal turns with its body only;
+        `_differentiate_normals` gives what curvature adds. The point of a sphere moves with the
+        normal.
+
+        Args:
+            q: Configuration (nq,).
+            v: Velocity (nv,).
+            a: Acceleration (nv,), which is held fixed.
+        """
         poses = self._robot.poses(q, self.joints)
         k = self._robot.motion_derivatives(q, v, a, self.joints)
         count, rows = len(self._a), self.owner
         ia, ib = self._a[rows], self._b[rows]
-        point, turn, r = self._place(poses)
-        p, d = self._directions(point, turn, r)
+        point, turn, r = self._place_contacts(poses)
+        p, d = self._place_rows(point, turn, r)
         velocity = k.velocity[ia] - k.velocity[ib]
         acceleration = k.acceleration[ia] - k.acceleration[ib]
         jacobian = k.jacobian[ia] - k.jacobian[ib]
@@ -328,21 +389,23 @@ class ContactSet:
         d_v = d_q
         if self._curved:
             first = slice(0, count)
-            bend_rate, normal_q, bend_rate_q = self._bend(
+            curve_rate, normal_q, curve_rate_q = self._differentiate_normals(
                 turn, r, p[first], velocity[first], jacobian[first], velocity_q[first],
                 p_q[first], k.jacobian[ib][first],
             )  # fmt: skip
             owner = rows[count:]
-            slopes = self._frames.slopes(self._on_surfaces("normal", r)[owner])
+            slopes = self._frames.differentiate_tangents(
+                self._evaluate_surfaces("normal", r)[owner]
+            )
             world = turn[owner] @ slopes @ turn[owner].transpose(0, 2, 1)
             d_q[first] += normal_q
             d_v = d_q.copy()
             d_q[count:] += world @ normal_q[owner]
-            d_rate[first] += bend_rate
-            d_rate_q[first] += bend_rate_q
+            d_rate[first] += curve_rate
+            d_rate_q[first] += curve_rate_q
         d_rate_q = d_rate_q + skew(spin_b) @ d_q
         if self._arm is not None:
-            arm, p = self._arm, self._touching(p, d)[0]
+            arm, p = self._arm, self._move_to_surfaces(p, d)[0]
             px, p_rate = skew(p), p_rate - arm * d_rate[rows]
             p_q = p_q - arm[:, None] * d_q[rows]
             p_rate_q = p_rate_q - arm[:, None] * d_rate_q[rows]
@@ -355,51 +418,64 @@ class ContactSet:
         return RowDerivatives(
             wrench,
             wrench_q,
-            _apply(velocity, wrench_q) + _apply(wrench, velocity_q),
-            _apply(wrench, jacobian),
-            _apply(acceleration, wrench_q)
-            + _apply(wrench, k.acceleration_q[ia] - k.acceleration_q[ib])
-            + _apply(velocity, rate_q)
-            + _apply(rate, velocity_q),
-            _apply(wrench, k.acceleration_v[ia] - k.acceleration_v[ib])
-            + _apply(velocity, wrench_v)
-            + _apply(rate, jacobian),
+            _multiply_rows(velocity, wrench_q) + _multiply_rows(wrench, velocity_q),
+            _multiply_rows(wrench, jacobian),
+            _multiply_rows(acceleration, wrench_q)
+            + _multiply_rows(wrench, k.acceleration_q[ia] - k.acceleration_q[ib])
+            + _multiply_rows(velocity, rate_q)
+            + _multiply_rows(rate, velocity_q),
+            _multiply_rows(wrench, k.acceleration_v[ia] - k.acceleration_v[ib])
+            + _multiply_rows(velocity, wrench_v)
+            + _multiply_rows(rate, jacobian),
             k.jacobian[ia],
             k.jacobian[ib],
         )
 
-    def _directions(self, p: Array, turn: Array, r: Array) -> tuple[Array, Array]:
-        """Centres and directions of all rows (r, 3), in the world."""
-        local = self._in_surfaces(r) if self._flat is None else self._flat
-        if len(self.owner) == len(p):
-            return p, _times(turn, local)
-        return p[self.owner], _times(turn[self.owner], local)
+    def _place_rows(self, p: Array, turn: Array, r: Array) -> tuple[Array, Array]:
+        """Return points and directions of all rows (r, 3) in the world.
 
-    def _touching(self, points: Array, directions: Array) -> tuple[Array, Array]:
-        """Points of all rows moved from centres to the surfaces, and the directions."""
+        The point of a round contact is its centre; see `_move_to_surfaces`.
+
+        Args:
+            p: Contact points (c, 3) in the world, m.
+            turn: Orientations (c, 3, 3) of the surfaces in the world.
+            r: Contact points (c, 3) in the frames of the surfaces, m.
+        """
+        local = self._compute_directions(r) if self._flat is None else self._flat
+        if len(self.owner) == len(p):
+            return p, _multiply(turn, local)
+        return p[self.owner], _multiply(turn[self.owner], local)
+
+    def _move_to_surfaces(self, points: Array, directions: Array) -> tuple[Array, Array]:
+        """Return points (r, 3), moved from centres to where spheres touch, and the directions."""
         if self._arm is None:
             return points, directions
         return points - self._arm * directions[self.owner], directions
 
-    def _gaps(self, r: Array) -> Array:
-        """Signed distances (c,) of contacts at points in the frames of their surfaces."""
-        return np.asarray(self._on_surfaces("distance", r) - self._radius)
+    def _compute_gaps(self, r: Array) -> Array:
+        """Return gaps (c,) in m of contact points r (c, 3) in the frames of their surfaces."""
+        return np.asarray(self._evaluate_surfaces("distance", r) - self._radius)
 
-    def _in_surfaces(self, r: Array) -> Array:
-        """Directions of all rows (r, 3), in the frames of the surfaces."""
-        normals = self._on_surfaces("normal", r)
-        tangents = self._frames.at(normals[self.owner[len(r) :]])
+    def _compute_directions(self, r: Array) -> Array:
+        """Return the directions (r, 3) of all rows in the frames of the surfaces, at points r."""
+        normals = self._evaluate_surfaces("normal", r)
+        tangents = self._frames.compute_tangents(normals[self.owner[len(r) :]])
         return np.concatenate((normals, tangents))
 
-    def _place(self, poses: Array) -> tuple[Array, Array, Array]:
-        """Contact points in the world, orientation of the surfaces, points in their frames."""
+    def _place_contacts(self, poses: Array) -> tuple[Array, Array, Array]:
+        """Return where contacts are, for poses of their bodies.
+
+        Returns:
+            Contact points (c, 3) in the world, orientations (c, 3, 3) of the surfaces in the world,
+            and contact points (c, 3) in the frames of the surfaces; lengths in m.
+        """
         placed = poses[self._both] @ self._local
         count = len(self._a)
         p, turn = placed[:count, :3, 3], placed[count:, :3, :3]
         return p, turn, ((p - placed[count:, :3, 3])[:, None, :] @ turn)[:, 0]
 
-    def _on_surfaces(self, what: str, *arguments: Array) -> Array:
-        """A method of each contact's surface at its point."""
+    def _evaluate_surfaces(self, what: str, *arguments: Array) -> Array:
+        """Return what a method of `Surface`, by its name, gives for each contact at its point."""
         if not self._surfaces:
             return np.zeros((0, *_SHAPES[what]))
         if len(self._surfaces) == 1:
@@ -418,7 +494,7 @@ class ContactSet:
         return ()
 
     def places(self) -> tuple[ContactPlace, ...]:
-        """The constants of all contacts, from which their motion follows."""
+        """Return the constants of all contacts, from which their motion follows."""
         count = len(self._each)
         return tuple(
             ContactPlace(
@@ -436,21 +512,21 @@ class ContactSet:
         )
 
     def on_ground(self) -> PointsOnPlanes | None:
-        """The contacts as points on planes of the world, None where some are something else."""
+        """Return the contacts as points on planes of the world; None where one is not."""
         count = len(self._each)
         moving = all(self.joint_a[:count]) and not any(self.joint_b[:count])
         planes = all(isinstance(surface, Plane) for surface in self._each)
         if self._flat is None or self._radius.any() or not moving or not planes:
             return None
         turn, origin = self._local[count:, :3, :3], self._local[count:, :3, 3]
-        directions = _times(turn[self.owner], self._flat)
-        here = ((np.zeros(3) - origin)[:, None, :] @ turn)[:, 0]
-        heights = -np.asarray(self._on_surfaces("distance", here))
+        directions = _multiply(turn[self.owner], self._flat)
+        world_origin = ((np.zeros(3) - origin)[:, None, :] @ turn)[:, 0]
+        heights = -np.asarray(self._evaluate_surfaces("distance", world_origin))
         return PointsOnPlanes(
             tuple(self.joint_a[:count]), self._local[:count, :3, 3], directions, heights
         )
 
-    def _bend(
+    def _differentiate_normals(
         self,
         turn: Array,
         r: Array,
@@ -461,19 +537,32 @@ class ContactSet:
         p_q: Array,
         jacobian_b: Array,
     ) -> tuple[Array, Array, Array]:
-        """What the curvature H adds: nabla phi turns by H rdot as the point moves over the surface.
+        """Return what curvature adds to the motion of the normals.
 
-        With R the orientation of the surface and s the velocity of the point relative to it (in the
-        world), the added normal rate is c = R H R' s. Returned are c (c, 3), and by q the turn of
-        the normal and c (c, 3, nv).
+        As the point moves over the surface, the gradient of phi turns by H rdot, with the Hessian
+        H. With the orientation R of the surface and the velocity s of the point relative to it, in
+        the world, the normal turns at the additional rate c = R H R' s.
+
+        Args:
+            turn: Orientations R (c, 3, 3) of the surfaces.
+            r: Contact points (c, 3) in the frames of the surfaces, m.
+            p: Contact points (c, 3) in the world, m.
+            velocity: Relative spatial velocities (c, 6).
+            jacobian: Relative Jacobians (c, 6, nv).
+            velocity_q: Derivatives (c, 6, nv) of the relative velocities by q.
+            p_q: Derivatives (c, 3, nv) of the points by q.
+            jacobian_b: Jacobians (c, 6, nv) of the bodies with the surfaces.
+
+        Returns:
+            Rates c (c, 3), and derivatives by q of the normals and of c, both (c, 3, nv).
         """
         back, px = turn.transpose(0, 2, 1), skew(p)
-        world = turn @ self._on_surfaces("curvature", r) @ back
+        world = turn @ self._evaluate_surfaces("curvature", r) @ back
         relative = jacobian[:, :3] - px @ jacobian[:, 3:]
         slip = velocity[:, :3] + _cross(velocity[:, 3:], p)
         slip_q = velocity_q[:, :3] - px @ velocity_q[:, 3:] + skew(velocity[:, 3:]) @ p_q
-        third = turn @ self._on_surfaces("curvature_along", r, _times(back, slip)) @ back
-        rate = _times(world, slip)
+        third = turn @ self._evaluate_surfaces("curvature_along", r, _multiply(back, slip)) @ back
+        rate = _multiply(world, slip)
         rate_q = (
             -skew(rate) @ jacobian_b[:, 3:]
             + third @ relative
@@ -482,7 +571,7 @@ class ContactSet:
         return rate, world @ relative, rate_q
 
 
-def moved_trees(robot: Robot, moves: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def find_moved_trees(robot: Robot, moves: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which kinematic trees of a robot move each contact, (c, k).
 
     Two velocities belong to one tree if a chain of bodies, or a joint that mimics, connects them:
@@ -492,32 +581,34 @@ def moved_trees(robot: Robot, moves: NDArray[np.bool_]) -> NDArray[np.bool_]:
         robot: The robot, with nv velocities.
         moves: Whether a velocity moves the point of a contact against its surface, (c, nv).
     """
-    carried = robot.reduce_flags(robot.carriers())
-    count, tree = connected_components(robot.reduce_flags(carried.T).T, directed=False)
+    connected = robot.reduce_flags(robot.carriers())
+    count, tree = connected_components(robot.reduce_flags(connected.T).T, directed=False)
     in_tree = tree[:, None] == np.arange(count)
     return np.asarray(moves @ in_tree)
 
 
-def _pose(rotation: Array, position: Array) -> Array:
-    """Homogeneous transform (4, 4)."""
+def _make_pose(rotation: Array, position: Array) -> Array:
+    """Return a homogeneous transform (4, 4)."""
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = rotation, position
     return pose
 
 
-def _times(matrix: Array, b: Array) -> Array:
-    """Matrices (c, 3, 3) times vectors (c, 3)."""
+def _multiply(matrix: Array, b: Array) -> Array:
+    """Return products (c, 3) of matrices (c, 3, 3) and vectors (c, 3)."""
     return np.asarray((matrix @ b[:, :, None])[:, :, 0])
 
 
 def _cross(a: Array, b: Array) -> Array:
-    return _times(skew(a), b)
+    """Return cross products (c, 3) of vectors (c, 3)."""
+    return _multiply(skew(a), b)
 
 
 def _dot(a: Array, b: Array) -> Array:
+    """Return the scalar products (c,) of rows (c, k)."""
     return np.asarray(np.einsum("ci,ci->c", a, b))
 
 
-def _apply(row: Array, matrix: Array) -> Array:
-    """Row vectors (c, 6) times matrices (c, 6, nv)."""
+def _multiply_rows(row: Array, matrix: Array) -> Array:
+    """Return products (c, nv) of row vectors (c, 6) and matrices (c, 6, nv)."""
     return np.asarray((row[:, None, :] @ matrix)[:, 0])
