@@ -479,7 +479,7 @@ def _integrate_until_event(run: Run, flow: Flow, watch: GuardWatch, end: float) 
         if crossing is not None:
             # An unarmed guard may have left zero before this step: then the arc ends there.
             if crossing.time > step.start:
-                steps[-1] = flow.ended(step, crossing.time)
+                steps[-1] = flow.end_step_at(step, crossing.time)
             return FlownArc(steps, crossing.time, crossing)
         if run.memory.steps > run.max_steps:
             return FlownArc(steps, step.end, step_limit=f"the last {flow.limit}")

@@ -13,9 +13,11 @@ from scipy.linalg import block_diag
 from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint, MappedReset, MappedSteps
 from hybridctl.hybrid.model import (
+    BatchedSteps,
+    BatchFunction,
+    CompiledStep,
     CompiledSteps,
     Diffusion,
     FieldJacobian,
@@ -28,9 +30,8 @@ from hybridctl.hybrid.model import (
     ResetBorder,
     ResetJacobian,
     ResetModel,
-    StepAhead,
+    StepRequest,
     StepTransition,
-    WholeStep,
 )
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
@@ -148,18 +149,20 @@ class _HeldInputSteps(MappedSteps):
     change: HeldInputs
 
     @cached_property
-    def batched(self) -> ManySteps | None:
+    def batched(self) -> BatchedSteps | None:
         steps = self.inner.batched
-        return None if steps is None else ManySteps(*(partial(self._many, f) for f in steps))
+        return None if steps is None else BatchedSteps(*(partial(self._many, f) for f in steps))
 
-    def _many(self, function: Many, times: Array, states: Array, inputs: Array) -> list[Array]:
+    def _many(
+        self, function: BatchFunction, times: Array, states: Array, inputs: Array
+    ) -> list[Array]:
         return function(times, states, self._inputs(inputs))
 
     def _inputs(self, u: Array) -> Array:
         """The inner inputs (u, values) of each point."""
         return np.hstack((u, np.tile(self.change.values, (len(u), 1))))
 
-    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+    def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
         """The step under a held input with the values, too."""
         if not isinstance(law, HeldInput):
             return None
@@ -167,7 +170,7 @@ class _HeldInputSteps(MappedSteps):
         return step and step._replace(inputs=step.inputs[:, : -len(self.change.values)])
 
     def transition(
-        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+        self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """A step with its derivative; the inputs that are held have no noise."""
         if noise is not None:
@@ -187,7 +190,7 @@ class _HeldInputSteps(MappedSteps):
         by_input = inner.time_input[left], inner.reset_input[:, left]
         return inner._replace(time_input=by_input[0], reset_input=by_input[1])
 
-    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+    def batched_jump(self, i: int, reset: ResetModel) -> BatchFunction | None:
         """The inner jump of a reset that this change has mapped."""
         jump = super().batched_jump(i, reset) if self._is_seen(reset) else None
         return None if jump is None else partial(self._many, jump)

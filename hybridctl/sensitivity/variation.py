@@ -18,7 +18,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.mode import Mode, ModeModel
-from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepAhead
+from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepRequest
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
@@ -27,7 +27,7 @@ from hybridctl.sensitivity.propagation import Propagation
 
 InputChange = Callable[[float], Array]
 Gain = Callable[[float], Array]
-HeldNoise = Callable[[StepAhead, Array], Diffusion | None]
+HeldNoise = Callable[[StepRequest, Array], Diffusion | None]
 
 _AT_ONCE = 1e-6  # of the duration of an arc: what decays this fast at its start is not followed
 _LEAP, _FARTHEST = 1e-2, 5e-2
@@ -142,12 +142,12 @@ def by_steps(
         arc.breaks.tolist(), ends, arc.states, arc.inputs, strict=True
     ):
         x, u, h = _AT_START @ states, inputs[0], end - t
-        density = None if noise is None else noise(StepAhead(t, x, h, rtol, atol), u)
+        density = None if noise is None else noise(StepRequest(t, x, h, rtol, atol), u)
         if noise is not None and density is None:
             return t, total
         shortest = _STIFF * h
         while t < end:
-            moved = compiled.transition(StepAhead(t, x, min(h, end - t), rtol, atol), u, density)
+            moved = compiled.transition(StepRequest(t, x, min(h, end - t), rtol, atol), u, density)
             if moved is None or h < shortest:
                 return t, total
             if moved.error < 1.0:
