@@ -15,7 +15,7 @@ from hybridctl.app.report import table
 from hybridctl.base.checks import Array, check_member, quote
 from hybridctl.base.errors import InputError
 from hybridctl.base.tables import render_html_table
-from hybridctl.hybrid.frames import pandas
+from hybridctl.hybrid.run_table import import_pandas
 
 if TYPE_CHECKING:
     from hybridctl.app.plots.panels import Figure
@@ -84,7 +84,7 @@ class Sweep:
 
     def to_dataframe(self) -> Any:
         """A `pandas.DataFrame` of the rows. Raises `InputError` where pandas is not installed."""
-        return pandas().DataFrame(list(self.rows))
+        return import_pandas().DataFrame(list(self.rows))
 
     def table(self, names: Sequence[str] | None = None) -> Table:
         """The rows with results by `names`, by default the first that vary, for the console."""

@@ -50,7 +50,7 @@ def scale_rejected_step(error: Number, exponent: float) -> Number:
     if isinstance(error, float):
         return max(SHRINK, SAFETY * error**exponent)
     with np.errstate(all="ignore"):
-        return np.fmax(SHRINK, SAFETY * error**exponent)
+        return np.asarray(np.fmax(SHRINK, SAFETY * error**exponent))
 
 
 def scale_accepted_step(error: Number, exponent: float, most: Number) -> Number:
@@ -64,7 +64,7 @@ def scale_accepted_step(error: Number, exponent: float, most: Number) -> Number:
     if isinstance(error, float):
         return min(most, SAFETY * error**exponent) if error > 0.0 else most
     with np.errstate(all="ignore"):
-        return np.fmin(most, SAFETY * error**exponent)
+        return np.asarray(np.fmin(most, SAFETY * error**exponent))
 
 
 class StageKernel:
@@ -134,6 +134,14 @@ class StageKernel:
             h: Length of the step, s.
             numbers: Numbers of the stages less one: stage 0 is where the step starts.
             rate: The rate, checked or not.
+
+        Raises:
+            SystemDefinitionError: A rate is no array of numbers, or of the wrong shape.
+            IntegrationError: A rate or an input is not finite, where rates are checked.
+            TypeError: A rate does not fit for another reason; likewise the next three.
+            ValueError: See `TypeError`.
+            OverflowError: See `TypeError`.
+            ComplexWarning: See `TypeError`; tests make warnings errors.
         """
         t, x, rates = self.time, self.state, self._rates
         rows, nodes, earlier = self._tableau.rows, self._tableau.nodes, self._earlier_rates
@@ -346,7 +354,9 @@ class ExplicitStepper:
             if h < shortest:
                 if end != t:  # there was an attempt
                     kernel.raise_field_error(end)
-                raise _too_short(h, error, longest < shortest, self._mode, t, kernel.state)
+                is_paced = longest < shortest
+                too_short = _too_short(h, error, is_paced, self._mode, t, kernel.state)
+                raise too_short
             end = t + sign * h
             if sign * (end - t_end) > 0.0:
                 end = t_end

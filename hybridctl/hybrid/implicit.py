@@ -105,6 +105,7 @@ class ImplicitStepper:
         Raises:
             StepSizeError: Steps that are short enough no longer change the time.
             IntegrationError: The field or the input is not finite.
+            ValueError: An error of scipy, or of the user's functions.
         """
         solver = self._solver
         # Where the pace shortens steps towards a stop, the last polynomial may reach it.

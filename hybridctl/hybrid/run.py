@@ -274,7 +274,7 @@ def check_start(run: Run, start: ArcStart) -> None:
     if start.mode.held is not None:
         start.mode.held.check("x0", start.mode.key, start.state)
     guards = start.mode.guard_set
-    values = guards.checked(start.mode.key, start.time, start.state, start.input)
+    values = guards.checked_values(start.mode.key, start.time, start.state, start.input)
     relative = values / guards.sizes
     if (relative < -run.guard_tolerance).any():
         i = int(relative.argmin())

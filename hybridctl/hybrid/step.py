@@ -162,10 +162,10 @@ class DrivenMode:
             raise self._wrong_field(quote(given), t) from error
         if velocity.shape != (mode.space.ndx,):
             raise self._wrong_field(velocity.shape, t)
-        if not np.isfinite(u).all():
-            raise failure(f"the input {u} is not finite", mode, t, x)
-        if not np.isfinite(velocity).all():
-            raise failure(f"the vector field {velocity} is not finite", mode, t, x)
+        for what, value in (("input", u), ("vector field", velocity)):
+            if not np.isfinite(value).all():
+                not_finite = failure(f"the {what} {value} is not finite", mode, t, x)
+                raise not_finite
         return np.asarray(mode.space.rate(x, velocity))
 
     def _make_rate(self) -> Rate:
@@ -278,7 +278,8 @@ class DrivenMode:
         inputs = self._sample_inputs(start, end, states)
         if not (np.isfinite(states).all() and np.isfinite(inputs).all()):
             what = "the state or the input is not finite"
-            raise failure(what, self.mode, end, states[-1])
+            not_finite = failure(what, self.mode, end, states[-1])
+            raise not_finite
         step = Step(start, end, states, inputs)
         if not self.watched:
             return step
@@ -327,7 +328,7 @@ class DrivenMode:
             return values
         # Something is wrong with a guard, or it returns numbers of another kind.
         each = ((times[k], normalize(step.states[k]), step.inputs[k]) for k in nodes)
-        return np.array([mode.guard_set.checked(mode.key, *point) for point in each])
+        return np.array([mode.guard_set.checked_values(mode.key, *point) for point in each])
 
     def _sample_inputs(self, start: float, end: float, states: Array) -> Array:
         """Return the inputs (8, nu) at the nodes of a step."""

@@ -126,7 +126,7 @@ def guard_set(s):
     n = range(len(g.names))
     return (
         np.array(g.names), g.values(*s.at), np.array([g.value(i, *s.at) for i in n]),
-        g.checked(s.mode.key, *s.at),
+        g.checked_values(s.mode.key, *s.at),
     )  # fmt: skip
 
 
