@@ -15,7 +15,7 @@ from hybridctl.app.report import table
 from hybridctl.base.checks import Array, check_member, quote
 from hybridctl.base.errors import InputError
 from hybridctl.base.tables import render_html_table
-from hybridctl.hybrid.frames import pandas
+from hybridctl.hybrid.run_table import import_pandas
 
 if TYPE_CHECKING:
     from hybridctl.app.plots.panels import Figure
@@ -88,7 +88,7 @@ class Sweep:
         Raises:
             InputError: pandas is not installed.
         """
-        return pandas().DataFrame(list(self.rows))
+        return import_pandas().DataFrame(list(self.rows))
 
     def table(self, names: Sequence[str] | None = None) -> Table:
         """Return a console table of the rows with some results, by default the first that vary."""

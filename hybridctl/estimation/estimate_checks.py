@@ -61,7 +61,7 @@ def admitted(model: Model, estimate: Estimate) -> Estimate:
 def _check_guards(model: Model, mode: ModeModel, t: float, x: Array) -> None:
     key, rewind, u = mode.key, model.rewind, np.zeros(mode.nu)
     guards = model.system.outgoing(key).guards
-    g, offsets = guards.checked(key, t, x, u), model.guard_noise.of_all(guards.names)
+    g, offsets = guards.checked_values(key, t, x, u), model.guard_noise.of_all(guards.names)
     allowed = model.tolerances(key) + _FARTHEST * np.sqrt(offsets)
     out = g < -allowed
     if out.any() and guards.jacobian is not None:

@@ -34,7 +34,7 @@ from hybridctl.hybrid.model import (
     ModeModel,
     Pace,
     Point,
-    StepAhead,
+    StepRequest,
 )
 from hybridctl.hybrid.simulate import computed_starts, simulate
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
@@ -144,7 +144,7 @@ class Model:
         nu = self.system.mode(key).nu
         return no_input(nu) if given is None else HeldInput(check_vector("input", given, nu))
 
-    def diffusion(self, mode: ModeModel, ahead: StepAhead, u: Array) -> Diffusion | None:
+    def diffusion(self, mode: ModeModel, ahead: StepRequest, u: Array) -> Diffusion | None:
         """The noise of a mode that takes whole steps, where it is constant under a held input.
 
         None where a step ahead leaves the pace of the mode, such as that of friction that is stiff,
@@ -223,7 +223,7 @@ class Model:
         return self.run(system, key, x, span, law, progress=_limit(key)).arcs[0]
 
 
-def in_pace(mode: ModeModel, ahead: StepAhead, u: Array) -> bool:
+def in_pace(mode: ModeModel, ahead: StepRequest, u: Array) -> bool:
     """Whether a step is no longer than the pace of the mode allows."""
     pace = mode.steady_pace or mode.calc(ahead.t, ahead.x, u).pace
     return abs(ahead.h) <= min(pace.longest_step, pace.relaxation)

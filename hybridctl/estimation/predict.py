@@ -27,7 +27,7 @@ from hybridctl.estimation.model import Model, guard_rates, in_pace, sees_input
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
-from hybridctl.hybrid.model import StepAhead, WholeStep
+from hybridctl.hybrid.model import CompiledStep, StepRequest
 from hybridctl.hybrid.tolerances import FORCED
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.propagation import linearize_field_at
@@ -109,7 +109,7 @@ def _in_one_step(
     if steps is None or not isinstance(law, HeldInput):
         return None
     h, u = end - e.time, law.value
-    ahead = StepAhead(e.time, e.mean, h, model.rtol, model.atol)
+    ahead = StepRequest(e.time, e.mean, h, model.rtol, model.atol)
     noise = model.diffusion(mode, ahead, u)
     if noise is not None:
         moved = steps.transition(ahead, u, noise)
@@ -135,7 +135,7 @@ def _in_one_step(
 
 
 def _ended(
-    model: Model, mode: ModeModel, e: Estimate, end: float, taken: WholeStep, u: Array
+    model: Model, mode: ModeModel, e: Estimate, end: float, taken: CompiledStep, u: Array
 ) -> StatePrediction | None:
     """The prediction at the end of a compiled step, None where its covariance needs several."""
     p = e.covariance
@@ -162,9 +162,9 @@ def step_along(model: Model, e: Estimate, end: float, law: InputLaw) -> StatePre
 
 def _taken(
     model: Model, mode: ModeModel, e: Estimate, h: float, law: HeldInput
-) -> WholeStep | None:
+) -> CompiledStep | None:
     """A whole step that is accurate, if there is one."""
-    ahead = StepAhead(e.time, e.mean, h, model.rtol, model.atol)
+    ahead = StepRequest(e.time, e.mean, h, model.rtol, model.atol)
     steps = mode.compiled_steps
     if steps is None or not in_pace(mode, ahead, law.value):
         return None

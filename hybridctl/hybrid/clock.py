@@ -22,7 +22,7 @@ from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.mapped import Change, MappedMode
-from hybridctl.hybrid.model import CompiledSteps, StepAhead, WholeStep
+from hybridctl.hybrid.model import CompiledStep, CompiledSteps, StepRequest
 from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
@@ -225,7 +225,7 @@ class ClockSteps(CompiledSteps):
     def __init__(self, inner: CompiledSteps, origin: float) -> None:
         self.inner, self.origin = inner, origin
 
-    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+    def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
         """Return the step from the absolute time.
 
         Args:

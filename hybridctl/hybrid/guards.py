@@ -14,7 +14,13 @@ from hybridctl.base.errors import SystemDefinitionError
 
 
 class GuardJacobian(NamedTuple):
-    """Derivatives of one guard, or of n guards with a leading axis: D_t g, D_x g, D_u g."""
+    """Derivatives of one guard, or of n guards with a leading axis.
+
+    Attributes:
+        time: D_t g, a number or (n,).
+        state: D_x g, (ndx,) or (n, ndx).
+        input: D_u g, (nu,) or (n, nu).
+    """
 
     time: Array
     state: Array
@@ -22,14 +28,30 @@ class GuardJacobian(NamedTuple):
 
 
 def check_function(name: str, what: str, value: object, *, optional: bool = False) -> None:
-    """Raise `SystemDefinitionError` where `name` of `what` is no function; None may be optional."""
+    """Check that an argument is a function.
+
+    Args:
+        name: Name of the argument.
+        what: What it is an argument of, for messages.
+        value: The argument.
+        optional: Whether it may be None.
+
+    Raises:
+        SystemDefinitionError: It is no function.
+    """
     if not callable(value) and not (optional and value is None):
         raise SystemDefinitionError(f"{name} of {what} must be a function, got {quote(value)}")
 
 
 @dataclass(frozen=True)
 class Guard:
-    """A scalar function that is positive inside its mode and fires when it falls through zero."""
+    """A scalar function that is positive inside its mode and fires when it falls through zero.
+
+    Attributes:
+        name: Name of the guard, unique in its mode.
+        value: Function of (t, x, u) that returns its value.
+        jacobian: Function of (t, x, u) that returns its derivatives. None for none.
+    """
 
     name: str
     value: Callable[[float, Array, Array], float]
@@ -44,10 +66,16 @@ class Guard:
 
 @dataclass(frozen=True)
 class GuardSet:
-    """All n guards of a mode, evaluated in one call: `values(t, x, u)` is (n,).
+    """All n guards of a mode, as functions of (t, x, u).
 
-    scales (n,): the size of each guard that tolerances are relative to, in its own unit (m, m/s,
-    N); ones by default. one: guard i alone, for those that cost less one by one.
+    Attributes:
+        names: Names (n,) of the guards.
+        values: Function that returns their values (n,).
+        jacobian: Function that returns their derivatives. None for none.
+        scales: Size (n,) of each guard that tolerances are relative to, in its own unit (m, m/s,
+            N). None for ones.
+        one: Function of (i, t, x, u) that returns guard i alone. None where one guard costs as much
+            as all.
     """
 
     names: tuple[str, ...]
@@ -69,13 +97,19 @@ class GuardSet:
 
     @cached_property
     def sizes(self) -> Array:
-        """The sizes (n,) of the guards: `scales`, ones where there are none."""
+        """The sizes (n,) of the guards: `scales`, or ones; read-only."""
         sizes = np.ones(len(self.names)) if self.scales is None else np.array(self.scales)
         sizes.setflags(write=False)
         return sizes
 
     def value(self, i: int, t: float, x: Array, u: Array) -> float:
-        """Return the value of guard i at (t, x, u).
+        """Return the value of one guard, in its unit.
+
+        Args:
+            i: Index of the guard.
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
 
         Raises:
             SystemDefinitionError: If it is no number.
@@ -96,10 +130,17 @@ class GuardSet:
             f"guard {self.names[i]!r} must return a number, got {quote(given)} at t = {t:.9g} s"
         )
 
-    def checked(self, key: Hashable, t: float, x: Array, u: Array) -> Array:
-        """A copy of the values (n,), which are numbers; key: of the mode.
+    def checked_values(self, key: Hashable, t: float, x: Array, u: Array) -> Array:
+        """Return a copy of the values (n,) after checks.
 
-        Raises `SystemDefinitionError` for values that are none, or not as many.
+        Args:
+            key: Key of the mode, for messages.
+            t: Time, s.
+            x: State (nx,).
+            u: Input (nu,).
+
+        Raises:
+            SystemDefinitionError: They are no numbers, or not as many as the names.
         """
         given, shape = self.values(t, x, u), (len(self.names),)
         try:
@@ -117,16 +158,20 @@ class GuardSet:
 
     @staticmethod
     def of(guards: Sequence[Guard]) -> GuardSet:
-        """The set of separately given scalar guards."""
-        each = _Each(tuple(guards))
+        """Return the set of scalar guards; it has derivatives if each of them has.
+
+        Args:
+            guards: The guards.
+        """
+        each = _ScalarGuards(tuple(guards))
         complete = all(g.jacobian is not None for g in guards)
         names = tuple(g.name for g in guards)
         return GuardSet(names, each.values, each.jacobian if complete else None, one=each.one)
 
 
 @dataclass(frozen=True, eq=False)
-class _Each:
-    """Scalar guards, evaluated one after the other."""
+class _ScalarGuards:
+    """The functions of a `GuardSet` of scalar guards, which are evaluated one after the other."""
 
     guards: tuple[Guard, ...]
 
@@ -137,7 +182,7 @@ class _Each:
         given = [g.value(t, x, u) for g in self.guards]
         try:
             values = np.array(given)
-        except ValueError:  # of numbers and lists, mixed
+        except ValueError:  # numbers and lists, mixed
             values = np.array(given, dtype=object)
         if values.dtype.kind not in "iuf":
             each = (f"{g.name!r}: {v!r}" for g, v in zip(self.guards, given, strict=True))

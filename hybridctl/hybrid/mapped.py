@@ -18,8 +18,10 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.guards import GuardJacobian, GuardSet
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.model import (
+    BatchedSteps,
+    BatchFunction,
+    CompiledStep,
     CompiledSteps,
     Diffusion,
     FieldJacobian,
@@ -33,9 +35,8 @@ from hybridctl.hybrid.model import (
     ResetBorder,
     ResetJacobian,
     ResetModel,
-    StepAhead,
+    StepRequest,
     StepTransition,
-    WholeStep,
 )
 
 
@@ -218,11 +219,11 @@ class MappedSteps(CompiledSteps):
         self.inner, self.change = inner, change
 
     @property
-    def batched(self) -> ManySteps | None:
+    def batched(self) -> BatchedSteps | None:
         """The batched steps of the inner mode."""
         return self.inner.batched
 
-    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+    def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
         """Return the inner step.
 
         Args:
@@ -232,7 +233,7 @@ class MappedSteps(CompiledSteps):
         return self.inner.step(ahead, law)
 
     def transition(
-        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+        self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """Return the inner step with its derivative.
 
@@ -256,7 +257,7 @@ class MappedSteps(CompiledSteps):
             i, self.find_inner_reset(reset), self.change.to_inner_jump(at), du
         )
 
-    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+    def batched_jump(self, i: int, reset: ResetModel) -> BatchFunction | None:
         """Return the batched inner jump.
 
         Args:
@@ -421,16 +422,16 @@ class _StepsWithoutGuards(MappedSteps):
     change: WithoutGuards
 
     @cached_property
-    def batched(self) -> ManySteps | None:
+    def batched(self) -> BatchedSteps | None:
         """The batched steps."""
         inner = self.inner.batched
         return None if inner is None else inner._replace(step=partial(self._batched, inner.step))
 
-    def _batched(self, step: Many, *arguments: Array) -> list[Array]:
+    def _batched(self, step: BatchFunction, *arguments: Array) -> list[Array]:
         *states, guards, bounds = step(*arguments)
         return [*states, self.change.select_guards(guards), self.change.select_guards(bounds)]
 
-    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+    def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
         """Return a step."""
         step, select = self.inner.step(ahead, law), self.change.select_guards
         if step is None:
@@ -438,7 +439,7 @@ class _StepsWithoutGuards(MappedSteps):
         return step._replace(guards=select(step.guards), bounds=select(step.bounds))
 
     def transition(
-        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+        self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """Return a step with its derivative."""
         step = self.inner.transition(ahead, u, noise)
@@ -450,7 +451,7 @@ class _StepsWithoutGuards(MappedSteps):
         """Return the first-order terms of a jump."""
         return super().jump_terms(self.change.kept[i], reset, at, du)
 
-    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+    def batched_jump(self, i: int, reset: ResetModel) -> BatchFunction | None:
         """Return the batched jump."""
         return super().batched_jump(self.change.kept[i], reset)
 

@@ -38,11 +38,11 @@ T = TypeVar("T")
 Function: TypeAlias = Callable[[float, Array, Array], T]
 
 
-def _nothing(t: float, x: Array, u: Array) -> Array:
+def _no_values(t: float, x: Array, u: Array) -> Array:
     return np.zeros(0)
 
 
-NO_GUARDS = GuardSet((), _nothing)
+NO_GUARDS = GuardSet((), _no_values)
 
 
 class Mode(ModeModel):
@@ -141,7 +141,11 @@ class Mode(ModeModel):
         return np.asarray(self._guards.values(point.t, point.x, point.u))
 
     def guard_at(self, i: int, point: Point) -> float:
-        """Return the value of guard i at a point, alone where it is given alone.
+        """Return the value of one guard at a point, alone where it is given alone.
+
+        Args:
+            i: Index of the guard.
+            point: The point.
 
         Raises:
             SystemDefinitionError: It is no number.
@@ -186,10 +190,17 @@ def attach_guards(mode: ModeModel, guards: GuardSet) -> ModeModel:
 
 
 class Reset(ResetModel):
-    """The jump map x+ = R(t, x-, u-) as functions.
+    """A reset of functions: the jump map x+ = R(t, x-, u-).
 
-    `map` returns the new state alone or a whole `Jump`, `jacobian` gives its derivatives. `border`
-    says whether (t, x-, u-) is where the map has two one-sided derivatives, see `border_at`.
+    Args:
+        map: Returns the state (nx+,) after the event, or a whole `Jump`.
+        jacobian: Returns the derivatives of that state. None for none.
+        border: Returns both derivatives where the map has two one-sided ones, else None, as
+            `ResetModel.border_at` does. It takes (t, x-, u-), the key of the mode after the event,
+            and the input after it. None for a map without borders.
+
+    Raises:
+        SystemDefinitionError: An argument is no function.
     """
 
     def __init__(
@@ -205,7 +216,16 @@ class Reset(ResetModel):
         self.differentiable = jacobian is not None
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """The jump at (t, x-, u-)."""
+        """Return the jump.
+
+        Args:
+            t: Time of the event, s.
+            x: State (nx,) before it.
+            u: Input (nu,) before it.
+
+        Raises:
+            SystemDefinitionError: The function returns neither a state nor a `Jump`.
+        """
         result = self.map(t, x, u)
         if isinstance(result, Jump):
             return result
@@ -217,44 +237,66 @@ class Reset(ResetModel):
             ) from error
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """The derivatives of the reset."""
+        """Return the derivatives of the reset.
+
+        Args:
+            at: The point before the jump.
+        """
         if self._jacobian is None:
             return super().calc_diff(at)
         return self._jacobian(at.t, at.x, at.u)
 
     def border_at(self, at: JumpPoint, key: ModeKey, u_after: Array) -> ResetBorder | None:
-        """The two derivatives of the reset at a border."""
+        """Return both derivatives at a border, None where the reset is at none.
+
+        Args:
+            at: The point before the jump.
+            key: Key of the mode after the event.
+            u_after: Input (nu+,) after the event.
+        """
         return None if self._border is None else self._border(at.t, at.x, at.u, key, u_after)
 
     @staticmethod
     def identity(ndx: int | None = None) -> Reset:
-        """The reset that leaves the state alone, for events that only change the mode.
+        """Return the reset that leaves the state alone, for events that only change the mode.
 
-        `ndx` is the dimension of the tangent space, needed where it differs from that of x.
+        Args:
+            ndx: Dimension of the tangent space. None for the length of the state.
         """
-        return Reset(_unchanged, partial(_unit, ndx))
+        return Reset(_identity, partial(_identity_jacobian, ndx))
 
 
-def _unchanged(t: float, x: Array, u: Array) -> Array:
+def _identity(t: float, x: Array, u: Array) -> Array:
     return x
 
 
-def _unit(ndx: int | None, t: float, x: Array, u: Array) -> ResetJacobian:
+def _identity_jacobian(ndx: int | None, t: float, x: Array, u: Array) -> ResetJacobian:
     n = len(x) if ndx is None else ndx
     return ResetJacobian(np.zeros(n), np.eye(n), np.zeros((n, len(u))))
 
 
 @dataclass(frozen=True)
 class Edge:
-    """A reset and where it leads; `target` None leaves the mode to the reset."""
+    """A reset and where it leads.
+
+    Attributes:
+        reset: The reset.
+        target: Key of the mode after it. None leaves the mode to the reset.
+    """
 
     reset: ResetModel
     target: ModeKey | None = None
 
     def jump(self, t: float, x: Array, u: Array) -> tuple[ModeKey, Jump]:
-        """The mode after the reset, which the reset itself names or else the edge, and its jump.
+        """Return the key of the mode after the reset, and its jump.
 
-        Raises `SystemDefinitionError` where neither does.
+        Args:
+            t: Time of the event, s.
+            x: State (nx,) before it.
+            u: Input (nu,) before it.
+
+        Raises:
+            SystemDefinitionError: Neither the reset nor the edge names the mode.
         """
         jump = self.reset(t, x, u)
         key = self.target if jump.mode is None else jump.mode
@@ -265,11 +307,19 @@ class Edge:
 
 @dataclass(frozen=True)
 class Transition:
-    """An edge of the mode graph: what happens when `guards` fire in mode `source`.
+    """An edge of the mode graph, from the mode and the guards that fire in it.
 
-    One guard in the ordinary case; several where an event of simultaneous guards has a reset of
-    its own. `target` None leaves the post-event mode to the reset. `rest` is the edge to take
-    instead where events of these guards accumulate (see `simulate`).
+    Args:
+        source: Key of the mode before the event.
+        guard: The guard that fires, or several where an event of simultaneous guards has a reset of
+            its own.
+        reset: The reset.
+        target: Key of the mode after the event. None leaves it to the reset.
+        rest: The edge to take instead where events of these guards accumulate (see `simulate`).
+            None for none.
+
+    Raises:
+        SystemDefinitionError: There is no guard, or an argument is of the wrong type.
     """
 
     source: ModeKey
@@ -304,7 +354,13 @@ class Transition:
 
 
 class Bridge(NamedTuple):
-    """A way past an instant: on in `mode` for `length` s, whatever its guards say, then `edge`."""
+    """A way past an instant whose events cannot be resolved, such as a jam of sliding contacts.
+
+    Attributes:
+        mode: Key of the mode that flows on first, whatever its guards say.
+        length: How long it does, s.
+        edge: The edge after that.
+    """
 
     mode: ModeKey
     length: float
@@ -317,14 +373,17 @@ def _no_rest(fired: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class Outgoing:
-    """The ways out of a mode: its guards, and the edge for a set of them that fire together.
+    """The ways out of a mode: its guards, and the edges behind them.
 
-    Guards may be those that the mode has of itself (`ModeModel.guard_set`). `edge` returns None
-    where this set has no edge of its own; the single edges are then applied one after the other.
-    It may know names that are no guards: of events that no state reaches, but a contact signal.
-    `rest` gives the edge to take where events of these guards
-    accumulate: the state they tend to, and the mode that flows on from there. `bridge` gives the
-    way on from (t, x, u) where the events there cannot be resolved, if there is one.
+    Attributes:
+        guards: The guards, which may be those that the mode has of itself (`ModeModel.guard_set`).
+        edge: Function of the names of guards that fire together, which returns their edge. None
+            where they have none together: the single edges are then applied one after the other.
+            It may have edges for names that are no guards, of events that contact signals report.
+        rest: Function of the names of guards whose events accumulate, which returns the edge to the
+            state that these tend to, and to the mode that flows on from there. None for none.
+        bridge: Function of (t, x, u) that returns the way past an instant whose events cannot be
+            resolved, None where there is none. None for no such function.
     """
 
     guards: GuardSet

@@ -36,13 +36,11 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.base.errors import SystemDefinitionError
+from hybridctl.base.errors import ConstraintViolatedError, SystemDefinitionError
 from hybridctl.base.spaces import Space
 from hybridctl.hybrid.guards import GuardJacobian as GuardJacobian
 from hybridctl.hybrid.guards import GuardSet
-from hybridctl.hybrid.held import Held as Held
 from hybridctl.hybrid.laws import InputLaw
-from hybridctl.hybrid.many import Many, ManySteps
 
 T = TypeVar("T")
 ModeKey: TypeAlias = Hashable
@@ -82,7 +80,7 @@ class Pace(NamedTuple):
     relaxation: float = math.inf
 
 
-class StepAhead(NamedTuple):
+class StepRequest(NamedTuple):
     """The request for a step.
 
     Attributes:
@@ -100,7 +98,7 @@ class StepAhead(NamedTuple):
     atol: float
 
 
-class WholeStep(NamedTuple):
+class CompiledStep(NamedTuple):
     """A compiled step, by its values at the nodes of `series`.
 
     Attributes:
@@ -141,7 +139,7 @@ class StepTransition(NamedTuple):
         state: State (nx,) at its end.
         matrix: Derivative (ndx, ndx) of that state by the state at its start.
         noise: Covariance (ndx, ndx) of the noise gathered on the step; None without noise.
-        bounds: Lower bounds (n,) of the guards as in `WholeStep`; None without noise.
+        bounds: Lower bounds (n,) of the guards as in `CompiledStep`; None without noise.
     """
 
     error: float
@@ -173,6 +171,30 @@ class JumpTerms(NamedTuple):
     reset_rate: Array
 
 
+BatchFunction: TypeAlias = Callable[..., list[Array]]
+"""A function of many points at once, with one point in each row of its arguments and results."""
+
+
+class BatchedSteps(NamedTuple):
+    """Functions for compiled steps from m points at once.
+
+    `step` and `varied` take the scalars (t, h, rtol, atol) (m, 4) of each step, x (m, nx) and
+    u (m, nu). A step is sound where its soundness is positive; else its other results do not hold.
+
+    Attributes:
+        rate: Function of t (m, 1), x (m, nx) and u (m, nu) that returns the rates (m, nx) of the
+            coordinates.
+        step: Returns soundness and error (m, 1), states (m, 8, nx), guards (m, 8, n), and their
+            bounds (m, n) as in `CompiledStep`.
+        varied: Returns soundness and error (m, 1), end states (m, nx), and their derivatives
+            (m, ndx, ndx).
+    """
+
+    rate: BatchFunction
+    step: BatchFunction
+    varied: BatchFunction
+
+
 class CompiledSteps:
     """Functions of a mode for whole integrator steps and resets.
 
@@ -183,11 +205,11 @@ class CompiledSteps:
     """
 
     @property
-    def batched(self) -> ManySteps | None:
+    def batched(self) -> BatchedSteps | None:
         """The same steps for many points at once."""
         return None
 
-    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+    def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
         """Return a step under an input law.
 
         Args:
@@ -197,7 +219,7 @@ class CompiledSteps:
         return None
 
     def transition(
-        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+        self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """Return a step with its derivative, whose error counts for that of the step too.
 
@@ -219,7 +241,7 @@ class CompiledSteps:
         """
         return None
 
-    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+    def batched_jump(self, i: int, reset: ResetModel) -> BatchFunction | None:
         """Return the function of a jump from many points (t, x, u) under held inputs.
 
         Its results are the states x+ (m, nx+) after the jump, the rate of the guard and the size of
@@ -230,6 +252,63 @@ class CompiledSteps:
             reset: The reset.
         """
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The constraint of a mode: residuals that are zero on it, such as gaps of closed contacts.
+
+    Attributes:
+        names: Names (k,) of the residuals, for messages.
+        residuals: Function of the state x (nx,) that returns the residuals (k,).
+        tolerances: Size (k,) of each residual that still counts as zero, in its own unit.
+        units: Units (k,) of the residuals, for messages.
+        jacobian: Function of the state that returns their derivatives (k, ndx). None for none.
+        refuse: Function (what, key, x) that raises an error for further states at which no arc of
+            the mode begins. None for no such states.
+        decay: Rate at which the field itself takes residuals back, 1/s; a gap of 1 m then closes at
+            up to `decay` m/s. Zero if the field leaves them as they are.
+    """
+
+    names: tuple[str, ...]
+    residuals: Callable[[Array], Array]
+    tolerances: Array
+    units: tuple[str, ...]
+    jacobian: Callable[[Array], Array] | None = field(default=None, kw_only=True)
+    refuse: Callable[[str, Hashable, Array], None] | None = field(default=None, kw_only=True)
+    decay: float = field(default=0.0, kw_only=True)
+
+    def excess(self, x: Array) -> float:
+        """Return the largest residual in units of its tolerance.
+
+        Args:
+            x: State (nx,).
+        """
+        return float((np.abs(self.residuals(x)) / self.tolerances).max(initial=0.0))
+
+    def check(self, what: str, key: Hashable, x: Array) -> None:
+        """Check that a state obeys the constraint.
+
+        Args:
+            what: What the state is, for messages.
+            key: Key of the mode.
+            x: State (nx,).
+
+        Raises:
+            ConstraintViolatedError: A residual is above its tolerance, or not a number.
+            EscapingError: `refuse` raises it.
+        """
+        residuals = self.residuals(x)
+        ratios = np.abs(residuals) / self.tolerances
+        if len(ratios) and not ratios.max() <= 1.0:
+            i = int(ratios.argmax())
+            raise ConstraintViolatedError(
+                f"{what} is off what mode {key!r} holds: {self.names[i]} is {residuals[i]:.6g} "
+                f"{self.units[i]}, tolerated are {self.tolerances[i]:.3g} {self.units[i]}; "
+                f"x0 = system.mode({key!r}).project(x0) puts a state on it"
+            )
+        if self.refuse is not None:
+            self.refuse(what, key, x)
 
 
 class PointProperty(Generic[T]):
@@ -529,10 +608,10 @@ def compute_jump_terms(
     """
     steps = mode.compiled_steps
     terms = None if steps is None else steps.jump_terms(i, reset, at, du)
-    return linear_terms(mode, i, reset.calc_diff(at), at, du) if terms is None else terms
+    return compute_linear_terms(mode, i, reset.calc_diff(at), at, du) if terms is None else terms
 
 
-def linear_terms(
+def compute_linear_terms(
     mode: ModeModel, i: int, reset_jacobian: ResetJacobian, at: JumpPoint, du: Array
 ) -> JumpTerms:
     """Return the first-order terms of a jump from derivatives, see `sensitivity.saltation`.

@@ -8,8 +8,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.spaces import compute_tangent_map
-from hybridctl.hybrid.held import Held
-from hybridctl.hybrid.model import ModeModel
+from hybridctl.hybrid.model import Held, ModeModel
 from hybridctl.hybrid.step import failure
 from hybridctl.hybrid.tolerances import EXPLAINED, FARTHEST, OFF
 

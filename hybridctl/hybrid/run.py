@@ -274,7 +274,7 @@ def check_start(run: Run, start: ArcStart) -> None:
     if start.mode.held is not None:
         start.mode.held.check("x0", start.mode.key, start.state)
     guards = start.mode.guard_set
-    values = guards.checked(start.mode.key, start.time, start.state, start.input)
+    values = guards.checked_values(start.mode.key, start.time, start.state, start.input)
     relative = values / guards.sizes
     if (relative < -run.guard_tolerance).any():
         i = int(relative.argmin())
@@ -479,7 +479,7 @@ def _integrate_until_event(run: Run, flow: Flow, watch: GuardWatch, end: float) 
         if crossing is not None:
             # An unarmed guard may have left zero before this step: then the arc ends there.
             if crossing.time > step.start:
-                steps[-1] = flow.ended(step, crossing.time)
+                steps[-1] = flow.end_step_at(step, crossing.time)
             return FlownArc(steps, crossing.time, crossing)
         if run.memory.steps > run.max_steps:
             return FlownArc(steps, step.end, step_limit=f"the last {flow.limit}")

@@ -50,18 +50,24 @@ T = TypeVar("T")
 class HybridSystem:
     """A validated mode graph: modes with their vector fields, guards and resets.
 
-    Two ways to give it:
+    It is given as lists, or as functions of a mode key for systems whose modes are too many to list
+    (a robot with c contacts has 3^c). Functions are called once per mode, when it is first entered.
+    A system pickles where these parts do; modes are entered anew in the copy.
 
-    - `modes` and `transitions` as lists: every source and target must be a mode, guards of a
-      mode need different names, and one set of guards has at most one transition.
-    - both as functions of a mode key, for systems whose modes are too many to list (a robot
-      with c contacts has 3^c). They are called once per mode, when it is first entered, and
-      raise `UnknownNameError` for a key that is no mode. `guard_names` are then the names that
-      guards of any mode have, if they are known: others can be refused where they are given.
+    Args:
+        modes: The modes, or a function that returns the mode of a key and raises
+            `UnknownNameError` for a key that is no mode.
+        transitions: The transitions, or a function that returns the `Outgoing` of a mode's key. In
+            a list every source and target must be a mode, guards of a mode need different names,
+            and one set of guards has at most one transition.
+        guard_names: With functions, the names that guards of any mode have; others are refused
+            where users give them. None if they are not known.
 
-    It pickles where these parts do; what was entered already is entered again in the copy.
+    Attributes:
+        guard_names: The same; with lists those of the transitions.
 
-    Raises `SystemDefinitionError` where the parts do not fit.
+    Raises:
+        SystemDefinitionError: The parts do not fit together.
     """
 
     def __init__(
@@ -78,9 +84,9 @@ class HybridSystem:
             raise SystemDefinitionError("guard_names are those of the transitions that are listed")
         else:
             whole = "a list or a function"
-            nodes = listed_parts("modes", modes, (ModeModel,), "a Mode", whole)
-            listed = listed_parts("transitions", transitions, (Transition,), "a Transition", whole)
-            self._mode_of, self._outgoing_of = _listed(nodes, listed)
+            nodes = check_parts("modes", modes, (ModeModel,), "a Mode", whole)
+            listed = check_parts("transitions", transitions, (Transition,), "a Transition", whole)
+            self._mode_of, self._outgoing_of = _make_lookups(nodes, listed)
             guard_names = [guard.name for transition in listed for guard in transition.guards]
         self.guard_names = None if guard_names is None else tuple(dict.fromkeys(guard_names))
         self._modes: dict[ModeKey, ModeModel] = {}
@@ -92,33 +98,51 @@ class HybridSystem:
         return f"{type(self).__name__}(guards {guards})"
 
     def _repr_html_(self) -> str:
-        """A table of the guards."""
+        """Return a table of the guards."""
         return render_html_table(("guard",), [(name,) for name in self.guard_names or ("by mode",)])
 
     def state_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Names of the coordinates (nx,) of a mode's state, with units in brackets if known."""
+        """Return names of the coordinates (nx,) of a mode's state, with units if they are known.
+
+        Args:
+            key: Key of the mode.
+        """
         return tuple(f"x{k}" for k in range(self.mode(key).space.nx))
 
     def input_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Names of the entries (nu,) of a mode's input, with units in brackets if known."""
+        """Return names of the entries (nu,) of a mode's input, with units if they are known.
+
+        Args:
+            key: Key of the mode.
+        """
         return tuple(f"u{k}" for k in range(self.mode(key).nu))
 
     def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """Names of the entries of an output of this shape, in the order of its flat array."""
+        """Return names of the entries of an output, in the order of its flat array.
+
+        Args:
+            name: Name of the output.
+            shape: Its shape.
+        """
         return tuple(".".join([name, *map(str, index)]) for index in np.ndindex(shape))
 
     @property
     def mechanism(self) -> Any:
-        """The robot with contacts that this system is or is made of; None where there is none.
+        """The robot with contacts that this system is, or is made of; None where there is none.
 
-        States of this system begin with states of that, and outputs of modes have its names.
+        States of this system begin with those of the robot, and outputs of modes have its names.
         """
         return None
 
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
-        """The mode in which the state x flows on under the input u, where the system can tell.
+        """Return the key of the mode in which a state flows on: those of robots with contacts do.
 
-        Those of robots with contacts do. Raises `InputError` for others.
+        Args:
+            x: State (nx,).
+            u: Input (nu,). None for zero.
+
+        Raises:
+            InputError: The system cannot tell it from a state.
         """
         raise InputError("mode must be given: this system does not tell it from a state")
 
@@ -167,34 +191,56 @@ class HybridSystem:
         return None
 
     def pushed(self, wrench: object) -> HybridSystem:
-        """The system while a wrench acts, where it has bodies: those of robots with contacts do.
+        """Return the system while wrenches act on bodies, which robots with contacts have.
 
-        Raises `InputError` for others.
+        Args:
+            wrench: The wrench, or several.
+
+        Raises:
+            InputError: The system has no bodies.
         """
         raise InputError("wrench must be None: this system has no bodies to push")
 
     def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
-        """What acts on the system where this policy is given for it."""
+        """Return what acts on the system where a policy is given for it.
+
+        Args:
+            policy: The policy, a law, or None for zero input.
+        """
         return policy
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_modes": {}, "_given": {}, "_outgoing": {}}
 
     def mode(self, key: ModeKey) -> ModeModel:
-        """The mode of that key, with its guards."""
-        return _cached(self._modes, key, self._joined)
+        """Return a mode with its guards.
+
+        Args:
+            key: Key of the mode.
+
+        Raises:
+            UnknownNameError: The key is of no mode.
+        """
+        return _find_or_make(self._modes, key, self._make_mode)
 
     def outgoing(self, key: ModeKey) -> Outgoing:
-        """The guards of a mode and the edges behind them."""
-        return _cached(self._outgoing, key, self._ways_out)
+        """Return the guards of a mode and the edges behind them.
 
-    def _joined(self, key: ModeKey) -> ModeModel:
-        given = _cached(self._given, key, self._outgoing_of)
+        Args:
+            key: Key of the mode.
+
+        Raises:
+            UnknownNameError: The key is of no mode.
+        """
+        return _find_or_make(self._outgoing, key, self._make_outgoing)
+
+    def _make_mode(self, key: ModeKey) -> ModeModel:
+        given = _find_or_make(self._given, key, self._outgoing_of)
         return attach_guards(self._mode_of(key), given.guards)
 
-    def _ways_out(self, key: ModeKey) -> Outgoing:
+    def _make_outgoing(self, key: ModeKey) -> Outgoing:
         mode = self.mode(key)
-        return replace(_cached(self._given, key, self._outgoing_of), guards=mode.guard_set)
+        return replace(_find_or_make(self._given, key, self._outgoing_of), guards=mode.guard_set)
 
 
 @dataclass(frozen=True)
@@ -206,7 +252,15 @@ class _NoInput:
 
 
 def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:
-    """The policy that acts where None (zero input), u(t, x) or a `Policy` is given for a system."""
+    """Return the policy that acts on a system.
+
+    Args:
+        policy: None for zero input, a law u(t, x), or a `Policy`.
+        system: The system.
+
+    Raises:
+        InputError: The policy is neither.
+    """
     policy = system.acting(policy)
     if policy is None:
         return _NoInput(system)
@@ -248,7 +302,7 @@ def _check_signature(law: InputLaw) -> None:
         ) from error
 
 
-def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T]) -> T:
+def _find_or_make(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T]) -> T:
     try:
         return known[key]
     except KeyError:
@@ -260,13 +314,20 @@ def _cached(known: dict[ModeKey, T], key: ModeKey, make: Callable[[ModeKey], T])
         ) from error
 
 
-def listed_parts(
+def check_parts(
     name: str, given: Any, kinds: tuple[type[T], ...], part: str, whole: str = "a list"
 ) -> list[T]:
-    """The entries of the argument `name`, which are of these kinds.
+    """Return the entries of an argument as a list, after checks.
 
-    part, whole: what an entry and the argument should be, for messages. Raises
-    `SystemDefinitionError` for anything else.
+    Args:
+        name: Name of the argument.
+        given: The argument.
+        kinds: Classes that its entries may have.
+        part: What an entry should be, for messages.
+        whole: What the argument should be, for messages.
+
+    Raises:
+        SystemDefinitionError: It is no list, or an entry is of another class.
     """
     if not isinstance(given, Iterable):
         raise SystemDefinitionError(f"{name} must be {whole}, got {quote(given)}")
@@ -277,10 +338,18 @@ def listed_parts(
     return parts
 
 
-def _listed(
+def _make_lookups(
     modes: list[ModeModel], transitions: list[Transition]
 ) -> tuple[Callable[[ModeKey], ModeModel], Callable[[ModeKey], Outgoing]]:
-    """Lookup functions of an explicitly listed graph, after checking that it is one."""
+    """Return the functions of a mode's key for a graph that is given as lists, after checks.
+
+    Args:
+        modes: The modes.
+        transitions: The transitions.
+
+    Raises:
+        SystemDefinitionError: There is no mode, or names are double, missing or unknown.
+    """
     by_key = {mode.key: mode for mode in modes}
     if not modes:
         raise SystemDefinitionError("modes must have at least one mode")
@@ -296,11 +365,11 @@ def _listed(
                     f"{end} {key!r} of a transition is no mode, expected one of {list(by_key)}"
                 )
         leaving[transition.source].append(transition)
-    outgoing = {key: _outgoing(by_key[key], edges) for key, edges in leaving.items()}
-    return partial(_known, by_key), partial(_known, outgoing)
+    outgoing = {key: _connect_mode(by_key[key], edges) for key, edges in leaving.items()}
+    return partial(_look_up, by_key), partial(_look_up, outgoing)
 
 
-def _known(parts: dict[ModeKey, T], key: ModeKey) -> T:
+def _look_up(parts: dict[ModeKey, T], key: ModeKey) -> T:
     if key not in parts:
         raise UnknownNameError(
             f"mode {key!r} is unknown, expected one of {list(parts)}" + suggest_names(key, parts)
@@ -308,13 +377,23 @@ def _known(parts: dict[ModeKey, T], key: ModeKey) -> T:
     return parts[key]
 
 
-def _entry(entries: dict[tuple[str, ...], Edge | None], fired: tuple[str, ...]) -> Edge | None:
-    """The entry for a set of guards, in any order."""
+def _find_entry(entries: dict[tuple[str, ...], Edge | None], fired: tuple[str, ...]) -> Edge | None:
+    """Return the entry for a set of guards, in any order."""
     return entries.get(tuple(sorted(fired)))
 
 
-def _outgoing(mode: ModeModel, transitions: list[Transition]) -> Outgoing:
-    """The ways out of a mode: by guards of its own, if the transitions name these, or by theirs."""
+def _connect_mode(mode: ModeModel, transitions: list[Transition]) -> Outgoing:
+    """Return the ways out of a mode.
+
+    Args:
+        mode: The mode. Guards of its own count if the transitions name just these; else the guards
+            of the transitions do.
+        transitions: The transitions that leave it.
+
+    Raises:
+        SystemDefinitionError: Guards have the same name, or a set of guards two transitions, or a
+            guard none alone.
+    """
     key, own = mode.key, mode.guard_set
     guards: dict[str, Guard] = {}
     edges: dict[tuple[str, ...], Edge | None] = {}
@@ -333,13 +412,19 @@ def _outgoing(mode: ModeModel, transitions: list[Transition]) -> Outgoing:
             raise SystemDefinitionError(f"mode {key!r} has no transition for {name!r} alone")
     if isinstance(mode, Mode) or set(own.names) != set(guards):
         own = GuardSet.of(list(guards.values()))
-    return Outgoing(own, partial(_entry, edges), partial(_entry, rests))
+    return Outgoing(own, partial(_find_entry, edges), partial(_find_entry, rests))
 
 
 class DerivedSystem(HybridSystem, ABC):
-    """A system made of another one, `inner`: names, policies, what is drawn, consistent modes.
+    """A system made of another one, with its names, policies, drawings and consistent modes.
 
-    Pushed it is what is made of the pushed inner system. A subclass says what differs.
+    A subclass overrides what differs.
+
+    Args:
+        inner: The system that it is made of.
+        modes: Returns the mode of a key.
+        transitions: Returns the ways out of the mode of a key.
+        guard_names: Names that guards of any mode have. None if they are not known.
     """
 
     def __init__(
@@ -354,36 +439,69 @@ class DerivedSystem(HybridSystem, ABC):
 
     @abstractmethod
     def again(self, inner: HybridSystem) -> HybridSystem:
-        """The same, made of another system with these modes."""
+        """Return the same, made of another system with these modes.
+
+        Args:
+            inner: The other system, such as the pushed one.
+        """
 
     def origin(self, key: ModeKey) -> ModeKey:
-        """The inner mode by which coordinates and inputs of a mode are called."""
+        """Return the key of the inner mode that names the coordinates and inputs of a mode.
+
+        Args:
+            key: Key of the mode.
+        """
         return key
 
     def state_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Labels of the inner system, and those of further coordinates."""
+        """Return the labels of the inner system, and of further coordinates.
+
+        Args:
+            key: Key of the mode.
+        """
         own, inner = super().state_labels(key), self.inner.state_labels(self.origin(key))
         return (*inner, *own[len(inner) :])
 
     def input_labels(self, key: ModeKey) -> tuple[str, ...]:
-        """Labels of the inner system for the inputs that are left."""
+        """Return the labels of the inner system for the inputs that are left.
+
+        Args:
+            key: Key of the mode.
+        """
         return self.inner.input_labels(self.origin(key))[: self.mode(key).nu]
 
     def output_labels(self, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        """Labels of the inner system."""
+        """Return the labels of the inner system.
+
+        Args:
+            name: Name of the output.
+            shape: Its shape.
+        """
         return self.inner.output_labels(name, shape)
 
     @property
     def mechanism(self) -> Any:
-        """What is drawn of the inner system."""
+        """The robot of the inner system, which is drawn."""
         return self.inner.mechanism
 
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
-        """The mode of the inner system in which the state x flows on under the input u."""
+        """Return the key of the inner mode in which a state flows on.
+
+        Args:
+            x: State (nx,).
+            u: Input (nu,). None for zero.
+        """
         return self.inner.consistent_mode(x, u)
 
     def describe_outside(self, guard: str, value: float, x: Array, u: Array) -> str:
-        """Return what the inner system reports of a start outside its mode."""
+        """Return what the inner system reports of a start outside its mode.
+
+        Args:
+            guard: Name of the guard that is negative.
+            value: Its value, in its own unit.
+            x: State (nx,) at the start.
+            u: Input (nu,) there.
+        """
         return self.inner.describe_outside(guard, value, x, u)
 
     def start_warnings(self, x: Array) -> tuple[HybridctlWarning, ...]:
@@ -396,19 +514,30 @@ class DerivedSystem(HybridSystem, ABC):
         return None if greatest is None or len(greatest) != self.mode(key).nu else greatest
 
     def pushed(self, wrench: object) -> HybridSystem:
-        """The same, made of the inner system while a wrench acts."""
+        """Return the same, made of the inner system while wrenches act.
+
+        Args:
+            wrench: The wrench, or several.
+        """
         return self.again(self.inner.pushed(wrench))
 
     def acting(self, policy: Policy | InputLaw | None) -> Policy | InputLaw | None:
-        """What acts on the inner system."""
+        """Return what acts on the inner system.
+
+        Args:
+            policy: The policy, a law, or None for zero input.
+        """
         return self.inner.acting(policy)
 
 
 class MappedSystem(DerivedSystem):
     """A system with a change of each of its modes, and of the resets that leave them.
 
-    change(key): of a mode, None for one that is as it is. reset_change(key, fired): of the reset
-    behind guards that fire together, by default that of the mode.
+    Args:
+        inner: The system that it is made of.
+        change: Returns the change of the mode of a key, None for a mode that stays as it is.
+        reset_change: Returns the change of a reset, for the key of its mode and the names of the
+            guards that fire together. If None, it is that of the mode.
     """
 
     def __init__(
@@ -420,60 +549,69 @@ class MappedSystem(DerivedSystem):
         self._change_of, self._reset_change = change, reset_change
         self._changes: dict[ModeKey, Change | None] = {}
         self._mapped: dict[ModeKey, ModeModel] = {}
-        super().__init__(inner, self._mode, self._ways, inner.guard_names)
+        super().__init__(inner, self._mode, self._map_outgoing_of, inner.guard_names)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_changes": {}, "_mapped": {}}
 
     def again(self, inner: HybridSystem) -> HybridSystem:
-        """The same changes of another system."""
+        """Return the same changes of another system.
+
+        Args:
+            inner: The other system.
+        """
         return MappedSystem(inner, self._change_of, self._reset_change)
 
     def _change(self, key: ModeKey) -> Change | None:
-        return _cached(self._changes, key, self._change_of)
+        return _find_or_make(self._changes, key, self._change_of)
 
     def _mode(self, key: ModeKey) -> ModeModel:
         change = self._change(key)
         if change is None:
             return self.inner.mode(key)
-        return _cached(self._mapped, key, lambda key: change.map_mode(self.inner.mode(key)))
+        return _find_or_make(self._mapped, key, lambda key: change.map_mode(self.inner.mode(key)))
 
-    def _ways(self, key: ModeKey) -> Outgoing:
+    def _map_outgoing_of(self, key: ModeKey) -> Outgoing:
         own, change = self.inner.outgoing(key), self._change(key)
         if change is None:
             return own
         resets = None if self._reset_change is None else partial(self._reset_change, key)
-        return mapped_ways(own, self._mode(key).guard_set, change, self._change, resets)
+        return map_outgoing(own, self._mode(key).guard_set, change, self._change, resets)
 
 
-def mapped_ways(
+def map_outgoing(
     own: Outgoing,
     guards: GuardSet,
     change: Change,
     of_mode: Callable[[ModeKey], Change | None],
     of_reset: Callable[[tuple[str, ...]], Change] | None = None,
 ) -> Outgoing:
-    """The ways out of a mode that is seen through a change, with the guards that it has then.
+    """Return the ways out of a mapped mode.
 
-    of_mode: the changes of other modes. of_reset: those of resets, where they are not this one.
+    Args:
+        own: Ways out of the inner mode.
+        guards: Guards of the mapped mode.
+        change: The change of the mode.
+        of_mode: Returns the change of the mode of a key, None for one that stays as it is.
+        of_reset: Returns the change of the reset behind guards. If None, it is that of the mode.
     """
     of_reset = of_reset or (lambda fired: change)
 
-    def seen(
+    def map_edge_of(
         edges: Callable[[tuple[str, ...]], Edge | None], fired: tuple[str, ...]
     ) -> Edge | None:
         edge = edges(fired)
-        return None if edge is None else _mapped_edge(edge, of_reset(fired))
+        return None if edge is None else _map_edge(edge, of_reset(fired))
 
-    bridge = None if own.bridge is None else partial(_mapped_bridge, own.bridge, change, of_mode)
-    return Outgoing(guards, partial(seen, own.edge), partial(seen, own.rest), bridge)
+    bridge = None if own.bridge is None else partial(_map_bridge, own.bridge, change, of_mode)
+    return Outgoing(guards, partial(map_edge_of, own.edge), partial(map_edge_of, own.rest), bridge)
 
 
-def _mapped_edge(edge: Edge, change: Change | None) -> Edge:
+def _map_edge(edge: Edge, change: Change | None) -> Edge:
     return edge if change is None else replace(edge, reset=MappedReset(edge.reset, change))
 
 
-def _mapped_bridge(
+def _map_bridge(
     bridge_at: Callable[[float, Array, Array], Bridge | None],
     change: Change,
     of_mode: Callable[[ModeKey], Change | None],
@@ -484,4 +622,4 @@ def _mapped_bridge(
     bridge = bridge_at(*change.to_inner(t, x, u))
     if bridge is None:
         return None
-    return bridge._replace(edge=_mapped_edge(bridge.edge, of_mode(bridge.mode)))
+    return bridge._replace(edge=_map_edge(bridge.edge, of_mode(bridge.mode)))

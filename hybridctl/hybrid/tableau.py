@@ -16,18 +16,23 @@ from scipy.integrate import DOP853, RK23, RK45
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.series import FRACTIONS
 
-LOW_WEIGHT = 0.01  # of the estimate of third order in that of DOP853, HNW II.10 (10.18)
+LOW_WEIGHT = 0.01
+"""Weight of the error estimate of third order in that of DOP853, HNW I, II.10 (10.18)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Tableau:
     """A formula with s stages.
 
-    rows[i - 1] (i,): the weights of stage i, for i = 1..s-1, of the end (i = s), and of the extra
-    stages behind it. nodes: c_i of the same. stages: s. errors (m, s + 1): weights of the error
-    estimate, and of one of lower order where there are two. dense (8, all): weights of the
-    increments y(s_k) - y at the nodes of a step, divided by h. exponent: of the error, in the
-    factor by which a step is changed.
+    Attributes:
+        rows: Row i - 1, (i,), has the weights a_ij of stage i = 1..s-1, of the end (i = s), and of
+            the extra stages behind it.
+        nodes: The nodes c_i of the same stages.
+        stages: The number s.
+        errors: Weights (m, s + 1) of the error estimate, and of one of lower order for m = 2.
+        dense: Weights (8, all) of the increments y(s_k) - y at the nodes of a step, divided by h.
+        exponent: Exponent of the error in the factor by which the length of a step changes:
+            -1/(p + 1), p being the order of the error estimate.
     """
 
     rows: tuple[Array, ...]
@@ -38,21 +43,34 @@ class Tableau:
     exponent: float
 
     def error(self, h: float, rates: Array, scale: Array) -> float:
-        """The error of a step in units of `scale` (n,), root mean square, for rates (s + 1, n)."""
+        """Return the error of a step in units of the tolerance, as a root mean square.
+
+        Args:
+            h: Length of the step, s.
+            rates: Rates k (s + 1, n) of the stages and of the end.
+            scale: Tolerance (n,) of each coordinate.
+        """
         estimates = (self.errors @ rates) / scale
         main = float(estimates[0] @ estimates[0])
         n = len(scale)
         if len(estimates) == 1:
             return abs(h) * float(np.sqrt(main / n))
         low = float(estimates[1] @ estimates[1])
-        if main == 0.0 and low == 0.0:
+        if main == 0.0 and low == 0.0:  # 0 / 0 below
             return 0.0
         return abs(h) * main / float(np.sqrt((main + LOW_WEIGHT * low) * n))
 
 
-def _tableau(
+def _make_tableau(
     method: type[DOP853] | type[RK45] | type[RK23], errors: Array, dense: Array
 ) -> Tableau:
+    """Return the tableau of one of scipy's solvers.
+
+    Args:
+        method: The solver's class, which has the coefficients.
+        errors: See `Tableau`.
+        dense: See `Tableau`.
+    """
     s = method.n_stages
     rows = [np.array(method.A[i, :i]) for i in range(1, s)] + [np.array(method.B)]
     nodes = [*np.asarray(method.C)[1:].tolist(), 1.0]
@@ -64,14 +82,17 @@ def _tableau(
     return Tableau(tuple(rows), tuple(nodes), s, errors, dense, exponent)
 
 
-def _powers(method: type[RK45] | type[RK23]) -> Array:
-    """Dense output sum_k P_k s^k with s in [0, 1]."""
+def _make_power_output(method: type[RK45] | type[RK23]) -> Array:
+    """Return the weights of the dense output sum_k P_k s^k with s in [0, 1]."""
     powers = FRACTIONS[:, None] ** np.arange(1, method.P.shape[1] + 1)
     return np.asarray(powers @ method.P.T)
 
 
-def _hermite() -> Array:
-    """Dense output of DOP853: s (F_0 + (1 - s) (F_1 + s (F_2 + ...))), HNW II.10 (10.19)."""
+def _make_hermite_output() -> Array:
+    """Return the weights of the dense output of DOP853.
+
+    It is s (F_0 + (1 - s) (F_1 + s (F_2 + ...))) with s in [0, 1], HNW I, II.10 (10.19).
+    """
     unit = np.eye(DOP853.n_stages + 1 + len(DOP853.A_EXTRA))
     end = np.pad(DOP853.B, (0, len(unit) - len(DOP853.B)))
     start, last = unit[0], unit[DOP853.n_stages]
@@ -81,6 +102,6 @@ def _hermite() -> Array:
     return np.asarray(weights.T @ np.array(parts))
 
 
-DOP853_TABLEAU = _tableau(DOP853, np.array([DOP853.E5, DOP853.E3]), _hermite())
-RK45_TABLEAU = _tableau(RK45, np.array([RK45.E]), _powers(RK45))
-RK23_TABLEAU = _tableau(RK23, np.array([RK23.E]), _powers(RK23))
+DOP853_TABLEAU = _make_tableau(DOP853, np.array([DOP853.E5, DOP853.E3]), _make_hermite_output())
+RK45_TABLEAU = _make_tableau(RK45, np.array([RK45.E]), _make_power_output(RK45))
+RK23_TABLEAU = _make_tableau(RK23, np.array([RK23.E]), _make_power_output(RK23))

@@ -17,9 +17,9 @@ from hybridctl.base.errors import InputError
 from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.arc import Arc, Side, outputs_on
 from hybridctl.hybrid.event import Event as Event
-from hybridctl.hybrid.frames import dataframe
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_file import read_run, write_run
+from hybridctl.hybrid.run_table import make_run_table
 from hybridctl.hybrid.system import HybridSystem
 
 RUN_PLOTS = "hybridctl.run_plots"
@@ -175,7 +175,7 @@ class HybridTrajectory:
         and for a run without its system.
         """
         if times is None:
-            return dataframe(self.known_system, [(arc, arc.times) for arc in self.arcs])
+            return make_run_table(self.known_system, [(arc, arc.times) for arc in self.arcs])
         t = check_vector("times", times)
         if len(t) and not (self.start <= t[0] and t[-1] <= self.end and (np.diff(t) >= 0).all()):
             raise InputError(
@@ -183,7 +183,7 @@ class HybridTrajectory:
             )
         ends = np.array([arc.end for arc in self.arcs[:-1]])
         parts = np.split(t, t.searchsorted(ends, "left"))
-        return dataframe(self.known_system, list(zip(self.arcs, parts, strict=True)))
+        return make_run_table(self.known_system, list(zip(self.arcs, parts, strict=True)))
 
     def plot(
         self,

@@ -67,7 +67,7 @@ from hybridctl.hybrid.model import (
     ModeKey,
     ModeModel,
     Point,
-    StepAhead,
+    StepRequest,
     StepTransition,
 )
 from hybridctl.legged.rotation import (
@@ -385,7 +385,7 @@ class Strapdown(ModeModel, CompiledSteps):
         return result
 
     def transition(
-        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+        self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
     ) -> StepTransition:
         """The flow under a held input in closed form.
 

@@ -50,7 +50,7 @@ from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.laws import InputLaw, no_input
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy
-from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, mapped_ways
+from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, map_outgoing
 from hybridctl.mechanics.constrained.phase import contact_modes
 from hybridctl.mechanics.contact_law.law import (
     CLOSED,
@@ -392,7 +392,7 @@ class PushedSystem(ContactSystem):
 
     def _ways_from(self, key: ModeKey) -> Outgoing:
         own, mode = super()._ways_from(key), self._mode_at(key)
-        return mapped_ways(own, mode.guard_set, self._push, self._change)
+        return map_outgoing(own, mode.guard_set, self._push, self._change)
 
     def _change(self, key: ModeKey) -> WrenchInputs:
         return self._push

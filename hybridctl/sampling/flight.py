@@ -13,10 +13,9 @@ from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.events import MAX_NEWTON_STEPS
-from hybridctl.hybrid.flow import GROW, SAFETY, SHRINK, first_length
+from hybridctl.hybrid.explicit import GROW, SAFETY, SHRINK, first_length
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.many import ManySteps
-from hybridctl.hybrid.model import FREE_PACE, ModeModel, StepAhead
+from hybridctl.hybrid.model import FREE_PACE, BatchedSteps, ModeModel, StepRequest
 from hybridctl.hybrid.projection import StepEnds, put_back
 from hybridctl.hybrid.run import Run
 from hybridctl.hybrid.step import Step
@@ -37,7 +36,7 @@ class HeldMode:
     """
 
     mode: ModeModel
-    many: ManySteps
+    many: BatchedSteps
     run: Run
     input: Array
     tolerance_of_matrices: tuple[float, float] | None
@@ -56,7 +55,7 @@ class HeldMode:
         return self.many.rate(t[:, None], x, self.inputs(len(t)))[0]
 
     def taken(self, t: Array, h: Array, x: Array) -> list[Array]:
-        """Steps of lengths h (m,) from (t, x): the results of `ManySteps.step`."""
+        """Steps of lengths h (m,) from (t, x): the results of `BatchedSteps.step`."""
         scalars = _scalars(t, h, self.rtol, self.run.integrator.atol)
         return self.many.step(scalars, x, self.inputs(len(t)))
 
@@ -210,7 +209,10 @@ class Flight:
         sound, error, _, matrices = self._ground.many.varied(_scalars(t, h, *wanted), x, u)
         good = (sound[:, 0] > 0.0) & (error[:, 0] < 1.0)
         for k in np.flatnonzero(~good).tolist():
-            compiled, ahead = self._ground.mode.compiled_steps, StepAhead(t[k], x[k], h[k], *wanted)
+            compiled, ahead = (
+                self._ground.mode.compiled_steps,
+                StepRequest(t[k], x[k], h[k], *wanted),
+            )
             taken = None if compiled is None else compiled.step(ahead, HeldInput(u[k]))
             self.odd[rows[k]] |= taken is None
             if taken is not None:

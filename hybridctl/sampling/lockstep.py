@@ -21,8 +21,8 @@ from hybridctl.base.progress import Report
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.many import Many
 from hybridctl.hybrid.mode import Held, ModeKey
+from hybridctl.hybrid.model import BatchFunction
 from hybridctl.hybrid.policy import History, input_law
 from hybridctl.hybrid.rest import accumulating
 from hybridctl.hybrid.run import (
@@ -88,7 +88,7 @@ class _MappedJump(NamedTuple):
 
     target: ModeKey
     after: HeldMode
-    function: Many
+    function: BatchFunction
 
     def saltation(self, times: Array, found: Sequence[Array]) -> Array:
         """The saltation matrices (m, nx+, nx), given what the function returned at these times."""

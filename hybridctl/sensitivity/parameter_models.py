@@ -25,9 +25,11 @@ from scipy.linalg import block_diag
 from hybridctl.base.checks import Array, check_array
 from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint, MappedReset, MappedSteps
 from hybridctl.hybrid.model import (
+    BatchedSteps,
+    BatchFunction,
+    CompiledStep,
     CompiledSteps,
     Diffusion,
     FieldJacobian,
@@ -41,9 +43,8 @@ from hybridctl.hybrid.model import (
     ResetBorder,
     ResetJacobian,
     ResetModel,
-    StepAhead,
+    StepRequest,
     StepTransition,
-    WholeStep,
 )
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
@@ -390,17 +391,19 @@ class _FixedInputSteps(MappedSteps):
     change: FixedInputs
 
     @cached_property
-    def batched(self) -> ManySteps | None:
+    def batched(self) -> BatchedSteps | None:
         """The inner steps from many points."""
         steps = self.inner.batched
-        return None if steps is None else ManySteps(*(partial(self._many, f) for f in steps))
+        return None if steps is None else BatchedSteps(*(partial(self._many, f) for f in steps))
 
-    def _many(self, function: Many, times: Array, states: Array, inputs: Array) -> list[Array]:
+    def _many(
+        self, function: BatchFunction, times: Array, states: Array, inputs: Array
+    ) -> list[Array]:
         """Return an inner function of many points, for the inputs (m, nu) that are left."""
         fixed = np.tile(self.change.values, (len(inputs), 1))
         return function(times, states, np.hstack((inputs, fixed)))
 
-    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+    def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
         """Return the inner step under a constant input; None for other laws."""
         if not isinstance(law, HeldInput):
             return None
@@ -408,7 +411,7 @@ class _FixedInputSteps(MappedSteps):
         return step and step._replace(inputs=step.inputs[:, : -len(self.change.values)])
 
     def transition(
-        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+        self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """Return a step with its derivative; fixed inputs have no noise.
 
@@ -441,7 +444,7 @@ class _FixedInputSteps(MappedSteps):
         by_input = inner.time_input[left], inner.reset_input[:, left]
         return inner._replace(time_input=by_input[0], reset_input=by_input[1])
 
-    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+    def batched_jump(self, i: int, reset: ResetModel) -> BatchFunction | None:
         """Return the inner jump of many points, for a reset that this change has mapped."""
         jump = super().batched_jump(i, reset) if self._has_mapped(reset) else None
         return None if jump is None else partial(self._many, jump)

@@ -30,7 +30,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.spaces import VectorSpace
 from hybridctl.hybrid.arc import Arc, arc_from_steps
 from hybridctl.hybrid.mode import Mode, ModeModel
-from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepAhead
+from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepRequest
 from hybridctl.hybrid.series import basis
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
@@ -44,7 +44,7 @@ InputChange = Callable[[float], Array]
 """Change du (nu,) of the input at a time in s."""
 Gain = Callable[[float], Array]
 """Gain K (nu, ndx) of a feedback du = -K z at a time in s."""
-StepNoise = Callable[[StepAhead, Array], Diffusion | None]
+StepNoise = Callable[[StepRequest, Array], Diffusion | None]
 """White noise on a step under a constant input (nu,); None if it is not constant on the step."""
 
 _INITIAL_LAYER = 1e-6
@@ -234,12 +234,12 @@ def propagate_by_steps(
         arc.breaks.tolist(), ends, arc.states, arc.inputs, strict=True
     ):
         x, u, h = _SERIES_AT_START @ states, inputs[0], end - t
-        density = None if noise is None else noise(StepAhead(t, x, h, rtol, atol), u)
+        density = None if noise is None else noise(StepRequest(t, x, h, rtol, atol), u)
         if noise is not None and density is None:
             return t, total
         shortest = _SHORTEST_STEP * h
         while t < end:
-            step = compiled.transition(StepAhead(t, x, min(h, end - t), rtol, atol), u, density)
+            step = compiled.transition(StepRequest(t, x, min(h, end - t), rtol, atol), u, density)
             if step is None or h < shortest:
                 return t, total
             if step.error < 1.0:

@@ -49,7 +49,7 @@ from hybridctl.hybrid.model import (
     ResetJacobian,
     ResetModel,
     compute_jump_terms,
-    linear_terms,
+    compute_linear_terms,
 )
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tolerances import LEAST_RTOL
@@ -347,7 +347,7 @@ def linearize_crossing(
         own = get_differentiable_reset(system, mode, guard)
         terms = compute_jump_terms(mode, i, own, at, before.input_rate)
     else:
-        terms = linear_terms(mode, i, reset, at, before.input_rate)
+        terms = compute_linear_terms(mode, i, reset, at, before.input_rate)
     scale = float(mode.guard_set.sizes[i])
     slope, size = terms.slope, terms.size + 1e-300
     if not slope < -max(GRAZING_RATIO * size, _GRAZING_RATE * scale):

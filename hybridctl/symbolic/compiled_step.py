@@ -34,17 +34,18 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
-from hybridctl.hybrid.many import Many, ManySteps
 from hybridctl.hybrid.model import (
+    BatchedSteps,
+    BatchFunction,
+    CompiledStep,
     CompiledSteps,
     Diffusion,
     JumpPoint,
     JumpTerms,
     ModeModel,
     ResetModel,
-    StepAhead,
+    StepRequest,
     StepTransition,
-    WholeStep,
 )
 from hybridctl.hybrid.series import FRACTIONS, TO_SERIES
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, LOW_WEIGHT
@@ -199,7 +200,7 @@ class CompiledMode(ModeModel, CompiledSteps):
     def _noisy_step(self) -> CompiledFunction:
         return self._compile("noisy_step")
 
-    def batched_jump(self, i: int, reset: ResetModel) -> Many | None:
+    def batched_jump(self, i: int, reset: ResetModel) -> BatchFunction | None:
         """Return the batched compiled reset of guard i, or None if this mode has none.
 
         Args:
@@ -210,14 +211,14 @@ class CompiledMode(ModeModel, CompiledSteps):
         return None if compiled_reset is None else compiled_reset.batched
 
     @cached_property
-    def batched(self) -> ManySteps:
+    def batched(self) -> BatchedSteps:
         """The batched steps."""
         rate = _select_results(self._motion_function, "rate", 0)
         rates = BatchedFunction(rate, [(rate.numel_out(0),)])
         differentiated = partial(_evaluate_with_matrices, self._differentiated_step.build_batched())
-        return ManySteps(rates, self._step.build_batched(), differentiated)
+        return BatchedSteps(rates, self._step.build_batched(), differentiated)
 
-    def step(self, ahead: StepAhead, law: InputLaw) -> WholeStep | None:
+    def step(self, ahead: StepRequest, law: InputLaw) -> CompiledStep | None:
         """Return the step under an input law.
 
         Args:
@@ -249,10 +250,10 @@ class CompiledMode(ModeModel, CompiledSteps):
         # Written so that a soundness of NaN counts as not sound.
         if not sound[0] > 0.0:
             return None
-        return WholeStep(float(error[0]), states.copy(), inputs, guards.copy(), bounds.copy())
+        return CompiledStep(float(error[0]), states.copy(), inputs, guards.copy(), bounds.copy())
 
     def transition(
-        self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
+        self, ahead: StepRequest, u: Array, noise: Diffusion | None = None
     ) -> StepTransition | None:
         """Return a step with its derivative, and with the covariance of noise gathered on it.
 

@@ -25,7 +25,7 @@ from hybridctl.base.checks import check_member
 from hybridctl.base.errors import SystemDefinitionError
 from hybridctl.hybrid import mode as hybrid
 from hybridctl.hybrid.model import ModeKey
-from hybridctl.hybrid.system import HybridSystem, listed_parts
+from hybridctl.hybrid.system import HybridSystem, check_parts
 from hybridctl.sensitivity.parameter_models import SystemParameters, fix_inputs_as_parameters
 from hybridctl.symbolic.expression_mode import ExpressionMode, ExpressionReset, ModeSymbols
 
@@ -112,9 +112,9 @@ def hybrid_system(
             declare, or modes and transitions are no graph.
         UnknownNameError: A joint transition has a guard that its mode does not have.
     """
-    modes = listed_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
+    modes = check_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
     kinds = "a SymbolicTransition or a Joint"
-    transitions = listed_parts("transitions", transitions, (SymbolicTransition, Joint), kinds)
+    transitions = check_parts("transitions", transitions, (SymbolicTransition, Joint), kinds)
     symbols = {mode.key: _declare_symbols(mode) for mode in modes}
     nodes = {}
     for mode in modes:
@@ -176,9 +176,9 @@ def variational(
         SystemDefinitionError: Modes differ in dimension, a transition is a `Joint`, or a guard or
             reset depends on the input: the rate of the input, which G contains, is not known.
     """
-    given = listed_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
+    given = check_parts("modes", modes, (SymbolicMode,), "a SymbolicMode")
     by_key = {mode.key: mode for mode in given}
-    edges = listed_parts("transitions", transitions, (SymbolicTransition,), "a SymbolicTransition")
+    edges = check_parts("transitions", transitions, (SymbolicTransition,), "a SymbolicTransition")
     symbols = {mode.key: _declare_symbols(mode) for mode in given}
     sizes = {s.x.numel() for s in symbols.values()}
     if len(sizes) > 1:

@@ -10,7 +10,7 @@ from hybridctl.robots import five_link
 from hybridctl.base.errors import InputError
 from hybridctl.base.function_cache import compile_function
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.model import Diffusion, StepAhead
+from hybridctl.hybrid.model import Diffusion, StepRequest
 from hybridctl.symbolic.compiled_function import BatchedFunction, build_transposed_function
 
 compiled = pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
@@ -46,7 +46,7 @@ def test_native_terms_are_the_generated_ones(tmp_path, monkeypatch):
     monkeypatch.setenv("HYBRIDCTL_CACHE", str(tmp_path))
     random = np.random.default_rng(1)
     x, u = 0.3 * random.normal(size=14), random.normal(size=4)
-    ahead = StepAhead(0.0, x, 0.01, 1e-9, 1e-9)
+    ahead = StepRequest(0.0, x, 0.01, 1e-9, 1e-9)
     found = []
     for terms in ("generated", "native"):
         walker = five_link.system(terms=terms)

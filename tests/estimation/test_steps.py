@@ -17,7 +17,7 @@ from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import StatePrediction, extend, predict
 from hybridctl.hybrid.laws import HeldInput
-from hybridctl.hybrid.model import StepAhead
+from hybridctl.hybrid.model import StepRequest
 from hybridctl.sensitivity.propagation import propagate_perturbations
 
 H = 0.02
@@ -36,7 +36,7 @@ def test_a_compiled_step_gathers_the_noise_of_a_force_in_closed_form():
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0, 1], np.eye(2)))
     start = Estimate(("open",), 0.0, np.array([0.0, 1.0, 0.5, 0.3]), np.diag([1.0, 2.0, 3.0, 4.0]))
     found = predict(kf.model, start, H, HeldInput(np.zeros(2)))
-    ahead = StepAhead(0.0, start.mean, H, 1e-9, 1e-9)
+    ahead = StepRequest(0.0, start.mean, H, 1e-9, 1e-9)
     assert kf.model.diffusion(system.mode(("open",)), ahead, np.zeros(2)) is not None
     phi = np.kron([[1.0, H], [0.0, 1.0]], np.eye(2))
     right = phi @ start.covariance @ phi.T + pushed(H, p.mass, w)
@@ -53,7 +53,7 @@ def test_compiled_and_collocated_a_step_is_the_same(density):
         noise = Noise(density)
     x, u, p = np.array([0.0, 0.5, 0.3, 1.0, 0.2, -2.0]), np.array([0.3, 0.1, -0.2]), np.eye(6)
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)), rtol=1e-10, atol=1e-10)
-    ahead = StepAhead(0.0, x, H, 1e-10, 1e-10)
+    ahead = StepRequest(0.0, x, H, 1e-10, 1e-10)
     moved = mode.transition(ahead, u, kf.model.diffusion(mode, ahead, u))
     taken = mode.step(ahead, HeldInput(u))
     flow = step_transition(kf.model, mode, 0.0, H, taken.states, u, p)
@@ -69,7 +69,7 @@ def test_what_gives_way_gathers_the_same_compiled_and_collocated(key):
     noise = Noise(np.diag([1.0, 4.0, 0.1]), through_input=True, compliance=0.5)
     x, u = mode.project(np.array([0.1, 0.05, 0.1, 0.4, 0.0, 0.3])), np.array([0.3, 0.1, -0.2])
     kf = SaltedKalmanFilter(system, noise, coordinates("z", [0], np.eye(1)), rtol=1e-10, atol=1e-10)
-    ahead = StepAhead(0.0, x, 2e-3, 1e-10, 1e-10)
+    ahead = StepRequest(0.0, x, 2e-3, 1e-10, 1e-10)
     moved = mode.transition(ahead, u, kf.model.diffusion(mode, ahead, u))
     taken = mode.step(ahead, HeldInput(u))
     flow = step_transition(kf.model, mode, 0.0, ahead.h, taken.states, u, np.zeros((6, 6)))

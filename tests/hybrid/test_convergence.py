@@ -5,7 +5,8 @@ import pytest
 from scipy.integrate import DOP853
 
 import hybridctl as hc
-from hybridctl.hybrid.flow import METHODS, first_length
+from hybridctl.hybrid.explicit import first_length
+from hybridctl.hybrid.flow import METHODS
 
 LENGTH = 9.81
 

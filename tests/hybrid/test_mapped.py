@@ -29,7 +29,7 @@ from hybridctl.hybrid.model import (
     ModeModel,
     Point,
     ResetModel,
-    StepAhead,
+    StepRequest,
     compute_jump_terms,
 )
 
@@ -126,13 +126,13 @@ def guard_set(s):
     n = range(len(g.names))
     return (
         np.array(g.names), g.values(*s.at), np.array([g.value(i, *s.at) for i in n]),
-        g.checked(s.mode.key, *s.at),
+        g.checked_values(s.mode.key, *s.at),
     )  # fmt: skip
 
 
 def steps(s):
     """Under a held input, and under a feedback where there is one in this space."""
-    ahead, space = StepAhead(s.t, s.x, *AHEAD), s.mode.space
+    ahead, space = StepRequest(s.t, s.x, *AHEAD), s.mode.space
     limits = np.stack((s.u - 1.0, s.u + 1e-4))
     law = Feedback(0.1 * np.ones((len(s.u), space.nx)), s.u + 0.1 * s.x.sum(), limits)
     compiled = s.mode.compiled_steps
@@ -144,7 +144,7 @@ def steps(s):
 
 def transitions(s):
     """Without noise, and with it; inputs that a wrapper holds have none."""
-    ahead, n = StepAhead(s.t, s.x, *AHEAD), s.mode.space.ndx
+    ahead, n = StepRequest(s.t, s.x, *AHEAD), s.mode.space.ndx
     through = np.diag(s.sees).astype(float)
     noise = Diffusion(np.diag(np.arange(1.0, n + 1.0)), through, 0.5)
     compiled = s.mode.compiled_steps

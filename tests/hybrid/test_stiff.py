@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 
 import hybridctl as hc
+from hybridctl.hybrid.explicit import StageKernel
 from hybridctl.hybrid.flow import METHODS
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput
 from hybridctl.hybrid.mode import FieldJacobian, Pace
-from hybridctl.hybrid.step import DrivenMode, ExplicitFormula
+from hybridctl.hybrid.step import DrivenMode
 
 RATE = 1e6
 
@@ -85,7 +86,7 @@ def test_four_samples_of_a_cubic_step_do_for_a_guard_that_does_not_come_to_zero_
     edge = hc.Transition("m", hc.Guard("straight", guard), hc.Reset(lambda t, x, u: x), "m")
     mode = hc.HybridSystem([mode], [edge]).mode("m")
     motion = DrivenMode(mode, HeldInput(np.zeros(0)), watched=True)
-    step = motion.sampled(0.0, 1.0, np.zeros((8, 2)), cubic=True)
+    step = motion.sample_step(0.0, 1.0, np.zeros((8, 2)), cubic=True)
     assert len(asked) == samples
     np.testing.assert_allclose(
         step.guards[:, 0], first + (last - first) * step.times, rtol=0.0, atol=1e-14
@@ -182,7 +183,9 @@ def test_a_jacobian_that_ages_from_step_to_step_is_found_anew_for_each(monkeypat
         fields.clear()
         hc.simulate(system, "slides", [1.0, across], (0.0, 1.0), method="Radau")
         counts.append(len(fields))
-        monkeypatch.setattr(ImplicitStepper, "_slopes", lambda self, slopes, t, x: slopes(t, x))
+        monkeypatch.setattr(
+            ImplicitStepper, "_evaluate_jacobian", lambda self, jacobian, t, x: jacobian(t, x)
+        )
     assert counts[0] < 0.95 * counts[1]
 
 
@@ -214,21 +217,21 @@ def test_a_smooth_solution_beside_a_known_decay_takes_two_explicit_steps(off):
 def test_stages_of_a_step_tell_the_time_of_a_decay(method):
     """One from 0.1 beside the slow solution: f changes by RATE between any two states at a time."""
     mode = Counted(off=None).system().mode("m")
-    formula = ExplicitFormula(METHODS[method], DrivenMode(mode, HeldInput(np.zeros(0))), 1e-9, 1e-9)
+    formula = StageKernel(METHODS[method], DrivenMode(mode, HeldInput(np.zeros(0))), 1e-9, 1e-9)
     formula.start(0.0, np.array([1.1, 0.0]))
     formula.attempt(2.0 / RATE)
-    assert formula.decay == pytest.approx(1.0 / RATE, rel=1e-6)
+    assert formula.fastest_decay == pytest.approx(1.0 / RATE, rel=1e-6)
     formula.start(0.0, np.array([1.0, 0.0]))
     formula.attempt(1e-3 / RATE)  # what stages differ by is rounding
-    assert formula.decay == np.inf
+    assert formula.fastest_decay == np.inf
 
 
 def test_a_formula_with_its_last_stage_elsewhere_tells_of_no_decay():
     mode = Counted(off=None).system().mode("m")
-    formula = ExplicitFormula(METHODS["RK23"], DrivenMode(mode, HeldInput(np.zeros(0))), 1e-9, 1e-9)
+    formula = StageKernel(METHODS["RK23"], DrivenMode(mode, HeldInput(np.zeros(0))), 1e-9, 1e-9)
     formula.start(0.0, np.array([1.1, 0.0]))
     formula.attempt(2.0 / RATE)
-    assert formula.decay == np.inf
+    assert formula.fastest_decay == np.inf
 
 
 @pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-9, 1e-12])

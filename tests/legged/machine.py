@@ -3,7 +3,7 @@
 import numpy as np
 from differences import assert_derivative
 
-from hybridctl.hybrid.model import StepAhead
+from hybridctl.hybrid.model import StepRequest
 from hybridctl.legged.kinematics import Foot, LegKinematics
 from hybridctl.legged.system import GAP, RISE, BaseNoise, LeggedBase, base_system
 from hybridctl.mechanics.multibody.robot import Robot
@@ -69,10 +69,10 @@ def check_transition_derivative(made, key, h, seed):
     base, system = made
     mode = system.mode(key)
     x, u = state(base, key, np.random.default_rng(seed))
-    end = mode.transition(StepAhead(0.0, x, h, 1e-9, 1e-9), u)
+    end = mode.transition(StepRequest(0.0, x, h, 1e-9, 1e-9), u)
 
     def step(e):
-        after = mode.transition(StepAhead(0.0, mode.space.integrate(x, e), h, 1e-9, 1e-9), u)
+        after = mode.transition(StepRequest(0.0, mode.space.integrate(x, e), h, 1e-9, 1e-9), u)
         return mode.space.difference(end.state, after.state)
 
     assert_derivative(step, end.matrix)

@@ -18,7 +18,7 @@ from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import predict
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
-from hybridctl.hybrid.model import StepAhead
+from hybridctl.hybrid.model import StepRequest
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.legged.kinematics import Foot, LegKinematics
 from hybridctl.legged.measurements import ground_measurement
@@ -101,7 +101,7 @@ def test_a_sphere_that_turns_about_y_rolls_along_x():
     u[base.turning_columns(0)] = [0.0, 1.5, 0.0]  # of the foot against the base, in its axes
     places = base.places(KEY)
     for _ in range(10):
-        x = mode.transition(StepAhead(0.0, x, 0.01, 1e-9, 1e-9), u).state
+        x = mode.transition(StepRequest(0.0, x, 0.01, 1e-9, 1e-9), u).state
     np.testing.assert_allclose(x[places[0].x], [RADIUS * 2.0 * 0.1, 0.0, 0.0], atol=1e-12)
     np.testing.assert_array_equal(x[places[1].x], np.zeros(3))
 

@@ -18,7 +18,7 @@ from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.predict import predict
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change
-from hybridctl.hybrid.model import StepAhead
+from hybridctl.hybrid.model import StepRequest
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.legged.rotation import skew
 from hybridctl.legged.space import propagate_core
@@ -64,9 +64,9 @@ def test_noise_of_half_a_step_and_the_other_half_is_that_of_the_whole():
     x, u = state(base, key, np.random.default_rng(3))
     mode = system.mode(key)
     q = Noise(base.density, of_input=True).held(mode, 0.0, x, u)
-    whole = mode.transition(StepAhead(0.0, x, H, 1e-9, 1e-9), u, q)
-    half = mode.transition(StepAhead(0.0, x, 0.5 * H, 1e-9, 1e-9), u, q)
-    other = mode.transition(StepAhead(0.0, half.state, 0.5 * H, 1e-9, 1e-9), u, q)
+    whole = mode.transition(StepRequest(0.0, x, H, 1e-9, 1e-9), u, q)
+    half = mode.transition(StepRequest(0.0, x, 0.5 * H, 1e-9, 1e-9), u, q)
+    other = mode.transition(StepRequest(0.0, half.state, 0.5 * H, 1e-9, 1e-9), u, q)
     noise = other.matrix @ half.noise @ other.matrix.T + other.noise
     np.testing.assert_allclose(noise, whole.noise, rtol=0.0, atol=1e-13 * np.abs(noise).max())
     np.testing.assert_allclose(other.matrix @ half.matrix, whole.matrix, atol=1e-13)

@@ -9,10 +9,11 @@ from hybridctl.robots import ball, block, cube, rrr_door
 from hybridctl.robots.bodies import free_body
 
 import hybridctl as hc
+from hybridctl.hybrid.explicit import CompiledKernel, StageKernel
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mapped import Change, MappedMode, ModeWithoutGuards, WithoutGuards
-from hybridctl.hybrid.model import StepAhead
-from hybridctl.hybrid.step import CompiledFormula, DrivenMode, ExplicitFormula
+from hybridctl.hybrid.model import StepRequest
+from hybridctl.hybrid.step import DrivenMode
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
@@ -110,9 +111,9 @@ def assert_steps_agree(system, key):
     x[: system.robot.nq] *= 1.0 + 1e-9
     mode = system.mode(key)
     motion = DrivenMode(mode, HeldInput(u), watched=True)
-    compiled = CompiledFormula(motion, motion.whole_law, 1e-9, 1e-9)
-    generic = ExplicitFormula(DOP853_TABLEAU, motion, 1e-9, 1e-9)
-    assert mode.step(StepAhead(0.0, x, 1e-2, 1e-9, 1e-9), HeldInput(u)) is not None
+    compiled = CompiledKernel(motion, motion.compiled_law, 1e-9, 1e-9)
+    generic = StageKernel(DOP853_TABLEAU, motion, 1e-9, 1e-9)
+    assert mode.step(StepRequest(0.0, x, 1e-2, 1e-9, 1e-9), HeldInput(u)) is not None
     taken = []
     for formula in (compiled, generic):
         formula.start(0.0, x)
@@ -138,7 +139,7 @@ def test_a_transition_is_that_of_the_variational_flow(make, key):
     expected = hc.linearize(ahead, run, rtol=1e-10, atol=1e-10).state_transition
     total = np.eye(mode.space.ndx)
     for k in range(20):
-        moved = mode.transition(StepAhead(0.05 * k / 20, x, 0.05 / 20, 1e-9, 1e-9), law.value)
+        moved = mode.transition(StepRequest(0.05 * k / 20, x, 0.05 / 20, 1e-9, 1e-9), law.value)
         x, total = moved.state, moved.matrix @ total
     np.testing.assert_allclose(total, expected, rtol=0, atol=1e-8 * np.abs(expected).max())
 
@@ -181,10 +182,10 @@ def test_a_cube_that_stands_still_does_not_slide_by_the_compiled_step():
     """Friction has no direction in a surface there."""
     key = ("slip", "open") * 4
     mode, u = cube.system().mode(key), HeldInput(np.zeros(0))
-    assert mode.step(StepAhead(0.0, CUBE_AT_REST, 1e-3, 1e-9, 1e-9), u) is None
-    assert mode.transition(StepAhead(0.0, CUBE_AT_REST, 1e-3, 1e-9, 1e-9), u.value) is None
+    assert mode.step(StepRequest(0.0, CUBE_AT_REST, 1e-3, 1e-9, 1e-9), u) is None
+    assert mode.transition(StepRequest(0.0, CUBE_AT_REST, 1e-3, 1e-9, 1e-9), u.value) is None
     x = CUBE_AT_REST + np.eye(13)[7]
-    assert mode.step(StepAhead(0.0, x, 1e-3, 1e-9, 1e-9), u) is not None
+    assert mode.step(StepRequest(0.0, x, 1e-3, 1e-9, 1e-9), u) is not None
 
 
 def test_forces_outside_their_cones_are_looked_for_elsewhere():
@@ -196,16 +197,16 @@ def test_forces_outside_their_cones_are_looked_for_elsewhere():
     load = 0.7 * 0.37 * 9.81 * 0.0524
     none, law = (HeldInput(np.array([0.0, 0.0, 0.0, k, -k, 0.0])) for k in (0.0, load))
     mode = system.mode(FACE)
-    assert mode.step(StepAhead(0.0, CUBE_AT_REST, 1e-3, 1e-9, 1e-9), none) is not None
-    assert mode.step(StepAhead(0.0, CUBE_AT_REST, 1e-3, 1e-9, 1e-9), law) is None
+    assert mode.step(StepRequest(0.0, CUBE_AT_REST, 1e-3, 1e-9, 1e-9), none) is not None
+    assert mode.step(StepRequest(0.0, CUBE_AT_REST, 1e-3, 1e-9, 1e-9), law) is None
     motion = DrivenMode(mode, law, watched=True)
-    formula = CompiledFormula(motion, motion.whole_law, 1e-9, 1e-9)
+    formula = CompiledKernel(motion, motion.compiled_law, 1e-9, 1e-9)
     formula.start(0.0, CUBE_AT_REST)
     formula.attempt(1e-3)
     step = formula.accept()
     pushes = [i for i, name in enumerate(mode.guard_names) if name.endswith("opens")]
     assert (step.guards[:, pushes] > -1e-9).all()
-    assert formula.ended(step, 5e-4) is step
+    assert formula.end_step_at(step, 5e-4) is step
     np.testing.assert_allclose(step.states, np.tile(CUBE_AT_REST, (8, 1)), atol=1e-12)
 
 
@@ -223,7 +224,7 @@ def close_pair(apart: float):
 def test_equations_near_a_singularity_are_left_to_the_generic_step(apart, holds):
     mode = close_pair(apart).mode(("closed", "closed"))
     x = np.array([0.0, 0.05, 0.0, 1.0, 0.0, 0.0])
-    step = mode.step(StepAhead(0.0, x, 1e-3, 1e-9, 1e-9), HeldInput(np.zeros(mode.nu)))
+    step = mode.step(StepRequest(0.0, x, 1e-3, 1e-9, 1e-9), HeldInput(np.zeros(mode.nu)))
     assert (step is not None) == holds
 
 

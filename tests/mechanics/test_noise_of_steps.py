@@ -13,7 +13,7 @@ from hybridctl.estimation.model import Model
 from hybridctl.estimation.noise import Noise
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import Diffusion
-from hybridctl.hybrid.model import StepAhead
+from hybridctl.hybrid.model import StepRequest
 
 OPEN = ("open",)
 SPAN = (0.0, 0.05)
@@ -26,7 +26,7 @@ def gathered(mode, arc, noise, steps):
     times = np.linspace(arc.start, arc.end, steps + 1)
     for t, end in pairwise(times):
         x, u = arc.state_and_input(t)
-        moved = mode.transition(StepAhead(t, x, end - t, 1e-9, 1e-9), u, noise)
+        moved = mode.transition(StepRequest(t, x, end - t, 1e-9, 1e-9), u, noise)
         assert moved.error < 1.0
         total = moved.matrix @ total
         covariance = moved.matrix @ covariance @ moved.matrix.T + moved.noise

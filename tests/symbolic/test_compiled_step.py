@@ -13,12 +13,13 @@ from scipy.linalg import expm
 
 import hybridctl as hc
 from hybridctl import symbolic
+from hybridctl.hybrid.explicit import CompiledKernel, StageKernel
 from hybridctl.hybrid.flow import METHODS, Flow, Integrator
 from hybridctl.hybrid.laws import HeldInput, LinearFeedback
 from hybridctl.hybrid.mapped import Change
-from hybridctl.hybrid.model import Diffusion, StepAhead
+from hybridctl.hybrid.model import Diffusion, StepRequest
 from hybridctl.hybrid.series import NODES
-from hybridctl.hybrid.step import CompiledFormula, DrivenMode, ExplicitFormula
+from hybridctl.hybrid.step import DrivenMode
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.symbolic.compiled_function import CompiledFunction
 
@@ -72,8 +73,8 @@ LAWS = pytest.mark.parametrize("law", [HELD, Feedback()], ids=["held", "feedback
 def formulas(system, key="swing", rtol=1e-6, atol=1e-8, law=HELD):
     motion = DrivenMode(system.mode(key), law, watched=True)
     return (
-        CompiledFormula(motion, motion.whole_law, rtol, atol),
-        ExplicitFormula(METHODS["DOP853"], motion, rtol, atol),
+        CompiledKernel(motion, motion.compiled_law, rtol, atol),
+        StageKernel(METHODS["DOP853"], motion, rtol, atol),
     )
 
 
@@ -165,10 +166,10 @@ def test_a_step_that_an_event_cuts_ends_on_it():
 def test_transition_matrices_are_central_differences_of_the_step():
     mode = pendulum().mode("swing")
     t, x, h, eps = 0.4, np.array([0.7, -0.3]), 0.2, 1e-5
-    moved = mode.transition(StepAhead(t, x, h, 1e-9, 1e-9), U)
+    moved = mode.transition(StepRequest(t, x, h, 1e-9, 1e-9), U)
 
     def end(x):
-        return mode.step(StepAhead(t, x, h, 1e-9, 1e-9), HeldInput(U)).states[-1]
+        return mode.step(StepRequest(t, x, h, 1e-9, 1e-9), HeldInput(U)).states[-1]
 
     columns = [(end(x + d) - end(x - d)) / (2.0 * eps) for d in eps * np.eye(2)]
     # truncation eps^2, rounding 1e-16 / eps
@@ -204,13 +205,13 @@ def test_what_needs_more_than_a_held_input_takes_the_generic_step():
     system = pendulum()
     mode, ways = system.mode("swing"), system.outgoing("swing")
     held, fed = HeldInput(U), Feedback()
-    assert DrivenMode(mode, held).whole_law is held
-    assert DrivenMode(mode, fed).whole_law is fed
-    assert DrivenMode(mode, lambda t, x: U).whole_law is None
+    assert DrivenMode(mode, held).compiled_law is held
+    assert DrivenMode(mode, fed).compiled_law is fed
+    assert DrivenMode(mode, lambda t, x: U).compiled_law is None
     guards = ways.guards
     moved = type(guards)(guards.names, lambda t, x, u: guards.values(t, x, u) + 1.0)
     other = hc.HybridSystem(system.mode, lambda key: replace(ways, guards=moved)).mode("swing")
-    assert DrivenMode(other, held).whole_law is None
+    assert DrivenMode(other, held).compiled_law is None
     at = 0.2, np.array([0.3, 0.1])
     assert other.compiled_steps is None
     np.testing.assert_array_equal(other.guards(*at, U), mode.guards(*at, U) + 1.0)
@@ -223,7 +224,7 @@ def test_what_is_too_large_has_no_compiled_step():
         mode = symbolic.hybrid_system([symbolic.SymbolicMode("m", x, field)], []).mode("m")
         assert (mode.compiled_steps is not None) == compiled
         if compiled:
-            ahead = StepAhead(0.0, np.zeros(2), 1e-3, 1e-9, 1e-9)
+            ahead = StepRequest(0.0, np.zeros(2), 1e-3, 1e-9, 1e-9)
             assert mode.compiled_steps.step(ahead, HeldInput(np.zeros(0))) is not None
 
 
@@ -232,8 +233,8 @@ def test_without_noise_and_absolute_tolerance_the_error_is_a_number():
     x = ca.SX.sym("x")
     mode = symbolic.hybrid_system([symbolic.SymbolicMode("m", x, -x)], []).mode("m")
     nothing = Diffusion(np.zeros((1, 1)), np.zeros((0, 0)))
-    found = mode.transition(StepAhead(0.0, np.ones(1), 0.1, 1e-9, 0.0), np.zeros(0), nothing)
-    plain = mode.transition(StepAhead(0.0, np.ones(1), 0.1, 1e-9, 0.0), np.zeros(0))
+    found = mode.transition(StepRequest(0.0, np.ones(1), 0.1, 1e-9, 0.0), np.zeros(0), nothing)
+    plain = mode.transition(StepRequest(0.0, np.ones(1), 0.1, 1e-9, 0.0), np.zeros(0))
     assert found.error == pytest.approx(plain.error, rel=1e-6)  # a difference of rounded sums
     np.testing.assert_array_equal(found.noise, [[0.0]])
 
@@ -274,7 +275,7 @@ def test_systems_of_expressions_pickle():
     assert [e.time for e in after.events] == [e.time for e in before.events]
     np.testing.assert_array_equal(after.final_state, before.final_state)
     mode = read.mode("swing")
-    assert mode.step(StepAhead(0.0, np.zeros(2), 1e-3, 1e-9, 1e-9), HeldInput(U)) is not None
+    assert mode.step(StepRequest(0.0, np.zeros(2), 1e-3, 1e-9, 1e-9), HeldInput(U)) is not None
     matrices = [hc.linearize(s, before).state_transition for s in (system, read)]
     np.testing.assert_array_equal(*matrices)
 
@@ -318,7 +319,7 @@ def test_a_law_may_simulate_the_system_it_drives():
 
 def test_the_nodes_are_those_of_the_record():
     mode = pendulum().mode("swing")
-    taken = mode.step(StepAhead(0.0, np.array([1.0, 0.0]), 0.1, 1e-9, 1e-9), HeldInput(U))
+    taken = mode.step(StepRequest(0.0, np.array([1.0, 0.0]), 0.1, 1e-9, 1e-9), HeldInput(U))
     assert taken.states.shape == (len(NODES), 2)
     assert taken.guards.shape == (len(NODES), 2)
     assert taken.bounds.shape == (2,)

@@ -15,15 +15,27 @@ from hybridctl.hybrid.arc import Arc, outputs_on
 from hybridctl.hybrid.system import HybridSystem
 
 
-def dataframe(system: HybridSystem, parts: Sequence[tuple[Arc, Array]]) -> Any:
-    """Arcs, each at times (n,), one below the other; see `HybridTrajectory.to_dataframe`."""
-    pd = pandas()
-    frames = [_of_arc(pd, system, arc, times) for arc, times in parts if len(times)]
+def make_run_table(system: HybridSystem, parts: Sequence[tuple[Arc, Array]]) -> Any:
+    """Return the `pandas.DataFrame` of `HybridTrajectory.to_dataframe`.
+
+    Args:
+        system: The system of the run.
+        parts: Arcs, each with its times (n,), s. Their rows stand one below the other.
+
+    Raises:
+        InputError: Pandas is not installed.
+    """
+    pd = import_pandas()
+    frames = [_make_arc_table(pd, system, arc, times) for arc, times in parts if len(times)]
     return pd.concat(frames) if frames else pd.DataFrame()
 
 
-def pandas() -> Any:
-    """The package, which is optional; `InputError` where it is not installed."""
+def import_pandas() -> Any:
+    """Return the module pandas, which is optional.
+
+    Raises:
+        InputError: It is not installed.
+    """
     try:
         return import_module("pandas")
     except ImportError as error:
@@ -32,7 +44,7 @@ def pandas() -> Any:
         ) from error
 
 
-def _of_arc(pd: Any, system: HybridSystem, arc: Arc, times: Array) -> Any:
+def _make_arc_table(pd: Any, system: HybridSystem, arc: Arc, times: Array) -> Any:
     states, inputs = arc(times), arc.input(times)
     columns: dict[str, Any] = {"mode": [format_mode(arc.mode)] * len(times)}
     columns |= zip(system.state_labels(arc.mode), states.T, strict=True)

@@ -1,0 +1,450 @@
+r"""Explicit Runge-Kutta steps along one mode: one driver with two kernels.
+
+`ExplicitStepper` controls the length of steps. A step of length h and error e, in units of the
+tolerance, is accepted below e = 1 and followed by one of length :math:`0.9\, e^{-1/(p+1)} h`, p
+being the order of the error estimate (Hairer, Norsett, Wanner: Solving Ordinary Differential
+Equations I, II.4; HNW below). A kernel attempts the steps: `StageKernel` stage by stage for any
+field and formula, `CompiledKernel` by the compiled steps of a mode, which are those of DOP853.
+
+`scale_accepted_step`, `scale_rejected_step` and `first_length` serve one point and many alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.exceptions import ComplexWarning
+
+from hybridctl.base.checks import Array
+from hybridctl.base.errors import IntegrationError, StepSizeError
+from hybridctl.hybrid.laws import InputLaw
+from hybridctl.hybrid.model import ModeModel, Point, StepRequest
+from hybridctl.hybrid.step import DrivenMode, Rate, Step, failure, is_real_array
+from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
+from hybridctl.hybrid.tolerances import SPACING
+
+Number = TypeVar("Number", float, Array)
+
+SAFETY = 0.9
+"""Factor of the step length that the error alone allows, so that few steps are rejected: HNW."""
+SHRINK = 0.2
+"""Least factor from a rejected step to the next attempt. HNW advise 0.2 to 0.5."""
+GROW = 10.0
+"""Greatest factor from one step to the next; scipy's."""
+_NOTICEABLE_CHANGE = 0.1
+"""Difference of rates times h, in units of the tolerance, from which on it shows a decay. Below, it
+may be rounding."""
+
+
+def scale_rejected_step(error: Number, exponent: float) -> Number:
+    """Return the factor from the length of a rejected step to that of the next attempt.
+
+    Args:
+        error: Error of the step in units of the tolerance, for one point or many.
+        exponent: Exponent of the formula, `Tableau.exponent`.
+    """
+    if isinstance(error, float):
+        return max(SHRINK, SAFETY * error**exponent)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.fmax(SHRINK, SAFETY * error**exponent))
+
+
+def scale_accepted_step(error: Number, exponent: float, most: Number) -> Number:
+    """Return the factor from the length of an accepted step to that of the next one.
+
+    Args:
+        error: Error of the step in units of the tolerance, for one point or many.
+        exponent: Exponent of the formula, `Tableau.exponent`.
+        most: Greatest factor: `GROW`, and 1 after a rejected attempt.
+    """
+    if isinstance(error, float):
+        return min(most, SAFETY * error**exponent) if error > 0.0 else most
+    with np.errstate(all="ignore"):
+        return np.asarray(np.fmin(most, SAFETY * error**exponent))
+
+
+class StageKernel:
+    """Steps of an explicit formula, stage by stage, for a field that is any function.
+
+    `start` puts it at a point; `attempt` makes a step from there, `accept` moves to the end of the
+    last attempt.
+
+    Args:
+        tableau: The formula.
+        motion: The mode under its law.
+        rtol: Relative tolerance of each coordinate.
+        atol: Absolute tolerance, in the unit of each coordinate.
+
+    Attributes:
+        exponent: Exponent of the formula for the length of steps.
+        time: Time at which it stands, s.
+        state: Coordinates (nx,) at which it stands.
+    """
+
+    def __init__(self, tableau: Tableau, motion: DrivenMode, rtol: float, atol: float) -> None:
+        n = motion.mode.space.nx
+        self.exponent = tableau.exponent
+        self._tableau, self._motion, self._rtol, self._atol = tableau, motion, rtol, atol
+        self._rates = np.empty((len(tableau.rows) + 1, n))  # row i: that of stage i
+        self._earlier_rates = [self._rates[: len(row)] for row in tableau.rows]
+        self._guards: Array | None = None  # (n,) at `time`, if they are known
+
+    def start(self, t: float, x: Array) -> None:
+        """Put the kernel at a point.
+
+        Args:
+            t: Time, s.
+            x: Coordinates (nx,).
+
+        Raises:
+            SystemDefinitionError: The field is no array of numbers, or of the wrong shape.
+            IntegrationError: The field or the input is not finite.
+        """
+        self.time, self.state, self._guards = t, x, None
+        self._rates[0] = self._motion.checked_rate(t, x)
+        self._start_point = self._motion.point
+
+    @property
+    def rate(self) -> Array:
+        """The rate (nx,) of the coordinates at which it stands."""
+        return np.asarray(self._rates[0])
+
+    def attempt(self, end: float) -> float:
+        """Return the error of a step to time `end`, in units of the tolerance, and keep the step.
+
+        Args:
+            end: Time at the end of the step, s.
+        """
+        tableau, s, h, motion = self._tableau, self._tableau.stages, end - self.time, self._motion
+        with np.errstate(over="ignore", invalid="ignore"):  # such an attempt is rejected
+            self._compute_stages(h, range(s), motion.rate)
+            self._end, self._end_state, self._end_rate = end, self._stage, self._stage_rate
+            self._end_point = motion.point if motion.by_points else None
+            largest = np.maximum(np.abs(self.state), np.abs(self._end_state))
+            return tableau.error(h, self._rates[: s + 1], self._atol + self._rtol * largest)
+
+    def _compute_stages(self, h: float, numbers: range, rate: Rate) -> None:
+        """Update the rates of some stages, and the state and the rate of the last of them.
+
+        Args:
+            h: Length of the step, s.
+            numbers: Numbers of the stages less one: stage 0 is where the step starts.
+            rate: The rate, checked or not.
+
+        Raises:
+            SystemDefinitionError: A rate is no array of numbers, or of the wrong shape.
+            IntegrationError: A rate or an input is not finite, where rates are checked.
+            TypeError: A rate does not fit for another reason; likewise the next three.
+            ValueError: See `TypeError`.
+            OverflowError: See `TypeError`.
+            ComplexWarning: See `TypeError`; tests make warnings errors.
+        """
+        t, x, rates = self.time, self.state, self._rates
+        rows, nodes, earlier = self._tableau.rows, self._tableau.nodes, self._earlier_rates
+        for i in numbers:
+            self._stage = x + h * (rows[i] @ earlier[i])
+            self._stage_rate = rate(t + nodes[i] * h, self._stage)
+            try:
+                rates[i + 1] = self._stage_rate
+            except (TypeError, ValueError, OverflowError, ComplexWarning):
+                self._motion.checked_rate(t + nodes[i] * h, self._stage)  # says what is wrong
+                raise
+
+    def raise_field_error(self, end: float) -> None:
+        """Raise what is wrong with the field on a step to time `end`, if anything is.
+
+        Args:
+            end: Time at the end of the step, s.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            stages = range(self._tableau.stages)
+            self._compute_stages(end - self.time, stages, self._motion.checked_rate)
+
+    def accept(self) -> Step:
+        """Return the last attempt as a step, and move to its end."""
+        tableau, motion, h = self._tableau, self._motion, self._end - self.time
+        if not is_real_array(self._end_rate, len(self.state)):
+            motion.checked_rate(self._end, self._end_state)
+        self._compute_stages(h, range(tableau.stages, len(tableau.rows)), motion.rate)
+        states = self.state + h * (tableau.dense @ self._rates)
+        states[-1] = self._end_state
+        before, after = self._guards, self._find_guards(self._end_point)
+        if before is None:
+            before = self._find_guards(self._start_point)
+        step = motion.sample_step(self.time, self._end, states, before, after)
+        self.time, self.state, self._start_point = self._end, self._end_state, self._end_point
+        motion.point = self._end_point  # stages of the dense output have moved it
+        self._guards = None if step.guards is None else step.guards[-1]
+        self._rates[0] = self._rates[tableau.stages]
+        return step
+
+    def _find_guards(self, point: Point | None) -> Array | None:
+        """Return the guards of a point, if there is one and guards are watched."""
+        return None if point is None or not self._motion.watched else point.guards
+
+    @property
+    def fastest_decay(self) -> float:
+        """The time constant of the fastest decay that the last attempt has seen, s.
+
+        Its last stage Y and its end y are both at t + h, and f changes between them by its fastest
+        eigenvalue, HNW II, IV.2 (2.8): |y - Y| / |f(y) - f(Y)|. Infinite where the error of the
+        step did not feel that change, and for formulas whose last stage is elsewhere.
+        """
+        tableau, s, h = self._tableau, self._tableau.stages, self._end - self.time
+        if tableau.nodes[s - 2] != 1.0:  # RK23
+            return math.inf
+        with np.errstate(over="ignore", invalid="ignore"):
+            stage = self.state + h * (tableau.rows[s - 2] @ self._earlier_rates[s - 2])
+            distance, change = self._end_state - stage, self._rates[s] - self._rates[s - 1]
+            scaled = h * change / (self._atol + self._rtol * np.abs(self._end_state))
+            size, squares = float(scaled @ scaled), float(change @ change)
+            if not len(scaled) * _NOTICEABLE_CHANGE**2 < size < math.inf or squares == math.inf:
+                return math.inf
+            return math.sqrt(float(distance @ distance) / squares)
+
+    def end_step_at(self, step: Step, t: float) -> Step:
+        """Return the step as it is: to take it again until t would cost all its stages.
+
+        Args:
+            step: The step.
+            t: Time in s within the step.
+        """
+        return step
+
+
+class CompiledKernel:
+    """The compiled steps of a mode under a law; where there is none, a `StageKernel` goes on.
+
+    Life cycle and attributes are those of `StageKernel`.
+
+    Args:
+        motion: The mode under its law. The mode has compiled steps.
+        law: The law that these are asked for, `DrivenMode.compiled_law`.
+        rtol: Relative tolerance of each coordinate.
+        atol: Absolute tolerance, in the unit of each coordinate.
+    """
+
+    exponent = DOP853_TABLEAU.exponent
+
+    def __init__(self, motion: DrivenMode, law: InputLaw, rtol: float, atol: float) -> None:
+        assert motion.mode.compiled_steps is not None
+        self._steps = motion.mode.compiled_steps
+        self._motion, self._law, self._rtol, self._atol = motion, law, rtol, atol
+        self._last: Step | None = None  # the last attempt; None if the stage kernel has made it
+        self._ended: Step | None = None  # the last step that was taken again by `end_step_at`
+
+    @cached_property
+    def _stages(self) -> StageKernel:
+        return StageKernel(DOP853_TABLEAU, self._motion, self._rtol, self._atol)
+
+    def start(self, t: float, x: Array) -> None:
+        """Put the kernel at a point.
+
+        Args:
+            t: Time, s.
+            x: Coordinates (nx,).
+        """
+        self.time, self.state = t, x
+
+    @property
+    def rate(self) -> Array:
+        """The rate (nx,) of the coordinates at which it stands, after checks."""
+        return self._motion.checked_rate(self.time, self.state)
+
+    def attempt(self, end: float) -> float:
+        """Return the error of a step to time `end`, in units of the tolerance, and keep the step.
+
+        Args:
+            end: Time at the end of the step, s.
+        """
+        error, self._last = self._take_step(self.time, self.state, end)
+        if self._last is not None:
+            return error
+        self._stages.start(self.time, self.state)
+        return self._stages.attempt(end)
+
+    @property
+    def fastest_decay(self) -> float:
+        """The time constant of the fastest decay that the last attempt has seen, s.
+
+        Infinite for a compiled step, which does not show it.
+        """
+        return self._stages.fastest_decay if self._last is None else math.inf
+
+    def raise_field_error(self, end: float) -> None:
+        """Raise what is wrong with the field on a step to time `end`, if anything is.
+
+        Args:
+            end: Time at the end of the step, s.
+        """
+        self._stages.start(self.time, self.state)
+        self._stages.raise_field_error(end)
+
+    def accept(self) -> Step:
+        """Return the last attempt as a step, and move to its end."""
+        step = self._stages.accept() if self._last is None else self._last
+        self.time, self.state = step.end, step.states[-1]
+        return step
+
+    def end_step_at(self, step: Step, t: float) -> Step:
+        """Return a step taken again until t; one of the stage kernel as it is.
+
+        Args:
+            step: The step.
+            t: Time in s within the step.
+        """
+        if step is not self._last:
+            return step
+        # Event location asks for several guards at one time, and then for the step itself.
+        if self._ended is None or self._ended.start != step.start or self._ended.end != t:
+            _, self._ended = self._take_step(step.start, step.states[0], t)
+        return self._ended or step
+
+    def _take_step(self, start: float, x: Array, end: float) -> tuple[float, Step | None]:
+        """Return the error of a compiled step, and the step; None where it does not hold."""
+        ahead = StepRequest(start, x, end - start, self._rtol, self._atol)
+        taken = self._steps.step(ahead, self._law)
+        if taken is None:
+            return math.inf, None
+        return taken.error, Step(start, end, taken.states, taken.inputs, taken.guards, taken.bounds)
+
+
+Kernel: TypeAlias = StageKernel | CompiledKernel
+
+
+class ExplicitStepper:
+    """Accepted steps of a kernel, with their lengths controlled by its error.
+
+    Args:
+        kernel: The kernel, which stands at the start.
+        mode: The mode, for messages.
+        t_end: Time at the end of the flow, s, before or after the start.
+        length: Length of the first attempt, s.
+
+    Attributes:
+        length: Length that the next step will try, s.
+        fastest_decay: Time constant of the fastest decay that the last step has seen, s. Infinite
+            where it has seen none.
+    """
+
+    fastest_decay = math.inf
+
+    def __init__(self, kernel: Kernel, mode: ModeModel, t_end: float, length: float) -> None:
+        self._kernel, self._mode, self._t_end, self.length = kernel, mode, t_end, length
+
+    def advance(self, longest: float) -> Step:
+        """Return one accepted step, and update `length` and `fastest_decay`.
+
+        Args:
+            longest: Greatest length of the step, s.
+
+        Raises:
+            StepSizeError: Steps that are short enough no longer change the time.
+            IntegrationError: The field is not finite ahead.
+        """
+        kernel, exponent, t_end = self._kernel, self._kernel.exponent, self._t_end
+        t, tried = kernel.time, self.length
+        sign, shortest = (1.0 if t_end > t else -1.0), SPACING * math.ulp(t)
+        h, most, end, error = min(max(tried, shortest), longest), GROW, t, 0.0
+        while True:
+            if h < shortest:
+                if end != t:  # there was an attempt
+                    kernel.raise_field_error(end)
+                is_paced = longest < shortest
+                too_short = _too_short(h, error, is_paced, self._mode, t, kernel.state)
+                raise too_short
+            end = t + sign * h
+            if sign * (end - t_end) > 0.0:
+                end = t_end
+            error = kernel.attempt(end)
+            if error < 1.0:
+                break
+            h, most = abs(end - t) * scale_rejected_step(error, exponent), 1.0
+        grown = abs(end - t) * scale_accepted_step(error, exponent, most)
+        # The end of the flow has cut this step: its length says nothing of the next flow's steps.
+        self.length = max(grown, tried) if end == t_end and most > 1.0 else grown
+        self.fastest_decay = kernel.fastest_decay
+        return kernel.accept()
+
+    def restart(self, x: Array) -> None:
+        """Go on from another state at the same time.
+
+        Args:
+            x: Coordinates (nx,).
+        """
+        self._kernel.start(self._kernel.time, x)
+
+    def end_step_at(self, step: Step, t: float) -> Step:
+        """Return the step just taken, taken again until t if that costs little; else as it is.
+
+        Args:
+            step: The step.
+            t: Time in s within the step.
+        """
+        return self._kernel.end_step_at(step, t)
+
+
+def _too_short(
+    h: float, error: float, paced: bool, mode: ModeModel, t: float, x: Array
+) -> IntegrationError:
+    """Return the error of a flow whose steps have become too short.
+
+    Args:
+        h: Length of the next attempt, s.
+        error: Error of the last attempt.
+        paced: Whether the pace of the mode limits the length.
+        mode: The mode.
+        t: Time, s.
+        x: State (nx,).
+    """
+    if not math.isfinite(error):
+        return failure("the vector field is not finite ahead", mode, t, x)
+    limit = "the pace of the mode" if paced else "their error"
+    what = f"steps of {h:.3g} s, limited by {limit}, no longer advance the time"
+    return failure(what, mode, t, x, StepSizeError)
+
+
+def first_length(
+    rate: Callable[..., Array],
+    given: Array,
+    t: Array | float,
+    x: Array,
+    t_end: float,
+    tolerances: tuple[float, float],
+    exponent: float,
+) -> Array:
+    """Return the length of a first step, s, for one point or for m of them.
+
+    It follows from the size of the rate and of its change, HNW I, II.4. A rate that is not finite
+    ahead does not count.
+
+    Args:
+        rate: The rate as a function of (t, x).
+        given: Its value (nx,) or (m, nx) at the start.
+        t: Time at the start, s; (m,) for m points.
+        x: Coordinates (nx,) or (m, nx) at the start.
+        t_end: Time at the end of the flow, s.
+        tolerances: Relative and absolute tolerance.
+        exponent: Exponent of the formula, `Tableau.exponent`.
+    """
+    rtol, atol = tolerances
+    scale = (atol + rtol * np.abs(x)) * math.sqrt(x.shape[-1])
+    with np.errstate(all="ignore"):
+        size, speed = _norms(x / scale), _norms(given / scale)
+        probe = np.where((size >= 1e-5) & (speed >= 1e-5), 0.01 * size / speed, 1e-6)
+        probe = np.minimum(probe, np.abs(t_end - t))
+        ahead = np.copysign(probe, t_end - t)
+        rate_ahead = rate(t + ahead, x + ahead[..., None] * given)
+        change = _norms((rate_ahead - given) / scale) / probe
+        is_at_rest = (speed <= 1e-15) & (change <= 1e-15)
+        longest = (0.01 / np.fmax(speed, change)) ** -exponent
+        longest = np.where(is_at_rest, np.maximum(1e-6, 1e-3 * probe), longest)
+    return np.asarray(np.fmin(100.0 * probe, longest))
+
+
+def _norms(rows: Array) -> Array:
+    return np.asarray(np.sqrt((rows * rows).sum(axis=-1)))
