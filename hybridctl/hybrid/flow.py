@@ -22,7 +22,7 @@ from hybridctl.base.errors import IntegrationError, StepSizeError
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Pace
-from hybridctl.hybrid.projection import StepEnds, put_back
+from hybridctl.hybrid.projection import StepEnds, project_step_end
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.step import (
     CompiledFormula,
@@ -33,7 +33,7 @@ from hybridctl.hybrid.step import (
     failure,
 )
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK23_TABLEAU, RK45_TABLEAU, Tableau
-from hybridctl.hybrid.tolerances import INPUT_RTOL, LEAST_RTOL, SPACING
+from hybridctl.hybrid.tolerances import INPUT_RECORD_RTOL, MIN_RTOL, MIN_STEP_SPACINGS
 
 Method: TypeAlias = Tableau | type[Radau] | type[BDF]
 METHODS: dict[str, Method] = {
@@ -171,13 +171,13 @@ class Flow:
             return 0.0
         tail = np.abs(TO_SERIES[-2:] @ step.inputs).sum(axis=0)
         size = np.abs(step.inputs).max(axis=0)
-        return float((tail / (self._settings.atol + INPUT_RTOL * size)).max())
+        return float((tail / (self._settings.atol + INPUT_RECORD_RTOL * size)).max())
 
     def _put_back(self, step: Step) -> None:
         """Project the end of a step onto what its mode holds; the next one begins there."""
         settings = self._settings
         ends = StepEnds(step.start, step.states[0], step.end, step.states[-1])
-        x = put_back(self._motion.mode, ends, settings.rtol, settings.atol)
+        x = project_step_end(self._motion.mode, ends, settings.rtol, settings.atol)
         if x is not None:
             step.states[-1] = x
             self._stepper.restart(x)
@@ -219,7 +219,7 @@ class Flow:
         self, t: float, x: Array, first: float | None
     ) -> ExplicitStepper | ImplicitStepper:
         settings, method = self._settings, self._method
-        rtol = max(settings.rtol, LEAST_RTOL)
+        rtol = max(settings.rtol, MIN_RTOL)
         if isinstance(method, Tableau):
             formula = self._formula(method, rtol)
             formula.start(t, x)
@@ -260,7 +260,7 @@ class ExplicitStepper:
         """One accepted step, no longer than `longest`; `IntegrationError` where there is none."""
         formula, exponent, t_end = self._formula, self._formula.exponent, self._t_end
         t, tried = formula.time, self.length
-        sign, shortest = (1.0 if t_end > t else -1.0), SPACING * math.ulp(t)
+        sign, shortest = (1.0 if t_end > t else -1.0), MIN_STEP_SPACINGS * math.ulp(t)
         h, most, end, error = min(max(tried, shortest), longest), GROW, t, 0.0
         while True:
             if h < shortest:
