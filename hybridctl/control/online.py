@@ -22,10 +22,10 @@ from hybridctl.control.laws import cut, input_limits, motor_limits
 from hybridctl.control.recording import Recording
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import START, Position, advance, followed, missing
-from hybridctl.hybrid.jump import executed
+from hybridctl.hybrid.jump import execute_event
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.policy import History, Policy, ask_next_change
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
@@ -219,7 +219,7 @@ class Controller:
             self.mode = followed(self.reference, self._position).mode
         else:
             try:
-                found = executed(self.system, before, names, t, x, self._input)
+                found = execute_event(self.system, before, names, t, x, self._input)
                 self.mode, names = found.mode, found.guards
             except HybridctlError as error:  # a state that no impact law takes to be touching
                 self.fault = error
@@ -242,7 +242,7 @@ class Controller:
             nearest = min(max(t, error.interval[0]), error.interval[1])
             self._law = self.policy.law(replace(history, time=nearest))
             self._held = True
-        self._again = next_change(self.policy, history) - _ROUNDING * self.period
+        self._again = ask_next_change(self.policy, history) - _ROUNDING * self.period
 
     def _has_ended(self, t: float) -> bool:
         """Return whether what the policy tracks does not reach to the time t, in s."""

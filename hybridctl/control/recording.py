@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
-from hybridctl.hybrid.arc import Arc, read_only
+from hybridctl.hybrid.arc import Arc, freeze_array
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
@@ -53,7 +53,9 @@ class Recording:
             last = k == len(self._stretches) - 1
             if stretch.event is not None and not last:
                 _, _, after = self._stretches[k + 1].samples[0]
-                events.append(replace(stretch.event, index=k, input_after=read_only(after.copy())))
+                events.append(
+                    replace(stretch.event, index=k, input_after=freeze_array(after.copy()))
+                )
         return HybridTrajectory(tuple(arcs), tuple(events), system)
 
 

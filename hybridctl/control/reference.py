@@ -28,9 +28,9 @@ from hybridctl.base.checks import (
 from hybridctl.base.errors import InputError
 from hybridctl.base.progress import Progress, report_share
 from hybridctl.control.impacts import Impact, impact_of
-from hybridctl.hybrid.arc import Arc, arc_from_steps, joined
+from hybridctl.hybrid.arc import Arc, join_arcs, make_arc_from_steps
 from hybridctl.hybrid.flow import METHODS, Integrator
-from hybridctl.hybrid.jump import Firing, firings
+from hybridctl.hybrid.jump import FiringOrder, fire_in_all_orders
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_check import check_system
@@ -159,7 +159,7 @@ def extend(
         impacts.append(impact_of(system, event, [one.jump.impulses for one in found], first))
         for fired, one in intermediate(found).items():
             flow = partial(_integrate, system, integrator, one.mode, u, event.time, one.jump.state)
-            arc = joined(0, [flow(-early[k]), flow(late[k])])
+            arc = join_arcs(0, [flow(-early[k]), flow(late[k])])
             phantoms[k, fired] = PhantomArc(k, one.mode, one.order, one.jump.impulses, arc)
         report(0.5 + 0.5 * (k + 1) / len(events))
     return Reference(trajectory, tuple(arcs), phantoms, tuple(impacts))
@@ -174,16 +174,16 @@ def per_event(name: str, value: float | Sequence[float], count: int) -> tuple[fl
     return (check_number(name, value, at_least=0.0),) * count
 
 
-def firings_at(system: HybridSystem, event: Event) -> list[Firing]:
+def firings_at(system: HybridSystem, event: Event) -> list[FiringOrder]:
     """All ways in which guards of a nominal event fire one after the other, one or more of them."""
     at = event.time, event.state_before, event.input_before
-    found = firings(system, event.mode_before, event.guards, *at)
+    found = fire_in_all_orders(system, event.mode_before, event.guards, *at)
     return [one for one in found if one.order]
 
 
-def intermediate(firings: Iterable[Firing]) -> dict[frozenset[str], Firing]:
+def intermediate(firings: Iterable[FiringOrder]) -> dict[frozenset[str], FiringOrder]:
     """The first way to each set of fired guards that leaves others waiting."""
-    first: dict[frozenset[str], Firing] = {}
+    first: dict[frozenset[str], FiringOrder] = {}
     for one in firings:
         if one.waiting:
             first.setdefault(frozenset(one.order), one)
@@ -221,7 +221,7 @@ def _continued(
     past = _integrate(system, integrator, first.mode, u, first.start, first(first.start), -before)
     future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
     nominal = [piece for arc in pieces for piece in arc.pieces]
-    return joined(first.index, [past, nominal[0], *map(_begun_anew, nominal[1:]), future])
+    return join_arcs(first.index, [past, nominal[0], *map(_begun_anew, nominal[1:]), future])
 
 
 def _begun_anew(arc: Arc) -> Arc:
@@ -248,4 +248,4 @@ def _integrate(
     if duration < 0.0:
         steps = [Step(s.end, s.start, s.states[::-1], s.inputs[::-1]) for s in reversed(steps)]
     start, stop = min(time, end), max(time, end)
-    return arc_from_steps(0, mode, steps, start, state, u(time), stop)
+    return make_arc_from_steps(0, mode, steps, start, state, u(time), stop)

@@ -26,7 +26,7 @@ from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
 from hybridctl.hybrid.mapped import Change, MappedPoint
 from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ResetBorder
-from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.policy import History, Policy, ask_next_change
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.multibody.joints import skew
@@ -205,7 +205,7 @@ class Pushing:
 
     def next_change(self, history: History) -> float:
         """The time when the policy wants to be asked again, or a wrench begins or ends, s."""
-        t, change = history.time, next_change(self.policy, self._own(history))
+        t, change = history.time, ask_next_change(self.policy, self._own(history))
         late = _ROUNDING * math.ulp(t)
         ahead = [e for w in self.wrenches for e in (w.start, w.end) if e > t + late]
         edge = min(ahead, default=math.inf)

@@ -42,7 +42,7 @@ from hybridctl.hybrid.model import (
     linear_terms,
 )
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.tolerances import LEAST_RTOL
+from hybridctl.hybrid.tolerances import MIN_RTOL
 from hybridctl.hybrid.trajectory import Event
 
 GRAZING = 1e-9  # least rate of a guard, of the size of its terms
@@ -269,7 +269,7 @@ def _warn_if_doubtful(guard: str, before: Side, terms: JumpTerms) -> None:
     if before.accuracy is None:
         return
     x, space = before.state, before.mode.space
-    rtol, atol = (max(tolerance, LEAST_RTOL) for tolerance in before.accuracy)
+    rtol, atol = (max(tolerance, MIN_RTOL) for tolerance in before.accuracy)
     delays = np.abs(terms.time_state)
     most = atol + rtol * float(np.abs(x).max(initial=0.0))
     if _HARDEST * most * float(delays.sum()) ** 2 <= _DOUBTFUL:

@@ -283,7 +283,7 @@ class Replay:
     def law(self, history: History) -> InputLaw:
         """The input of the arc that the events so far lead to."""
         arc = self.run.arcs[self._arc(history)]
-        if arc.is_held:
+        if arc.has_held_input:
             return HeldInput(arc.piece(history.time).inputs[-1, 0])
         return partial(_recorded, arc)
 

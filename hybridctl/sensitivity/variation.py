@@ -16,7 +16,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.spaces import VectorSpace
-from hybridctl.hybrid.arc import Arc, arc_from_steps
+from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.mode import Mode, ModeModel
 from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepAhead
 from hybridctl.hybrid.series import basis
@@ -101,7 +101,9 @@ def along(
         )  # fmt: skip
         z = steps[-1].states[-1].reshape(start.shape) if steps else start
     beside = Mode(mode.key, VectorSpace(start.size), lambda t, z, u: _NO_INPUT)
-    dense = arc_from_steps(arc.index, beside, steps, arc.start, start.ravel(), _NO_INPUT, arc.end)
+    dense = make_arc_from_steps(
+        arc.index, beside, steps, arc.start, start.ravel(), _NO_INPUT, arc.end
+    )
     return Variation(dense, len(start))
 
 
@@ -134,7 +136,7 @@ def by_steps(
     known; carried no further there.
     """
     total = Propagation.of_no_time(arc.space.ndx)
-    if not mode.compiled or not arc.is_held:
+    if not mode.compiled or not arc.has_held_input:
         return arc.start, total
     ends = (*arc.breaks[1:].tolist(), arc.end)
     for t, end, states, inputs in zip(

@@ -36,7 +36,7 @@ from hybridctl.control.lqr.continuous import (
 )
 from hybridctl.control.lqr.events import Treatment
 from hybridctl.control.lqr.weights import Weights
-from hybridctl.hybrid.arc import Arc, joined
+from hybridctl.hybrid.arc import Arc, join_arcs
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.floquet import FloquetMultipliers, floquet_multipliers, monodromy
 from hybridctl.sensitivity.gains import JumpGains
@@ -171,7 +171,7 @@ class PeriodicLqr:
             last = tuple(later.arc(arc, n + k) for k, arc in enumerate(last))
             ends = tuple(later.event(event, done + k) for k, event in enumerate(ends))
             gains = later.gains(gains)
-            arcs[n:] = [joined(n, [arcs[n], last[0]]), *last[1:]]
+            arcs[n:] = [join_arcs(n, [arcs[n], last[0]]), *last[1:]]
             curves[n:] = [GainCurve.joined([curves[n], gains.arcs[0]]), *gains.arcs[1:]]
             events += ends
             phantoms |= {(k + done, names): gain for (k, names), gain in gains.phantoms.items()}

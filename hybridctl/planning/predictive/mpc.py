@@ -19,7 +19,7 @@ from hybridctl.base.checks import Array, check_array, check_instance, check_numb
 from hybridctl.base.errors import InputError
 from hybridctl.control.laws import cut, input_limits
 from hybridctl.hybrid.laws import InputLaw, LinearFeedback
-from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.policy import History, Policy, ask_next_change
 from hybridctl.planning.predictive.course import Course, Horizon, Moment, Plan
 from hybridctl.planning.predictive.programme import Costs, Programme
 from hybridctl.planning.trajectory.optimise import OptimalTrajectory
@@ -136,7 +136,7 @@ class HybridMpc:
         """The time when a plan is made, changes, or begins to act, s."""
         now = history.time
         if self.plan is None or self._fixed:
-            return min(now + self.horizon.sample, next_change(self.fixed, history))
+            return min(now + self.horizon.sample, ask_next_change(self.fixed, history))
         place = self.plan.place(now, *self._course.ended(history))
         changes = [self._again, now + place.left]
         if self._next is not None:

@@ -15,7 +15,7 @@ from hybridctl.base.errors import SimulationError
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.laws import Tracking, input_limits
 from hybridctl.control.reference import continued
-from hybridctl.hybrid.arc import Arc, arc_from_steps
+from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.model import ModeModel
@@ -345,7 +345,7 @@ def _arc(system: ContactSystem, task: Task, k: int, nodes: Array, curve: InputCu
         inputs = np.array([curve(t) for t in start + (end - start) * FRACTIONS])
         steps.append(Step(start, end, values @ states[:-1], inputs))
     end = float(breaks[-1])
-    return arc_from_steps(k, mode, steps, curve.start, nodes[0, 0], curve(curve.start), end)
+    return make_arc_from_steps(k, mode, steps, curve.start, nodes[0, 0], curve(curve.start), end)
 
 
 def _event(task: Task, k: int, arcs: Sequence[Arc], curves: Sequence[InputCurve]) -> Event:
