@@ -103,6 +103,9 @@ OnZeno: TypeAlias = Literal["rest", "raise"] | ZenoPolicy
 """What `simulate` takes as `on_zeno`: the default policy, the one that takes no rest, or any."""
 
 
+_NAMED_POLICIES = {"raise": ZenoPolicy(takes_rest=False), "rest": ZenoPolicy()}
+
+
 def as_zeno_policy(on_zeno: OnZeno | str) -> ZenoPolicy:
     """Return the policy that a value of the argument `on_zeno` stands for.
 
@@ -120,8 +123,7 @@ def as_zeno_policy(on_zeno: OnZeno | str) -> ZenoPolicy:
             f"on_zeno must be 'rest', 'raise' or a ZenoPolicy, got {quote(on_zeno)}; to go on by "
             "relaxation use on_zeno=hybridctl.relaxation.ZenoRelaxation()"
         )
-    name = check_member("on_zeno", on_zeno, ("raise", "rest"))
-    return ZenoPolicy(takes_rest=name == "rest")
+    return _NAMED_POLICIES[check_member("on_zeno", on_zeno, _NAMED_POLICIES)]
 
 
 class SequenceEvent(NamedTuple):
