@@ -34,9 +34,11 @@ from .hybrid.mode import Mode as Mode
 from .hybrid.mode import Reset as Reset
 from .hybrid.mode import Transition as Transition
 from .hybrid.policy import SampledPolicy as SampledPolicy
+from .hybrid.simulate import SimulationOptions as SimulationOptions
 from .hybrid.simulate import simulate as simulate
 from .hybrid.system import HybridSystem as HybridSystem
 from .hybrid.trajectory import HybridTrajectory as HybridTrajectory
+from .hybrid.zeno import ZenoPolicy as ZenoPolicy
 from .logs import Log as Log
 from .logs import read_log as read_log
 from .logs import write_log as write_log

@@ -30,7 +30,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from hybridctl import HybridSystem, HybridTrajectory, Reset, linearize, relax, simulate, symbolic
+from hybridctl import (
+    HybridSystem,
+    HybridTrajectory,
+    Reset,
+    SimulationOptions,
+    linearize,
+    relax,
+    simulate,
+    symbolic,
+)
 from hybridctl.app.experiment import Check, Findings, experiment
 from hybridctl.app.page.motion import Mover, Scene, write_motion
 from hybridctl.app.plots import BANDS, CURVES, REFERENCE, TRACKING, Band, Line, Panel, series
@@ -151,7 +160,7 @@ def relaxed_run(c: float, epsilon: float, config: Config) -> Relaxation:
         at_rest(config.start),
         (0.0, config.duration),
         max_events=10**6,
-        max_steps=10**7,
+        options=SimulationOptions(max_steps=10**7),
     )
     return sampled(relaxed, run, CALM * np.sqrt(epsilon))
 

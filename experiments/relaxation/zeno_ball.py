@@ -28,8 +28,10 @@ from hybridctl import (
     Mode,
     Reset,
     SampledPolicy,
+    SimulationOptions,
     Transition,
     VectorSpace,
+    ZenoPolicy,
     relax,
     simulate,
 )
@@ -126,7 +128,7 @@ def last_bounce(c: float) -> float:
 def stop_time(c: float) -> float:
     """The time of rest as an event-driven run predicts it, s."""
     span = 0.0, last_bounce(c) + 0.1
-    run = simulate(ball(c), "air", START, span, on_zeno="rest", zeno_horizon=1e-7)
+    run = simulate(ball(c), "air", START, span, on_zeno=ZenoPolicy(horizon=1e-7))
     (rest,) = [event for event in run.events if event.accumulation is not None]
     return float(rest.accumulation or 0.0)
 
@@ -167,7 +169,8 @@ def relaxed_run(
 ) -> HybridTrajectory:
     """The relaxed ball from its start until `end`."""
     span, many = (0.0, end), 10**7
-    return simulate(relaxed, "air", START, span, policy, max_events=many, max_steps=many)
+    options = SimulationOptions(max_steps=many)
+    return simulate(relaxed, "air", START, span, policy, max_events=many, options=options)
 
 
 def entered(

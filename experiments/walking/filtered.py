@@ -26,9 +26,9 @@ from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.measurement import Measurement, coordinates
-from hybridctl.hybrid.laws import InputLaw, no_input
+from hybridctl.hybrid.laws import InputLaw, make_zero_input
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import History, Policy, SampledPolicy, next_change
+from hybridctl.hybrid.policy import History, Policy, SampledPolicy, ask_next_change
 from hybridctl.hybrid.trajectory import Event
 
 STRATEGIES: tuple[Strategy, ...] = ("saltation", "reset_jacobian")
@@ -116,7 +116,7 @@ class EstimateFeedback:
         self._state = self._filter.start(first)
         self._input: Array | None = None
         self._policy = policy
-        self._law: InputLaw = no_input(4)
+        self._law: InputLaw = make_zero_input(4)
         self._again = -np.inf
         self._mode: ModeKey | None = None  # at which the policy was asked
         self._touchdowns: list[Event] = []  # that the filter believes in
@@ -150,7 +150,7 @@ class EstimateFeedback:
         )
         if estimate.mode != self._mode or estimate.time >= self._again:
             self._mode, self._law = estimate.mode, policy.law(history)
-            self._again = next_change(policy, history) - _SAME
+            self._again = ask_next_change(policy, history) - _SAME
         return self._law(estimate.time, history.state)
 
 

@@ -137,8 +137,8 @@ class StepLimitError(UnfinishedRunError):
 class ZenoError(UnfinishedRunError):
     """Raised when events accumulate.
 
-    The time between them has shrunk below `min_dwell`, or there are more than `max_events`, of
-    which the last ten came within `zeno_horizon`.
+    The time between them has shrunk below `ZenoPolicy.min_dwell`, or there are more than
+    `max_events`, of which the last ten came within `ZenoPolicy.horizon`.
 
     Attributes:
         trajectory: The run up to the last event that is allowed; None if it is not known.

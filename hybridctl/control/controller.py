@@ -27,11 +27,11 @@ from hybridctl.control.spreading import (
     list_missing_guards,
 )
 from hybridctl.control.tracking_law import clip_input, get_motor_limits, parse_limits
-from hybridctl.hybrid.arc import Arc, read_only
-from hybridctl.hybrid.jump import executed
+from hybridctl.hybrid.arc import Arc, freeze_array
+from hybridctl.hybrid.jump import execute_event
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.policy import History, Policy, ask_next_change
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
@@ -258,7 +258,7 @@ class Controller:
             self.mode = get_followed_arc(self.reference, self._position).mode
         else:
             try:
-                jump = executed(self.system, before, names, t, x, self._input)
+                jump = execute_event(self.system, before, names, t, x, self._input)
                 self.mode, names = jump.mode, jump.guards
             except HybridctlError as error:  # by no impact law the state touches: the mode stays
                 self.fault = error
@@ -281,7 +281,7 @@ class Controller:
             nearest = min(max(t, error.interval[0]), error.interval[1])
             self._law = self.policy.law(replace(history, time=nearest))
             self._is_beyond_reference = True
-        self._next_request = next_change(self.policy, history) - _TIME_ROUNDING * self.period
+        self._next_request = ask_next_change(self.policy, history) - _TIME_ROUNDING * self.period
 
     def _is_past_tracked_arc(self, t: float) -> bool:
         """Return whether what the policy tracks does not reach to the time t, in s."""
@@ -359,7 +359,9 @@ class _Recording:
             is_last = k == len(self._stretches) - 1
             if stretch.event is not None and not is_last:
                 _, _, after = self._stretches[k + 1].samples[0]
-                events.append(replace(stretch.event, index=k, input_after=read_only(after.copy())))
+                events.append(
+                    replace(stretch.event, index=k, input_after=freeze_array(after.copy()))
+                )
         return HybridTrajectory(tuple(arcs), tuple(events), system)
 
 

@@ -22,7 +22,7 @@ from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.control.reference import Reference
 from hybridctl.control.spreading import get_due_time, locate
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
-from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
+from hybridctl.hybrid.policy import History, Policy, ask_next_change, sees_samples
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 
@@ -240,7 +240,7 @@ class DetectedPolicy:
     def next_change(self, history: History) -> float:
         """Return when another event gets known or the policy wants to be asked again, s."""
         known, following = self._filter(history)
-        return min(next_change(self.policy, known), following)
+        return min(ask_next_change(self.policy, known), following)
 
     @property
     def sees_samples(self) -> bool:

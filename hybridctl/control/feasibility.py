@@ -20,7 +20,7 @@ from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_check import check_system
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.tolerances import SAME_STATE
+from hybridctl.hybrid.tolerances import SAME_STATE_TOLERANCE
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
 GUARD_TOLERANCE = 1e-8
@@ -113,7 +113,7 @@ def feasibility(
             for name, rate in e.guard_rates.items()
             if not rate < 0.0
         ]
-        if e.associativity > SAME_STATE:
+        if e.associativity > SAME_STATE_TOLERANCE:
             failures.append(
                 f"event {e.index}: the order of resets changes the state by {e.associativity:.3g}"
             )

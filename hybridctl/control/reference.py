@@ -28,9 +28,9 @@ from hybridctl.base.checks import (
 from hybridctl.base.errors import InputError
 from hybridctl.base.progress import Progress, report_share
 from hybridctl.control.impacts import Impact, find_impact
-from hybridctl.hybrid.arc import Arc, arc_from_steps, joined
+from hybridctl.hybrid.arc import Arc, join_arcs, make_arc_from_steps
 from hybridctl.hybrid.flow import METHODS, Integrator
-from hybridctl.hybrid.jump import Firing, firings
+from hybridctl.hybrid.jump import FiringOrder, fire_in_all_orders
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_check import check_system
@@ -157,7 +157,7 @@ def extend(
         impacts.append(find_impact(system, event, impulses, single_states))
         for fired, one in select_intermediate(orders).items():
             flow = partial(_integrate, system, integrator, one.mode, u, event.time, one.jump.state)
-            arc = joined(0, [flow(-early[k]), flow(late[k])])
+            arc = join_arcs(0, [flow(-early[k]), flow(late[k])])
             phantoms[k, fired] = PhantomArc(k, one.mode, one.order, one.jump.impulses, arc)
         report(0.5 + 0.5 * (k + 1) / len(events))
     return Reference(trajectory, tuple(arcs), phantoms, tuple(impacts))
@@ -214,10 +214,10 @@ def group_arcs(trajectory: HybridTrajectory) -> list[list[Arc]]:
     return groups
 
 
-def list_firing_orders(system: HybridSystem, event: Event) -> list[Firing]:
+def list_firing_orders(system: HybridSystem, event: Event) -> list[FiringOrder]:
     """Return all orders in which guards of a nominal event can fire, one or more of them."""
     at = event.time, event.state_before, event.input_before
-    orders = firings(system, event.mode_before, event.guards, *at)
+    orders = fire_in_all_orders(system, event.mode_before, event.guards, *at)
     return [one for one in orders if one.order]
 
 
@@ -238,9 +238,9 @@ def extend_arcs_forward(
     )
 
 
-def select_intermediate(orders: Iterable[Firing]) -> dict[frozenset[str], Firing]:
+def select_intermediate(orders: Iterable[FiringOrder]) -> dict[frozenset[str], FiringOrder]:
     """Return the first order to each set of fired guards that leaves other guards waiting."""
-    selected: dict[frozenset[str], Firing] = {}
+    selected: dict[frozenset[str], FiringOrder] = {}
     for one in orders:
         if one.waiting:
             selected.setdefault(frozenset(one.order), one)
@@ -277,7 +277,7 @@ def _extend_arcs(
     future = _integrate(system, integrator, last.mode, v, last.end, last(last.end), after)
     nominal = [piece for arc in group for piece in arc.pieces]
     # The continuation before the first piece follows the same law as that piece does.
-    return joined(first.index, [past, nominal[0], *map(_mark_law_change, nominal[1:]), future])
+    return join_arcs(first.index, [past, nominal[0], *map(_mark_law_change, nominal[1:]), future])
 
 
 def _mark_law_change(arc: Arc) -> Arc:
@@ -314,4 +314,4 @@ def _integrate(
     if duration < 0.0:  # an arc goes forwards in time, so its steps are reversed
         steps = [Step(s.end, s.start, s.states[::-1], s.inputs[::-1]) for s in reversed(steps)]
     start, stop = min(time, end), max(time, end)
-    return arc_from_steps(0, mode, steps, start, state, u(time), stop)
+    return make_arc_from_steps(0, mode, steps, start, state, u(time), stop)

@@ -17,7 +17,7 @@ from hybridctl.base.errors import SimulationError
 from hybridctl.base.spaces import Space, VectorSpace
 from hybridctl.base.tables import render_html_table
 from hybridctl.hybrid.mode import ModeKey, ModeModel
-from hybridctl.hybrid.tolerances import OFF
+from hybridctl.hybrid.tolerances import MIN_PROJECTED_RESIDUAL
 
 _TERMS = 30
 _NEGLIGIBLE = 1e-17  # of the identity, a term of a series
@@ -122,7 +122,9 @@ def corrected(mode: ModeModel, x: Array, p: Array, dx: Array) -> tuple[Array, Ar
 
 def constrained(mode: ModeModel, x: Array) -> Array:
     """The state near x (nx,) that obeys the constraints of its mode; x where there is none."""
-    if mode.project is None or (mode.held is not None and mode.held.excess(x) <= OFF):
+    if mode.project is None or (
+        mode.held is not None and mode.held.excess(x) <= MIN_PROJECTED_RESIDUAL
+    ):
         return x
     try:
         return mode.project(x)

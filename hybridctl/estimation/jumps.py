@@ -29,7 +29,7 @@ from hybridctl.base.errors import (
 )
 from hybridctl.estimation.estimate import truncated
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise, reset_covariance
-from hybridctl.hybrid.jump import ends, executed
+from hybridctl.hybrid.jump import execute_event, list_outcomes
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.system import HybridSystem
@@ -124,7 +124,7 @@ def _reset_jacobian(
     system: HybridSystem, key: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
 ) -> Array:
     total: Array | None = None
-    for reset, point in next(ends(system, key, guards, t, x, u)).resets:
+    for reset, point in next(list_outcomes(system, key, guards, t, x, u)).resets:
         if reset.differentiable:
             own = reset.calc_diff(point).state
             total = own if total is None else np.asarray(own @ total)
@@ -279,7 +279,7 @@ def _falling(
     x = space.normalize(space.integrate(event.state_before, p @ row * (-steeper / s)))
     at = event.time, x, event.input_before, event.input_after
     try:
-        mode, jump, took_part = executed(system, event.mode_before, event.guards, *at)
+        mode, jump, took_part = execute_event(system, event.mode_before, event.guards, *at)
     except SimulationError:
         return None, slowed
     if mode != event.mode_after or took_part != event.guards:

@@ -22,8 +22,8 @@ from hybridctl.estimation.estimate import Estimate, constrained
 from hybridctl.estimation.jumps import Strategy
 from hybridctl.estimation.noise import EXACT_GUARDS, EventNoise, GuardNoise, Noise
 from hybridctl.hybrid.arc import Arc
-from hybridctl.hybrid.jump import executed
-from hybridctl.hybrid.laws import HeldInput, InputLaw, no_input
+from hybridctl.hybrid.jump import execute_event
+from hybridctl.hybrid.laws import HeldInput, InputLaw, make_zero_input
 from hybridctl.hybrid.mapped import MappedPoint, ModeWithoutGuards, WithoutGuards
 from hybridctl.hybrid.mode import Edge, Outgoing, Reset
 from hybridctl.hybrid.model import (
@@ -36,9 +36,10 @@ from hybridctl.hybrid.model import (
     Point,
     StepRequest,
 )
-from hybridctl.hybrid.simulate import computed_starts, simulate
+from hybridctl.hybrid.simulate import SimulationOptions, computed_starts, simulate
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.hybrid.zeno import ZenoPolicy
 
 GUARD_TOLERANCE = 1e-8  # of its scale: how far below zero a guard may be, as in `simulate`
 _FEW = 4  # events of a hypothesis between two values
@@ -132,7 +133,7 @@ class Model:
         state beyond the guard is off it.
         """
         u = law(t, x)
-        after, made, took_part = executed(self.system, key, tuple(guards), t, x, u)
+        after, made, took_part = execute_event(self.system, key, tuple(guards), t, x, u)
         state = constrained(self.system.mode(after), made.state)
         rate = np.zeros_like(u)
         return Event(0, t, key, after, took_part, x, state, u, u, rate, made.impulses, made.report)
@@ -142,7 +143,7 @@ class Model:
         if callable(given):
             return given
         nu = self.system.mode(key).nu
-        return no_input(nu) if given is None else HeldInput(check_vector("input", given, nu))
+        return make_zero_input(nu) if given is None else HeldInput(check_vector("input", given, nu))
 
     def diffusion(self, mode: ModeModel, ahead: StepRequest, u: Array) -> Diffusion | None:
         """The noise of a mode that takes whole steps, where it is constant under a held input.
@@ -185,9 +186,8 @@ class Model:
             "rtol": self.rtol,
             "atol": self.atol,
             "max_events": self.max_events,
-            "on_zeno": "rest",
+            "on_zeno": ZenoPolicy(horizon=self.zeno_horizon),
             "on_jam": "raise",
-            "zeno_horizon": self.zeno_horizon,
         }
 
     def run(
@@ -211,8 +211,8 @@ class Model:
             with computed_starts():
                 return simulate(
                     system, key, x, span, law,
-                    first_step=first_step, progress=progress or self.stepped, terminal=terminal,
-                    **self.settings,
+                    progress=progress or self.stepped, terminal=terminal,
+                    options=SimulationOptions(first_step=first_step), **self.settings,
                 )  # fmt: skip
         except (ConstraintViolatedError, GuardViolatedError) as error:
             raise SimulationError(str(error)) from error

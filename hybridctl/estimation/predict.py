@@ -28,7 +28,7 @@ from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeModel
 from hybridctl.hybrid.model import CompiledStep, StepRequest
-from hybridctl.hybrid.tolerances import FORCED
+from hybridctl.hybrid.tolerances import MAX_REST_RATE_RATIO
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.propagation import linearize_field_at
 
@@ -245,7 +245,7 @@ def _rested(
     rows, rates = point.guard_jacobian.state[closed], guard_rates(point)[closed]
     turning = rows @ linearize_field_at(point).state
     made = np.abs(turning @ point.field) * model.zeno_horizon
-    if not closed.any() or (np.abs(rates) > FORCED * made).any():
+    if not closed.any() or (np.abs(rates) > MAX_REST_RATE_RATIO * made).any():
         return None
     free = extend(model, now, end, law)
     names = tuple(name for name, is_at in zip(mode.guard_names, closed, strict=True) if is_at)

@@ -19,11 +19,12 @@ from hybridctl.base.errors import InputError
 from hybridctl.estimation.filter_model import FilterModel, FilterSettings, Sensor
 from hybridctl.estimation.noise import reset_covariance
 from hybridctl.estimation.record import Record, Series
-from hybridctl.hybrid.arc import Arc, outputs_on
+from hybridctl.hybrid.arc import Arc, compute_outputs
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import ContinuedPolicy, DisturbedPolicy, Policy, SampledPolicy
 from hybridctl.hybrid.simulate import simulate
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
+from hybridctl.hybrid.zeno import ZenoPolicy
 from hybridctl.mechanics.multibody.robot import Robot
 
 _TOLERANCE = 1e-8  # of the truth, unless told
@@ -124,7 +125,7 @@ def _normal_forces(model: FilterModel, truth: Truth) -> Array:
     rows = []
     for t in truth.times.tolist():
         arc = truth.run.arc(t)
-        outputs = outputs_on(model.system.mode(arc.mode), arc, t)
+        outputs = compute_outputs(model.system.mode(arc.mode), arc, t)
         if "normal_force" not in outputs:
             raise InputError(f"force: mode {arc.mode!r} has no normal forces")
         rows.append(outputs["normal_force"])
@@ -220,8 +221,7 @@ def _simulated(
         policy,
         rtol=tolerance,
         atol=tolerance,
-        on_zeno="rest",
-        zeno_horizon=1e-3,
+        on_zeno=ZenoPolicy(horizon=1e-3),
         terminal=lambda event: stops and span[0] < event.time < span[1],
     )
 

@@ -1,4 +1,8 @@
-"""An arc of a trajectory: flow in one mode, dense in time."""
+"""An arc of a trajectory: flow in one mode, dense in time.
+
+An arc is a sequence of steps. On each of them state and input are Chebyshev series of degree 7 in
+s in [-1, 1], which is the time from the start to the end of the step (`series`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,32 +22,55 @@ from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.series import SLOPES, TO_SERIES, basis
 from hybridctl.hybrid.step import Step
-from hybridctl.hybrid.tolerances import BRIEF, SPACINGS, UNSOUND
+from hybridctl.hybrid.tolerances import EVENT_RESOLUTION, EVENT_TIME_SPACINGS, MAX_STEP_VIOLATION
 
 Side = Literal["left", "right"]
-ARRAYS = ("breaks", "lengths", "states", "inputs", "jumps")
-_BACK = tuple(BRIEF * 10.0**k for k in range(-5, 1))  # s: how much earlier a left limit is tried
-_ROUNDING = 1e-14  # of an input, in the coefficients of its series
+"""Which limit is meant at a time where two follow each other: the one before, or after it."""
+ARC_ARRAYS = ("breaks", "lengths", "states", "inputs", "jumps")
+"""Names of the arrays of an arc, each of which has one row for each step."""
+_LEFT_OFFSETS = tuple(EVENT_RESOLUTION * 10.0**k for k in range(-5, 1))
+"""Times before the end of an arc at which its left limit is tried, s, the shortest first."""
+_SERIES_ROUNDING = 1e-14
+"""Coefficients of an input that are rounding, relative to its first coefficient."""
 
 
-def _value_and_slope(s: float) -> tuple[Array, Array]:
-    """What gives a series and its derivative by s at s in [-1, 1], from its coefficients."""
-    at = basis(s)
-    return at, at @ SLOPES
+class _SeriesPlace(NamedTuple):
+    """A place on a step of an arc.
+
+    Attributes:
+        step: Index of the step.
+        values: Row (8,) that gives the value of a series from its coefficients.
+        slopes: Row (8,) that gives its derivative by s in [-1, 1].
+        scale: Derivative of s by time, 2 / length, 1/s.
+    """
+
+    step: int
+    values: Array
+    slopes: Array
+    scale: float
 
 
-_LAST, _LAST_SLOPE = _value_and_slope(1.0)
+_LAST_VALUES, _LAST_SLOPES = basis(1.0), basis(1.0) @ SLOPES
 
 
 @dataclass(frozen=True, eq=False)
 class Arc:
     """Flow in one mode from `start` to `end`, dense in time.
 
-    Step k covers [breaks[k], breaks[k] + lengths[k]] with Chebyshev coefficients `states[k]`
-    (8, nx) and `inputs[k]` (8, nu). The last step may reach beyond `end`, where an event cut it.
-    Its input follows one law, or one after the other, as under a sampled controller: `jumps` (n,)
-    says of every step whether the law is another one from its start on, so that its input may jump.
-    Inputs that are held jump where their values do.
+    Attributes:
+        index: Number of the arc in its trajectory.
+        mode: Key of the mode.
+        space: State space of the mode.
+        start: Time at which it begins, s.
+        end: Time at which it ends, s.
+        breaks: Start times (n,) of the n steps, s.
+        lengths: Their durations (n,), s. Step k covers [breaks[k], breaks[k] + lengths[k]]. The
+            last one may reach beyond `end`, where an event cut it.
+        states: Chebyshev coefficients (n, 8, nx) of the state on each step.
+        inputs: Chebyshev coefficients (n, 8, nu) of the input on each step.
+        jumps: For each step (n,), whether the input law is another one from its start on, so that
+            the input may jump. An arc has one law, or several one after the other, as under a
+            sampled controller. Held inputs jump where their values do. All false by default.
     """
 
     index: int
@@ -60,17 +87,22 @@ class Arc:
     def __post_init__(self) -> None:
         if not self.jumps.size:
             object.__setattr__(self, "jumps", np.zeros(len(self.breaks), dtype=bool))
-        for name in ARRAYS:
-            read_only(getattr(self, name))
+        for name in ARC_ARRAYS:
+            freeze_array(getattr(self, name))
 
     def __call__(self, t: ArrayLike) -> Array:
-        """The state at t in [start, end]: (nx,), or (n, nx) for n times."""
+        """Return the state (nx,) at a time t in [start, end] in s, or (n, nx) at n times."""
         return self._evaluate(self.states, t, self.space)
 
     def input(self, t: ArrayLike, side: Side = "right") -> Array:
-        """The input at t in [start, end]: (nu,), or (n, nu) for n times.
+        """Return the input at one time or several.
 
-        side: of a time at which one law gives way to the next.
+        Args:
+            t: Time in [start, end], s, or n times.
+            side: Which input is returned at a time at which one law gives way to the next.
+
+        Returns:
+            The input (nu,), or (n, nu) at n times.
         """
         return self._evaluate(self.inputs, t, None, side)
 
@@ -82,16 +114,18 @@ class Arc:
     @cached_property
     def pieces(self) -> tuple[Arc, ...]:
         """The arc, cut where one law gives way to the next."""
-        jumps, at = self.jumps[1:], self.breaks[1:]
-        if self.is_held:
+        jumps, starts = self.jumps[1:], self.breaks[1:]
+        if self.has_held_input:
+            # A law that holds the same value again is no other law.
             values, sizes = self.inputs[:, 0], np.abs(self.inputs[:, 0])
-            rounding = _ROUNDING * np.maximum(sizes[1:], sizes[:-1])
+            rounding = _SERIES_ROUNDING * np.maximum(sizes[1:], sizes[:-1])
             jumps = np.any(np.abs(values[1:] - values[:-1]) > rounding, axis=1)
-        cuts = (np.flatnonzero(jumps & (self.start < at) & (at < self.end)) + 1).tolist()
+        inside = (self.start < starts) & (starts < self.end)
+        cuts = (np.flatnonzero(jumps & inside) + 1).tolist()
         if not cuts:
             return (self,)
         times = [self.start, *self.breaks[cuts].tolist(), self.end]
-        parts = [np.split(getattr(self, name), cuts) for name in ARRAYS]
+        parts = [np.split(getattr(self, name), cuts) for name in ARC_ARRAYS]
         return tuple(
             Arc(self.index, self.mode, self.space, start, end, *part)
             for start, end, part in zip(
@@ -100,55 +134,67 @@ class Arc:
         )
 
     def piece(self, t: float) -> Arc:
-        """The piece that flows on from time t."""
+        """Return the piece that flows on from time t, s."""
         return self.pieces[bisect_right(self.changes, t)]
 
     @cached_property
-    def is_held(self) -> bool:
+    def has_held_input(self) -> bool:
         """Whether the input is constant on each step, to rounding."""
         sizes = np.abs(self.inputs)
-        return bool((sizes[:, 1:] <= _ROUNDING * sizes[:, :1]).all())
+        return bool((sizes[:, 1:] <= _SERIES_ROUNDING * sizes[:, :1]).all())
 
     def input_rate(self, t: float) -> Array:
-        """The time derivative (nu,) of the input at t in [start, end], from the left."""
-        k, _, turning, scale = self._at(t)
-        return np.asarray(scale * (turning @ self.inputs[k]))
+        """Return the time derivative (nu,) of the input at t in [start, end], from the left."""
+        place = self._locate_left(t)
+        return np.asarray(place.scale * (place.slopes @ self.inputs[place.step]))
 
     def state_rate(self, t: float) -> Array:
-        """The time derivative (nx,) of the state at t in [start, end], from the left."""
+        """Return the time derivative (nx,) of the state at t in [start, end], from the left."""
         return self.state_and_rate(t)[1]
 
     def state_and_rate(self, t: float) -> tuple[Array, Array]:
-        """The state (nx,) at t, and its time derivative (nx,) from the left."""
-        k, at, turning, scale = self._at(t)
-        return self.space.normalize(at @ self.states[k]), scale * (turning @ self.states[k])
+        """Return the state (nx,) at t, and its time derivative (nx,) from the left."""
+        place = self._locate_left(t)
+        series = self.states[place.step]
+        state = self.space.normalize(place.values @ series)
+        return state, place.scale * (place.slopes @ series)
 
-    def _at(self, t: float) -> tuple[int, Array, Array, float]:
-        """The step that leads to t, what gives value and slope there of its series, 2 / length."""
+    def _locate_left(self, t: float) -> _SeriesPlace:
+        """Return the place of a time on the step that leads to it."""
         k = max(int(self.breaks.searchsorted(t, "left")) - 1, 0)
         length = float(self.lengths[k])
-        at, turning = _value_and_slope(2.0 * (t - float(self.breaks[k])) / length - 1.0)
-        return k, at, turning, 2.0 / length
+        values = basis(2.0 * (t - float(self.breaks[k])) / length - 1.0)
+        return _SeriesPlace(k, values, values @ SLOPES, 2.0 / length)
 
     def left_limit(self) -> tuple[Array, Array, Array]:
-        """State (nx,), input (nu,) and rate of the input (nu,) where the arc ends."""
+        """Return state (nx,), input (nu,) and rate (nu,) of the input where the arc ends."""
         length, inputs = float(self.lengths[-1]), self.inputs[-1]
         s = 2.0 * (self.end - float(self.breaks[-1])) / length - 1.0
-        at, turning = (_LAST, _LAST_SLOPE) if s == 1.0 else _value_and_slope(s)
-        state = self.space.normalize(at @ self.states[-1])
-        return state, at @ inputs, 2.0 / length * (turning @ inputs)
+        if s == 1.0:  # the usual end, which costs no basis
+            values, slopes = _LAST_VALUES, _LAST_SLOPES
+        else:
+            values = basis(s)
+            slopes = values @ SLOPES
+        state = self.space.normalize(values @ self.states[-1])
+        return state, values @ inputs, 2.0 / length * (slopes @ inputs)
 
     def state_and_input(self, t: float) -> tuple[Array, Array]:
-        """State (nx,) and input (nu,) at one time; the ends are held outside [start, end]."""
-        starts, scales, series = self._joint
+        """Return state (nx,) and input (nu,) at one time.
+
+        Times before the first step or beyond the last one give the values at that end.
+
+        Args:
+            t: Time, s.
+        """
+        starts, scales, series = self._joint_series
         k = max(bisect_right(starts, t) - 1, 0)
         both = basis(float(scales[k] * (t - starts[k]) - 1.0)) @ series[k]
         nx = self.space.nx
         return self.space.normalize(both[:nx]), both[nx:]
 
     def states_and_inputs(self, times: Array) -> tuple[Array, Array]:
-        """States (n, nx) and inputs (n, nu) at times (n,); the ends are held outside of them."""
-        _, _, series = self._joint
+        """Return states (n, nx) and inputs (n, nu) at times (n,), s, as `state_and_input` does."""
+        _, _, series = self._joint_series
         k = np.maximum(self.breaks.searchsorted(times, "right") - 1, 0)
         s = 2.0 * (times - self.breaks[k]) / self.lengths[k] - 1.0
         both = (basis(s)[:, None] @ series[k])[:, 0]
@@ -159,7 +205,7 @@ class Arc:
         return states, both[:, nx:]
 
     @cached_property
-    def _joint(self) -> tuple[list[float], list[float], Array]:
+    def _joint_series(self) -> tuple[list[float], list[float], Array]:
         """Starts of the steps, 2 / length, and the series of states and inputs side by side."""
         series = np.concatenate([self.states, self.inputs], axis=2)
         return self.breaks.tolist(), (2.0 / self.lengths).tolist(), series
@@ -172,6 +218,17 @@ class Arc:
     def _evaluate(
         self, series: Array, t: ArrayLike, space: Space | None, side: Side = "right"
     ) -> Array:
+        """Return the values of series at one time or several.
+
+        Args:
+            series: Coefficients (n, 8, m) on each step.
+            t: Time, s, or times (k,).
+            space: Space in which values are normalized; None for values that are no states.
+            side: Step that counts at a time where one ends and the next begins.
+
+        Returns:
+            Values (m,), or (k, m).
+        """
         if isinstance(t, float):
             k = max(int(self.breaks.searchsorted(t, side)) - 1, 0)
             s = 2.0 * (t - self.breaks[k]) / self.lengths[k] - 1.0
@@ -188,10 +245,20 @@ class Arc:
         return np.array([space.normalize(x) for x in values])
 
 
-def arc_from_steps(
+def make_arc_from_steps(
     index: int, mode: ModeModel, steps: list[Step], start: float, state: Array, u: Array, end: float
 ) -> Arc:
-    """The arc made of accepted steps and cut at `end`; without any it is the point (state, u)."""
+    """Return the arc made of accepted steps and cut at its end.
+
+    Args:
+        index: Number of the arc in its trajectory.
+        mode: Its mode.
+        steps: The steps in order of time. Those that begin at `end` or later are left out.
+        start: Start time, s.
+        state: State (nx,) at the start; the constant state of an arc without steps.
+        u: Input (nu,) at the start; the constant input of an arc without steps.
+        end: End time, s.
+    """
     kept = [step for step in steps if step.start < end]
     if kept:
         breaks = np.array([step.start for step in kept])
@@ -208,24 +275,28 @@ def arc_from_steps(
     return Arc(index, mode.key, mode.space, start, end, *arrays)
 
 
-def joined(index: int, arcs: Sequence[Arc]) -> Arc:
-    """One arc out of consecutive ones of the same mode, leaving out those of no duration.
+def join_arcs(index: int, arcs: Sequence[Arc]) -> Arc:
+    """Return one arc made of consecutive ones of the same mode.
 
-    Steps that reach beyond the end of their arc, where an event cut it, keep their overhang: the
-    steps of the next arc take precedence over it.
+    Arcs of no duration are left out, unless all are. Steps that reach beyond the end of their arc,
+    where an event cut it, keep their overhang: the steps of the next arc take precedence over it.
+
+    Args:
+        index: Number of the arc in its trajectory.
+        arcs: The arcs in order of time.
     """
     kept = [arc for arc in arcs if arc.end > arc.start] or [arcs[0]]
-    series = {name: np.concatenate([getattr(arc, name) for arc in kept]) for name in ARRAYS}
+    series = {name: np.concatenate([getattr(arc, name) for arc in kept]) for name in ARC_ARRAYS}
     return Arc(index, kept[0].mode, kept[0].space, kept[0].start, kept[-1].end, **series)
 
 
-def outputs_on(mode: ModeModel, arc: Arc, t: float) -> Mapping[str, Array]:
+def compute_outputs(mode: ModeModel, arc: Arc, t: float) -> Mapping[str, Array]:
     """Return the outputs of the mode of an arc at a time in [start, end]; limits at both ends.
 
     Forces may jump at the end of an arc, as where redundant contacts leave their cones together.
     There the state is known to rounding, and rounding decides on which side of the jump it lies.
-    So the outputs are those a little earlier, by up to `BRIEF`, where guards are far outside at the
-    end and not outside there.
+    So the outputs are those a little earlier, by up to `EVENT_RESOLUTION`, where guards are far
+    outside at the end and not outside there.
 
     Args:
         mode: The mode of the arc.
@@ -235,20 +306,23 @@ def outputs_on(mode: ModeModel, arc: Arc, t: float) -> Mapping[str, Array]:
     point = mode.calc(t, *arc.state_and_input(t))
     if not arc.start < arc.end <= t or not _is_far_outside(point):
         return point.outputs
-    for back in _BACK:
-        earlier = max(arc.end - max(back, SPACINGS * math.ulp(arc.end)), arc.start)
+    for offset in _LEFT_OFFSETS:
+        resolved = max(offset, EVENT_TIME_SPACINGS * math.ulp(arc.end))
+        earlier = max(arc.end - resolved, arc.start)
         inside = mode.calc(earlier, *arc.state_and_input(earlier))
         if not _is_far_outside(inside):
             return inside.outputs
-    return point.outputs  # no jump: the flow of a bridge goes on whatever guards say
+    # No jump: past a jam the flow goes on whatever guards say (`bridge`).
+    return point.outputs
 
 
 def _is_far_outside(point: Point) -> bool:
     """Return whether a guard is so negative that it has not fallen through zero just before."""
-    return bool((np.asarray(point.guards) < -UNSOUND * point.mode.guard_scales).any())
+    scales = point.mode.guard_scales
+    return bool((np.asarray(point.guards) < -MAX_STEP_VIOLATION * scales).any())
 
 
-def read_only(a: Array) -> Array:
-    """The array itself, which nobody writes into from now on."""
+def freeze_array(a: Array) -> Array:
+    """Return the array itself, after it has been made read-only."""
     a.setflags(write=False)
     return a

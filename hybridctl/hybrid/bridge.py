@@ -1,9 +1,13 @@
-"""Bridges: how a run goes on past an instant whose events cannot be resolved.
+"""Impacts at jamming (Painleve): how a run goes on past an instant that its mode cannot resolve.
 
-Sliding contacts may jam, so that forces have a pole and steps collapse before it; events may crowd
-without accumulating; no mode may be consistent with its own forces. A system that has a way past
-such an instant says so (`Outgoing.bridge`): a mode in which the state flows on for a short time,
-whatever guards say, and a reset after it. Both ends are events of their own, see `Event.bridged`.
+Sliding contacts may jam: their forces have a pole, before which steps collapse. Events may crowd
+without accumulating. No mode may be consistent with its own forces. A system with a way past such
+an instant gives it as a `Bridge` (`Outgoing.bridge`): a mode in which the state flows on for a
+short time, whatever its guards say, and an edge out of it. A robot with contacts lets its contacts
+go, and one impact of all that touch gives the impulses that their forces would have.
+
+`pass_jam` makes the arcs and events of this passage. It begins and ends with an event
+(`Event.bridged`), neither of which is an event of the mode's own guards.
 """
 
 from __future__ import annotations
@@ -27,127 +31,195 @@ from hybridctl.hybrid.mode import Bridge
 from hybridctl.hybrid.model import Jump, ModeKey
 from hybridctl.hybrid.run import ArcStart, FlownArc, Run, SubstituteJump, fire_event, make_arc
 from hybridctl.hybrid.step import DrivenMode, Step, failure
-from hybridctl.hybrid.tolerances import BRIEF, POLE, SHRINKS, SHRUNK, UNSOUND
+from hybridctl.hybrid.tolerances import (
+    EVENT_RESOLUTION,
+    MAX_GUARD_FALL,
+    MAX_STEP_VIOLATION,
+    POLE_STEP_LENGTH,
+    POLE_STEP_RATIO,
+)
 from hybridctl.hybrid.trajectory import Event
 
-BRIDGED = (NoContactSolutionError, SeveralModesError, StepSizeError, ZenoError)
-_AGAIN = 10_000  # bridges in a row, after which the run ends in the error
+JAM_ERRORS = (NoContactSolutionError, SeveralModesError, StepSizeError, ZenoError)
+"""Errors at the end of an arc that `pass_jam` may pass."""
+_MAX_BRIDGES = 10_000
+"""Number of bridges that follow each other at once, after which the run ends in the error.
+
+At 1e-4 s each they last 1 s. The value is a choice."""
 
 
-class BridgedArcs(NamedTuple):
-    """What a run gets by a bridge: arcs, the first one until it, events, and how it goes on."""
+class JamPassage(NamedTuple):
+    """The part of a run that passes a jam.
+
+    Attributes:
+        arcs: Its arcs. The first one is the arc that ended in the error, without its last steps
+            where these are close to the jam.
+        events: The event at the end of each of these arcs.
+        point: The start of the arc after the last event.
+    """
 
     arcs: list[Arc]
     events: list[Event]
     point: ArcStart
 
 
-def bridge(
+def pass_jam(
     run: Run,
-    point: ArcStart,
+    start: ArcStart,
     flown: FlownArc,
     index: int,
     past: tuple[Event, ...],
     error: SimulationError,
-) -> BridgedArcs | None:
-    """The way past the end of arc `index`, where an error would end the run; None without one.
+) -> JamPassage | None:
+    """Return the way past the end of an arc, where an error would end the run; None without one.
 
-    Where the events at its end cannot be resolved either, the next one begins there.
+    The run takes the bridge that the system gives at the end of the arc. If no mode is consistent
+    after that bridge either, the next bridge begins there.
+
+    Args:
+        run: Settings of the run; its memory notes that it has warned.
+        start: Start of the arc.
+        flown: Steps of the arc, and what has ended it.
+        index: Number of the arc in the trajectory.
+        past: Events before the arc, for the policy.
+        error: The error, one of `JAM_ERRORS`.
+
+    Raises:
+        SimulationError: If a bridge ends where the system gives no other, or after 10,000 of them:
+            the error of that end, one of `JAM_ERRORS`.
     """
-    if isinstance(error, ZenoError) and error.steady and not run.rests:
+    # The user has asked that accumulating events end the run. Events that crowd without a ratio may
+    # be those of a jam.
+    if isinstance(error, ZenoError) and error.steady and not run.zeno.takes_rest:
         return None
-    arc = _sound(index, point, flown)
+    arc = _cut_off_jam(index, start, flown)
     x, u, _ = arc.left_limit()
-    way = _way(run, arc.mode, arc.end, x, u)
+    way = _find_bridge(run, arc.mode, arc.end, x, u)
     if way is None:
         return None
-    _warn(run, arc.end, error)
-    guards = _nearest(arc, point) if flown.crossing is None else flown.crossing.guards
+    _warn_of_bridge(run, arc.end, error)
+    # Steps that collapse end at no event: the guard that is nearest to zero names the jam.
+    guards = _find_nearest_guard(arc, start) if flown.crossing is None else flown.crossing.guards
     begin = SubstituteJump(way.mode, Jump(x), bridged=0.0)
     event, point = fire_event(run, arc, Crossing(arc.end, guards), past, begin)
     arcs, events = [arc], [event]
-    for again in range(_AGAIN):
-        arc = make_arc(index + len(arcs), point, _flight(run, point, way.length))
+    while True:
+        arc = make_arc(index + len(arcs), point, _integrate_bridge(run, point, way.length))
         arcs.append(arc)
         x, u, _ = arc.left_limit()
         key, jump = way.edge.jump(arc.end, x, u)
-        over = SubstituteJump(key, jump, bridged=arc.end - arc.start)
+        end = SubstituteJump(key, jump, bridged=arc.end - arc.start)
         crossing, before = Crossing(arc.end, jump.guards or guards), (*past, *events)
         try:
-            event, point = fire_event(run, arc, crossing, before, over)
-            return BridgedArcs(arcs, [*events, event], point)
-        except BRIDGED:
-            way = _way(run, key, arc.end, jump.state, u)
-            if way is None or again == _AGAIN - 1:
+            event, point = fire_event(run, arc, crossing, before, end)
+            return JamPassage(arcs, [*events, event], point)
+        except JAM_ERRORS:
+            way = _find_bridge(run, key, arc.end, jump.state, u)
+            if way is None or len(events) == _MAX_BRIDGES:
                 raise
-        event, point = fire_event(run, arc, crossing, before, over._replace(mode=way.mode))
+        # The end of this bridge is the beginning of the next one.
+        event, point = fire_event(run, arc, crossing, before, end._replace(mode=way.mode))
         events.append(event)
-    return None
 
 
 def check_pole(run: Run, arc: Arc, fired: tuple[str, ...]) -> None:
-    """Raise `StepSizeError` where an arc ends at a pole of its forces, as of contacts that jam.
+    """Raise an error if an arc ends at a pole of its forces, as of contacts that jam.
 
-    Before it steps have shrunk to next to nothing, and several guards fire together there; beyond
-    it they are negative all at once.
+    Before a pole steps shrink to next to nothing, and several guards fire together at it. Beyond it
+    guards are far below zero all at once. Such an event has no meaning: its state is beyond the
+    pole. tests/mechanics/test_bridge.py tells poles from events.
+
+    Args:
+        run: Settings of the run.
+        arc: The arc.
+        fired: Names of the guards that fire at its end.
+
+    Raises:
+        StepSizeError: If it is a pole, and the system and the user let a run pass jams.
     """
     outgoing = run.system.outgoing(arc.mode)
     if not run.bridges or outgoing.bridge is None:
         return
     x, u, _ = arc.left_limit()
-    lengths = arc.pieces[-1].lengths[:-1]  # without the step that the event cut
-    last = min(SHRUNK, SHRINKS * lengths.max(initial=0.0))
-    shrunk = len(fired) > 1 and lengths.size > 0 and lengths[-1] < last
+    # Steps under the last law. The last of them is left out, because the event has cut it.
+    lengths = arc.pieces[-1].lengths[:-1]
+    limit = min(POLE_STEP_LENGTH, POLE_STEP_RATIO * lengths.max(initial=0.0))
+    # One guard alone may fall so quickly that its own fall shortens the steps.
+    has_shrunk = len(fired) > 1 and lengths.size > 0 and lengths[-1] < limit
     values = outgoing.guards.values(arc.end, x, u) / outgoing.guards.sizes
-    if shrunk or values.min() < -POLE:
+    if has_shrunk or values.min() < -MAX_GUARD_FALL:
         what = f"guard {outgoing.guards.names[int(values.argmin())]!r} has a pole"
-        raise failure(what, run.system.mode(arc.mode), arc.end, x, StepSizeError)
+        error = failure(what, run.system.mode(arc.mode), arc.end, x, StepSizeError)
+        raise error
 
 
-def _way(run: Run, key: ModeKey, t: float, x: Array, u: Array) -> Bridge | None:
-    """The bridge that begins in a mode at (t, x, u)."""
+def _find_bridge(run: Run, key: ModeKey, t: float, x: Array, u: Array) -> Bridge | None:
+    """Return the bridge that begins in a mode; None without one, or if the run may take none.
+
+    Args:
+        run: Settings of the run.
+        key: Key of the mode.
+        t: Time, s.
+        x: State (nx,).
+        u: Input (nu,).
+    """
     bridge_of = run.system.outgoing(key).bridge
     return None if bridge_of is None or not run.bridges else bridge_of(t, x, u)
 
 
-def _warn(run: Run, t: float, error: SimulationError) -> None:
-    """Say once that a run has a bridge, and why."""
+def _warn_of_bridge(run: Run, t: float, error: SimulationError) -> None:
+    """Warn of the first bridge of a run and of its reason, and note it in the run's memory."""
     if not run.memory.has_warned_of_bridge:
         run.memory.has_warned_of_bridge = True
-        why = str(error).split(";")[0]
+        why = str(error).split(";")[0]  # advice that follows is for a run that ends here
         text = f"the run is taken past t = {t:.9g} s by an impact, see on_jam: {why}"
-        warnings.warn(text, BridgeWarning, stacklevel=5)
+        warnings.warn(text, BridgeWarning, stacklevel=6)
 
 
-def _flight(run: Run, point: ArcStart, length: float) -> FlownArc:
-    """The flow on a bridge, not beyond the next change of the policy."""
-    end = min(point.time + length, point.next_change, run.t_end)
+def _integrate_bridge(run: Run, start: ArcStart, length: float) -> FlownArc:
+    """Return the flow on a bridge, whatever guards say.
+
+    It ends at the next change of the policy, so that no sample of a controller is missed
+    (test_a_bridge_ends_where_the_policy_changes).
+
+    Args:
+        run: Settings of the run.
+        start: Start of the bridge.
+        length: Its duration if nothing else ends it, s.
+    """
+    end = min(start.time + length, start.next_change, run.t_end)
     steps: list[Step] = []
-    if point.time < end:
-        motion = DrivenMode(point.mode, point.law)
-        steps = list(Flow(run.integrator, motion, point.time, point.state, end).steps())
+    if start.time < end:
+        motion = DrivenMode(start.mode, start.law)
+        steps = list(Flow(run.integrator, motion, start.time, start.state, end).steps())
     return FlownArc(steps, end)
 
 
-def _sound(index: int, point: ArcStart, flown: FlownArc) -> Arc:
-    """The arc that was flown without the last steps that are `BRIEF` or end outside their guards.
+def _cut_off_jam(index: int, start: ArcStart, flown: FlownArc) -> Arc:
+    """Return an arc without its last steps that approach a pole of the forces, or go past it.
 
-    So steps are that approach a pole of the forces, or go past it: beside a pole the rounding of a
-    state decides, so that it is the arc's own that is asked.
+    These are steps no longer than `EVENT_RESOLUTION`, and steps that end outside their guards.
+    Guards are evaluated at the state of the arc that would end there, not taken from the samples
+    of the step: beside a pole the rounding of the state decides their value.
+
+    Args:
+        index: Number of the arc in the trajectory.
+        start: Start of the arc.
+        flown: Its steps and its end.
     """
-    end, guards = flown.end, point.mode.guard_set
+    end, guards = flown.end, start.mode.guard_set
     steps = [step for step in flown.steps if step.start < end]
     while steps:
-        x, u, _ = make_arc(index, point, FlownArc(steps[-1:], end)).left_limit()
+        x, u, _ = make_arc(index, start, FlownArc(steps[-1:], end)).left_limit()
         relative = guards.values(end, x, u) / guards.sizes
-        if end - steps[-1].start > BRIEF and (relative >= -UNSOUND).all():
+        if end - steps[-1].start > EVENT_RESOLUTION and (relative >= -MAX_STEP_VIOLATION).all():
             break
         end = steps.pop().start
-    return make_arc(index, point, FlownArc(steps, end))
+    return make_arc(index, start, FlownArc(steps, end))
 
 
-def _nearest(arc: Arc, point: ArcStart) -> tuple[str, ...]:
-    """The guard that is nearest to zero where an arc ends, by its scale."""
-    guards = point.mode.guard_set
+def _find_nearest_guard(arc: Arc, start: ArcStart) -> tuple[str, ...]:
+    """Return the guard that is lowest at the end of an arc, relative to its scale, as a tuple."""
+    guards = start.mode.guard_set
     relative = guards.values(arc.end, *arc.left_limit()[:2]) / guards.sizes
     return (guards.names[int(relative.argmin())],)

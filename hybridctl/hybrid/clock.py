@@ -16,21 +16,22 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from hybridctl.base.checks import Array, check_callable
+from hybridctl.base.checks import Array
 from hybridctl.base.errors import HybridctlError, UnfinishedRunError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.mapped import Change, MappedMode
 from hybridctl.hybrid.model import CompiledStep, CompiledSteps, StepRequest
-from hybridctl.hybrid.policy import History, Policy, next_change, sees_samples
+from hybridctl.hybrid.policy import History, Policy, ask_next_change, sees_samples
 from hybridctl.hybrid.system import HybridSystem, MappedSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
 
 COARSEST_CLOCK = 1e-12
 """Spacing of numbers at the start of a run, s, above which it has a clock of its own.
 
-A tenth of the shortest time that events are judged by (`tolerances.SHRUNK`); reached at 8192 s."""
+A tenth of the shortest time that events are judged by (`tolerances.SAME_INSTANT`); reached at
+8192 s."""
 
 
 def is_far_from_zero(start: float, end: float) -> bool:
@@ -49,16 +50,19 @@ def is_far_from_zero(start: float, end: float) -> bool:
 class OwnClock:
     """The clock of a run: its time is the absolute time less `origin`, both in s.
 
-    Methods translate between both: `system`, `policy`, `terminal` and `progress` take what is in
-    absolute time and return what is used on the clock; `event`, `arc` and `trajectory` return in
-    absolute time what a run on the clock has made. `_shifted` has events by their `id`, together
-    with the events themselves, so that no `id` is used twice.
+    Methods translate between both: `wrap_...` takes what is in absolute time and returns what is
+    used on the clock; `make_absolute_...` returns in absolute time what a run on the clock made.
+    `_shifted` has events by their `id`, together with the events themselves, so that no `id` is
+    used twice.
+
+    Attributes:
+        origin: Absolute time at which the clock is zero, s.
     """
 
     origin: float
     _shifted: dict[int, tuple[Event, Event]] = field(default_factory=dict, repr=False)
 
-    def system(self, inner: HybridSystem) -> HybridSystem:
+    def wrap_system(self, inner: HybridSystem) -> HybridSystem:
         """Return a system as a function of time on this clock.
 
         Args:
@@ -66,7 +70,7 @@ class OwnClock:
         """
         return ClockSystem(inner, self.origin)
 
-    def policy(self, policy: Policy) -> Policy:
+    def wrap_policy(self, policy: Policy) -> Policy:
         """Return a policy for times on this clock.
 
         Args:
@@ -74,24 +78,17 @@ class OwnClock:
         """
         return ClockPolicy(policy, self)
 
-    def terminal(self, ends: Callable[[Event], bool] | None) -> Callable[[Event], bool] | None:
+    def wrap_condition(self, ends_run: Callable[[Event], bool]) -> Callable[[Event], bool]:
         """Return the condition that ends a run, for events on this clock.
 
         Args:
-            ends: Condition on events in absolute time, None for no condition.
-
-        Returns:
-            The condition on events on this clock, None for None.
-
-        Raises:
-            InputError: `ends` is neither None nor a function.
+            ends_run: Condition on events in absolute time.
         """
-        if ends is None:
-            return None
-        checked = check_callable("terminal", ends)
-        return lambda event: checked(self.event(event))
+        return lambda event: ends_run(self.make_absolute_event(event))
 
-    def progress(self, report: Callable[[float], None] | None) -> Callable[[float], None] | None:
+    def wrap_progress(
+        self, report: Callable[[float], None] | None
+    ) -> Callable[[float], None] | None:
         """Return a progress function for times on this clock.
 
         Args:
@@ -99,21 +96,18 @@ class OwnClock:
 
         Returns:
             The function of time on this clock in s, None for None.
-
-        Raises:
-            InputError: `report` is neither None nor a function.
         """
-        if report is None:
-            return None
-        checked = check_callable("progress", report)
-        return lambda t: checked(t + self.origin)
+        return None if report is None else lambda t: report(t + self.origin)
 
     @contextmanager
-    def errors(self, system: HybridSystem) -> Iterator[None]:
+    def translate_errors(self, system: HybridSystem) -> Iterator[None]:
         """Add to errors which clock their times are of, and make their trajectories absolute.
 
         Args:
             system: The system in absolute time, which such a trajectory refers to.
+
+        Raises:
+            HybridctlError: The error of the block, with these additions.
         """
         try:
             yield
@@ -122,20 +116,22 @@ class OwnClock:
                 text = f"{error} (times count from the start of the run, {self.origin:.9g} s)"
                 error.args = (text, *error.args[1:])
             if isinstance(error, UnfinishedRunError) and error.trajectory is not None:
-                error.trajectory = self.trajectory(error.trajectory, system)
+                error.trajectory = self.make_absolute_run(error.trajectory, system)
             raise
 
-    def trajectory(self, run: HybridTrajectory, system: HybridSystem) -> HybridTrajectory:
+    def make_absolute_run(self, run: HybridTrajectory, system: HybridSystem) -> HybridTrajectory:
         """Return a trajectory on this clock in absolute times.
 
         Args:
             run: Trajectory of the system on this clock.
             system: The system in absolute time, which the result refers to.
         """
-        arcs = tuple(self.arc(arc) for arc in run.arcs)
-        return HybridTrajectory(arcs, tuple(map(self.event, run.events)), system, system)
+        arcs = tuple(self.make_absolute_arc(arc) for arc in run.arcs)
+        return HybridTrajectory(
+            arcs, tuple(map(self.make_absolute_event, run.events)), system, system
+        )
 
-    def event(self, event: Event) -> Event:
+    def make_absolute_event(self, event: Event) -> Event:
         """Return an event in absolute time.
 
         Args:
@@ -153,7 +149,7 @@ class OwnClock:
             known = self._shifted[id(event)] = event, shifted
         return known[1]
 
-    def arc(self, arc: Arc) -> Arc:
+    def make_absolute_arc(self, arc: Arc) -> Arc:
         """Return an arc in absolute times, with the series of its steps.
 
         Steps that begin and end at the same absolute time are left out: the flow within them is
@@ -246,7 +242,12 @@ class ClockSystem(MappedSystem):
 
 @dataclass(frozen=True, eq=False)
 class ClockPolicy:
-    """A policy of absolute times on a clock."""
+    """A policy of absolute times on a clock.
+
+    Attributes:
+        policy: The policy in absolute time.
+        clock: The clock.
+    """
 
     policy: Policy
     clock: OwnClock
@@ -261,13 +262,13 @@ class ClockPolicy:
             A law of the kind that the policy returns: runs treat held inputs, linear feedback and
             laws with derivatives differently, and have to do so at any time.
         """
-        law, origin = self.policy.law(self._absolute(history)), self.clock.origin
+        law, origin = self.policy.law(self._make_absolute(history)), self.clock.origin
         if isinstance(law, HeldInput) or not callable(law):
             return law
         if isinstance(law, DifferentiableLaw):
             parts = (law.function, law.jacobian, law.rate)
-            return DifferentiableLaw(*(_on_clock(part, origin) for part in parts))
-        return _on_clock(law, origin)
+            return DifferentiableLaw(*(_shift_law(part, origin) for part in parts))
+        return _shift_law(law, origin)
 
     def next_change(self, history: History) -> float:
         """Return the time at which the policy has its next change.
@@ -278,19 +279,19 @@ class ClockPolicy:
         Returns:
             Time on the clock in s, infinite for no change.
         """
-        return next_change(self.policy, self._absolute(history)) - self.clock.origin
+        return ask_next_change(self.policy, self._make_absolute(history)) - self.clock.origin
 
     @property
     def sees_samples(self) -> bool:
         """Whether the policy depends on the times of past changes."""
         return sees_samples(self.policy)
 
-    def _absolute(self, history: History) -> History:
-        events = tuple(map(self.clock.event, history.events))
+    def _make_absolute(self, history: History) -> History:
+        events = tuple(map(self.clock.make_absolute_event, history.events))
         return History(history.mode, history.time + self.clock.origin, history.state, events)
 
 
-def _on_clock(law: InputLaw, origin: float) -> InputLaw:
+def _shift_law(law: InputLaw, origin: float) -> InputLaw:
     """Return a function of absolute time as one of time on a clock whose zero is `origin`, s."""
     if isinstance(law, LinearFeedback):
         return ClockFeedback(law, origin)
@@ -298,7 +299,12 @@ def _on_clock(law: InputLaw, origin: float) -> InputLaw:
 
 
 class ClockFeedback(LinearFeedback):
-    """A linear feedback of absolute times on a clock whose zero is `origin`, s."""
+    """A linear feedback of absolute times on a clock.
+
+    Args:
+        law: The feedback in absolute time.
+        origin: Absolute time at which the clock is zero, s.
+    """
 
     def __init__(self, law: LinearFeedback, origin: float) -> None:
         self.law, self.limits, self._origin = law, law.limits, origin

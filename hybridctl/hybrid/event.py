@@ -12,19 +12,33 @@ from hybridctl.hybrid.model import ModeKey
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """A jump at `time`, from arc `index` to arc `index + 1`.
+    """A jump from arc `index` to arc `index + 1`.
 
-    `input_rate` is the rate of the input just before it. `guards` are those that fired, in the
-    order of their declaration; there are none where the policy changed its law. `impulses` are
-    the normal impulse per contact in N s (empty where no reset gave any), `report` what the reset
-    certifies (not saved). `accumulation`: the predicted time at which events of these guards
-    accumulate, where the system came to rest instead of going through all of them; otherwise None.
-    `guards` are then all that accumulate, in the order in which they fired: those that the mode
-    before the event lacks are held by it. `accuracy`: rtol and atol of the steps that led to it,
-    zero where they are not known, None where they do not matter. `uniqueness`: whether the law of
-    the reset is "proven" or "disproven" to leave one state after it, or "not established"; None for
-    resets by formulas. `bridged`: None but at the two ends of a bridge over an instant whose events
-    cannot be resolved (see `simulate`): 0 where it begins, and where it ends its length in s.
+    Attributes:
+        index: Number of the event in its trajectory.
+        time: Event time, s.
+        mode_before: Key of the mode before it.
+        mode_after: Key of the mode after it.
+        guards: Names of the guards that fired, in the order of their declaration. There are none
+            where the policy changed its law. Where the system came to rest, these are all that
+            accumulate, in the order in which they fired: the mode before the event holds those that
+            it lacks.
+        state_before: State (nx,) before it.
+        state_after: State (nx',) after it.
+        input_before: Input (nu,) before it.
+        input_after: Input (nu',) after it.
+        input_rate: Time derivative (nu,) of the input just before it.
+        impulses: Normal impulse of each contact, N s; empty where no reset gave any.
+        report: What the reset certifies, None if nothing. It is not saved in files.
+        accumulation: Where the system came to rest instead of going through all events: the
+            predicted time at which events of these guards accumulate, s. None for other events.
+        accuracy: rtol and atol of the steps that led to it. Zeros where they are not known, None
+            where they do not matter.
+        uniqueness: Whether the law of the reset is "proven" or "disproven" to leave one state after
+            it, or "not established"; None for resets by formulas.
+        bridged: Where a run is taken past an instant whose events cannot be resolved (see
+            `simulate`): 0 where that begins, and where it ends its duration in s. None for other
+            events.
     """
 
     index: int
@@ -67,7 +81,7 @@ class Event:
         return f"ends a bridge of {self.bridged:.3g} s" if self.bridged else "begins a bridge"
 
     def _repr_html_(self) -> str:
-        """A table of what happened."""
+        """Return a table of what happened."""
         rows = [
             ("time [s]", f"{self.time:.9g}"),
             ("guards", ", ".join(self.guards) or "none: the input changes"),

@@ -25,7 +25,7 @@ from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Point, StepRequest
 from hybridctl.hybrid.step import DrivenMode, Rate, Step, failure, is_real_array
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, Tableau
-from hybridctl.hybrid.tolerances import SPACING
+from hybridctl.hybrid.tolerances import MIN_STEP_SPACINGS
 
 Number = TypeVar("Number", float, Array)
 
@@ -348,7 +348,7 @@ class ExplicitStepper:
         """
         kernel, exponent, t_end = self._kernel, self._kernel.exponent, self._t_end
         t, tried = kernel.time, self.length
-        sign, shortest = (1.0 if t_end > t else -1.0), SPACING * math.ulp(t)
+        sign, shortest = (1.0 if t_end > t else -1.0), MIN_STEP_SPACINGS * math.ulp(t)
         h, most, end, error = min(max(tried, shortest), longest), GROW, t, 0.0
         while True:
             if h < shortest:

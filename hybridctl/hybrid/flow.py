@@ -29,11 +29,11 @@ from hybridctl.hybrid.explicit import (
 from hybridctl.hybrid.implicit import ImplicitStepper
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.model import ModeModel, Pace
-from hybridctl.hybrid.projection import StepEnds, put_back
+from hybridctl.hybrid.projection import StepEnds, project_step_end
 from hybridctl.hybrid.series import DEGREE, TO_SERIES
 from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK23_TABLEAU, RK45_TABLEAU, Tableau
-from hybridctl.hybrid.tolerances import INPUT_RTOL, LEAST_RTOL
+from hybridctl.hybrid.tolerances import INPUT_RECORD_RTOL, MIN_RTOL
 
 Method: TypeAlias = Tableau | type[Radau] | type[BDF]
 METHODS: dict[str, Method] = {
@@ -229,13 +229,13 @@ class Flow:
             return 0.0
         tail = np.abs(TO_SERIES[-2:] @ step.inputs).sum(axis=0)
         size = np.abs(step.inputs).max(axis=0)
-        return float((tail / (self._settings.atol + INPUT_RTOL * size)).max())
+        return float((tail / (self._settings.atol + INPUT_RECORD_RTOL * size)).max())
 
     def _project_end(self, step: Step) -> None:
         """Project the end of a step onto the mode's constraint; the next one begins there."""
         settings = self._settings
         ends = StepEnds(step.start, step.states[0], step.end, step.states[-1])
-        x = put_back(self._motion.mode, ends, settings.rtol, settings.atol)
+        x = project_step_end(self._motion.mode, ends, settings.rtol, settings.atol)
         if x is not None:
             step.states[-1] = x
             self._stepper.restart(x)
@@ -288,7 +288,7 @@ class Flow:
             first: Length of its first attempt, s. None leaves it to the method.
         """
         settings, method = self._settings, self._method
-        rtol = max(settings.rtol, LEAST_RTOL)
+        rtol = max(settings.rtol, MIN_RTOL)
         if isinstance(method, Tableau):
             kernel = self._make_kernel(method, rtol)
             kernel.start(t, x)

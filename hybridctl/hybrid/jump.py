@@ -1,7 +1,12 @@
-"""What happens where guards fire: the reset of their joint edge, or those of all in sequence.
+"""What happens where guards fire: resets at one instant, and the mode that goes on.
 
-What follows from a sequence must not depend on the order, so that all are compared. Then modes
-select the one that goes on, until one selects itself.
+1. `compute_outcome` gives the mode and the state that the guards lead to. That is by the joint edge
+   of the guards that fire together, or by their single edges, one after the other. Without a joint
+   edge all orders are compared, because what follows must not depend on the order.
+2. `find_consistent_mode` lets modes select the one that goes on from there under the input, until
+   one selects itself.
+
+`execute_event` does both.
 """
 
 from __future__ import annotations
@@ -19,30 +24,46 @@ from hybridctl.base.errors import AmbiguousEventError, NoContactSolutionError, S
 from hybridctl.hybrid.mode import Edge, Jump, ModeKey, ModeModel
 from hybridctl.hybrid.model import JumpPoint, Point, ResetModel
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.tolerances import SAME_STATE
+from hybridctl.hybrid.tolerances import SAME_STATE_TOLERANCE
 
 S = TypeVar("S")
 G = TypeVar("G", bound=Hashable)
 
-MOST_GUARDS = 12  # whose orders are compared where they commute
-_MOST_RESETS = MOST_GUARDS * 2 ** (MOST_GUARDS - 1)
-_SELECTIONS = 8  # one after the other
+MAX_COMMUTING_GUARDS = 12
+"""Number of guards whose orders are compared if they commute. The value is a choice.
+
+They take n 2^(n-1) resets: 24,576 for 12 guards."""
+_MAX_RESETS = MAX_COMMUTING_GUARDS * 2 ** (MAX_COMMUTING_GUARDS - 1)
+_MAX_SELECTIONS = 8
+"""Number of modes that select another one before a mode is not found. The value is a choice."""
 
 
 class EventOutcome(NamedTuple):
-    """Where an event leads: the mode and the jump of its resets, and the guards that took part."""
+    """Where an event leads.
+
+    Attributes:
+        mode: Key of the mode after it.
+        jump: The state after it, its impulses and its report.
+        guards: Names of the guards that took part.
+    """
 
     mode: ModeKey
     jump: Jump
     guards: tuple[str, ...]
 
     @classmethod
-    def of(cls, mode: ModeKey, jump: Jump, guards: tuple[str, ...]) -> EventOutcome:
-        """The outcome of guards that fired, of which the jump may name those that took part."""
-        return cls(mode, jump, guards if jump.guards is None else jump.guards)
+    def from_jump(cls, mode: ModeKey, jump: Jump, fired: tuple[str, ...]) -> EventOutcome:
+        """Return the outcome of a jump.
+
+        Args:
+            mode: Key of the mode after it.
+            jump: The jump. It may name the guards that took part.
+            fired: Names of the guards that fired; they took part if the jump names none.
+        """
+        return cls(mode, jump, fired if jump.guards is None else jump.guards)
 
 
-def executed(
+def execute_event(
     system: HybridSystem,
     source: ModeKey,
     guards: tuple[str, ...],
@@ -51,26 +72,41 @@ def executed(
     u: Array,
     u_after: Array | None = None,
 ) -> EventOutcome:
-    """The event of guards that fire at (t, x, u), with the mode that goes on from it.
+    """Return where an event leads, with the mode that is consistent after it.
 
-    u_after: the input (nu,) under which it does, by default u. Raises what `outcome` raises, and
-    `NoContactSolutionError` as `consistent` does.
+    Args:
+        system: The system.
+        source: Key of the mode before the event.
+        guards: Names of the guards that fire.
+        t: Event time, s.
+        x: State (nx,) before the event.
+        u: Input (nu,) before the event.
+        u_after: Input (nu,) after the event, on which the mode may depend. If None, it is u.
+
+    Raises:
+        AmbiguousEventError: As `compute_outcome` raises it.
+        SystemDefinitionError: As `compute_outcome` raises it.
+        NoContactSolutionError: If no mode is consistent.
     """
-    found, after = outcome(system, source, guards, t, x, u), u if u_after is None else u_after
-    here = consistent(system, found.mode, lambda mode: mode.calc(t, found.jump.state, after))
-    return found._replace(mode=here.mode.key)
+    outcome = compute_outcome(system, source, guards, t, x, u)
+    after = u if u_after is None else u_after
+    point = find_consistent_mode(
+        system, outcome.mode, lambda mode: mode.calc(t, outcome.jump.state, after)
+    )
+    return outcome._replace(mode=point.mode.key)
 
 
-def outcome(
+def compute_outcome(
     system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
 ) -> EventOutcome:
-    """Return the mode and the jump that guards of mode `source` lead to, if they fire together.
+    """Return the mode and the jump that guards of a mode lead to if they fire together.
 
     Without an edge of their own the single edges are applied one after the other, with the same
-    mode and state in every order. A guard that the mode reached so far lacks is done with. The
-    impulses are the sum over the resets of the first order by the names of the guards; a reset
+    mode and state in every order. A guard that the mode reached so far lacks is done with.
+
+    The impulses are the sum over the resets of the first order by the names of the guards; a reset
     that reports none counts as zero. They can depend on the order although the state does not,
-    where one of two contacts does what the other would: the order by name decides then, not the
+    where one of two contacts does what the other would. The order by name decides then, not the
     one in which guards are declared.
 
     Args:
@@ -87,80 +123,32 @@ def outcome(
         SystemDefinitionError: If a mode has no edge for a guard alone, or if two resets report
             impulses of different numbers of contacts.
     """
-    first, *others = ends(system, source, guards, t, x, u)
+    first, *others = list_outcomes(system, source, guards, t, x, u)
     for other in others:
-        if not _agree(system, first, other):
-            raise order_matters(
+        if not _lead_to_one_state(system, first, other):
+            error = make_ambiguity_error(
                 f"guards {guards} of mode {source!r} fired together at t = {t:.9g} s",
                 (first.order, other.order),
                 (first.mode, other.mode),
                 (first.jump.state, other.jump.state),
                 "; give this event a transition of its own",
             )
-    jump = first.jump
-    if jump.impulses is not first.impulses:
-        jump = replace(jump, impulses=first.impulses)
-    return EventOutcome.of(first.mode, jump, guards)
+            raise error
+    jump = replace(first.jump, impulses=first.impulses)
+    return EventOutcome.from_jump(first.mode, jump, guards)
 
 
-def ends(
-    system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
-) -> Iterator[Firing]:
-    """All ways in which an event may end: by the joint edge of its guards, or by `firings`."""
-    edge = system.outgoing(source).edge(guards)
-    if edge is None:
-        return (one for one in firings(system, source, guards, t, x, u) if not one.waiting)
-    key, jump = edge.jump(t, x, u)
-    at = JumpPoint(t, x, u, jump.report)
-    return iter([Firing(guards, key, jump, jump.impulses, (), ((edge.reset, at),))])
+class FiringOrder(NamedTuple):
+    """Guards that have fired one after the other at one instant, and where they have led.
 
-
-def consistent(
-    system: HybridSystem,
-    key: ModeKey,
-    at: Callable[[ModeModel], Point],
-    tolerance: float | None = None,
-) -> Point:
-    """The mode that flows on, at its point: selected from `key` on until one selects itself.
-
-    at(mode): the point, for the input may depend on the mode. tolerance: see `selected`.
-
-    Raises `NoContactSolutionError` where none is found, with those that were tried.
-    """
-    tried: list[ModeKey] = []
-    for _ in range(_SELECTIONS):
-        here = at(system.mode(key))
-        following = selected(here, tolerance)
-        if following == key:
-            return here
-        tried.append(key)
-        key = following
-    raise NoContactSolutionError(
-        f"no mode is consistent at t = {here.t:.9g} s under u = {here.u.tolist()}: tried {tried}, "
-        f"then {key!r}; x = {here.x.tolist()}"
-    )
-
-
-def selected(here: Point, tolerance: float | None = None) -> ModeKey:
-    """The mode that a point's mode selects to go on there.
-
-    tolerance: of a mode that flowed up to here. Where all its guards are above this, relative to
-    their scales, what goes on is the same solution, and no other is looked for.
-    """
-    mode = here.mode
-    if not mode.selects:
-        return mode.key
-    if tolerance is not None and (here.guards > tolerance * mode.guard_scales).all():
-        return mode.key
-    return here.selected_mode
-
-
-class Firing(NamedTuple):
-    """Guards that fire one after the other at one instant, in this order, and where they lead.
-
-    jump: that of the last. impulses: what all of them add up to. waiting: the other guards that the
-    mode reached so far has. Without any the event is over, though not all need have fired: one may
-    do what another does. resets: those that were taken, each where it was.
+    Attributes:
+        order: Names of the guards in the order in which they fired.
+        mode: Key of the mode reached.
+        jump: The last jump, with the state reached.
+        impulses: Sum (n,) of the impulses of all jumps, N s; empty if none reports any.
+        waiting: The other guards of the event that the mode reached has. Without any the event is
+            over, though not all guards need have fired: one may do what another would do.
+        resets: The resets that were applied, each with the point where it was.
     """
 
     order: tuple[str, ...]
@@ -171,28 +159,35 @@ class Firing(NamedTuple):
     resets: tuple[tuple[ResetModel, JumpPoint], ...] = ()
 
 
-def _agree(system: HybridSystem, one: Firing, other: Firing) -> bool:
-    """Whether two orders lead to the same mode and state."""
-    return one.mode == other.mode and same_state(system, one.mode, one.jump.state, other.jump.state)
-
-
-def same_state(system: HybridSystem, key: ModeKey, x: Array, y: Array) -> bool:
-    """Whether two arrays of coordinates are one state of a mode, as far as events tell states.
-
-    A quaternion and its negative are one rotation.
-    """
-    if x.shape != y.shape:
-        return False
-    space = system.mode(key).space
-    if len(x) == space.nx:
-        y = space.integrate(x, space.difference(x, y))
-    return np.allclose(y, x, rtol=SAME_STATE, atol=SAME_STATE)
-
-
-def firings(
+def list_outcomes(
     system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
-) -> Iterator[Firing]:
-    """Yield all ways in which guards of one mode fire one after the other, from none of them on.
+) -> Iterator[FiringOrder]:
+    """Return all ways in which an event may end: by the joint edge of its guards, or in all orders.
+
+    Args:
+        system: The system.
+        source: Key of the mode before the event.
+        guards: Names of the guards that fire.
+        t: Event time, s.
+        x: State (nx,) before the event.
+        u: Input (nu,) before the event.
+
+    Returns:
+        An iterator of complete firings. It raises what `fire_in_all_orders` raises.
+    """
+    edge = system.outgoing(source).edge(guards)
+    if edge is None:
+        orders = fire_in_all_orders(system, source, guards, t, x, u)
+        return (one for one in orders if not one.waiting)
+    key, jump = edge.jump(t, x, u)
+    point = JumpPoint(t, x, u, jump.report)
+    return iter([FiringOrder(guards, key, jump, jump.impulses, (), ((edge.reset, point),))])
+
+
+def fire_in_all_orders(
+    system: HybridSystem, source: ModeKey, guards: tuple[str, ...], t: float, x: Array, u: Array
+) -> Iterator[FiringOrder]:
+    """Return all ways in which guards of one mode fire one after the other, from none of them on.
 
     Orders are tried by the names of the guards, so that the first complete one does not depend on
     the order in which guards are declared. Where orders of the same guards agree, one of them goes
@@ -206,30 +201,75 @@ def firings(
         x: State (nx,) before the event.
         u: Input (nu,) before the event.
 
-    Raises:
-        AmbiguousEventError: If that many resets are not enough for 12 guards.
-        SystemDefinitionError: If a mode has no edge for a guard alone, or if two resets report
-            impulses of different numbers of contacts.
+    Returns:
+        An iterator, depth first: no guard, the first by name, that and the next one, and so on. On
+        iteration it raises `AmbiguousEventError` if more resets are needed than 12 guards that
+        commute take, and `SystemDefinitionError` if a mode has no edge for a guard alone, or two
+        resets report impulses of different numbers of contacts.
     """
     by_name = sorted(guards)
 
-    def left(key: ModeKey, order: tuple[str, ...]) -> tuple[str, ...]:
+    def list_waiting(key: ModeKey, order: tuple[str, ...]) -> tuple[str, ...]:
         names = system.outgoing(key).guards.names
         return tuple(name for name in by_name if name in names and name not in order)
 
-    def fire(here: Firing, name: str) -> Firing:
-        x = here.jump.state
-        edge = single_edge(system, here.mode, name)
+    def fire(reached: FiringOrder, name: str) -> FiringOrder:
+        x = reached.jump.state
+        edge = get_single_edge(system, reached.mode, name)
         key, jump = edge.jump(t, x, u)
         if jump.guards is not None:  # the last guard is not the only one to take part
             jump = replace(jump, guards=None)
-        order = (*here.order, name)
-        together = add_impulses(here.impulses, np.asarray(jump.impulses), order, t)
-        resets = (*here.resets, (edge.reset, JumpPoint(t, x, u, jump.report)))
-        return Firing(order, key, jump, together, left(key, order), resets)
+        order = (*reached.order, name)
+        impulses = add_impulses(reached.impulses, np.asarray(jump.impulses), order, t)
+        resets = (*reached.resets, (edge.reset, JumpPoint(t, x, u, jump.report)))
+        return FiringOrder(order, key, jump, impulses, list_waiting(key, order), resets)
 
-    start = Firing((), source, Jump(x), np.zeros(0), left(source, ()))
-    return in_any_order(start, lambda here: here.waiting, fire, partial(_agree, system), t)
+    start = FiringOrder((), source, Jump(x), np.zeros(0), list_waiting(source, ()))
+    agree = partial(_lead_to_one_state, system)
+    return explore_orders(start, lambda reached: reached.waiting, fire, agree, t)
+
+
+def explore_orders(
+    start: S,
+    list_waiting: Callable[[S], Sequence[G]],
+    fire: Callable[[S, G], S],
+    agree: Callable[[S, S], bool],
+    t: float,
+) -> Iterator[S]:
+    """Return all that guards lead to which fire one after the other in any order, from none on.
+
+    Where orders of the same guards agree, one of them goes on.
+
+    Args:
+        start: What is there before the first guard fires.
+        list_waiting: Returns the guards that may fire next; they are tried in this order.
+        fire: Returns where a guard leads.
+        agree: Returns whether two orders of the same guards lead to the same.
+        t: Event time for messages, s.
+
+    Returns:
+        An iterator, depth first: each result comes before those that it leads to. On iteration it
+        raises `AmbiguousEventError` if that takes more resets than 12 guards that commute.
+    """
+    known: dict[frozenset[G], list[S]] = {}
+    resets = count(1)
+
+    def explore(reached: S, done: frozenset[G]) -> Iterator[S]:
+        yield reached
+        same = known.setdefault(done, [])
+        if any(agree(reached, other) for other in same):
+            return
+        same.append(reached)
+        for guard in list_waiting(reached):
+            if next(resets) > _MAX_RESETS:
+                raise AmbiguousEventError(
+                    f"{len(list_waiting(start))} guards fire together at t = {t:.9g} s, and "
+                    f"{_MAX_RESETS} resets do not tell whether their order matters: give them a "
+                    "transition of their own"
+                )
+            yield from explore(fire(reached, guard), done | {guard})
+
+    return explore(start, frozenset())
 
 
 def add_impulses(before: Array, own: Array, order: tuple[str, ...], t: float) -> Array:
@@ -257,49 +297,99 @@ def add_impulses(before: Array, own: Array, order: tuple[str, ...], t: float) ->
     return before + own
 
 
-def single_edge(system: HybridSystem, key: ModeKey, guard: str) -> Edge:
-    """The edge behind one guard of a mode; `SystemDefinitionError` where there is none."""
+def get_single_edge(system: HybridSystem, key: ModeKey, guard: str) -> Edge:
+    """Return the edge behind one guard of a mode.
+
+    Args:
+        system: The system.
+        key: Key of the mode.
+        guard: Name of the guard.
+
+    Raises:
+        SystemDefinitionError: If there is none.
+    """
     edge = system.outgoing(key).edge((guard,))
     if edge is None:
         raise SystemDefinitionError(f"mode {key!r} has no edge for guard {guard!r} alone")
     return edge
 
 
-def in_any_order(
-    start: S,
-    waiting: Callable[[S], Sequence[G]],
-    fire: Callable[[S, G], S],
-    agree: Callable[[S, S], bool],
-    t: float,
-) -> Iterator[S]:
-    """All that guards lead to which fire one after the other in any order, from none of them on.
+def find_consistent_mode(
+    system: HybridSystem,
+    key: ModeKey,
+    calc_point: Callable[[ModeModel], Point],
+    tolerance: float | None = None,
+) -> Point:
+    """Return the point of the mode that goes on: the first one in a chain that selects itself.
 
-    waiting(here): the guards that may fire next, of which the first is tried first. fire(here,
-    guard): where that leads. Where orders of the same guards agree, one of them goes on. Raises
-    `AmbiguousEventError` where the order of more than 12 guards that commute is asked for.
+    Args:
+        system: The system.
+        key: Key of the mode that is asked first. Each mode names the one that is asked next.
+        calc_point: Returns the point of a mode. Its input may depend on the mode.
+        tolerance: See `select_mode`.
+
+    Raises:
+        NoContactSolutionError: If none of eight modes selects itself; it names them.
     """
-    known: dict[frozenset[G], list[S]] = {}
-    fired = count(1)
-
-    def onward(here: S, done: frozenset[G]) -> Iterator[S]:
-        yield here
-        same = known.setdefault(done, [])
-        if any(agree(here, other) for other in same):
-            return
-        same.append(here)
-        for guard in waiting(here):
-            if next(fired) > _MOST_RESETS:
-                raise AmbiguousEventError(
-                    f"{len(waiting(start))} guards fire together at t = {t:.9g} s, and "
-                    f"{_MOST_RESETS} resets do not tell whether their order matters: give them a "
-                    "transition of their own"
-                )
-            yield from onward(fire(here, guard), done | {guard})
-
-    return onward(start, frozenset())
+    tried: list[ModeKey] = []
+    for _ in range(_MAX_SELECTIONS):
+        point = calc_point(system.mode(key))
+        following = select_mode(point, tolerance)
+        if following == key:
+            return point
+        tried.append(key)
+        key = following
+    raise NoContactSolutionError(
+        f"no mode is consistent at t = {point.t:.9g} s under u = {point.u.tolist()}: tried "
+        f"{tried}, then {key!r}; x = {point.x.tolist()}"
+    )
 
 
-def order_matters(
+def select_mode(point: Point, tolerance: float | None = None) -> ModeKey:
+    """Return the key of the mode that a point's mode selects to go on there.
+
+    Args:
+        point: The point.
+        tolerance: For a mode that has flowed up to the point: it goes on where all its guards are
+            above this, relative to their scales. That is the same solution, and no other is looked
+            for. If None, the mode has just been entered, and always selects.
+    """
+    mode = point.mode
+    if not mode.selects:
+        return mode.key
+    if tolerance is not None and (point.guards > tolerance * mode.guard_scales).all():
+        return mode.key
+    return point.selected_mode
+
+
+def _lead_to_one_state(system: HybridSystem, one: FiringOrder, other: FiringOrder) -> bool:
+    """Return whether two orders lead to the same mode and state."""
+    same_mode = one.mode == other.mode
+    return same_mode and is_same_state(system, one.mode, one.jump.state, other.jump.state)
+
+
+def is_same_state(system: HybridSystem, key: ModeKey, x: Array, y: Array) -> bool:
+    """Return whether two arrays of coordinates are one state, to `SAME_STATE_TOLERANCE`.
+
+    A quaternion and its negative are one rotation.
+
+    Args:
+        system: The system.
+        key: Key of a mode, whose space tells states apart. States of another size than its own
+            are compared coordinate by coordinate.
+        x: Coordinates of one state (nx,).
+        y: Coordinates of the other state.
+    """
+    if x.shape != y.shape:
+        return False
+    space = system.mode(key).space
+    if len(x) == space.nx:
+        # The same state as y, in coordinates close to those of x.
+        y = space.integrate(x, space.difference(x, y))
+    return np.allclose(y, x, rtol=SAME_STATE_TOLERANCE, atol=SAME_STATE_TOLERANCE)
+
+
+def make_ambiguity_error(
     event: str,
     orders: tuple[tuple[str, ...], tuple[str, ...]],
     modes: tuple[ModeKey, ModeKey],
@@ -308,9 +398,15 @@ def order_matters(
     *,
     at_once: bool = False,
 ) -> AmbiguousEventError:
-    """The error that two orders of the guards of an event, which is told in words, lead apart.
+    """Return the error of an event whose outcome depends on the order of its guards.
 
-    at_once: whether in what the second leads to all of them have fired at once.
+    Args:
+        event: The event in words.
+        orders: Two orders of its guards that lead to different modes or states.
+        modes: Keys of the modes that they lead to.
+        states: The states that they lead to.
+        advice: End of the message: what to do about it.
+        at_once: Whether in the second outcome all guards have fired at once, without an order.
     """
     one, other = states
     apart = f"their dimension ({len(one)} and {len(other)})"

@@ -17,11 +17,12 @@ from hybridctl.base.checks import Array
 from hybridctl.hybrid.series import NODES
 
 InputLaw: TypeAlias = Callable[[float, Array], Array]
+"""A function of time and state that returns the input (nu,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class HeldInput:
-    """The input law that holds one value u (nu,), so that a step need not ask for it.
+    """The input law that holds one value, so that a step evaluates no function.
 
     Attributes:
         value: The input (nu,).
@@ -32,7 +33,7 @@ class HeldInput:
     demand: Array | None = None
 
     def __call__(self, t: float, x: Array) -> Array:
-        """The value."""
+        """Return the value, at any time and state."""
         return self.value
 
     @cached_property
@@ -42,8 +43,8 @@ class HeldInput:
 
 
 @lru_cache
-def no_input(nu: int) -> HeldInput:
-    """The law of no input, zeros (nu,)."""
+def make_zero_input(nu: int) -> HeldInput:
+    """Return the law of no input: zeros (nu,). It is the same object for the same size."""
     value = np.zeros(nu)
     value.setflags(write=False)
     return HeldInput(value)
@@ -53,9 +54,13 @@ def no_input(nu: int) -> HeldInput:
 class DifferentiableLaw:
     """An input law u(t, x) with its derivatives, which `linearize` asks for.
 
-    function: u (nu,) of (t, x). jacobian: D_x u (nu, ndx) in the tangent space at x. rate: D_t u
-    (nu,) at a fixed state, 1/s. They hold on the arc that the policy gave the law for, and promise
-    that the law knows no more of the past than which events there were: not when, nor where.
+    The derivatives hold on the arc for which the policy gave the law. They promise that the law
+    depends on the past only by which events there were: not by when or where they were.
+
+    Attributes:
+        function: Returns the input (nu,).
+        jacobian: Returns D_x u (nu, ndx), in the tangent space at x.
+        rate: Returns D_t u (nu,) at a fixed state, 1/s.
     """
 
     function: InputLaw
@@ -64,16 +69,28 @@ class DifferentiableLaw:
 
     @staticmethod
     def held(value: Array, rate: Array, ndx: int) -> DifferentiableLaw:
-        """The law of one value (nu,), whatever the state (of ndx), that claims this rate (nu,)."""
+        """Return a law of one value at any time and state, with a rate of its own.
+
+        Args:
+            value: The input (nu,).
+            rate: The rate (nu,) that it states, 1/s.
+            ndx: Dimension of the tangent space of the state.
+        """
         nothing = np.zeros((len(value), ndx))
         return DifferentiableLaw(HeldInput(value), HeldInput(nothing), HeldInput(rate))
 
     def __call__(self, t: float, x: Array) -> Array:
-        """The input (nu,)."""
+        """Return the input (nu,)."""
         return self.function(t, x)
 
     def velocity(self, t: float, x: Array, dx: Array) -> Array:
-        """The rate (nu,) of the input where the state moves with velocity dx (ndx,)."""
+        """Return the rate (nu,) of the input where the state moves.
+
+        Args:
+            t: Time, s.
+            x: State (nx,).
+            dx: Velocity (ndx,) of the state.
+        """
         return np.asarray(self.rate(t, x) + self.jacobian(t, x) @ dx)
 
 
@@ -90,15 +107,15 @@ class LimitedLaw(ABC):
 
     @abstractmethod
     def __call__(self, t: float, x: Array) -> Array:
-        """The input (nu,)."""
+        """Return the input (nu,)."""
 
     @abstractmethod
     def demand(self, t: float, x: Array) -> Array:
         """Return the input (nu,) before it is cut."""
 
 
-def demanded_input(law: InputLaw, t: float, x: Array, u: Array) -> Array:
-    """Return the input (nu,) that a law gives, before it cuts it to limits.
+def compute_demanded_input(law: InputLaw, t: float, x: Array, u: Array) -> Array:
+    """Return the input (nu,) that a law gives before it cuts it to limits.
 
     Args:
         law: The law.
@@ -125,4 +142,4 @@ class LinearFeedback(LimitedLaw):
 
     @abstractmethod
     def along(self, times: Array) -> tuple[Array, Array]:
-        """The offsets b (k, nu) and gains K (k, nu, nx) at times (k,), s."""
+        """Return the offsets b (k, nu) and gains K (k, nu, nx) at times (k,), s."""

@@ -26,18 +26,22 @@ from hybridctl.hybrid.laws import (
     HeldInput,
     InputLaw,
     LimitedLaw,
-    demanded_input,
-    no_input,
+    compute_demanded_input,
+    make_zero_input,
 )
 from hybridctl.hybrid.model import ModeKey
 
 
 @dataclass(frozen=True)
 class History:
-    """What has happened when an arc begins: its mode, time and state, and all events so far.
+    """What has happened when an arc begins.
 
-    Events without guards are among them: those at which a policy asked to be asked again, if the
-    arc did not go on there (see `Policy`).
+    Attributes:
+        mode: Key of the mode of the arc.
+        time: Start time of the arc, s.
+        state: State (nx,) at its start.
+        events: All events so far. Events without guards are among them: those at which a policy
+            wanted to change its law, if the arc did not go on there (see `Policy`).
     """
 
     mode: ModeKey
@@ -50,173 +54,77 @@ class History:
 class Policy(Protocol):
     """A controller for hybrid systems.
 
-    It is asked once per arc, so what depends on the events (which reference arc, which gain)
-    is decided there; the law it returns is called in every evaluation of the vector field and
+    It is asked once per arc, so what depends on the events (which reference arc, which gain) is
+    decided there. The law that it returns is called in every evaluation of the vector field and
     must be smooth in (t, x).
 
-    A policy whose law changes at a time of its own choice (a clock, a late detection, a sample)
-    has a method `next_change(history) -> float` besides: the next time after `history.time` at
-    which it wants to be asked again, in s, infinite for none. The arc ends there with an event
-    without guards, which leaves the state alone, unless the mode stays and both laws are a
-    `HeldInput` or a `LinearFeedback`: then it goes on (see `Arc.changes`), but for a policy whose
-    `sees_samples` is true, which goes by such events. Guards come first: those that fall through
-    zero within the event window of a change have their event before it, or at the same time, and
-    then the policy sees that time in the history of this event. A policy that passes on another
-    one's law passes on its `next_change` and `sees_samples` too.
+    A policy whose law changes at a time of its own choice (a clock, a late detection, a sample) has
+    a method `next_change(history) -> float` besides: the next time after `history.time` at which it
+    wants to be asked again, in s, infinite for none. The arc ends there with an event without
+    guards, which leaves the state alone. Where the mode stays and both laws are a `HeldInput` or a
+    `LinearFeedback`, the arc goes on instead (see `Arc.changes`). A policy whose attribute
+    `sees_samples` is true needs such events in its history, and so has them all the same.
+
+    Guards come first. Those that fall through zero within the event window of a change have their
+    event before it, or at the same time; then the policy sees that time in the history of this
+    event. A policy that passes on another one's law passes on its `next_change` and `sees_samples`
+    too.
     """
 
     def law(self, history: History) -> InputLaw:
-        """The input law of the arc that begins with this history: u (nu,) as function of t, x."""
+        """Return the input law u(t, x), with values (nu,), of the arc that begins now.
+
+        Args:
+            history: What has happened so far.
+        """
         ...
 
 
-@dataclass(frozen=True)
-class DisturbedPolicy:
-    """A policy with a disturbance d(t, x) (nu,) added to its input: u = policy + d.
-
-    The policy sees the input just before the last event without it, and may hold that.
-    """
-
-    policy: Policy
-    disturbance: InputLaw
-
-    def __post_init__(self) -> None:
-        check_instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
-        check_callable("disturbance", self.disturbance)
-
-    def law(self, history: History) -> InputLaw:
-        """The law of the policy, and the disturbance; with derivatives if both have them."""
-        other, t = self.disturbance, history.time
-        check_array(f"disturbance at t = {t}", other(t, history.state))
-        if history.events:
-            *past, last = history.events
-            own = last.input_before - other(last.time, last.state_before)
-            history = replace(history, events=(*past, replace(last, input_before=own)))
-        law = self.policy.law(history)
-        if not isinstance(law, DifferentiableLaw) or not isinstance(other, DifferentiableLaw):
-            return lambda t, x: law(t, x) + other(t, x)
-        return DifferentiableLaw(
-            partial(_sum, law.function, other.function),
-            partial(_sum, law.jacobian, other.jacobian),
-            partial(_sum, law.rate, other.rate),
-        )
-
-    def next_change(self, history: History) -> float:
-        """The time when the policy wants to be asked again, s."""
-        return next_change(self.policy, history)
-
-    @property
-    def sees_samples(self) -> bool:
-        """Whether the policy goes by what was at the samples."""
-        return sees_samples(self.policy)
-
-
 def sees_samples(policy: Policy) -> bool:
-    """Whether a policy goes by past changes, and so wants them as events; false if it is silent."""
+    """Return whether a policy needs its past changes as events; false if it does not say."""
     return bool(getattr(policy, "sees_samples", False))
 
 
-def _sum(one: InputLaw, other: InputLaw, t: float, x: Array) -> Array:
-    return one(t, x) + other(t, x)
+def ask_next_change(policy: Policy, history: History) -> float:
+    """Return the time at which a policy wants to be asked again, s; infinite if it does not say.
 
+    Args:
+        policy: The policy.
+        history: What has happened so far.
 
-@dataclass(frozen=True)
-class SampledPolicy:
-    """Digital control: the input of `law` at the times start + k period, held in between.
-
-    law: a function u(t, x), or a policy, whose law at the history of a sample is evaluated there.
-    An arc goes on over samples, but for a policy whose `sees_samples` is true: it sees them as
-    events without guards.
-    period, start: s. A run that begins between two samples begins with one; at an event between
-    two samples the input goes on, so all modes must have equally many.
-
-    Raises `InputError` for a period that is not positive, and for what is no law.
+    Raises:
+        InputError: If it is not a time after the present.
     """
-
-    law_or_policy: Policy | InputLaw
-    period: float
-    start: float = 0.0
-    _policy: Policy = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        given = self.law_or_policy
-        if not isinstance(given, Policy):
-            given = SameLaw(check_callable("law_or_policy", given))
-        object.__setattr__(self, "_policy", given)
-        check_number("period", self.period, above=0.0)
-        check_number("start", self.start)
-
-    def law(self, history: History) -> InputLaw:
-        """The input of the last sample, held."""
-        t, x = history.time, history.state
-        if history.events and t != self._sample(self._index(t)):
-            return HeldInput(history.events[-1].input_before)
-        law = self._policy.law(history)
-        u = np.array(law(t, x))
-        demand = demanded_input(law, t, x, u)
-        return HeldInput(u) if demand is u else HeldInput(u, demand)
-
-    def next_change(self, history: History) -> float:
-        """The time of the next sample, s."""
-        return self._sample(self._index(history.time) + 1)
-
-    @property
-    def sees_samples(self) -> bool:
-        """Whether the policy that is sampled goes by what was at the samples."""
-        return sees_samples(self._policy)
-
-    def _sample(self, k: int) -> float:
-        """The time of sample k, a product, so that rounding does not add up."""
-        return self.start + k * self.period
-
-    def _index(self, t: float) -> int:
-        """The last sample at or before t."""
-        k = round((t - self.start) / self.period)
-        return k if self._sample(k) <= t else k - 1
+    ask = getattr(policy, "next_change", None)
+    if ask is None:
+        return math.inf
+    time = ask(history)
+    if not isinstance(time, float):
+        time = check_number("next_change of the policy", time)
+    if not time > history.time:
+        raise InputError(
+            f"next_change of the policy must be after the time of the history, t = "
+            f"{history.time!r} s, got {quote(time)}"
+        )
+    return float(time)
 
 
-@dataclass(frozen=True, eq=False)
-class ContinuedPolicy:
-    """A policy in a run that goes on from others, whose events it remembers: `past`."""
+def ask_input_law(policy: Policy, history: History, nu: int) -> InputLaw:
+    """Return the law that a policy gives for an arc, with a check of each of its values.
 
-    policy: Policy
-    past: tuple[Event, ...]
+    Args:
+        policy: The policy.
+        history: What has happened so far.
+        nu: Size of the input.
 
-    def law(self, history: History) -> InputLaw:
-        """The law after all events."""
-        return self.policy.law(self._whole(history))
+    Returns:
+        The law. Its values are new arrays (nu,); it raises `InputError` for any other.
 
-    def next_change(self, history: History) -> float:
-        """The time when the policy wants to be asked again, s."""
-        return next_change(self.policy, self._whole(history))
-
-    @property
-    def sees_samples(self) -> bool:
-        """Whether the policy goes by what was at the samples."""
-        return sees_samples(self.policy)
-
-    def _whole(self, history: History) -> History:
-        return replace(history, events=(*self.past, *history.events))
-
-
-@dataclass(frozen=True)
-class SameLaw:
-    """The policy of one law, whatever happens."""
-
-    function: InputLaw
-
-    def law(self, history: History) -> InputLaw:
-        """The law."""
-        return self.function
-
-
-def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
-    """The law of the arc that begins with `history`; its values are new arrays (nu,).
-
-    Raises `InputError` where the policy returns anything else.
+    Raises:
+        InputError: If the policy returns no function, or a held input of another size.
     """
     law, shape = policy.law(history), (nu,)
-    if law is no_input(nu):
+    if law is make_zero_input(nu):  # no policy: nothing to check
         return law
     if isinstance(law, HeldInput):
         value = check_vector(f"input of the policy at t = {history.time}", law.value, nu)
@@ -246,35 +154,22 @@ def input_law(policy: Policy, history: History, nu: int) -> InputLaw:
             )
         return u
 
-    if isinstance(source, LimitedLaw):
+    if isinstance(source, LimitedLaw):  # states that its values are new arrays (nu,)
         return law
     return replace(law, function=checked) if isinstance(law, DifferentiableLaw) else checked
 
 
-def next_change(policy: Policy, history: History) -> float:
-    """The time when the policy wants to be asked again, s; infinite for one that does not say.
-
-    Raises `InputError` for a time that is not after the present.
-    """
-    ask = getattr(policy, "next_change", None)
-    if ask is None:
-        return math.inf
-    time = ask(history)
-    if not isinstance(time, float):
-        time = check_number("next_change of the policy", time)
-    if not time > history.time:
-        raise InputError(
-            f"next_change of the policy must be after the time of the history, t = "
-            f"{history.time!r} s, got {quote(time)}"
-        )
-    return float(time)
-
-
-def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:
+def compute_first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:
     """Return the input (nu,) at the start of an arc.
 
+    Args:
+        law: The input law of the arc.
+        t: Start time, s.
+        x: State (nx,) at the start.
+        nu: Size of the input.
+
     Raises:
-        InputError: The input has another shape or is not finite, or the law cannot deal with a
+        InputError: If the input has another shape or is not finite, or the law cannot deal with a
             time and a state, as one that takes them in the other order.
     """
     if isinstance(law, HeldInput):
@@ -287,3 +182,172 @@ def first_input(law: InputLaw, t: float, x: Array, nu: int) -> Array:
             f"TypeError: {error}"
         ) from error
     return check_vector(f"input of the policy at t = {t}", u, nu)
+
+
+@dataclass(frozen=True)
+class SameLaw:
+    """The policy of one law, whatever happens.
+
+    Attributes:
+        function: The law.
+    """
+
+    function: InputLaw
+
+    def law(self, history: History) -> InputLaw:
+        """Return the law."""
+        return self.function
+
+
+@dataclass(frozen=True)
+class DisturbedPolicy:
+    """A policy with a disturbance added to its input: u = policy + d(t, x).
+
+    The policy sees the input just before the last event without the disturbance, and may hold that.
+
+    Attributes:
+        policy: The policy.
+        disturbance: Returns the disturbance d (nu,) at (t, x).
+
+    Raises:
+        InputError: If `policy` is no policy or `disturbance` no function.
+    """
+
+    policy: Policy
+    disturbance: InputLaw
+
+    def __post_init__(self) -> None:
+        check_instance("policy", self.policy, Policy)  # type: ignore[type-abstract]
+        check_callable("disturbance", self.disturbance)
+
+    def law(self, history: History) -> InputLaw:
+        """Return the law of the policy plus the disturbance, with derivatives if both have them.
+
+        Args:
+            history: What has happened so far.
+
+        Raises:
+            InputError: If the disturbance is not finite at the start of the arc.
+        """
+        other, t = self.disturbance, history.time
+        check_array(f"disturbance at t = {t}", other(t, history.state))
+        if history.events:
+            *past, last = history.events
+            own = last.input_before - other(last.time, last.state_before)
+            history = replace(history, events=(*past, replace(last, input_before=own)))
+        law = self.policy.law(history)
+        if not isinstance(law, DifferentiableLaw) or not isinstance(other, DifferentiableLaw):
+            return lambda t, x: law(t, x) + other(t, x)
+        return DifferentiableLaw(
+            partial(_add_laws, law.function, other.function),
+            partial(_add_laws, law.jacobian, other.jacobian),
+            partial(_add_laws, law.rate, other.rate),
+        )
+
+    def next_change(self, history: History) -> float:
+        """Return the time at which the policy wants to be asked again, s."""
+        return ask_next_change(self.policy, history)
+
+    @property
+    def sees_samples(self) -> bool:
+        """Whether the policy needs its past changes as events."""
+        return sees_samples(self.policy)
+
+
+def _add_laws(one: InputLaw, other: InputLaw, t: float, x: Array) -> Array:
+    """Return the sum of two functions at (t, x); unlike a closure it can be pickled."""
+    return one(t, x) + other(t, x)
+
+
+@dataclass(frozen=True)
+class SampledPolicy:
+    """Digital control: the input of a law at the times start + k period, held in between.
+
+    A run that begins between two samples begins with one. At an event between two samples the input
+    goes on, so all modes must have equally many inputs. An arc goes on over samples, but for a
+    policy whose `sees_samples` is true: it sees them as events without guards.
+
+    Attributes:
+        law_or_policy: A function u(t, x), or a policy, whose law at the history of a sample is
+            evaluated there.
+        period: Time between samples, s; positive.
+        start: Time of a sample, s.
+
+    Raises:
+        InputError: If the period is not positive, or a time not finite, or there is no law.
+    """
+
+    law_or_policy: Policy | InputLaw
+    period: float
+    start: float = 0.0
+    _policy: Policy = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        given = self.law_or_policy
+        if not isinstance(given, Policy):
+            given = SameLaw(check_callable("law_or_policy", given))
+        object.__setattr__(self, "_policy", given)
+        check_number("period", self.period, above=0.0)
+        check_number("start", self.start)
+
+    def law(self, history: History) -> InputLaw:
+        """Return the input of the last sample, held.
+
+        Args:
+            history: What has happened so far. If it has events and its time is no sample, the input
+                before the last event goes on.
+        """
+        t, x = history.time, history.state
+        if history.events and t != self._compute_sample_time(self._find_last_sample(t)):
+            return HeldInput(history.events[-1].input_before)
+        law = self._policy.law(history)
+        u = np.array(law(t, x))
+        demand = compute_demanded_input(law, t, x, u)
+        return HeldInput(u) if demand is u else HeldInput(u, demand)
+
+    def next_change(self, history: History) -> float:
+        """Return the time of the next sample, s."""
+        return self._compute_sample_time(self._find_last_sample(history.time) + 1)
+
+    @property
+    def sees_samples(self) -> bool:
+        """Whether the policy that is sampled needs its past samples as events."""
+        return sees_samples(self._policy)
+
+    def _compute_sample_time(self, k: int) -> float:
+        """Return the time of sample k, s. It is a product, so that rounding does not add up."""
+        return self.start + k * self.period
+
+    def _find_last_sample(self, t: float) -> int:
+        """Return the number of the last sample at or before a time t, s."""
+        k = round((t - self.start) / self.period)
+        return k if self._compute_sample_time(k) <= t else k - 1
+
+
+@dataclass(frozen=True, eq=False)
+class ContinuedPolicy:
+    """A policy in a run that goes on from earlier ones, whose events it sees too.
+
+    Attributes:
+        policy: The policy.
+        past: Events of the earlier runs.
+    """
+
+    policy: Policy
+    past: tuple[Event, ...]
+
+    def law(self, history: History) -> InputLaw:
+        """Return the law after all events."""
+        return self.policy.law(self._prepend_past(history))
+
+    def next_change(self, history: History) -> float:
+        """Return the time at which the policy wants to be asked again, s."""
+        return ask_next_change(self.policy, self._prepend_past(history))
+
+    @property
+    def sees_samples(self) -> bool:
+        """Whether the policy needs its past changes as events."""
+        return sees_samples(self.policy)
+
+    def _prepend_past(self, history: History) -> History:
+        return replace(history, events=(*self.past, *history.events))

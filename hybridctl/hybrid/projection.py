@@ -10,11 +10,22 @@ from hybridctl.base.checks import Array
 from hybridctl.base.spaces import compute_tangent_map
 from hybridctl.hybrid.model import Held, ModeModel
 from hybridctl.hybrid.step import failure
-from hybridctl.hybrid.tolerances import EXPLAINED, FARTHEST, OFF
+from hybridctl.hybrid.tolerances import (
+    MAX_ERROR_RATIO,
+    MAX_PROJECTION_RATIO,
+    MIN_PROJECTED_RESIDUAL,
+)
 
 
 class StepEnds(NamedTuple):
-    """Start and end of a step: times in s, and states (nx,)."""
+    """The ends of a step.
+
+    Attributes:
+        start: Start time, s.
+        before: State (nx,) at the start.
+        end: End time, s.
+        after: State (nx,) at the end.
+    """
 
     start: float
     before: Array
@@ -22,7 +33,7 @@ class StepEnds(NamedTuple):
     after: Array
 
 
-def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array | None:
+def project_step_end(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array | None:
     """Return the end of a step, projected onto the constraints of its mode if it is off them.
 
     The exact flow never leaves a constraint. So the residual at the end is no larger than what the
@@ -38,12 +49,12 @@ def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array
 
     Returns:
         The projected state (nx,). None if nothing is to be done: the mode has no constraints or no
-        projection, or all residuals are at most `OFF` of their tolerances.
+        projection, or no residual is above `MIN_PROJECTED_RESIDUAL` of its tolerance.
 
     Raises:
         IntegrationError: If a residual is larger than that explains, as where the field leaves the
-            constraint or a surface has a kink; or if the projection moves an explained state
-            `FARTHEST` times as far as it can be off, as where constraints are nearly singular.
+            constraint or a surface has a kink. Also if the projection moves an explained state
+            farther than `MAX_PROJECTION_RATIO` allows, as where constraints are nearly singular.
     """
     held, space = mode.held, mode.space
     if held is None or mode.project is None:
@@ -51,21 +62,22 @@ def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array
     x = space.normalize(step.after)
     residuals = np.abs(held.residuals(x))
     excess = float((residuals / held.tolerances).max(initial=0.0))
-    if excess <= OFF:
+    if excess <= MIN_PROJECTED_RESIDUAL:
         return None
-    back = mode.project(x)
+    projected = mode.project(x)
     # Errors and moves are compared coordinate by coordinate, as the integrator controls them.
     error = atol + rtol * np.maximum(np.abs(step.before), np.abs(x))
-    moves = np.abs(back - x)
-    if (moves <= EXPLAINED * error).all():
+    moves = np.abs(projected - x)
+    if (moves <= MAX_ERROR_RATIO * error).all():
         # There is a state on the constraint within the error of the step. This is the usual case,
         # and needs no derivatives of the residuals.
-        return back
+        return projected
     # What the start was off is explained too. In a step of h seconds a gap grows by h times its
     # rate, and a rate by `decay` times its gap: together by at most 1 + h + decay.
     growth = 1.0 + (step.end - step.start) + held.decay
-    left = growth * held.excess(space.normalize(step.before))
-    explained = EXPLAINED * _residual_error(mode, held, x, error) + left * held.tolerances
+    from_start = growth * held.excess(space.normalize(step.before))
+    from_errors = MAX_ERROR_RATIO * _bound_residual_errors(mode, held, x, error)
+    explained = from_errors + from_start * held.tolerances
     if not (residuals <= explained).all():
         i = int((residuals / explained).argmax())
         what = (
@@ -73,30 +85,36 @@ def put_back(mode: ModeModel, step: StepEnds, rtol: float, atol: float) -> Array
             f"{held.names[i]} is {residuals[i]:.3g} {held.units[i]}, of which the tolerances of "
             f"the step explain {explained[i]:.3g},"
         )
-        raise failure(what, mode, step.end, x)
+        unexplained = failure(what, mode, step.end, x)
+        raise unexplained
     # The state can be off by its error, and by its residuals up to their tolerances: these count as
     # coordinates, because well-determined constraints change by order one with them.
-    moved = float((moves / (error + min(excess, 1.0) * float(held.tolerances.max()))).max())
-    if not moved <= FARTHEST:
-        raise failure(
+    allowed = error + min(excess, 1.0) * float(held.tolerances.max())
+    ratio = float((moves / allowed).max())
+    if not ratio <= MAX_PROJECTION_RATIO:
+        what = (
             f"the flow leaves what its mode holds: back there its state moves by "
-            f"{moves.max():.3g}, {moved:.3g} times as far as it can be off,",
-            mode,
-            step.end,
-            x,
+            f"{moves.max():.3g}, {ratio:.3g} times as far as it can be off,"
         )
-    return back
+        too_far = failure(what, mode, step.end, x)
+        raise too_far
+    return projected
 
 
-def _residual_error(mode: ModeModel, held: Held, x: Array, error: Array) -> Array:
-    """Return how much errors (nx,) of the coordinates x change each residual at most, (k,).
+def _bound_residual_errors(mode: ModeModel, held: Held, x: Array, error: Array) -> Array:
+    """Return bounds (k,) of the changes of k residuals by errors of the state.
 
     Without a Jacobian of the residuals, their changes are differences over errors of that size.
+
+    Args:
+        mode: The mode.
+        held: Its constraints.
+        x: State (nx,).
+        error: Absolute errors (nx,) of the coordinates.
     """
     space = mode.space
-    errors = (
-        np.abs(np.linalg.pinv(compute_tangent_map(space, x))) @ error
-    )  # of the perturbation (ndx,)
+    # Errors of the perturbation (ndx,), of which fewer coordinates may be free than the state has.
+    errors = np.abs(np.linalg.pinv(compute_tangent_map(space, x))) @ error
     if held.jacobian is not None:
         return np.asarray(np.abs(held.jacobian(x)) @ errors)
     residuals = held.residuals(x)

@@ -1,4 +1,14 @@
-"""Rest: the state that a run goes on from where its events accumulate (Zeno)."""
+"""Rest: the state that a run goes on from where its events accumulate (Zeno).
+
+`find_rest` is called at the end of each arc. It compares the last events with a geometric sequence
+(`zeno`), and asks the system for the rest of the guards that accumulate. Three conditions keep a
+run from resting where it would go on:
+
+1. The end is near, and the jumps that are yet to come are no more than the flow makes meanwhile
+   (`zeno.find_accumulations`).
+2. The state at rest is no farther than resets and flow would take the state (`_rest_if_near`).
+3. It is the flow that brings the guards back to zero, not resets of others (`_is_due_to_flow`).
+"""
 
 from __future__ import annotations
 
@@ -13,25 +23,31 @@ from hybridctl.base.errors import ZenoError
 from hybridctl.hybrid.arc import Arc
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.events import Crossing
-from hybridctl.hybrid.jump import same_state
+from hybridctl.hybrid.jump import is_same_state
 from hybridctl.hybrid.model import ModeKey
 from hybridctl.hybrid.run import BriefEvent, Run, SubstituteJump
 from hybridctl.hybrid.series import FRACTIONS, TO_SLOPES
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.tolerances import FORCED, SHRUNK
-from hybridctl.hybrid.zeno import Accumulation, Fired, crowding, endings, predict
+from hybridctl.hybrid.tolerances import MAX_REST_RATE_RATIO, SAME_INSTANT
+from hybridctl.hybrid.zeno import (
+    Accumulation,
+    SequenceEvent,
+    find_accumulations,
+    predict_accumulation,
+    select_crowd,
+)
 
 _LOG = logging.getLogger(__name__)
-_RECENT = 16
-"""Number of events before the last one that are considered: enough for three windows of five."""
+_MAX_EVENTS = 17
+"""Number of the last events that are compared: three windows of five need 16."""
 
 
-def accumulating(
+def find_rest(
     run: Run, arc: Arc, crossing: Crossing, events: Sequence[Event | BriefEvent]
 ) -> SubstituteJump | None:
-    """Return the rest where accumulating events end; None if they do not, or the run may go on.
+    """Return the rest where accumulating events end; None if they do not end there.
 
-    Events before the last rest or bridge do not count, nor changes of the policy.
+    Events before the last rest or impact at jamming do not count, nor changes of the policy.
 
     Args:
         run: Settings of the run; its memory notes the first rest.
@@ -42,56 +58,56 @@ def accumulating(
     Raises:
         ZenoError: If events crowd and the system has no rest for them, or may not take it.
     """
-    if not crossing.guards:  # a change of the policy
+    if not crossing.guards:  # only the input law changes
         return None
-    recent = [Fired(crossing.time, crossing.guards)]
+    recent = [SequenceEvent(crossing.time, crossing.guards)]
     for e in reversed(events):
-        if e.accumulation is not None or e.bridged is not None or len(recent) > _RECENT:
+        if e.accumulation is not None or e.bridged is not None or len(recent) == _MAX_EVENTS:
             break
         if e.guards:
-            size = _distance(e.state_before, e.state_after)
-            at_once = crossing.time - e.time <= SHRUNK
-            recent.append(Fired(e.time, e.guards, size, at_once and _is_idle(run.system, e)))
+            size = _compute_jump_size(e.state_before, e.state_after)
+            is_idle = crossing.time - e.time <= SAME_INSTANT and _is_idle(run.system, e)
+            recent.append(SequenceEvent(e.time, e.guards, size, is_idle))
     recent.reverse()
-    resting = _at_rest(run, arc, recent) if run.rests else None
-    if resting is not None:
-        _log_rest(run, arc.end, resting)
-        return resting
-    crowd = crowding(recent, run.crowding_span)
+    rest = _find_near_rest(run, arc, recent) if run.zeno.takes_rest else None
+    if rest is not None:
+        _log_rest(run, arc.end, rest)
+        return rest
+    crowd = select_crowd(recent, run.zeno.crowding_span)
     if crowd:
         before = (e.mode_before for e in events[-len(crowd) :])
         modes = list(dict.fromkeys([*before, arc.mode]))
         between = f", alternating between modes {modes}" if len(modes) > 1 else ""
         raise ZenoError(
-            f"{len(crowd)} events closer than min_dwell = {run.min_dwell:.3g} s by t = "
+            f"{len(crowd)} events closer than min_dwell = {run.zeno.min_dwell:.3g} s by t = "
             f"{crossing.time:.12g} s, the last of guards {crossing.guards} in mode {arc.mode!r}: "
-            f"events accumulate there{between}{way_to_rest(run, arc.mode, crossing.guards)}",
-            steady=predict(recent) is not None,
+            f"events accumulate there{between}{advise_on_rest(run, arc.mode, crossing.guards)}",
+            steady=predict_accumulation(recent) is not None,
         )
     return None
 
 
-def _log_rest(run: Run, t: float, resting: SubstituteJump) -> None:
-    """Write one line of the log for the first rest of a run."""
-    if resting.accumulation is not None and not run.memory.has_logged_rest:
+def _log_rest(run: Run, t: float, rest: SubstituteJump) -> None:
+    """Write one line of the log at the first rest of a run, and note it in the run's memory."""
+    if rest.accumulation is not None and not run.memory.has_logged_rest:
         run.memory.has_logged_rest = True
         _LOG.info(
             "rest is assumed at t = %.9g s: events of %s accumulate at %.9g s (on_zeno)",
             t,
-            ", ".join(resting.accumulation.guards),
-            resting.accumulation.time,
+            ", ".join(rest.accumulation.guards),
+            rest.accumulation.time,
         )
 
 
 def _is_idle(system: HybridSystem, event: Event | BriefEvent) -> bool:
-    """Return whether the same mode flows on after an event, in one state to `SAME_STATE`."""
+    """Return whether the same mode flows on after an event, in the same state."""
     key = event.mode_before
-    return event.mode_after == key and same_state(
+    return event.mode_after == key and is_same_state(
         system, key, event.state_before, event.state_after
     )
 
 
-def states_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> bool:
+def has_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> bool:
     """Return whether the system states a rest where events of some guards of a mode accumulate.
 
     Args:
@@ -102,32 +118,39 @@ def states_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> bool:
     return run.system.outgoing(key).rest(guards) is not None
 
 
-def way_to_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> str:
-    """Return what to do about events of these guards that accumulate, as the end of a message."""
-    if not states_rest(run, key, guards):
+def advise_on_rest(run: Run, key: ModeKey, guards: tuple[str, ...]) -> str:
+    """Return the end of a message on accumulating events: what to do about them.
+
+    Args:
+        run: Settings of the run, with its system.
+        key: Mode before the events.
+        guards: Names of the guards that fire.
+    """
+    if not has_rest(run, key, guards):
         return (
             "; give their Transition a rest, or go on by relaxation: "
             "on_zeno=hybridctl.relaxation.ZenoRelaxation()"
         )
-    return "" if run.rests else '; with on_zeno="rest" they may come to rest'
+    return "" if run.zeno.takes_rest else '; with on_zeno="rest" they may come to rest'
 
 
-def _at_rest(run: Run, arc: Arc, recent: Sequence[Fired]) -> SubstituteJump | None:
-    """Return the rest at the end of an arc if events end there, or None."""
+def _find_near_rest(run: Run, arc: Arc, recent: Sequence[SequenceEvent]) -> SubstituteJump | None:
+    """Return the rest at the end of an arc if the last events end there, or None."""
 
-    def speed() -> float:
-        """Return the norm of the flow at the end of the arc."""
+    def compute_speed() -> float:
+        """Return the norm of the flow at the end of the arc, in units of the state per s."""
         x, u, _ = arc.left_limit()
         return float(np.linalg.norm(run.system.mode(arc.mode).field(arc.end, x, u)))
 
-    for end in endings(recent, max(run.zeno_horizon, run.crowding_span), speed):
-        resting = _near_rest(run, arc, end, speed())
-        if resting is not None:
-            return resting
+    horizon = max(run.zeno.horizon, run.zeno.crowding_span)
+    for end in find_accumulations(recent, horizon, compute_speed):
+        rest = _rest_if_near(run, arc, end, compute_speed())
+        if rest is not None:
+            return rest
     return None
 
 
-def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> SubstituteJump | None:
+def _rest_if_near(run: Run, arc: Arc, end: Accumulation, speed: float) -> SubstituteJump | None:
     """Return the rest at the end of an arc, None if the system has none that is near enough.
 
     Resets and flow would take the state there. So it is no farther than the sum of the resets to
@@ -141,24 +164,26 @@ def _near_rest(run: Run, arc: Arc, end: Accumulation, speed: float) -> Substitut
         speed: Norm of the flow at the end of the arc, in units of the state per s.
     """
     edge = run.system.outgoing(arc.mode).rest(end.guards)
-    if edge is None or not _settles(run, arc, end):
+    if edge is None or not _is_due_to_flow(run, arc, end):
         return None
     x, u, _ = arc.left_limit()
     key, jump = edge.jump(arc.end, x, u)
-    ahead = run.crowding_span if end.left is not None else max(run.zeno_horizon, run.crowding_span)
-    flow = speed * (end.time - end.since + ahead)
-    near = _distance(x, jump.state) <= 2.0 * (flow + (end.left or 0.0))
-    return SubstituteJump(key, jump, end) if near else None
+    onward = run.zeno.crowding_span
+    if end.remaining_jumps is None:
+        onward = max(run.zeno.horizon, onward)
+    flow = speed * (end.time - end.window_start + onward)
+    is_near = _compute_jump_size(x, jump.state) <= 2.0 * (flow + (end.remaining_jumps or 0.0))
+    return SubstituteJump(key, jump, end) if is_near else None
 
 
-def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:
+def _is_due_to_flow(run: Run, arc: Arc, end: Accumulation) -> bool:
     """Return whether it is the flow that brings the guards back to zero, not resets of others.
 
     Rest takes away the rates at which guards fall at the end of the arc. Where the flow has made
     these, they are no larger than the change of the rate in the time from the last window's start
-    to the predicted end, at the second derivative that the guards have on the arc: `FORCED` times
-    that is allowed. Where events only crowd, guards moreover have to be zero on the whole arc, to
-    the guard tolerance.
+    to the predicted end, at the second derivative that the guards have on the arc. Ten times that
+    is allowed (`MAX_REST_RATE_RATIO`). A light ball that is squeezed by a falling mass has much
+    larger rates (tests/attack/squeezed.py).
 
     Args:
         run: Settings of the run.
@@ -166,24 +191,26 @@ def _settles(run: Run, arc: Arc, end: Accumulation) -> bool:
         end: The predicted end of its events.
     """
     length, guards = arc.end - arc.start, run.system.outgoing(arc.mode).guards
-    crowd = end.left is None
-    if end.left == 0.0:  # resets do not change the state, and rest takes nothing away
+    is_crowd = end.remaining_jumps is None
+    if end.remaining_jumps == 0.0:  # resets do not change the state, and rest takes nothing away
         return True
     # The arc's mode has none of the guards where what ends the arc is an event in between.
     rows = [guards.names.index(name) for name in end.guards if name in guards.names]
     if not length > 0.0 or not rows:  # no rates can be compared: only events that crowd pass
-        return crowd
+        return is_crowd
     times = (arc.start + length * FRACTIONS).tolist()
     sampled = np.array([guards.values(t, *arc.state_and_input(t)) for t in times])
     values = (sampled / guards.sizes)[:, rows]
-    if crowd and values.max() > run.guard_tolerance:
+    # Events that only crowd end in rest if the guards are zero on the whole arc, to the tolerance.
+    if is_crowd and values.max() > run.guard_tolerance:
         return False
-    first, last = TO_SLOPES[[0, -1]] @ values  # rates at both ends, in units of half the arc
-    made = np.abs(last - first).max() * (end.time - end.since) / length
-    return bool(np.abs(last).max() <= FORCED * made)
+    # Rates at both ends of the arc. Their unit, half the arc's length, cancels in the comparison.
+    first, last = TO_SLOPES[[0, -1]] @ values
+    made = np.abs(last - first).max() * (end.time - end.window_start) / length
+    return bool(np.abs(last).max() <= MAX_REST_RATE_RATIO * made)
 
 
-def _distance(before: Array, after: Array) -> float:
+def _compute_jump_size(before: Array, after: Array) -> float:
     """Return the norm of a change of the state; zero where its dimension changes.
 
     States of different modes cannot be compared, and count as no jump.

@@ -24,26 +24,26 @@ import numpy as np
 
 from hybridctl.base.checks import Array, check_vector
 from hybridctl.base.errors import GuardViolatedError, NoContactSolutionError, StepSizeError
-from hybridctl.hybrid.arc import Arc, arc_from_steps, read_only
+from hybridctl.hybrid.arc import Arc, freeze_array, make_arc_from_steps
 from hybridctl.hybrid.efforts import EffortWatch
 from hybridctl.hybrid.events import Crossing, GuardWatch
 from hybridctl.hybrid.flow import Flow, Integrator
-from hybridctl.hybrid.jump import EventOutcome, consistent, outcome, selected
+from hybridctl.hybrid.jump import EventOutcome, compute_outcome, find_consistent_mode, select_mode
 from hybridctl.hybrid.laws import HeldInput, InputLaw, LinearFeedback
 from hybridctl.hybrid.model import Jump, ModeKey, ModeModel, Point
 from hybridctl.hybrid.policy import (
     History,
     Policy,
-    first_input,
-    input_law,
-    next_change,
+    ask_input_law,
+    ask_next_change,
+    compute_first_input,
     sees_samples,
 )
 from hybridctl.hybrid.step import DrivenMode, Step
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.tableau import DOP853_TABLEAU, RK45_TABLEAU
 from hybridctl.hybrid.trajectory import Event
-from hybridctl.hybrid.zeno import INSTANT_EVENTS, Accumulation
+from hybridctl.hybrid.zeno import Accumulation, ZenoPolicy
 
 _MAX_ATTEMPTS = 3
 """Integrations of an arc that seems to end where it begins, each with a shorter first step.
@@ -112,13 +112,10 @@ class Run:
         max_events: Number of events after which the run ends in an error.
         event_window: Guards that fall through zero within this time are one event, s.
         guard_tolerance: Value of a guard that counts as zero, relative to its scale.
-        min_dwell: Mean time between events below which they crowd, s; see `crowding_span`.
-        rests: Whether accumulating events may end in rest (`on_zeno="rest"`).
-        bridges: Whether a jam may be passed by an impact (`on_jam="bridge"`).
-        zeno_horizon: Time before the predicted end of accumulating events at which rest may begin,
-            s.
-        progress: Called with the time in s after each step; None if nobody asks.
         max_steps: Number of steps after which the run ends in an error.
+        zeno: What the run does where events accumulate.
+        bridges: Whether a jam may be passed by an impact (`on_jam="bridge"`).
+        progress: Called with the time in s after each step; None if nobody asks.
         memory: What changes during the run.
     """
 
@@ -129,18 +126,11 @@ class Run:
     max_events: int
     event_window: float
     guard_tolerance: float
-    min_dwell: float
-    rests: bool
-    bridges: bool
-    zeno_horizon: float
-    progress: Callable[[float], None] | None
     max_steps: int
+    zeno: ZenoPolicy
+    bridges: bool
+    progress: Callable[[float], None] | None
     memory: RunMemory
-
-    @property
-    def crowding_span(self) -> float:
-        """Longest duration of ten events that counts as Zeno behaviour, s."""
-        return (INSTANT_EVENTS - 1) * self.min_dwell
 
     def recall_mode(self, mode: ModeModel) -> ModeMemory:
         """Return the memory of a mode, and make it where an arc begins there for the first time."""
@@ -304,8 +294,8 @@ def select_start_mode(system: HybridSystem, policy: Policy, t: float, x: Array) 
     key = system.consistent_mode(x)
     while key not in tried:
         tried.append(key)
-        law = input_law(policy, History(key, t, x), system.mode(key).nu)
-        following = system.consistent_mode(x, first_input(law, t, x, system.mode(key).nu))
+        law = ask_input_law(policy, History(key, t, x), system.mode(key).nu)
+        following = system.consistent_mode(x, compute_first_input(law, t, x, system.mode(key).nu))
         if following == key:
             return key
         key = following
@@ -323,7 +313,7 @@ def make_arc(index: int, start: ArcStart, flown: FlownArc) -> Arc:
         flown: Its steps and its end.
     """
     t, x, u = start.time, start.state, start.input
-    return arc_from_steps(index, start.mode, flown.steps, t, x, u, flown.end)
+    return make_arc_from_steps(index, start.mode, flown.steps, t, x, u, flown.end)
 
 
 def integrate_arc(run: Run, start: ArcStart, past: tuple[Event, ...] = ()) -> FlownArc:
@@ -352,14 +342,14 @@ def integrate_arc(run: Run, start: ArcStart, past: tuple[Event, ...] = ()) -> Fl
     ):
         t, x = flown.end, mode.space.normalize(steps[-1].states[-1])
         history = History(mode.key, t, x, past)
-        law = input_law(run.policy, history, mode.nu)
-        point = mode.calc(t, x, first_input(law, t, x, mode.nu))
+        law = ask_input_law(run.policy, history, mode.nu)
+        point = mode.calc(t, x, compute_first_input(law, t, x, mode.nu))
         if (
             not isinstance(law, _CONTINUING_LAWS)
-            or selected(point, run.guard_tolerance) != mode.key
+            or select_mode(point, run.guard_tolerance) != mode.key
         ):
             return flown._replace(steps=steps, next_law=(history, law))
-        change = next_change(run.policy, history)
+        change = ask_next_change(run.policy, history)
         flown = _integrate_under_law(run, ArcStart(mode, law, t, x, point.u, change, point))
         if flown.steps:
             first, *rest = flown.steps
@@ -507,10 +497,10 @@ def _apply_resets(
         u: Input (nu,) before the event.
     """
     if substitute is not None:
-        return EventOutcome.of(substitute.mode, substitute.jump, crossing.guards)
+        return EventOutcome.from_jump(substitute.mode, substitute.jump, crossing.guards)
     if not crossing.guards:  # only the input law changes, and the state goes on
         return EventOutcome(mode, Jump(x), ())
-    return outcome(run.system, mode, crossing.guards, crossing.time, x, u)
+    return compute_outcome(run.system, mode, crossing.guards, crossing.time, x, u)
 
 
 def fire_event(
@@ -537,7 +527,7 @@ def fire_event(
     """
     t = crossing.time
     has_jump = substitute is not None or bool(crossing.guards)
-    before, u, rate = map(read_only, arc.left_limit())
+    before, u, rate = map(freeze_array, arc.left_limit())
     key, jump, guards = _apply_resets(run, crossing, substitute, arc.mode, before, u)
     accumulation = None if substitute is None else substitute.accumulation
     bridged = None if substitute is None else substitute.bridged
@@ -545,7 +535,7 @@ def fire_event(
     if has_jump:
         after = check_vector(name, jump.state, space.nx)
         space.check(name, after)
-    impulses = read_only(np.array(jump.impulses, dtype=np.float64))
+    impulses = freeze_array(np.array(jump.impulses, dtype=np.float64))
 
     def make_event(mode: ModeKey, u_after: Array) -> Event:
         """Return the event, given the mode after it and the input (nu,) there."""
@@ -576,18 +566,18 @@ def fire_event(
             history, law = next_law
         else:
             # The policy sees this event, too, with a zero input: the input after it is asked for.
-            provisional = make_event(mode.key, read_only(np.zeros(mode.nu)))
+            provisional = make_event(mode.key, freeze_array(np.zeros(mode.nu)))
             history = History(mode.key, t, after, (*past, provisional))
-            law = input_law(run.policy, history, mode.nu)
+            law = ask_input_law(run.policy, history, mode.nu)
         laws[mode.key] = history, law
-        return mode.calc(t, after, first_input(law, t, after, mode.nu))
+        return mode.calc(t, after, compute_first_input(law, t, after, mode.nu))
 
     # Where only the law changes, the mode goes on unless one of its guards is close to zero.
     tolerance = None if crossing.guards else run.guard_tolerance
-    point = consistent(run.system, key, calc_point, tolerance)
+    point = find_consistent_mode(run.system, key, calc_point, tolerance)
     mode, (history, law) = point.mode, laws[point.mode.key]
     if mode.held is not None and (has_jump or mode.key != arc.mode):
         mode.held.check(name, mode.key, after)
-    change = next_change(run.policy, history)
+    change = ask_next_change(run.policy, history)
     start = ArcStart(mode, law, t, after, point.u, change, point)
     return make_event(mode.key, point.u), start

@@ -6,24 +6,38 @@ import numpy as np
 
 from hybridctl.base.errors import InputError, UnknownNameError
 from hybridctl.hybrid.arc import Arc
-from hybridctl.hybrid.jump import outcome, same_state
+from hybridctl.hybrid.jump import compute_outcome, is_same_state
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.tolerances import SAME_STATE
+from hybridctl.hybrid.tolerances import SAME_STATE_TOLERANCE
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 
-_SAME_FIELD = (
-    1e-4  # of the rate: more than a run leaves whose tolerances are _LOOSEST, by any method
-)
-_LOOSEST = 1e-5  # of states, or in their units: what fast fields make larger counts as well
-_STEEPEST = 49.0  # of a Chebyshev polynomial of degree 7: what its coefficient makes of the slope
+_RATE_TOLERANCE = 1e-4
+"""Difference between the rate of a run and the field, relative to the largest rate.
+
+It is more than a run leaves whose states are as accurate as `_STATE_ERROR`, by any method."""
+_STATE_ERROR = 1e-5
+"""Error that the states of a run may have, relative to the largest coordinate or to 1.
+
+Fields that change quickly with the state make more of it than `_RATE_TOLERANCE`."""
+_MAX_SLOPE = 49.0
+"""Largest slope of the Chebyshev polynomial of degree 7 on [-1, 1], 7^2."""
+_MISMATCH = "system must be the one of the trajectory, run.system"
 
 
 def check_system(system: HybridSystem, trajectory: HybridTrajectory) -> None:
-    """Raise `InputError` for a trajectory that is a run of another system.
+    """Raise an error if a trajectory is a run of another system.
 
-    The one that has made it, `trajectory.source`, is not looked at. Of another one it is sizes of
-    modes, the field in the middle of the longest step of each arc, and at events guards and resets,
-    but for those of accumulations and bridges.
+    The system that is known to have made it (`trajectory.source`) is not compared. Of another one
+    these are compared: sizes of modes, the field in the middle of the longest step of each arc, and
+    guards and resets at events, but for those of rest and of impacts at jamming, whose states are
+    not those of resets.
+
+    Args:
+        system: The system.
+        trajectory: The trajectory.
+
+    Raises:
+        InputError: If something differs, which it names.
     """
     if trajectory.source is system:
         return
@@ -34,20 +48,25 @@ def check_system(system: HybridSystem, trajectory: HybridTrajectory) -> None:
             if event.accumulation is None and event.bridged is None:
                 _check_jump(system, event)
     except UnknownNameError as error:
-        raise _of_another(str(error)) from error
-
-
-def _of_another(what: str) -> InputError:
-    return InputError(f"system must be the one of the trajectory, run.system: {what}")
+        raise InputError(f"{_MISMATCH}: {error}") from error
 
 
 def _check_flow(system: HybridSystem, arc: Arc) -> None:
+    """Raise an error if an arc is no flow of its mode in a system.
+
+    Args:
+        system: The system.
+        arc: The arc.
+
+    Raises:
+        InputError: If sizes differ, or the rate of the arc is not the field to its accuracy.
+    """
     mode = system.mode(arc.mode)
-    sizes, has = (mode.space.nx, mode.nu), (arc.space.nx, arc.inputs.shape[2])
-    if sizes != has:
-        raise _of_another(
-            f"mode {arc.mode!r} of the run has {has[0]} states and {has[1]} inputs, that of the "
-            f"system {sizes[0]} and {sizes[1]}"
+    sizes, own_sizes = (mode.space.nx, mode.nu), (arc.space.nx, arc.inputs.shape[2])
+    if sizes != own_sizes:
+        raise InputError(
+            f"{_MISMATCH}: mode {arc.mode!r} of the run has {own_sizes[0]} states and "
+            f"{own_sizes[1]} inputs, that of the system {sizes[0]} and {sizes[1]}"
         )
     if arc.end == arc.start:
         return
@@ -56,37 +75,49 @@ def _check_flow(system: HybridSystem, arc: Arc) -> None:
     t = min(float(arc.breaks[k]) + 0.5 * length, arc.end)
     x, u = arc.state_and_input(t)
     point = mode.calc(t, x, u)
-    moves, flows = arc.state_rate(t), mode.space.rate(x, point.field)
-    left = np.abs(arc.states[k, -2:]).sum(axis=0) + np.finfo(float).eps * np.abs(x).max()
-    accuracy = _SAME_FIELD * (np.abs(moves).max() + _SAME_FIELD)
-    accuracy += 2.0 / length * _STEEPEST * left.max()
+    rate, field = arc.state_rate(t), mode.space.rate(x, point.field)
+    accuracy = _RATE_TOLERANCE * (np.abs(rate).max() + _RATE_TOLERANCE)
+    # The rate is that of a series, as accurate as its last coefficients are small.
+    tail = np.abs(arc.states[k, -2:]).sum(axis=0) + np.finfo(float).eps * np.abs(x).max()
+    accuracy += 2.0 / length * _MAX_SLOPE * tail.max()
     if mode.differentiable:
         slopes = np.abs(point.field_jacobian.state).sum(axis=1)
-        accuracy += _LOOSEST * max(1.0, np.abs(x).max()) * slopes.max(initial=0.0)
-    if not (np.abs(moves - flows) <= accuracy).all():
-        raise _of_another(
-            f"at t = {t:.9g} s in mode {arc.mode!r} the state of the run moves at {moves}, but the "
-            f"field of the system is {flows}"
+        accuracy += _STATE_ERROR * max(1.0, np.abs(x).max()) * slopes.max(initial=0.0)
+    if not (np.abs(rate - field) <= accuracy).all():
+        raise InputError(
+            f"{_MISMATCH}: at t = {t:.9g} s in mode {arc.mode!r} the state of the run moves at "
+            f"{rate}, but the field of the system is {field}"
         )
 
 
 def _check_jump(system: HybridSystem, event: Event) -> None:
+    """Raise an error if an event of guards is none of a system.
+
+    Args:
+        system: The system.
+        event: The event.
+
+    Raises:
+        InputError: If none of its guards is zero there, or their resets lead to another state.
+    """
     t, x, u = event.time, event.state_before, event.input_before
     mode = system.mode(event.mode_before)
     point, names = mode.calc(t, x, u), mode.guard_names
     own = [names.index(name) for name in event.guards if name in names]
-    off = np.abs(point.guards / mode.guard_scales)[own]
+    depths = np.abs(point.guards / mode.guard_scales)[own]
     if mode.guards_differentiable:
-        off[point.guard_jacobian.input[own].any(axis=1)] = 0.0  # may leap with the input
-    if not own or off.min() > SAME_STATE:
-        raise _of_another(
-            f"guards {event.guards} of event {event.index} were zero, those of the system are "
-            f"{dict(zip(names, point.guards.tolist(), strict=True))}"
+        # A guard that depends on the input may leap over zero where the input does.
+        depths[point.guard_jacobian.input[own].any(axis=1)] = 0.0
+    if not own or depths.min() > SAME_STATE_TOLERANCE:
+        raise InputError(
+            f"{_MISMATCH}: guards {event.guards} of event {event.index} were zero, those of the "
+            f"system are {dict(zip(names, point.guards.tolist(), strict=True))}"
         )
-    key, after, took_part = outcome(system, event.mode_before, event.guards, t, x, u)
-    landed = event.state_after
-    if took_part == event.guards and not same_state(system, key, after.state, landed):
-        raise _of_another(
-            f"the reset of event {event.index} leads to {after.state}, but the run goes on from "
-            f"{landed}"
+    key, after, took_part = compute_outcome(system, event.mode_before, event.guards, t, x, u)
+    # Where others took part than those that the event names, its state is that of another event.
+    is_comparable = took_part == event.guards
+    if is_comparable and not is_same_state(system, key, after.state, event.state_after):
+        raise InputError(
+            f"{_MISMATCH}: the reset of event {event.index} leads to {after.state}, but the run "
+            f"goes on from {event.state_after}"
         )

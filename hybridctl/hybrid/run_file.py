@@ -13,12 +13,13 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import FileFormatError, InputError
 from hybridctl.base.files import open_arrays, save_arrays
-from hybridctl.hybrid.arc import ARRAYS, Arc, read_only
+from hybridctl.hybrid.arc import ARC_ARRAYS, Arc, freeze_array
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.model import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 
 _FORMAT = 3
+"""Version of the file format. Files of version 3 may lack `jumps` and values of events."""
 _EVENT_ARRAYS = (
     "state_before",
     "state_after",
@@ -29,10 +30,22 @@ _EVENT_ARRAYS = (
 )
 _EVENT_NAMES = ("time", "mode_before", "mode_after", "guards")
 _EVENT_VALUES = ("accumulation", "accuracy", "uniqueness", "bridged")
+"""Values of an event that files may lack; they have defaults."""
+_END_SPACINGS = 4.0
+"""Rounding of the ends of an arc against its steps, in spacings of numbers at both ends."""
 
 
 def write_run(path: str | os.PathLike[str], arcs: Sequence[Arc], events: Sequence[Event]) -> None:
-    """Write arcs and events, but for their reports; see `HybridTrajectory.save`."""
+    """Write arcs and events, but for their reports, to an .npz file.
+
+    Args:
+        path: The file.
+        arcs: The arcs of a run.
+        events: The events between them.
+
+    Raises:
+        InputError: If JSON does not give a mode key back.
+    """
     for arc in arcs:
         _check_storable(arc.mode)
     header = {
@@ -44,7 +57,7 @@ def write_run(path: str | os.PathLike[str], arcs: Sequence[Arc], events: Sequenc
     }
     arrays = {
         f"{part}{item.index}.{name}": getattr(item, name)
-        for part, items, names in (("arc", arcs, ARRAYS), ("event", events, _EVENT_ARRAYS))
+        for part, items, names in (("arc", arcs, ARC_ARRAYS), ("event", events, _EVENT_ARRAYS))
         for item in items
         for name in names
     }
@@ -54,7 +67,16 @@ def write_run(path: str | os.PathLike[str], arcs: Sequence[Arc], events: Sequenc
 def read_run(
     path: str | os.PathLike[str], system: HybridSystem
 ) -> tuple[tuple[Arc, ...], tuple[Event, ...]]:
-    """The arcs and the events of a file, of a run of this system; see `HybridTrajectory.load`."""
+    """Return the arcs and the events of a file.
+
+    Args:
+        path: The file.
+        system: The system of the run, which gives the state spaces of its modes.
+
+    Raises:
+        FileFormatError: If the file holds no run, or none of this system; see
+            `HybridTrajectory.load`.
+    """
     with open_arrays(path, "hybrid trajectory", _FORMAT) as (header, data):
         arcs = [_load_arc(system, i, meta, data) for i, meta in enumerate(header["arcs"])]
         events = [_load_event(i, meta, data) for i, meta in enumerate(header["events"])]
@@ -62,46 +84,71 @@ def read_run(
     return tuple(arcs), tuple(events)
 
 
-def _load_event(i: int, meta: Mapping[str, Any], data: Mapping[str, Array]) -> Event:
-    stored: dict[str, Any] = {name: _key(meta[name]) for name in _EVENT_NAMES}
-    stored |= {name: _key(meta[name]) for name in _EVENT_VALUES if name in meta}
-    stored |= {name: read_only(data[f"event{i}.{name}"]) for name in _EVENT_ARRAYS}
-    return Event(i, **stored)
+def _load_event(index: int, meta: Mapping[str, Any], data: Mapping[str, Array]) -> Event:
+    """Return an event of a file."""
+    stored: dict[str, Any] = {name: _restore_key(meta[name]) for name in _EVENT_NAMES}
+    stored |= {name: _restore_key(meta[name]) for name in _EVENT_VALUES if name in meta}
+    stored |= {name: freeze_array(data[f"event{index}.{name}"]) for name in _EVENT_ARRAYS}
+    return Event(index, **stored)
 
 
-def _key(stored: Any) -> ModeKey:
-    return tuple(_key(part) for part in stored) if isinstance(stored, list) else stored
+def _restore_key(stored: Any) -> ModeKey:
+    """Return what JSON has stored, with tuples for its lists."""
+    return tuple(_restore_key(part) for part in stored) if isinstance(stored, list) else stored
 
 
 def _check_storable(key: ModeKey) -> None:
+    """Raise an error if JSON does not give a mode key back.
+
+    Raises:
+        InputError: In that case.
+    """
     try:
-        same = _key(json.loads(json.dumps(key))) == key
+        is_same = _restore_key(json.loads(json.dumps(key))) == key
     except TypeError:
-        same = False
-    if not same:
+        is_same = False
+    if not is_same:
         raise InputError(f"mode key {key!r} cannot be stored: use strings, numbers or tuples")
 
 
 def _load_arc(
     system: HybridSystem, index: int, meta: Mapping[str, Any], data: Mapping[str, Array]
 ) -> Arc:
-    """An arc; files of before there were jumps have none."""
-    mode, of = system.mode(_key(meta["mode"])), f"arc{index}"
-    a = {n: data[f"{of}.{n}"] for n in ARRAYS if n != "jumps" or f"{of}.jumps" in data}
+    """Return an arc of a file. In files of before there were jumps it has none.
+
+    Args:
+        system: The system of the run.
+        index: Number of the arc.
+        meta: Its entry in the header of the file.
+        data: The arrays of the file, by name.
+
+    Raises:
+        FileFormatError: If the mode has another number of states or inputs in the system.
+    """
+    mode, part = system.mode(_restore_key(meta["mode"])), f"arc{index}"
+    arrays = {n: data[f"{part}.{n}"] for n in ARC_ARRAYS if n != "jumps" or f"{part}.{n}" in data}
     for name, size in (("states", mode.space.nx), ("inputs", mode.nu)):
-        if a[name].shape[2] != size:
+        if arrays[name].shape[2] != size:
             raise FileFormatError(
-                f"arc {index} has {a[name].shape[2]} {name}, but mode {mode.key!r} of the given "
-                f"system has {size}"
+                f"arc {index} has {arrays[name].shape[2]} {name}, but mode {mode.key!r} of the "
+                f"given system has {size}"
             )
-    return Arc(index, mode.key, mode.space, meta["start"], meta["end"], **a)
+    return Arc(index, mode.key, mode.space, meta["start"], meta["end"], **arrays)
 
 
 def _check_run(arcs: list[Arc], events: list[Event], system: HybridSystem) -> None:
-    """Raise `FileFormatError` for arcs and events that are no run of a system.
+    """Raise an error if arcs and events are no run of a system.
 
     A run has an arc and, between any two, an event; its times do not decrease, its numbers are
     finite, its modes go on as its events say, and guards that fire are guards of the system.
+
+    Args:
+        arcs: The arcs.
+        events: The events.
+        system: The system.
+
+    Raises:
+        FileFormatError: If one of these is not so.
     """
     if len(events) != len(arcs) - 1:
         raise FileFormatError(
@@ -110,7 +157,7 @@ def _check_run(arcs: list[Arc], events: list[Event], system: HybridSystem) -> No
         )
     for arc in arcs:
         _check_arc(arc)
-    guards = _guard_names(arcs, system)
+    guards = _collect_guard_names(arcs, system)
     for event, before, after in zip(events, arcs[:-1], arcs[1:], strict=True):
         _check_event(event, before, after)
         for name in event.guards:
@@ -121,14 +168,22 @@ def _check_run(arcs: list[Arc], events: list[Event], system: HybridSystem) -> No
                 )
 
 
-def _guard_names(arcs: Sequence[Arc], system: HybridSystem) -> set[str]:
-    """The guards of the system, or where it does not list them, of the modes of a run."""
+def _collect_guard_names(arcs: Sequence[Arc], system: HybridSystem) -> set[str]:
+    """Return the guards of the system, or where it does not list them, of the modes of a run."""
     if system.guard_names is not None:
         return set(system.guard_names)
     return {name for arc in arcs for name in system.outgoing(arc.mode).guards.names}
 
 
 def _check_arc(arc: Arc) -> None:
+    """Raise an error if an arc is none.
+
+    Args:
+        arc: The arc.
+
+    Raises:
+        FileFormatError: If numbers are not finite, shapes do not fit, or steps do not cover it.
+    """
     what = f"arc {arc.index}"
     _check_times(what, arc.start, arc.end)
     if arc.end < arc.start:
@@ -146,7 +201,7 @@ def _check_arc(arc: Arc) -> None:
             f"{what} must have steps of positive lengths that begin one after the other, got "
             f"begins {arc.breaks.tolist()} and lengths {arc.lengths.tolist()}"
         )
-    rounding = 4.0 * np.spacing(abs(arc.start) + abs(arc.end))
+    rounding = _END_SPACINGS * np.spacing(abs(arc.start) + abs(arc.end))
     first, last = float(arc.breaks[0]), float(arc.breaks[-1] + arc.lengths[-1])
     if first > arc.start + rounding or last < arc.end - rounding:
         raise FileFormatError(
@@ -156,6 +211,16 @@ def _check_arc(arc: Arc) -> None:
 
 
 def _check_event(event: Event, before: Arc, after: Arc) -> None:
+    """Raise an error if an event does not lead from one arc to the next.
+
+    Args:
+        event: The event.
+        before: The arc before it.
+        after: The arc after it.
+
+    Raises:
+        FileFormatError: If times, modes or shapes do not fit, or numbers are not finite.
+    """
     what = f"event {event.index}"
     _check_times(what, event.time)
     if not before.end == event.time == after.start:
@@ -181,12 +246,22 @@ def _check_event(event: Event, before: Arc, after: Arc) -> None:
 
 
 def _check_times(what: str, *times: float) -> None:
+    """Raise an error if a time is no finite number.
+
+    Raises:
+        FileFormatError: In that case; it begins with a time of `what`.
+    """
     for t in times:
         if not isinstance(t, float | int) or not math.isfinite(t):
             raise FileFormatError(f"a time of {what} must be a finite number, got {t!r}")
 
 
 def _check_array(what: str, value: Array, shape: tuple[int, ...]) -> None:
+    """Raise an error if an array has another shape or type, or is not finite.
+
+    Raises:
+        FileFormatError: In that case; it begins with `what`.
+    """
     if value.shape != shape or value.dtype != np.float64:
         raise FileFormatError(
             f"{what} must be numbers of shape {shape}, got {value.dtype} of shape {value.shape}"

@@ -11,7 +11,7 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import InputError
 from hybridctl.base.tables import format_mode
-from hybridctl.hybrid.arc import Arc, outputs_on
+from hybridctl.hybrid.arc import Arc, compute_outputs
 from hybridctl.hybrid.system import HybridSystem
 
 
@@ -50,7 +50,7 @@ def _make_arc_table(pd: Any, system: HybridSystem, arc: Arc, times: Array) -> An
     columns |= zip(system.state_labels(arc.mode), states.T, strict=True)
     columns |= zip(system.input_labels(arc.mode), inputs.T, strict=True)
     mode = system.mode(arc.mode)
-    rows = [outputs_on(mode, arc, t) for t in times.tolist()]
+    rows = [compute_outputs(mode, arc, t) for t in times.tolist()]
     for name in rows[0]:
         values = np.array([row[name] for row in rows])
         labels = system.output_labels(name, values.shape[1:])

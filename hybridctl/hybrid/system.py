@@ -27,7 +27,7 @@ from hybridctl.hybrid.laws import (
     HeldInput,
     InputLaw,
     LinearFeedback,
-    no_input,
+    make_zero_input,
 )
 from hybridctl.hybrid.mapped import Change, MappedReset
 from hybridctl.hybrid.mode import (
@@ -248,7 +248,7 @@ class _NoInput:
     system: HybridSystem
 
     def law(self, history: History) -> InputLaw:
-        return no_input(self.system.mode(history.mode).nu)
+        return make_zero_input(self.system.mode(history.mode).nu)
 
 
 def as_policy(policy: Policy | InputLaw | None, system: HybridSystem) -> Policy:

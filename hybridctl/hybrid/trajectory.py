@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from hybridctl.base.checks import Array, check_member, check_number, check_vector, format_count
 from hybridctl.base.errors import InputError
 from hybridctl.base.tables import render_html_table
-from hybridctl.hybrid.arc import Arc, Side, outputs_on
+from hybridctl.hybrid.arc import Arc, Side, compute_outputs
 from hybridctl.hybrid.event import Event as Event
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.run_file import read_run, write_run
@@ -30,11 +30,16 @@ RUN_PLOTS = "hybridctl.run_plots"
 class HybridTrajectory:
     """Arcs 0..N and the N events between them; event j ends arc j.
 
-    At an event time both limits exist: `traj(t, side="left")` is the state before all events at
-    t, `side="right"` the state after them. system: the one that was simulated, which knows outputs
-    and names. It is not pickled: `dataclasses.replace(run, system=system)` gives it back. source:
-    the one that has made the run, None where that is not known, as after a file: what goes on from
-    such a run checks the system first.
+    At an event time both limits exist: `traj(t, side="left")` is the state before all events at t,
+    `side="right"` the state after them.
+
+    Attributes:
+        arcs: The arcs in order of time.
+        events: The events in order of time.
+        system: The system that was simulated, which has outputs and names. None in a run that was
+            pickled or put together: `dataclasses.replace(run, system=system)` gives it back.
+        source: The system that is known to have made the run. None where that is not known, as
+            after a file: what goes on from such a run checks the system first. It is not pickled.
     """
 
     arcs: tuple[Arc, ...]
@@ -62,18 +67,24 @@ class HybridTrajectory:
 
     @property
     def final_state(self) -> Array:
-        """The state at the end."""
+        """The state (nx,) at the end."""
         return self.arcs[-1](self.end)
 
     @property
     def final_mode(self) -> ModeKey:
-        """The mode at the end."""
+        """Key of the mode at the end."""
         return self.arcs[-1].mode
 
     def arc(self, t: float, side: Side = "right") -> Arc:
-        """The arc at time t; at an event time the one before (left) or after it (right).
+        """Return the arc at a time.
 
-        Raises `InputError` outside [start, end].
+        Args:
+            t: Time in [start, end], s.
+            side: At an event time, the arc before it ("left") or after it ("right").
+
+        Raises:
+            InputError: If t is outside.
+            UnknownNameError: If the side is neither.
         """
         t = check_number("t", t)
         check_member("side", side, ("left", "right"))
@@ -83,23 +94,49 @@ class HybridTrajectory:
         return self.arcs[int(ends.searchsorted(t, "left" if side == "left" else "right"))]
 
     def __call__(self, t: ArrayLike, side: Side = "right") -> Array:
-        """State (nx,) at time t, or (n, nx) at times (n,).
+        """Return the state at one time or several.
 
-        Raises `InputError` for times outside [start, end], or in modes of different sizes.
+        Args:
+            t: Time in [start, end], s, or n times.
+            side: Which limit is returned at an event time.
+
+        Returns:
+            The state (nx,), or (n, nx) at n times.
+
+        Raises:
+            InputError: If a time is outside, or times lie in modes of different sizes.
         """
-        return self._of_arcs(Arc.__call__, t, side)
+        return self._evaluate(Arc.__call__, t, side)
 
     def input(self, t: ArrayLike, side: Side = "right") -> Array:
-        """Input (nu,) at time t, or (n, nu) at times (n,); at an event that of the given side.
+        """Return the input at one time or several.
 
-        Raises `InputError` for times outside [start, end], or in modes of different sizes.
+        Args:
+            t: Time in [start, end], s, or n times.
+            side: Which limit is returned at an event time, or where the law changes.
+
+        Returns:
+            The input (nu,), or (n, nu) at n times.
+
+        Raises:
+            InputError: If a time is outside, or times lie in modes of different sizes.
         """
-        return self._of_arcs(partial(Arc.input, side=side), t, side)
+        return self._evaluate(partial(Arc.input, side=side), t, side)
 
-    def _of_arcs(self, of: Callable[[Arc, float], Array], t: ArrayLike, side: Side) -> Array:
+    def _evaluate(self, evaluate: Callable[[Arc, float], Array], t: ArrayLike, side: Side) -> Array:
+        """Return a quantity of arcs (m,) at one time, or (n, m) at n times.
+
+        Args:
+            evaluate: Returns the quantity of an arc at one time.
+            t: Time, s, or n times.
+            side: Which arc counts at an event time.
+
+        Raises:
+            InputError: If times lie in modes of different sizes.
+        """
         if np.ndim(t) == 0:
-            return of(self.arc(t, side), check_number("t", t))  # type: ignore[arg-type]
-        rows = [of(self.arc(one, side), one) for one in check_vector("t", t).tolist()]
+            return evaluate(self.arc(t, side), check_number("t", t))  # type: ignore[arg-type]
+        rows = [evaluate(self.arc(one, side), one) for one in check_vector("t", t).tolist()]
         sizes = {len(row) for row in rows}
         if len(sizes) > 1:
             raise InputError(f"t must lie in modes of one size, got sizes {sorted(sizes)}")
@@ -114,7 +151,7 @@ class HybridTrajectory:
         return f"HybridTrajectory({span}, {arcs}, {events}, ends in {self.final_mode})"
 
     def _repr_html_(self) -> str:
-        """A table of the arcs and of the events that end them."""
+        """Return a table of the arcs and of the events that end them."""
         ends = [", ".join(event.guards) for event in self.events]
         rows = [
             (f"{arc.start:.6g}", f"{arc.end:.6g}", arc.mode, end)
@@ -123,39 +160,49 @@ class HybridTrajectory:
         return render_html_table(("from [s]", "to [s]", "mode", "event"), rows)
 
     def outputs(self, name: str, t: ArrayLike, side: Side = "right") -> Array:
-        """A quantity that modes declare, such as "normal_force": at time t, or (n, ...) at (n,).
+        """Return a quantity that modes declare, such as "normal_force", at one time or several.
 
-        NaN where the mode at a time does not declare it. `contact_system` says what robots have;
-        of other systems `system.mode(key).outputs` does.
+        `contact_system` says what robots have; of other systems `system.mode(key).outputs` does.
 
-        Raises `InputError` for times outside [start, end] and for a run without its system,
-        `UnknownNameError` for a name that no mode of this run declares.
+        Args:
+            name: Name of the quantity.
+            t: Time in [start, end], s, or n times.
+            side: Which limit is returned at an event time.
+
+        Returns:
+            The value in its own shape, with a leading axis at n times. NaN where the mode at a time
+            does not declare it.
+
+        Raises:
+            UnknownNameError: If no mode of this run declares the name.
+            InputError: If a time is outside, or the run has no system.
         """
-        shape = self._declared[check_member("output", name, self._declared)]
-        single = np.ndim(t) == 0
-        times = [check_number("t", t)] if single else check_vector("t", t).tolist()
+        shape = self._output_shapes[check_member("output", name, self._output_shapes)]
+        is_single = np.ndim(t) == 0
+        times = [check_number("t", t)] if is_single else check_vector("t", t).tolist()
         values = np.full((len(times), *shape), np.nan)
         for row, time in zip(values, times, strict=True):
-            found = self._outputs_of(self.arc(time, side), time)
-            if name in found:
-                row[...] = found[name]
-        return values[0] if single else values
+            outputs = self._compute_outputs(self.arc(time, side), time)
+            if name in outputs:
+                row[...] = outputs[name]
+        return values[0] if is_single else values
 
     @cached_property
-    def _declared(self) -> dict[str, tuple[int, ...]]:
-        """Names of the outputs of all modes on the way, and their shapes."""
+    def _output_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the outputs of all modes of the run, by name."""
         first = {arc.mode: arc for arc in reversed(self.arcs)}
-        found = [self._outputs_of(arc, arc.start) for arc in first.values()]
-        return {name: np.shape(value) for outputs in found for name, value in outputs.items()}
+        known = [self._compute_outputs(arc, arc.start) for arc in first.values()]
+        return {name: np.shape(value) for outputs in known for name, value in outputs.items()}
 
-    def _outputs_of(self, arc: Arc, t: float) -> Mapping[str, Array]:
-        return outputs_on(self.known_system.mode(arc.mode), arc, t)
+    def _compute_outputs(self, arc: Arc, t: float) -> Mapping[str, Array]:
+        return compute_outputs(self.known_system.mode(arc.mode), arc, t)
 
     @property
     def known_system(self) -> HybridSystem:
-        """The system that made this trajectory.
+        """The system that was simulated.
 
-        Raises `InputError` for a run without it, such as one that was pickled.
+        Raises:
+            InputError: If the run has none, as one that was pickled.
         """
         if self.system is None:
             raise InputError(
@@ -165,14 +212,18 @@ class HybridTrajectory:
         return self.system
 
     def to_dataframe(self, times: ArrayLike | None = None) -> Any:
-        """A pandas table with a row for each time: mode, state, input, and all outputs.
+        """Return a pandas table with a row for each time: mode, state, input, and all outputs.
 
         Columns are named, with units, by `system.state_labels` and its kin; the index is the time
-        in s. times (n,) may not decrease; an event time gives the state after it. Without times,
-        those at which the integrator stepped, with both limits of every event.
+        in s.
 
-        Raises `InputError` for other times, where pandas (the extra `pandas`) is not installed,
-        and for a run without its system.
+        Args:
+            times: Times (n,), s, which may not decrease; an event time gives the state after it. If
+                None, those at which the integrator stepped, with both limits of every event.
+
+        Raises:
+            InputError: If times are outside or decrease, pandas (the extra `pandas`) is not
+                installed, or the run has no system.
         """
         if times is None:
             return make_run_table(self.known_system, [(arc, arc.times) for arc in self.arcs])
@@ -219,35 +270,65 @@ class HybridTrajectory:
         return draw(self, path, names=names)
 
     def sampled(self, period: float) -> Iterator[tuple[Arc, Array]]:
-        """The arcs, each with times at most `period` apart, both ends included."""
+        """Yield the arcs, each with times (n,) at equal distances, both of its ends included.
+
+        Args:
+            period: Longest distance between two times of an arc, s; positive.
+
+        Yields:
+            An arc and its times, s.
+
+        Raises:
+            InputError: If the period is not positive.
+        """
         check_number("period", period, above=0.0)
         for arc in self.arcs:
             n = max(int(np.ceil((arc.end - arc.start) / period)), 1)
             yield arc, np.linspace(arc.start, arc.end, n + 1)
 
     def sampled_outputs(self, period: float) -> Iterator[tuple[Arc, Array, dict[str, Array]]]:
-        """Arcs and times (n,) as `sampled`, with the outputs (n, ...) that the arc's mode declares.
+        """Yield arcs and times as `sampled` does, with the outputs that the arc's mode declares.
 
-        At both ends these are limits of the arc. Raises `InputError` for a run without its system.
+        Args:
+            period: Longest distance between two times of an arc, s; positive.
+
+        Yields:
+            An arc, its times (n,) in s, and its outputs (n, ...) by name. At both ends these are
+            limits of the arc.
+
+        Raises:
+            InputError: If the period is not positive, or the run has no system.
         """
         for arc, times in self.sampled(period):
-            rows = [self._outputs_of(arc, t) for t in times.tolist()]
+            rows = [self._compute_outputs(arc, t) for t in times.tolist()]
             yield arc, times, {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything but the event reports to an .npz file, atomically.
 
-        Raises `InputError` for mode keys that JSON does not give back (numbers, strings and
-        tuples of them are fine).
+        Args:
+            path: The file.
+
+        Raises:
+            InputError: If JSON does not give a mode key back (numbers, strings and tuples of them
+                are fine).
         """
         write_run(path, self.arcs, self.events)
 
     @staticmethod
     def load(path: str | os.PathLike[str], system: HybridSystem) -> HybridTrajectory:
-        """Read what `save` wrote; `system` gives the state spaces of the modes.
+        """Read what `save` wrote.
 
-        Raises `FileFormatError` for a file that is empty, truncated or something else, for one that
-        does not fit the system, and for what is no run (numbers that are not finite, times that go
-        back, arcs that do not go on from events).
+        Args:
+            path: The file.
+            system: The system of the run, which gives the state spaces of its modes.
+
+        Returns:
+            The trajectory, whose `source` is not known.
+
+        Raises:
+            FileFormatError: If the file is empty, truncated or something else, if it does not fit
+                the system, or if it holds no run: numbers that are not finite, times that go back,
+                arcs that do not go on from events.
         """
         return HybridTrajectory(*read_run(path, system), system)

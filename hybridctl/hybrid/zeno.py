@@ -1,14 +1,18 @@
-r"""Events that accumulate: recognised by their geometric decay, and where they end.
+r"""Accumulating events (Zeno): how they are recognised, where they end, and what a run does there.
 
 A sequence of guards that repeats with period m at times t_k has windows of length
 D_k = t_k - t_{k-m}, and jumps of the size V_k = |x+ - x-|, summed over a window. Where a force
-drives bodies back onto each other ever sooner, both shrink by one ratio r < 1, so that jumps per
-time, the mean force of the impacts, stay bounded; what ends there is rest under that force:
+drives bodies back onto each other ever sooner, both shrink by one ratio r < 1. Jumps per time, the
+mean force of the impacts, then stay bounded. Such a sequence ends in rest under that force:
 
 .. math:: t_\infty = t_n + D_n \frac{r}{1 - r}, \qquad \sum_{k > n} V_k = V_n \frac{r}{1 - r}.
 
 A light ball that is caught between the floor and a falling mass has shorter and shorter windows
 too, but its jumps grow, or shrink less: it turns the mass round, or takes long to stop it.
+
+Events *crowd* where many of them fit into a very short time, whatever their guards are.
+
+`ZenoPolicy` has the settings. `rest` applies them to a run, and finds the state at rest.
 """
 
 from __future__ import annotations
@@ -16,20 +20,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
-from hybridctl.base.checks import check_flag, check_member, quote
+from hybridctl.base.checks import check_flag, check_member, check_number, quote
 from hybridctl.base.errors import InputError
 from hybridctl.hybrid.event import Event
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.tolerances import SHRUNK, SLOWEST, STEADY
+from hybridctl.hybrid.tolerances import (
+    MAX_WINDOW_RATIO,
+    SAME_INSTANT,
+    WINDOW_RATIO_SPREAD,
+)
 
-INSTANT_EVENTS = 10  # that crowd, whatever their guards
-_IDLE_EVENTS = 3  # that do, where those before the last one changed nothing
-_NO_JUMP = 1e-6
-"""Of the largest jump of a sequence: events that change the state by less do not change it. What
-they set to zero, such as a speed, was zero but for rounding."""
-_MIXED = 5  # events of a window whose guards need not repeat, as of several contacts that bounce
+CROWD_SIZE = 10
+"""Number of events that crowd if they fit into a short time. The value is a choice."""
+_IDLE_CROWD_SIZE = 3
+"""Number of events at one instant that crowd if those before the last one changed nothing.
+
+Others would follow at that instant: the mode and the state from which the third event came are
+those from which the second one came."""
+_MIN_JUMP_RATIO = 1e-6
+"""Smallest jump that changes the state, relative to the largest jump of its sequence.
+
+What an event sets to zero, such as a speed, was zero before but for rounding: the turn of a joint
+with dry friction jumps by 1e-17 between bounces of 0.5
+(test_guards_between_the_bounces_do_not_take_part)."""
+_MAX_REPEATING_PERIOD = 4
+"""Largest number of events in a window whose guards repeat. The value is a choice."""
+_MIXED_PERIOD = 5
+"""Number of events in a window whose guards need not repeat, as of contacts that bounce in turn."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +61,31 @@ class ZenoPolicy:
     Attributes:
         takes_rest: Whether the run goes on at once from the rest that the system states. If not,
             accumulating events end it in a `ZenoError`.
+        horizon: Longest time before the predicted end of the events at which rest is taken, s. It
+            is also the time in which ten events crowd if the guards stay at zero between them.
+            Rest is early by up to this time; much less than 1e-5 s takes many more events. It must
+            not be negative.
+        min_dwell: Mean time between ten events below which they crowd whatever the guards do
+            between them, s. The default is a tenth of the default `event_window`. It must not be
+            negative.
+
+    Raises:
+        InputError: If `takes_rest` is no flag, or a time is negative or not finite.
     """
 
     takes_rest: bool = True
+    horizon: float = 1e-5
+    min_dwell: float = 1e-9
 
     def __post_init__(self) -> None:
         check_flag("takes_rest", self.takes_rest)
+        check_number("horizon", self.horizon, at_least=0.0)
+        check_number("min_dwell", self.min_dwell, at_least=0.0)
+
+    @property
+    def crowding_span(self) -> float:
+        """Longest duration of ten events that crowd whatever the guards do between them, s."""
+        return (CROWD_SIZE - 1) * self.min_dwell
 
     def extend(self, system: HybridSystem) -> HybridSystem:
         """Return the system that is simulated, with all rests that the run may take.
@@ -61,11 +99,14 @@ class ZenoPolicy:
         return system
 
 
-OnZeno = Literal["rest", "raise"] | ZenoPolicy
-"""What `simulate` takes as `on_zeno`."""
+OnZeno: TypeAlias = Literal["rest", "raise"] | ZenoPolicy
+"""What `simulate` takes as `on_zeno`: the default policy, the one that takes no rest, or any."""
 
 
-def as_zeno_policy(on_zeno: OnZeno) -> ZenoPolicy:
+_NAMED_POLICIES = {"raise": ZenoPolicy(takes_rest=False), "rest": ZenoPolicy()}
+
+
+def as_zeno_policy(on_zeno: OnZeno | str) -> ZenoPolicy:
     """Return the policy that a value of the argument `on_zeno` stands for.
 
     Args:
@@ -82,19 +123,25 @@ def as_zeno_policy(on_zeno: OnZeno) -> ZenoPolicy:
             f"on_zeno must be 'rest', 'raise' or a ZenoPolicy, got {quote(on_zeno)}; to go on by "
             "relaxation use on_zeno=hybridctl.relaxation.ZenoRelaxation()"
         )
-    return ZenoPolicy(check_member("on_zeno", on_zeno, ("raise", "rest")) == "rest")
+    return _NAMED_POLICIES[check_member("on_zeno", on_zeno, _NAMED_POLICIES)]
 
 
-class Fired(NamedTuple):
-    """An event in a sequence: time in s, guards, and the size of its jump in units of the state.
+class SequenceEvent(NamedTuple):
+    """An event in a sequence that may accumulate.
 
-    idle: whether the mode before it flows on in the same state, but for what stops.
+    Attributes:
+        time: Event time, s.
+        guards: Names of the guards that fire.
+        jump: Norm of the change of the state, in units of the state. That of the last event of a
+            sequence is zero: it has not been applied yet.
+        is_idle: Whether the event left mode and state as they were, and the last event of the
+            sequence follows at the same instant.
     """
 
     time: float
     guards: tuple[str, ...]
     jump: float = 0.0
-    idle: bool = False
+    is_idle: bool = False
 
 
 class Accumulation(NamedTuple):
@@ -103,80 +150,106 @@ class Accumulation(NamedTuple):
     Attributes:
         time: Time of the end, s.
         guards: Guards of the events that change the state, or of all if none does.
-        since: When the last window began, s.
-        left: Sum of the jumps that are yet to come, in units of the state; None where the events
-            only crowd.
+        window_start: Start of the last window, s.
+        remaining_jumps: Sum of the jumps that are yet to come, in units of the state. None where
+            the events only crowd, so that no sum is predicted.
     """
 
     time: float
     guards: tuple[str, ...]
-    since: float
-    left: float | None
+    window_start: float
+    remaining_jumps: float | None
 
 
-def endings(
-    events: Sequence[Fired], horizon: float, speed: Callable[[], float]
+def find_accumulations(
+    events: Sequence[SequenceEvent], horizon: float, compute_speed: Callable[[], float]
 ) -> Iterator[Accumulation]:
-    """Yield the ends of events that shrink steadily, or crowd; the jump of the last is to come.
+    """Yield the ends of the last events where they shrink steadily, or else crowd.
+
+    An end that is predicted but may not be taken yet is yielded neither as steady nor as a crowd:
+    events that crowd while they shrink come to rest no sooner than by their prediction.
+
+    Args:
+        events: The last events, in order of time. The jump of the last one is yet to come.
+        horizon: Longest time from the last event to the end, and longest duration of ten events
+            that crowd, s.
+        compute_speed: Returns the norm of the flow, in units of the state per s; called only if an
+            end is near. Jumps that are yet to come may add up to no more than the flow makes in
+            the horizon, or in twice the time from the last window's start to the end. Those of a
+            ball add up to what gravity makes in it once. Impacts of a light limb in turn may be of
+            much larger accelerations; they end at another velocity than one impact of all.
+    """
+    steady = predict_accumulation(events)
+    if steady is not None:
+        flow_duration = max(horizon, 2.0 * (steady.time - steady.window_start))
+        is_far = steady.time - events[-1].time > horizon
+        if is_far or (steady.remaining_jumps or 0.0) > compute_speed() * flow_duration:
+            return
+        yield steady
+    crowd = select_crowd(events, horizon)
+    if crowd:
+        yield Accumulation(crowd[-1].time, _collect_guards(crowd), crowd[0].time, None)
+
+
+def predict_accumulation(events: Sequence[SequenceEvent]) -> Accumulation | None:
+    """Return the end of events whose last three windows and jumps shrink by one ratio, or None.
+
+    A window has up to four events of guards that repeat, or five of any guards. The shortest
+    period that fits is taken.
 
     Args:
         events: The last events, in order of time.
-        horizon: How far away the end may be, and how long ten events may last that crowd, s.
-        speed: Returns the norm of the flow, in units of the state per s; called only if an end is
-            near. Jumps that are yet to come add up to no more than the flow makes in the horizon,
-            or in twice the time from the last window's begin to the end: those of a ball add up to
-            what gravity makes in it once. Impacts of a light limb in turn may be of much larger
-            accelerations, and end at another velocity than one impact of all.
     """
-    steady = predict(events)
-    goes_on = steady is not None and (
-        steady.time - events[-1].time > horizon
-        or (steady.left or 0.0) > speed() * max(horizon, 2.0 * (steady.time - steady.since))
-    )
-    if steady is not None and not goes_on:
-        yield steady
-    crowd = () if goes_on else crowding(events, horizon)
-    if crowd:
-        yield Accumulation(crowd[-1].time, _guards(crowd), crowd[0].time, None)
-
-
-def predict(events: Sequence[Fired]) -> Accumulation | None:
-    """The time when events accumulate, if the last windows and jumps shrink steadily.
-
-    Ratios of successive windows, and of their jumps if there are any, are at most 0.98, and all of
-    them agree to 0.1. A window has up to four events of guards that repeat, or five of any.
-    """
-    for period in range(1, _MIXED + 1):
+    for period in range(1, _MIXED_PERIOD + 1):
         if len(events) <= 3 * period:
             return None
         guards = [event.guards for event in events[-3 * period :]]
-        if period == _MIXED or guards[:period] * 3 == guards:
-            end = _limit(events, period)
+        if period > _MAX_REPEATING_PERIOD or guards[:period] * 3 == guards:
+            end = _predict_from_windows(events, period)
             if end is not None:
                 return end
     return None
 
 
-def crowding(events: Sequence[Fired], span: float) -> Sequence[Fired]:
-    """The last events, if they crowd: ten within `span`, s, or three at once in an idle sequence.
+def select_crowd(events: Sequence[SequenceEvent], span: float) -> Sequence[SequenceEvent]:
+    """Return the last events if they crowd, else none.
 
-    Two that left mode and state as they were, and a third at once, tell that others would follow.
+    Three events at one instant crowd if the two before the last one left mode and state as they
+    were. Else ten events within the span crowd.
+
+    Args:
+        events: The last events, in order of time.
+        span: The span, s.
     """
-    idle = events[-_IDLE_EVENTS:]
-    if crowded(events, _IDLE_EVENTS, SHRUNK) and all(event.idle for event in idle[:-1]):
-        return idle
-    return events[-INSTANT_EVENTS:] if crowded(events, INSTANT_EVENTS, span) else ()
+    last = events[-_IDLE_CROWD_SIZE:]
+    at_once = are_within(events, _IDLE_CROWD_SIZE, SAME_INSTANT)
+    if at_once and all(event.is_idle for event in last[:-1]):
+        return last
+    return events[-CROWD_SIZE:] if are_within(events, CROWD_SIZE, span) else ()
 
 
-def crowded(events: Sequence[Fired | Event], count: int, span: float) -> bool:
-    """Whether the last `count` events fit into `span`, s."""
+def are_within(events: Sequence[SequenceEvent | Event], count: int, span: float) -> bool:
+    """Return whether there are so many events, and the last of them fit into a span.
+
+    Args:
+        events: Events in order of time.
+        count: Number of the last events that are compared.
+        span: The span, s.
+    """
     return len(events) >= count and events[-1].time - events[-count].time <= span
 
 
-def _limit(events: Sequence[Fired], period: int) -> Accumulation | None:
-    """The end of the last three windows of so many events, if they are those of one ratio."""
+def _predict_from_windows(events: Sequence[SequenceEvent], period: int) -> Accumulation | None:
+    """Return the end of the last three windows, None if their ratios differ.
+
+    Args:
+        events: The last events, more than three windows of them, in order of time.
+        period: Number of events in a window.
+    """
     last = len(events) - 1
     ends = [last - k * period for k in range(4)]
+    # Latest first, as all lists of windows here. The jump of the last event is yet to come, so the
+    # jumps of a window are those of its first event to the one before its last.
     windows = [events[i].time - events[j].time for i, j in pairwise(ends)]
     jumps = [sum(event.jump for event in events[j:i]) for i, j in pairwise(ends)]
     if min(windows[1:]) <= 0.0:
@@ -186,14 +259,16 @@ def _limit(events: Sequence[Fired], period: int) -> Accumulation | None:
         if min(jumps[1:]) <= 0.0:
             return None
         ratios += [jumps[0] / jumps[1], jumps[1] / jumps[2]]
-    if max(ratios) > SLOWEST or max(ratios) - min(ratios) > STEADY:
+    # Without jumps, as of a guard that turns the input about, windows alone decide.
+    if max(ratios) > MAX_WINDOW_RATIO or max(ratios) - min(ratios) > WINDOW_RATIO_SPREAD:
         return None
-    time = events[last].time + _to_come(windows)
-    left = _to_come(jumps) if any(jumps) else 0.0
-    return Accumulation(time, _guards(events[-3 * period :]), events[ends[1]].time, left)
+    time = events[last].time + _sum_remaining(windows)
+    remaining = _sum_remaining(jumps) if any(jumps) else 0.0
+    guards = _collect_guards(events[-3 * period :])
+    return Accumulation(time, guards, events[ends[1]].time, remaining)
 
 
-def _guards(events: Sequence[Fired]) -> tuple[str, ...]:
+def _collect_guards(events: Sequence[SequenceEvent]) -> tuple[str, ...]:
     """Return the guards of the events that change the state, of all if none does.
 
     Others may come in between, such as the turn of a joint with dry friction between two bounces:
@@ -207,16 +282,16 @@ def _guards(events: Sequence[Fired]) -> tuple[str, ...]:
         Names of guards, each once.
     """
     *applied, last = events
-    least = _NO_JUMP * max((event.jump for event in applied), default=0.0)
-    changing = [event for event in applied if event.jump > least]
+    min_jump = _MIN_JUMP_RATIO * max((event.jump for event in applied), default=0.0)
+    changing = [event for event in applied if event.jump > min_jump]
     if not changing:
         changing = list(events)
-    elif last.guards not in {event.guards for event in applied if event.jump <= least}:
+    elif last.guards not in {event.guards for event in applied if event.jump <= min_jump}:
         changing.append(last)
     return tuple(dict.fromkeys(name for event in changing for name in event.guards))
 
 
-def _to_come(sizes: Sequence[float]) -> float:
-    """The sum of the rest of a geometric sequence, from its last two sizes (latest first)."""
+def _sum_remaining(sizes: Sequence[float]) -> float:
+    """Return the sum of all later terms of a geometric sequence, whose last terms come first."""
     ratio = sizes[0] / sizes[1]
     return sizes[0] * ratio / (1.0 - ratio)

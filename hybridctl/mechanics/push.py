@@ -30,7 +30,7 @@ from hybridctl.hybrid.guards import GuardJacobian
 from hybridctl.hybrid.laws import DifferentiableLaw, HeldInput, InputLaw, LimitedLaw
 from hybridctl.hybrid.mapped import Change, MappedMode, MappedPoint
 from hybridctl.hybrid.model import FieldJacobian, JumpPoint, ModeModel, ResetBorder
-from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.policy import History, Policy, ask_next_change
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.modes.dynamics import ContactDynamics
 from hybridctl.mechanics.multibody.joints import skew
@@ -282,7 +282,7 @@ class PolicyWithWrenches:
         A change of the law that differs from the latter by rounding takes its place, so that no arc
         is as short as rounding.
         """
-        t, change = history.time, next_change(self.policy, self._motor_history(history))
+        t, change = history.time, ask_next_change(self.policy, self._motor_history(history))
         rounding = _SAME_TIME * math.ulp(t)
         later = [e for w in self.wrenches for e in (w.start, w.end) if e > t + rounding]
         edge = min(later, default=math.inf)

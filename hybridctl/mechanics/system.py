@@ -47,7 +47,7 @@ from hybridctl.base.errors import (
 )
 from hybridctl.base.spaces import Space, VectorSpace
 from hybridctl.base.tables import render_html_table
-from hybridctl.hybrid.laws import InputLaw, no_input
+from hybridctl.hybrid.laws import InputLaw, make_zero_input
 from hybridctl.hybrid.mode import ModeKey, ModeModel, Outgoing
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.system import HybridSystem, MappedSystem, as_policy, map_outgoing
@@ -376,7 +376,7 @@ class PushedSystem(ContactSystem):
         """The policy with the wrenches beside it."""
         if isinstance(policy, PolicyWithWrenches):
             return policy
-        own = no_input(self.own.robot.nu) if policy is None else policy
+        own = make_zero_input(self.own.robot.nu) if policy is None else policy
         return PolicyWithWrenches(as_policy(own, self.own), self.wrenches)
 
     def _input(self, u: ArrayLike | None, x: Array) -> Array:

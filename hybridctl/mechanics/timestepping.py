@@ -30,9 +30,15 @@ from hybridctl.base.errors import (
     NoContactSolutionError,
     RiserError,
 )
-from hybridctl.hybrid.arc import Arc, arc_from_steps
+from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.laws import HeldInput, InputLaw
-from hybridctl.hybrid.policy import History, Policy, first_input, input_law, next_change
+from hybridctl.hybrid.policy import (
+    History,
+    Policy,
+    ask_input_law,
+    ask_next_change,
+    compute_first_input,
+)
 from hybridctl.hybrid.series import FRACTIONS
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.system import as_policy
@@ -193,17 +199,17 @@ class _SteppedRun:
         self._start, self._state = t, x
         self._steps: list[Step] = []
         self._update_law(t, x)
-        self._input = first_input(self._law, t, x, self._mode.nu)
+        self._input = compute_first_input(self._law, t, x, self._mode.nu)
 
     def _update_law(self, t: float, x: Array) -> None:
         """Set the input law from now on, and the time of its next change, from the policy."""
         history = History(self._modes, t, x, tuple(self._events))
-        self._law = input_law(self._policy, history, self._mode.nu)
-        self._next_change = next_change(self._policy, history)
+        self._law = ask_input_law(self._policy, history, self._mode.nu)
+        self._next_change = ask_next_change(self._policy, history)
 
     def _end_arc(self, t: float) -> None:
         """Add the present arc, which ends at time t, to the arcs."""
-        arc = arc_from_steps(
+        arc = make_arc_from_steps(
             len(self._arcs), self._mode, self._steps, self._start, self._state, self._input, t
         )
         self._arcs.append(arc)

@@ -16,7 +16,7 @@ from hybridctl.base.checks import Array, check_count, check_number, check_vector
 from hybridctl.base.errors import HybridctlError, InputError, SimulationError
 from hybridctl.base.progress import Progress, report_each, report_share
 from hybridctl.base.spaces import Space
-from hybridctl.hybrid.arc import Arc, arc_from_steps
+from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import computed_starts, simulate
@@ -341,7 +341,7 @@ class _Returns:
         event = run.events[k]
         if event.guards != (guard,):
             raise InputError(f"the section must be one guard alone, but {event.guards} fire")
-        rest = arc_from_steps(
+        rest = make_arc_from_steps(
             k + 1,
             self.system.mode(event.mode_after),
             [],

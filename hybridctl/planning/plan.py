@@ -19,7 +19,7 @@ from hybridctl.base.errors import SimulationError
 from hybridctl.control.gains import GainCurve
 from hybridctl.control.reference import extend_arcs_forward
 from hybridctl.control.tracking_law import TrackingLaw, parse_limits
-from hybridctl.hybrid.arc import Arc, arc_from_steps
+from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.laws import DifferentiableLaw, InputLaw
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.model import ModeModel
@@ -459,7 +459,7 @@ def _build_arc(system: ContactSystem, task: Task, k: int, nodes: Array, curve: I
         inputs = np.array([curve(t) for t in start + (end - start) * FRACTIONS])
         steps.append(Step(start, end, to_samples @ states[:-1], inputs))
     end = float(breaks[-1])
-    return arc_from_steps(k, mode, steps, curve.start, nodes[0, 0], curve(curve.start), end)
+    return make_arc_from_steps(k, mode, steps, curve.start, nodes[0, 0], curve(curve.start), end)
 
 
 def _build_event(task: Task, k: int, arcs: Sequence[Arc], curves: Sequence[InputCurve]) -> Event:

@@ -19,7 +19,7 @@ from hybridctl.base.checks import Array, check_array, check_instance, check_numb
 from hybridctl.base.errors import InputError
 from hybridctl.control.tracking_law import clip_input, parse_limits
 from hybridctl.hybrid.laws import InputLaw, LinearFeedback
-from hybridctl.hybrid.policy import History, Policy, next_change
+from hybridctl.hybrid.policy import History, Policy, ask_next_change
 from hybridctl.planning.horizon import Horizon, HorizonPlan, Moment, ReferenceMotion
 from hybridctl.planning.optimisation import OptimalTrajectory
 from hybridctl.planning.quadratic_programme import HorizonCosts, HorizonProgramme
@@ -45,7 +45,7 @@ class HybridMpc:
     Conditions and costs of the task do not count.
 
     Life cycle: the simulator or loop calls `law` with the history at each sample and each event,
-    and `next_change` for the time of the next call. The policy remembers its plan, so that it
+    and `ask_next_change` for the time of the next call. The policy remembers its plan, so that it
     belongs to one run at a time; for a history that does not go on from the last one it begins
     anew, as after `reset`.
 
@@ -172,7 +172,7 @@ class HybridMpc:
         """
         now = history.time
         if self.plan is None or self._uses_fixed:
-            return min(now + self.horizon.sample, next_change(self.fixed, history))
+            return min(now + self.horizon.sample, ask_next_change(self.fixed, history))
         place = self.plan.find_place(now, *self._motion.count_ended_phases(history))
         changes = [self._next_sample, now + place.interval_rest]
         if self._pending_plan is not None:

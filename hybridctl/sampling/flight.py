@@ -11,16 +11,21 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import IntegrationError
-from hybridctl.hybrid.arc import Arc, arc_from_steps
+from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.events import MAX_NEWTON_STEPS
 from hybridctl.hybrid.explicit import GROW, SAFETY, SHRINK, first_length
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.model import FREE_PACE, BatchedSteps, ModeModel, StepRequest
-from hybridctl.hybrid.projection import StepEnds, put_back
+from hybridctl.hybrid.projection import StepEnds, project_step_end
 from hybridctl.hybrid.run import Run
 from hybridctl.hybrid.step import Step
 from hybridctl.hybrid.tableau import DOP853_TABLEAU
-from hybridctl.hybrid.tolerances import LEAST_RTOL, ROOT, SPACING, SPACINGS
+from hybridctl.hybrid.tolerances import (
+    EVENT_TIME_SPACINGS,
+    EVENT_TIME_TOLERANCE,
+    MIN_RTOL,
+    MIN_STEP_SPACINGS,
+)
 from hybridctl.sampling.watch import Flags, Rows, StepVerdicts, Watch
 from hybridctl.sensitivity.propagation import compute_arc_transition
 
@@ -44,7 +49,7 @@ class HeldMode:
     @property
     def rtol(self) -> float:
         """The relative tolerance of the steps."""
-        return float(max(self.run.integrator.rtol, LEAST_RTOL))
+        return float(max(self.run.integrator.rtol, MIN_RTOL))
 
     def inputs(self, m: int) -> Array:
         """The input for m members, (m, nu)."""
@@ -96,7 +101,7 @@ class Flight:
 
     def _limited(self, rows: Rows) -> Array:
         """The lengths that the next steps of some members try."""
-        shortest = SPACING * np.spacing(np.abs(self._t[rows]))
+        shortest = MIN_STEP_SPACINGS * np.spacing(np.abs(self._t[rows]))
         tried = np.maximum(self.length[rows], shortest)
         return np.asarray(np.minimum(tried, self._longest[rows]))
 
@@ -107,7 +112,7 @@ class Flight:
         last = ahead >= t_end
         ahead = np.where(last, t_end, ahead)
         sound, error, states, guards, bounds = self._ground.taken(t, ahead - t, self._x[on])
-        good = (sound[:, 0] > 0.0) & (self._h[on] >= SPACING * np.spacing(np.abs(t)))
+        good = (sound[:, 0] > 0.0) & (self._h[on] >= MIN_STEP_SPACINGS * np.spacing(np.abs(t)))
         self.odd[on[~good]] = True
         accepted = good & (error[:, 0] < 1.0)
         self._change_lengths(on, ahead - t, error[:, 0], accepted, last)
@@ -184,7 +189,9 @@ class Flight:
             good = (sound[:, 0] > 0.0) & (seen.slope[on] < 0.0)
             spacing = np.spacing(np.abs(at))
             stalled = (size > 0.5 * before[on]) & (size <= _STALLED * spacing)
-            close = good & (stalled | (size <= np.maximum(ROOT, SPACINGS * spacing)))
+            close = good & (
+                stalled | (size <= np.maximum(EVENT_TIME_TOLERANCE, EVENT_TIME_SPACINGS * spacing))
+            )
             done = on[close]
             self._record(rows[done], t[done], now[done], states[close])
             inside = (seen.left[on] <= at + change) & (at + change <= seen.right[on])
@@ -228,7 +235,7 @@ class Flight:
 
     def _arc_of(self, step: Step) -> Arc:
         start, end = float(step.start), float(step.end)
-        return arc_from_steps(
+        return make_arc_from_steps(
             0, self._ground.mode, [step], start, step.states[0], step.inputs[0], end
         )
 
@@ -243,7 +250,7 @@ class Flight:
                 ends = StepEnds(
                     float(self.start[k]), self.states[k, 0], float(self._t[k]), self._x[k]
                 )
-                x = put_back(ground.mode, ends, *tolerances)
+                x = project_step_end(ground.mode, ends, *tolerances)
             except IntegrationError:
                 self.odd[k] = True
                 continue

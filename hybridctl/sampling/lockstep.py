@@ -18,13 +18,13 @@ import numpy as np
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import HybridctlError, SimulationError
 from hybridctl.base.progress import Report
-from hybridctl.hybrid.arc import Arc, arc_from_steps
+from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.events import Crossing
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.hybrid.mode import Held, ModeKey
 from hybridctl.hybrid.model import BatchFunction
-from hybridctl.hybrid.policy import History, input_law
-from hybridctl.hybrid.rest import accumulating
+from hybridctl.hybrid.policy import History, ask_input_law
+from hybridctl.hybrid.rest import find_rest
 from hybridctl.hybrid.run import (
     MAX_STEP_GROWTH,
     ArcStart,
@@ -34,7 +34,7 @@ from hybridctl.hybrid.run import (
     fire_event,
     integrate_arc,
 )
-from hybridctl.hybrid.zeno import INSTANT_EVENTS
+from hybridctl.hybrid.zeno import CROWD_SIZE
 from hybridctl.sampling.flight import Flight, HeldMode
 from hybridctl.sampling.watch import Flags, Rows
 from hybridctl.sensitivity.linearization import compute_jump_matrix
@@ -121,7 +121,7 @@ class Lockstep:
         self.ends: dict[int, MemberEnd] = {}
         self._events: list[list[BriefEvent]] = [[] for _ in range(n)]
         self._steps, self._fired = np.zeros(n, dtype=int), np.zeros(n, dtype=int)
-        self._recent = np.full((n, INSTANT_EVENTS - 1), -np.inf)  # times of the last events
+        self._recent = np.full((n, CROWD_SIZE - 1), -np.inf)  # times of the last events
         self._lengths: dict[ModeKey, Array] = {}
         self._ground, self._jump_of = cache(self._new_ground), cache(self._new_jump)
         self._waiting: dict[tuple[ModeKey, int], list[_Wave]] = {}
@@ -198,7 +198,7 @@ class Lockstep:
         jump, run = self._jump_of(key, guard), self._run
         if jump is None:
             return np.zeros(len(wave.rows), dtype=bool)
-        crowded = wave.times - self._recent[wave.rows, 0] <= run.crowding_span
+        crowded = wave.times - self._recent[wave.rows, 0] <= run.zeno.crowding_span
         ordinary: Flags = ~crowded & (self._fired[wave.rows] < run.max_events)
         inputs = np.tile(self._input(key), (len(wave.rows), 1))
         found = jump.function(wave.times[:, None], wave.states, inputs)
@@ -253,7 +253,7 @@ class Lockstep:
             raise SimulationError(flown.step_limit)
         self._steps[i] = run.memory.steps
         known[i] = np.nan if of_mode.first_step is None else of_mode.first_step
-        return arc_from_steps(0, mode, flown.steps, t, x, u, flown.end), flown.crossing
+        return make_arc_from_steps(0, mode, flown.steps, t, x, u, flown.end), flown.crossing
 
     def _cross_alone(self, key: ModeKey, guard: int, one: _Wave, arc: Arc) -> None:
         name = self._run.system.outgoing(key).guards.names[guard]
@@ -265,7 +265,7 @@ class Lockstep:
         run, i = self._run, int(one.rows[0])
         if self._fired[i] == run.max_events:
             raise SimulationError("more events than allowed")
-        resting = accumulating(run, arc, crossing, self._events[i])
+        resting = find_rest(run, arc, crossing, self._events[i])
         event, point = fire_event(run, arc, crossing, (), resting)
         matrices = one.matrices
         if matrices is not None:
@@ -281,7 +281,7 @@ class Lockstep:
         """The input (nu,) in a mode, which is the same at all times and states."""
         mode = self._run.system.mode(key)
         nothing = np.zeros(mode.space.nx)
-        law = input_law(self._run.policy, History(key, self._start, nothing), mode.nu)
+        law = ask_input_law(self._run.policy, History(key, self._start, nothing), mode.nu)
         return law(self._start, nothing)
 
     def _new_ground(self, key: ModeKey) -> HeldMode | None:
@@ -305,7 +305,11 @@ class Lockstep:
         if edge is None or edge.target is None:
             return None
         before, after = self._ground(key), self._ground(edge.target)
-        if before is None or after is None or (run.rests and ways.rest(fired) is not None):
+        if (
+            before is None
+            or after is None
+            or (run.zeno.takes_rest and ways.rest(fired) is not None)
+        ):
             return None
         compiled = before.mode.compiled_steps
         jump = None if compiled is None else compiled.batched_jump(guard, edge.reset)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,8 +29,14 @@ from hybridctl.hybrid.laws import HeldInput, InputLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.policy import Policy
 from hybridctl.hybrid.run import BriefEvent
-from hybridctl.hybrid.simulate import new_run, settings_among, simulate
-from hybridctl.hybrid.system import HybridSystem
+from hybridctl.hybrid.simulate import (
+    DEFAULT_OPTIONS,
+    OnJam,
+    SimulationOptions,
+    new_run,
+    simulate,
+)
+from hybridctl.hybrid.system import HybridSystem, as_policy
 from hybridctl.hybrid.zeno import OnZeno, as_zeno_policy
 from hybridctl.sampling.lockstep import Lockstep, MemberEnd
 from hybridctl.sensitivity.linearization import linearize
@@ -72,16 +78,13 @@ def simulate_batch(
     executor: Executor | None = None,
     rtol: float = 1e-9,
     atol: float = 1e-9,
-    max_events: int = 1000,
-    max_steps: int = 100_000,
-    on_zeno: OnZeno = "rest",
-    on_jam: Literal["bridge", "raise"] = "bridge",
-    zeno_horizon: float = 1e-5,
     method: str = "DOP853",
     max_step: float = math.inf,
+    max_events: int = 1000,
     event_window: float = 1e-8,
-    guard_tolerance: float = 1e-8,
-    min_dwell: float = 1e-9,
+    on_zeno: OnZeno = "rest",
+    on_jam: OnJam = "bridge",
+    options: SimulationOptions = DEFAULT_OPTIONS,
     progress: Progress = None,
 ) -> Batch:
     """Simulate the states x0 (n, nx) of a system, all over t_span = (start, end), in s.
@@ -107,15 +110,28 @@ def simulate_batch(
     check_flag("sensitivities", sensitivities)
     if executor is not None:
         check_instance("executor", executor, Executor)
-    system = as_zeno_policy(on_zeno).extend(system)
-    settings = settings_among(locals())
-    at_once = {**settings, "on_jam": "raise", "first_step": None, "progress": None}
-    run = new_run(system, policy, end, **at_once)
+    zeno = as_zeno_policy(on_zeno)
+    system = zeno.extend(system)
+    settings: dict[str, Any] = {
+        "rtol": rtol,
+        "atol": atol,
+        "method": method,
+        "max_step": max_step,
+        "max_events": max_events,
+        "event_window": event_window,
+        "on_zeno": zeno,
+        "on_jam": on_jam,
+        "options": options,
+    }
+    run = new_run(system, as_policy(policy, system), end, None, **settings)
+    run = replace(run, bridges=False)  # a member that jams is simulated alone
     modes, states = _starts(system, mode, x0)
     report = report_share(progress, "simulate_batch")
     alone = partial(_alone, system, (start, end), policy, settings, sensitivities)
     held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy
-    together = method == "DOP853" and held and not is_far_from_zero(start, end)
+    # Flights choose their first step by themselves.
+    is_usual = method == "DOP853" and options.first_step is None
+    together = is_usual and held and not is_far_from_zero(start, end)
     begun = [system.mode(key) for key in dict.fromkeys(modes)]
     if not (together and any(m.compiled_steps and m.compiled_steps.batched for m in begun)):
         apply = map if executor is None else executor.map

@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from hybridctl.base.checks import Array
 from hybridctl.hybrid.events import MAX_BRACKET_STEPS
 from hybridctl.hybrid.series import FRACTIONS, TO_DERIVATIVES, value_and_slope
-from hybridctl.hybrid.tolerances import CREEP, OUTSIDE, SHORT, TAIL
+from hybridctl.hybrid.tolerances import (
+    MAX_SERIES_TAIL,
+    MAX_START_VIOLATION,
+    MAX_VIOLATION_GROWTH,
+    MIN_SAMPLED_SPACINGS,
+)
 
 Rows: TypeAlias = NDArray[np.intp]
 Flags: TypeAlias = NDArray[np.bool_]
@@ -60,8 +65,8 @@ class Watch:
         """Begin arcs of members `rows` with guards (k, n); returns who is outside its mode."""
         allowed = self._tolerances
         self._armed[rows] = values > allowed
-        inside = -np.maximum(allowed, -(1.0 + CREEP) * values)
-        self._floor[rows] = np.where(values < -OUTSIDE * allowed, -allowed, inside)
+        inside = -np.maximum(allowed, -(1.0 + MAX_VIOLATION_GROWTH) * values)
+        self._floor[rows] = np.where(values < -MAX_START_VIOLATION * allowed, -allowed, inside)
         return np.asarray((values < -allowed).any(axis=1))
 
     def scan(
@@ -82,7 +87,9 @@ class Watch:
         armed, quick = self._armed[member, c], pairs.armed_at_once(self._floor[member, c])
         self._armed[member, c] = armed | quick
         low, high, odd = pairs.falls(np.where(armed, 0, 1))
-        odd |= ~(armed | quick) | ((end - start)[r] <= SHORT * np.spacing(np.abs(end[r])))
+        odd |= ~(armed | quick) | (
+            (end - start)[r] <= MIN_SAMPLED_SPACINGS * np.spacing(np.abs(end[r]))
+        )
         seen.odd[r[odd]] = True
         fall = np.flatnonzero(~odd & (high > 0.0))
         if len(fall):
@@ -172,7 +179,7 @@ class _Pairs:
     def _vague(self) -> Flags:
         """The guards that eight samples do not resolve near zero, see `GuardWatch`."""
         size = np.abs(self._series)
-        vague = self._error > np.maximum(TAIL * size.max(axis=1), self._tolerances)
+        vague = self._error > np.maximum(MAX_SERIES_TAIL * size.max(axis=1), self._tolerances)
         return np.asarray(vague & (self._values.min(axis=1) < 2.0 * size[:, 2:].sum(axis=1)))
 
     def _bends_one_way(self) -> Flags:

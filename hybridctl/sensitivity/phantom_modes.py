@@ -26,12 +26,18 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.errors import AmbiguousEventError
-from hybridctl.hybrid.jump import MOST_GUARDS, consistent, in_any_order, order_matters, single_edge
+from hybridctl.hybrid.jump import (
+    MAX_COMMUTING_GUARDS,
+    explore_orders,
+    find_consistent_mode,
+    get_single_edge,
+    make_ambiguity_error,
+)
 from hybridctl.hybrid.laws import DifferentiableLaw
 from hybridctl.hybrid.mode import ModeKey, ModeModel
 from hybridctl.hybrid.model import Point
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.tolerances import SAME_STATE
+from hybridctl.hybrid.tolerances import SAME_STATE_TOLERANCE
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.sensitivity.saltation import (
     EventSide,
@@ -187,10 +193,10 @@ class PhantomMotions:
             AmbiguousEventError: Orders do not commute, or there are more than twelve guards.
         """
         n, t = len(self.guards), self.events[0].time
-        if n > MOST_GUARDS:
+        if n > MAX_COMMUTING_GUARDS:
             raise AmbiguousEventError(
                 f"{n} guards fire together at t = {t:.9g} s, and whether their order matters is "
-                f"looked at for {MOST_GUARDS} at most"
+                f"looked at for {MAX_COMMUTING_GUARDS} at most"
             )
 
         def fire(fired: frozenset[int], last: int) -> frozenset[int]:
@@ -203,7 +209,7 @@ class PhantomMotions:
         def left(fired: frozenset[int]) -> list[int]:
             return sorted(self.nominal[-1] - fired)
 
-        deque(in_any_order(frozenset[int](), left, fire, eq, t), maxlen=0)
+        deque(explore_orders(frozenset[int](), left, fire, eq, t), maxlen=0)
 
     def _get_event(self, fired: frozenset[int]) -> Event:
         """Return the next event of the run after guards of its first events."""
@@ -246,7 +252,7 @@ class PhantomMotions:
         space, state = side.mode.space, other.state
         if other.mode.key != side.mode.key or len(state) != len(side.state):
             raise self._make_ambiguity_error(fired, last, other.mode.key, state)
-        limit = SAME_STATE * (1.0 + float(np.abs(state).max(initial=0.0)))
+        limit = SAME_STATE_TOLERANCE * (1.0 + float(np.abs(state).max(initial=0.0)))
         if self.window > 0.0:
             fields = [self.end(fired - {j}).field for j in fired]
             fastest = max(float(np.abs(f).max()) for f in (*fields, side.field))
@@ -268,7 +274,7 @@ class PhantomMotions:
         names, side = self.guards, self.start(fired)
         order = (*(names[i] for i in sorted(fired - {last})), names[last])
         declared = tuple(names[i] for i in sorted(fired))
-        return order_matters(
+        return make_ambiguity_error(
             f"guards {names} fire together at t = {self.events[0].time:.9g} s",
             (order, declared),
             (key, side.mode.key),
@@ -292,7 +298,7 @@ class PhantomMotions:
         before, name = self._get_side_at_guard(fired, j), self.guards[j]
         if self._is_done(before, name):
             return before
-        edge = single_edge(self._system, before.mode.key, name)
+        edge = get_single_edge(self._system, before.mode.key, name)
         key, jump = edge.jump(before.time, before.state, before.input)
         if len(self.guards) <= _GUARDS_WITH_REPORTS:
             self._reports[fired, j] = jump.report
@@ -325,7 +331,7 @@ class PhantomMotions:
             laws[mode.key] = law(mode.key, state)
             return mode.calc(t, state, laws[mode.key](t, state))
 
-        point = consistent(self._system, key, evaluate)
+        point = find_consistent_mode(self._system, key, evaluate)
         side = EventSide(point, np.zeros_like(point.u))
         if law is None:
             return side

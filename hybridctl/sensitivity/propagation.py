@@ -28,7 +28,7 @@ import numpy as np
 
 from hybridctl.base.checks import Array
 from hybridctl.base.spaces import VectorSpace
-from hybridctl.hybrid.arc import Arc, arc_from_steps
+from hybridctl.hybrid.arc import Arc, make_arc_from_steps
 from hybridctl.hybrid.mode import Mode, ModeModel
 from hybridctl.hybrid.model import Diffusion, FieldJacobian, Point, StepRequest
 from hybridctl.hybrid.series import basis
@@ -153,7 +153,9 @@ def propagate_perturbations(
         )  # fmt: skip
         z = steps[-1].states[-1].reshape(start.shape) if steps else start
     entries = Mode(mode.key, VectorSpace(start.size), lambda t, z, u: _NO_INPUT)
-    dense = arc_from_steps(arc.index, entries, steps, arc.start, start.ravel(), _NO_INPUT, arc.end)
+    dense = make_arc_from_steps(
+        arc.index, entries, steps, arc.start, start.ravel(), _NO_INPUT, arc.end
+    )
     return PerturbationCurve(dense, len(start))
 
 
@@ -227,7 +229,7 @@ def propagate_by_steps(
     """
     total = Propagation.identity(arc.space.ndx)
     compiled = mode.compiled_steps
-    if compiled is None or not arc.is_held:
+    if compiled is None or not arc.has_held_input:
         return arc.start, total
     ends = (*arc.breaks[1:].tolist(), arc.end)
     for t, end, states, inputs in zip(

@@ -436,7 +436,7 @@ class Replay:
     def law(self, history: History) -> InputLaw:
         """Return the input of the arc to which the events so far lead."""
         arc = self.run.arcs[self._find_arc(history)]
-        if arc.is_held:
+        if arc.has_held_input:
             return HeldInput(arc.piece(history.time).inputs[-1, 0])
         return partial(_extrapolate_input, arc)
 

@@ -52,7 +52,7 @@ from hybridctl.hybrid.model import (
     compute_linear_terms,
 )
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.hybrid.tolerances import LEAST_RTOL
+from hybridctl.hybrid.tolerances import MIN_RTOL
 from hybridctl.hybrid.trajectory import Event
 
 GRAZING_RATIO = 1e-9
@@ -373,7 +373,7 @@ def _warn_if_rate_is_uncertain(guard: str, before: EventSide, terms: JumpTerms) 
     if before.accuracy is None:
         return
     x, space = before.state, before.mode.space
-    rtol, atol = (max(tolerance, LEAST_RTOL) for tolerance in before.accuracy)
+    rtol, atol = (max(tolerance, MIN_RTOL) for tolerance in before.accuracy)
     delays = np.abs(terms.time_state)
     largest_error = atol + rtol * float(np.abs(x).max(initial=0.0))
     # A bound of what follows: nearly all guards are far from grazing, and are done here.

@@ -49,7 +49,7 @@ def judged(seed):
             return kind, f"wrong: seed {seed} is not at rest"
         along, scores = found.covariance[np.ix_([0, 2], [0, 2])], []
         for x in rng.multivariate_normal(start, p0, RUNS):
-            run = hc.simulate(system, ("open",), x, (0.0, GAP), on_zeno="rest", zeno_horizon=1e-3)
+            run = hc.simulate(system, ("open",), x, (0.0, GAP), on_zeno=hc.ZenoPolicy(horizon=1e-3))
             off = run.final_state - found.mean
             if run.final_mode != found.mode or np.abs(off[[1, 3]]).max() > REST:
                 return kind, f"wrong: seed {seed}, a run ends elsewhere"

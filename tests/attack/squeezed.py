@@ -146,8 +146,7 @@ def simulated(ratio, e, end, horizon=1e-5, upright=False, max_events=3000):
         FLIES,
         START,
         (0.0, end),
-        on_zeno="rest",
-        zeno_horizon=horizon,
+        on_zeno=hc.ZenoPolicy(horizon=horizon),
         max_events=max_events,
     )
 

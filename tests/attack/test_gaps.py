@@ -15,7 +15,7 @@ from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.measurement import coordinates, linear
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.record import Record, Series
-from hybridctl.hybrid.laws import no_input
+from hybridctl.hybrid.laws import make_zero_input
 from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.sampling.unscented import UnscentedFilter
 
@@ -65,7 +65,7 @@ def test_the_truth_lies_in_the_estimate_after_the_gap(restitution, count):
     scores = []
     for x in rng.multivariate_normal(START, P0, count):
         run = hc.simulate(
-            kf.model.system, ("open",), x, (0.0, GAP), on_zeno="rest", zeno_horizon=1e-3
+            kf.model.system, ("open",), x, (0.0, GAP), on_zeno=hc.ZenoPolicy(horizon=1e-3)
         )
         assert run.final_mode == found.mode
         off = run.final_state - found.mean
@@ -95,7 +95,7 @@ def test_more_bounces_than_are_followed_leave_the_ball_above_the_floor():
     )
     few = replace(kf.model, max_events=20)
     start = Estimate("air", 0.0, np.array([0.01, 0.0]), 1e-12 * np.eye(2))
-    found = predict(few, start, GAP, no_input(0))
+    found = predict(few, start, GAP, make_zero_input(0))
     assert found.kept
     height, speed = found.estimate.mean
     assert height > 1e-8 or (height >= -1e-8 and speed > 0.0)  # on the floor it has bounced
@@ -129,7 +129,7 @@ def test_bounces_that_rub_leave_what_they_do_to_a_rolling_disc_as_uncertain_as_m
     along = [0, 2, 3, 5]
     p, scores = found.covariance[np.ix_(along, along)], []
     for x in rng.multivariate_normal(start, p0, count):
-        run = hc.simulate(system, ("open",), x, (0.0, end), on_zeno="rest", zeno_horizon=1e-3)
+        run = hc.simulate(system, ("open",), x, (0.0, end), on_zeno=hc.ZenoPolicy(horizon=1e-3))
         off = (run.final_state - found.mean)[along]
         scores.append(off @ np.linalg.solve(p, off))
     assert abs(np.mean(scores) - 4.0) <= 4.0 * np.sqrt(8.0 / count)

@@ -7,7 +7,7 @@ from scipy.stats import truncnorm
 import hybridctl as hc
 from hybridctl.estimation.jumps import jumped
 from hybridctl.estimation.model import Model
-from hybridctl.hybrid.laws import no_input
+from hybridctl.hybrid.laws import make_zero_input
 from hybridctl.hybrid.mode import FieldJacobian, GuardJacobian, Jump, ResetJacobian
 
 SPACE = hc.VectorSpace(2)
@@ -55,7 +55,7 @@ def test_a_filter_fires_the_guards_that_take_part_as_a_run_does(joint, took_part
     system = two_walls(joint)
     event = hc.simulate(system, "00", [0.1, 0.2], (0.0, 0.15)).events[0]
     model = Model(system, None)
-    fired = model.fire("00", ["a", "b"], event.time, event.state_before, no_input(0))
+    fired = model.fire("00", ["a", "b"], event.time, event.state_before, make_zero_input(0))
     assert fired.guards == event.guards == took_part
     assert fired.mode_after == event.mode_after == after
     expected = np.diag(turned) @ P @ np.diag(turned)  # a deviation is reflected at each of them
@@ -98,7 +98,7 @@ def test_those_who_fall_have_the_event_or_another_whoever_names_where_it_leads(l
     """
     system, s, speed = ball(limit, named_by), 0.2, 1e-3
     x = np.array([0.0, -speed])
-    event = Model(system, None).fire("air", ["floor"], 0.0, x, no_input(0))
+    event = Model(system, None).fire("air", ["floor"], 0.0, x, make_zero_input(0))
     assert event.mode_after == "slow"
     found = jumped(system, event, np.diag([1e-12, s**2]), "saltation")
     fall = truncnorm(-np.inf, speed / s, -speed, s).mean()

@@ -17,7 +17,7 @@ from hybridctl.estimation.measurement import linear
 from hybridctl.estimation.predict import predict
 from hybridctl.estimation.reconcile import reconcile
 from hybridctl.estimation.record import Record, Series
-from hybridctl.hybrid.laws import no_input
+from hybridctl.hybrid.laws import make_zero_input
 from hybridctl.hybrid.mode import FieldJacobian, Held, Reset, Transition
 from hybridctl.sampling.unscented import UnscentedFilter
 
@@ -92,7 +92,7 @@ def test_more_events_than_allowed_keep_the_mode(events):
     places = np.linspace(0.51, 0.74, events)
     kf = SaltedKalmanFilter(staircase(places, STEPS[: events + 1]), Q, BOTH, hypotheses=1)
     few = replace(kf.model, max_events=20)
-    found = predict(few, Estimate(0, 0.0, np.zeros(2), P0), 1.0, no_input(0))
+    found = predict(few, Estimate(0, 0.0, np.zeros(2), P0), 1.0, make_zero_input(0))
     assert kept(found) == (events == 30)
     if kept(found):
         assert found.estimate.mode == 2
@@ -114,7 +114,7 @@ def test_events_that_are_too_many_for_the_whole_time_are_taken_in_its_halves():
     places = (np.arange(30) + 0.5) / 30.0
     kf = SaltedKalmanFilter(staircase(places, STEPS), Q, BOTH, hypotheses=1)
     few = replace(kf.model, max_events=20)
-    found = predict(few, Estimate(0, 0.0, np.zeros(2), P0), 1.0, no_input(0))
+    found = predict(few, Estimate(0, 0.0, np.zeros(2), P0), 1.0, make_zero_input(0))
     assert_staircase(found, places)
 
 
@@ -307,7 +307,7 @@ def test_a_mean_below_the_floor_is_cut_off_where_there_is_no_way_back():
     """Falling, its event is overdue, but no steps resolve the map to when it was."""
     kf, s = SaltedKalmanFilter(rough(), Q, BOTH), 1e-3
     low = Estimate("air", 1.0, np.array([-s, -1.0]), s**2 * np.eye(2), since=0.0)
-    found = reconcile(kf.model, low, no_input(0))
+    found = reconcile(kf.model, low, make_zero_input(0))
     left = truncnorm(1.0, np.inf, loc=-s, scale=s)  # from one deviation above the mean
     assert found.events == ()
     np.testing.assert_allclose(found.estimate.mean, [left.mean(), -1.0], rtol=1e-9)

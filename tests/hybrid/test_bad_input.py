@@ -56,9 +56,7 @@ def flow(field, guard=lambda t, x, u: 1.0, method="DOP853", nx=1, **options):
         ({"max_events": -1}, errors.InputError, "max_events"),
         ({"max_events": 1.5}, errors.InputError, "max_events"),
         ({"event_window": -1e-9}, errors.InputError, "event_window"),
-        ({"guard_tolerance": 0.0}, errors.InputError, "guard_tolerance"),
-        ({"guard_tolerance": np.nan}, errors.InputError, "guard_tolerance"),
-        ({"min_dwell": "short"}, errors.InputError, "min_dwell"),
+        ({"options": {"max_steps": 3}}, errors.InputError, "options must be a SimulationOptions"),
         ({"policy": 3.0}, errors.InputError, "policy"),
         ({"x0": ["1", "0"]}, errors.InputError, "x0 must be an array of numbers"),
         ({"x0": np.array([1.0, 0.0j])}, errors.InputError, "x0 must be an array of numbers"),
@@ -73,6 +71,23 @@ def test_a_wrong_argument_is_named(changes, error, message):
     usual = {"system": ball(), "mode": "air", "x0": [1.0, 0.0], "t_span": (0.0, 0.1)}
     with pytest.raises(error, match=message):
         hc.simulate(**usual | changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (hc.SimulationOptions, {"guard_tolerance": 0.0}),
+        (hc.SimulationOptions, {"guard_tolerance": np.nan}),
+        (hc.SimulationOptions, {"first_step": 0.0}),
+        (hc.SimulationOptions, {"max_steps": -1}),
+        (hc.ZenoPolicy, {"takes_rest": "yes"}),
+        (hc.ZenoPolicy, {"horizon": -1e-9}),
+        (hc.ZenoPolicy, {"min_dwell": "short"}),
+    ],
+)
+def test_a_wrong_setting_is_named(make, changes):
+    with pytest.raises(errors.InputError, match=next(iter(changes))):
+        make(**changes)
 
 
 def test_errors_are_of_one_tree_and_also_builtins():

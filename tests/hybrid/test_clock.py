@@ -147,7 +147,14 @@ def test_errors_say_which_clock_they_mean_and_have_absolute_times():
     # 3 falls of 0.45 s
     assert found.end == pytest.approx(NOW + 3.0 * np.sqrt(2.0 / 9.81), abs=2.0 * TICK)
     with pytest.raises(StepLimitError, match="times count from"):
-        hc.simulate(light_ball(0.5), "air", [1.0, 0.0], (NOW, NOW + 1.0), max_steps=1, max_step=0.1)
+        hc.simulate(
+            light_ball(0.5),
+            "air",
+            [1.0, 0.0],
+            (NOW, NOW + 1.0),
+            options=hc.SimulationOptions(max_steps=1),
+            max_step=0.1,
+        )
 
 
 def test_what_looks_at_events_and_progress_is_told_absolute_times():
@@ -170,7 +177,7 @@ def test_a_law_with_derivatives_has_them_on_the_clock_too():
     """Without them implicit steps differenced it, and its changes were no events as from zero."""
     rate = lambda t, x: np.array([5.0 * np.cos(5.0 * (t - NOW))])  # noqa: E731
     given = DifferentiableLaw(Feedback(NOW), lambda t, x: np.array([[0.0, -0.1]]), rate)
-    law = OwnClock(NOW).policy(Policy(given)).law(History("air", 0.0, np.zeros(2)))
+    law = OwnClock(NOW).wrap_policy(Policy(given)).law(History("air", 0.0, np.zeros(2)))
     assert isinstance(law, DifferentiableLaw)
     assert isinstance(law.function, LinearFeedback)
     x = np.array([0.0, 2.0])

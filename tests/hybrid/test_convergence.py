@@ -69,7 +69,7 @@ def test_any_first_step_is_as_accurate(method, first_step, exact):
         rtol=1e-8,
         atol=1e-8,
         method=method,
-        first_step=first_step,
+        options=hc.SimulationOptions(first_step=first_step),
     )
     assert len(traj.events) == 1
     # as above: 300 times the tolerance
@@ -79,7 +79,13 @@ def test_any_first_step_is_as_accurate(method, first_step, exact):
 
 def test_a_first_step_is_positive():
     with pytest.raises(hc.errors.InputError, match="first_step"):
-        hc.simulate(pendulum(), "swing", [1.5, 0.0], (0.0, 1.2), first_step=0.0)
+        hc.simulate(
+            pendulum(),
+            "swing",
+            [1.5, 0.0],
+            (0.0, 1.2),
+            options=hc.SimulationOptions(first_step=0.0),
+        )
 
 
 def test_event_time_is_the_closed_form_of_linear_drag():

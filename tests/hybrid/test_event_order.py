@@ -150,7 +150,13 @@ def test_a_guard_that_is_zero_until_later_does_not_join_an_event(depth, held_fir
         hc.Transition("go", hc.Guard(name, guards[name]), hc.Reset.identity(), "stop")
         for name in names
     ]
-    run = hc.simulate(hc.HybridSystem(modes, edges), "go", [0.0], (0.0, 1.0), first_step=1.0)
+    run = hc.simulate(
+        hc.HybridSystem(modes, edges),
+        "go",
+        [0.0],
+        (0.0, 1.0),
+        options=hc.SimulationOptions(first_step=1.0),
+    )
     (event,) = run.events
     assert event.guards == ("dip",)
     half = np.sqrt(depth)

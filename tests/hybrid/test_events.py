@@ -98,7 +98,9 @@ def test_a_dip_longer_than_the_samples_are_apart_is_found_wherever_it_is(options
 def test_a_fence_below_a_flight_of_one_step_is_seen_with_steps_that_show_it():
     """A fence 1e-2 s wide in a flight of 10 s: missed by one long step, found as limits.md says."""
     fence = {"fence": lambda t, x, u: 1.0 - 2.0 * float(abs(x[0] - 6.1803) < 5e-3)}
-    assert not hc.simulate(line(fence), "go", [0.0], (0.0, 10.0), first_step=10.0).events
+    assert not hc.simulate(
+        line(fence), "go", [0.0], (0.0, 10.0), options=hc.SimulationOptions(first_step=10.0)
+    ).events
     run = hc.simulate(line(fence), "go", [0.0], (0.0, 10.0), max_step=1e-2 / WIDEST_GAP)
     assert [event.time for event in run.events] == [pytest.approx(6.1753, abs=1e-12)]
 
@@ -183,7 +185,7 @@ def test_guards_on_both_sides_of_the_end_of_a_step_fire_together():
     first = lambda t, x, u: 0.5 - 2e-9 - x[0]  # noqa: E731
     second = lambda t, x, u: 0.5 + 2e-9 - x[0]  # noqa: E731
     system = line({"a": first, "b": second})
-    steps = {"first_step": 0.25, "max_step": 0.25}
+    steps = {"options": hc.SimulationOptions(first_step=0.25), "max_step": 0.25}
     (event,) = hc.simulate(system, "go", [0.0], (0.0, 1.0), event_window=1e-8, **steps).events
     assert event.guards == ("a", "b")
     assert event.time == pytest.approx(0.5 - 2e-9, abs=ROUNDING)
@@ -404,7 +406,13 @@ def test_a_reset_out_of_the_next_mode_fires_there_at_once():
 
 @pytest.mark.parametrize("tolerance", [1e-14, 1e-10, 1e-4])
 def test_the_guard_tolerance_moves_no_event_of_a_ball(tolerance):
-    traj = hc.simulate(ball(0.9), "air", [1.0, 0.0], (0.0, 4.0), guard_tolerance=tolerance)
+    traj = hc.simulate(
+        ball(0.9),
+        "air",
+        [1.0, 0.0],
+        (0.0, 4.0),
+        options=hc.SimulationOptions(guard_tolerance=tolerance),
+    )
     np.testing.assert_allclose(
         [e.time for e in traj.events], impact_times(1.0, 0.9, 6), rtol=0, atol=1e-12
     )

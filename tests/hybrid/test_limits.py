@@ -34,7 +34,14 @@ def oscillator(pace=np.inf):
 )
 def test_more_steps_than_allowed_are_an_error_that_says_why_they_are_short(system, options, why):
     with pytest.raises(StepLimitError, match=r"max_steps = 20 .* mode 'swing'") as caught:
-        hc.simulate(system, "swing", [1.0, 0.0], (0.0, 10.0), max_steps=20, **options)
+        hc.simulate(
+            system,
+            "swing",
+            [1.0, 0.0],
+            (0.0, 10.0),
+            options=hc.SimulationOptions(max_steps=20),
+            **options,
+        )
     assert why in str(caught.value)
     so_far = caught.value.trajectory
     assert 0.0 < so_far.end < 10.0
@@ -46,18 +53,28 @@ def test_a_state_that_grows_without_bound_is_named_where_steps_run_out():
     mode = hc.Mode("runs away", hc.VectorSpace(1), lambda t, x, u: 50.0 * x)
     system = hc.HybridSystem([mode], [])
     with pytest.raises(StepLimitError, match=r"x0 has grown to .* is unstable") as caught:
-        hc.simulate(system, "runs away", [1.0], (0.0, 10.0), max_steps=20)
+        hc.simulate(
+            system, "runs away", [1.0], (0.0, 10.0), options=hc.SimulationOptions(max_steps=20)
+        )
     so_far = caught.value.trajectory
     assert so_far.final_state[0] == pytest.approx(np.exp(50.0 * so_far.end), rel=1e-6)
     with pytest.raises(StepLimitError) as caught:
-        hc.simulate(oscillator(), "swing", [1.0, 0.0], (0.0, 10.0), max_steps=20)
+        hc.simulate(
+            oscillator(),
+            "swing",
+            [1.0, 0.0],
+            (0.0, 10.0),
+            options=hc.SimulationOptions(max_steps=20),
+        )
     assert "grown" not in str(caught.value)
 
 
 def test_the_first_step_under_each_law_is_free():
     """Changes of the law and events have limits of their own."""
     policy = hc.SampledPolicy(lambda t, x: np.zeros(0), 0.01)
-    run = hc.simulate(ball(), "air", [1.0, 0.0], (0.0, 2.0), policy, max_steps=20)
+    run = hc.simulate(
+        ball(), "air", [1.0, 0.0], (0.0, 2.0), policy, options=hc.SimulationOptions(max_steps=20)
+    )
     assert sum(len(arc.breaks) for arc in run.arcs) > 200
 
 
@@ -98,5 +115,11 @@ def test_modes_that_alternate_at_one_instant_are_named():
 
 
 def test_a_run_of_any_length_in_smooth_flow_needs_few_steps():
-    run = hc.simulate(line({"g": lambda t, x, u: 1.0}), "go", [0.0], (0.0, 1e6), max_steps=20)
+    run = hc.simulate(
+        line({"g": lambda t, x, u: 1.0}),
+        "go",
+        [0.0],
+        (0.0, 1e6),
+        options=hc.SimulationOptions(max_steps=20),
+    )
     assert run.final_state[0] == pytest.approx(1e6, rel=1e-14)

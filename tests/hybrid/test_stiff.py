@@ -110,7 +110,12 @@ def test_feedback_that_is_stiff_is_in_the_matrix_of_implicit_steps(known):
         policy = DifferentiableLaw(law, lambda t, x: slope, lambda t, x: rate(t))
     system = hc.HybridSystem([mode], [])
     # a wrong matrix leaves steps of some 1 / RATE
-    options = {"method": "Radau", "rtol": 1e-6, "atol": 1e-6, "max_steps": 200}
+    options = {
+        "method": "Radau",
+        "rtol": 1e-6,
+        "atol": 1e-6,
+        "options": hc.SimulationOptions(max_steps=200),
+    }
     run = hc.simulate(system, "m", [1.0], (0.0, 1.0), policy, **options)
     assert run.final_state[0] == pytest.approx(np.cos(1.0), abs=1e-5)
 
@@ -207,7 +212,11 @@ def test_a_smooth_solution_beside_a_known_decay_takes_two_explicit_steps(off):
 
     That is shorter by `off`; implicit steps are longer than what is left until 20 / RATE.
     """
-    options = {"rtol": 1e-8, "atol": 1e-8, "first_step": 0.5 * off / RATE}
+    options = {
+        "rtol": 1e-8,
+        "atol": 1e-8,
+        "options": hc.SimulationOptions(first_step=0.5 * off / RATE),
+    }
     run = hc.simulate(Counted(off=off).system(), "m", [1.0, 0.0], (0.0, 1.0), **options)
     assert (run.arcs[0].breaks < 20.0 / RATE).sum() == 3
     np.testing.assert_allclose(run.final_state, [np.cos(1.0), 1.0], rtol=0.0, atol=1e-6)
@@ -268,7 +277,7 @@ def test_a_growth_that_takes_away_the_matrix_of_a_step_taken_further_is_no_matte
         jacobian=lambda t, x, u: FieldJacobian(np.diag([0.0, 1.0 / h]), np.zeros((2, 0))),
         pace=lambda t, x, u: Pace(longest_step=h),
     )
-    options = {"method": "Radau", "first_step": h}
+    options = {"method": "Radau", "options": hc.SimulationOptions(first_step=h)}
     run = hc.simulate(hc.HybridSystem([mode], []), "m", [0.0, 0.0], (0.0, 5.0), **options)
     np.testing.assert_allclose(run.final_state, [5.0, 0.0], rtol=1e-15, atol=0.0)
     assert run.arcs[0].breaks.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 import hybridctl as hc
 from hybridctl.base.errors import InputError, NearGrazingWarning, ZenoError
 from hybridctl.hybrid.mode import Edge, GuardSet, Outgoing
-from hybridctl.hybrid.zeno import Fired, crowded, crowding, endings, predict
+from hybridctl.hybrid.zeno import (
+    SequenceEvent,
+    are_within,
+    find_accumulations,
+    predict_accumulation,
+    select_crowd,
+)
 
 G = 9.81
 
@@ -24,11 +30,13 @@ def test_a_geometric_sequence_ends_at_its_limit(ratio, first, period, start):
     """Windows shrink by ratio^period; the limit is t_0 + D / (1 - r)."""
     names = [f"guard {i}" for i in range(period)]
     times = start + first * np.concatenate([[0.0], np.cumsum(ratio ** np.arange(3 * period))])
-    events = [Fired(t, (names[k % period],), ratio**k) for k, t in enumerate(times.tolist())]
-    end = predict(events)
+    events = [
+        SequenceEvent(t, (names[k % period],), ratio**k) for k, t in enumerate(times.tolist())
+    ]
+    end = predict_accumulation(events)
     assert end is not None
     jumps_left = ratio ** (3 * period) / (1.0 - ratio)
-    assert end.left == pytest.approx(jumps_left, rel=1e-9)
+    assert end.remaining_jumps == pytest.approx(jumps_left, rel=1e-9)
     # Differences of times lose eps |t| / D of their digits, which the ratio passes on.
     last = first * ratio ** (3 * period - 1)
     tolerance = 1e-13 * (abs(start) + first) / (1.0 - ratio) ** 2 * max(1.0, first / last * 1e-2)
@@ -40,10 +48,10 @@ def test_events_that_change_nothing_in_between_are_not_what_accumulates():
     """Between bounces a joint with friction turns round, which sets a speed of zero to zero."""
     times = np.cumsum([0.0, *(0.5 ** np.arange(11))]).tolist()
     events = [
-        Fired(t, ("turns",) if k % 2 else ("closes",), 1e-17 if k % 2 else 0.5**k)
+        SequenceEvent(t, ("turns",) if k % 2 else ("closes",), 1e-17 if k % 2 else 0.5**k)
         for k, t in enumerate(times)
     ]
-    end = predict(events)
+    end = predict_accumulation(events)
     assert end is not None
     assert end.guards == ("closes",)
     assert end.time == pytest.approx(2.0)
@@ -51,23 +59,26 @@ def test_events_that_change_nothing_in_between_are_not_what_accumulates():
 
 def test_a_last_event_that_comes_for_the_first_time_takes_part():
     """Its jump is to come, so that none is known of it; the arc before it has its guard alone."""
-    events = [Fired(1e-12 * k, (f"contact {k}",), 1.0) for k in range(9)]
-    (end,) = endings([*events, Fired(1e-11, ("late",))], 1e-3, lambda: 1.0)
+    events = [SequenceEvent(1e-12 * k, (f"contact {k}",), 1.0) for k in range(9)]
+    (end,) = find_accumulations([*events, SequenceEvent(1e-11, ("late",))], 1e-3, lambda: 1.0)
     assert "late" in end.guards
-    turned = Fired(5e-13, ("turns",), 0.0)
-    known = [events[0], turned, *events[1:], Fired(1e-11, ("turns",))]
-    (end,) = endings(known, 1e-3, lambda: 1.0)
+    turned = SequenceEvent(5e-13, ("turns",), 0.0)
+    known = [events[0], turned, *events[1:], SequenceEvent(1e-11, ("turns",))]
+    (end,) = find_accumulations(known, 1e-3, lambda: 1.0)
     assert "turns" not in end.guards
 
 
 def test_growing_or_irregular_sequences_have_no_end():
-    same = [Fired(t, ("a",)) for t in (0.0, 1.0, 2.0, 3.0)]
-    growing = [Fired(t, ("a",)) for t in (0.0, 1.0, 3.0, 7.0)]
-    irregular = [Fired(t, ("a",)) for t in (0.0, 1.0, 1.9, 2.0)]
-    mixed = [Fired(t, (g,)) for t, g in zip((0.0, 1.0, 1.5, 1.75), "abca", strict=True)]
-    assert all(predict(events) is None for events in (same, growing, irregular, mixed, same[:3]))
-    assert not crowded(same, 3, 1.0)
-    assert crowded(same, 3, 2.0)
+    same = [SequenceEvent(t, ("a",)) for t in (0.0, 1.0, 2.0, 3.0)]
+    growing = [SequenceEvent(t, ("a",)) for t in (0.0, 1.0, 3.0, 7.0)]
+    irregular = [SequenceEvent(t, ("a",)) for t in (0.0, 1.0, 1.9, 2.0)]
+    mixed = [SequenceEvent(t, (g,)) for t, g in zip((0.0, 1.0, 1.5, 1.75), "abca", strict=True)]
+    assert all(
+        predict_accumulation(events) is None
+        for events in (same, growing, irregular, mixed, same[:3])
+    )
+    assert not are_within(same, 3, 1.0)
+    assert are_within(same, 3, 2.0)
 
 
 @pytest.mark.parametrize(("changes", "apart", "ends"), [
@@ -76,24 +87,24 @@ def test_growing_or_irregular_sequences_have_no_end():
 ])  # fmt: skip
 def test_three_events_at_once_end_where_the_first_two_change_nothing(changes, apart, ends):
     """Of four, at the times of three; what the last one does is not known yet."""
-    events = [Fired(1.0 + k * apart, ("a",), 0.0, k not in changes) for k in range(4)]
-    found = list(endings(events, 1e-13, lambda: 1.0))
-    assert len(crowding(events, 1e-13)) == (3 if ends else 0)
+    events = [SequenceEvent(1.0 + k * apart, ("a",), 0.0, k not in changes) for k in range(4)]
+    found = list(find_accumulations(events, 1e-13, lambda: 1.0))
+    assert len(select_crowd(events, 1e-13)) == (3 if ends else 0)
     assert [end.time for end in found] == ([events[-1].time] if ends else [])
-    assert all(end.left is None and end.since == events[1].time for end in found)
+    assert all(end.remaining_jumps is None and end.window_start == events[1].time for end in found)
 
 
 def halved(jumps, guards="aaaa"):
     """Events whose intervals halve, with these jumps; that of the last one is yet to come."""
     each = zip((0.0, 1.0, 1.5, 1.75), guards, (*jumps, 0.0), strict=True)
-    return [Fired(t, (name,), jump) for t, name, jump in each]
+    return [SequenceEvent(t, (name,), jump) for t, name, jump in each]
 
 
 def test_intervals_that_shrink_are_no_evidence_without_jumps_that_do():
-    assert predict(halved((1.0, 0.5, 0.25))).left == pytest.approx(0.25)
-    assert predict(halved((0.0, 0.0, 0.0))).left == 0.0
+    assert predict_accumulation(halved((1.0, 0.5, 0.25))).remaining_jumps == pytest.approx(0.25)
+    assert predict_accumulation(halved((0.0, 0.0, 0.0))).remaining_jumps == 0.0
     for jumps in [(1.0, 1.0, 1.0), (1.0, 2.0, 4.0), (1.0, 0.9, 0.81), (0.0, 0.5, 0.25)]:
-        assert predict(halved(jumps)) is None
+        assert predict_accumulation(halved(jumps)) is None
 
 
 def test_rest_waits_until_jumps_to_come_are_what_the_flow_makes_meanwhile():
@@ -102,12 +113,12 @@ def test_rest_waits_until_jumps_to_come_are_what_the_flow_makes_meanwhile():
     A flow of 1/4 makes them in twice the window and the rest, one of 0.1 in a horizon of 2.5 s.
     """
     events = halved((1.0, 0.5, 0.25))
-    (end,) = endings(events, horizon=0.25, speed=lambda: 0.25)
-    assert end == predict(events)
-    assert list(endings(events, horizon=2.5, speed=lambda: 0.1)) == [end]
-    assert not list(endings(events, horizon=0.25, speed=lambda: 0.2499))
-    assert not list(endings(events, horizon=2.5, speed=lambda: 0.0999))
-    assert not list(endings(events, horizon=0.2499, speed=lambda: 10.0))
+    (end,) = find_accumulations(events, horizon=0.25, compute_speed=lambda: 0.25)
+    assert end == predict_accumulation(events)
+    assert list(find_accumulations(events, horizon=2.5, compute_speed=lambda: 0.1)) == [end]
+    assert not list(find_accumulations(events, horizon=0.25, compute_speed=lambda: 0.2499))
+    assert not list(find_accumulations(events, horizon=2.5, compute_speed=lambda: 0.0999))
+    assert not list(find_accumulations(events, horizon=0.2499, compute_speed=lambda: 10.0))
 
 
 def test_a_ball_rests_as_soon_as_its_bounces_end_within_the_horizon():
@@ -116,28 +127,36 @@ def test_a_ball_rests_as_soon_as_its_bounces_end_within_the_horizon():
         after = e ** np.arange(1, 6)  # m/s
         times = np.concatenate(([0.0], np.cumsum(2.0 * after[:-1] / G)))
         jumps = after * (1.0 + 1.0 / e)
-        events = [Fired(*event) for event in zip(times, [("a",)] * 5, jumps, strict=True)]
+        events = [SequenceEvent(*event) for event in zip(times, [("a",)] * 5, jumps, strict=True)]
         ahead = 2.0 * after[-1] / e * e / (1.0 - e) / G
-        assert len(list(endings(events, horizon=1.01 * ahead, speed=lambda: G))) == 1
+        assert (
+            len(list(find_accumulations(events, horizon=1.01 * ahead, compute_speed=lambda: G)))
+            == 1
+        )
 
 
 def test_events_that_crowd_while_they_shrink_do_not_rest_sooner():
     """Sixteen of one ratio within the horizon, the last one's jump to come: their limit counts."""
     times = 0.58 ** np.arange(16)
-    events = [Fired(1.0 - t, ("a",), t) for t in times.tolist()]
-    left = predict(events).left
+    events = [SequenceEvent(1.0 - t, ("a",), t) for t in times.tolist()]
+    left = predict_accumulation(events).remaining_jumps
     assert left == pytest.approx(0.58**15 / 0.42, rel=1e-9)
-    assert not list(endings(events, horizon=1.0, speed=lambda: 0.99 * left))
-    assert next(endings(events, horizon=1.0, speed=lambda: 1.01 * left)).left == left
+    assert not list(find_accumulations(events, horizon=1.0, compute_speed=lambda: 0.99 * left))
+    assert (
+        next(
+            find_accumulations(events, horizon=1.0, compute_speed=lambda: 1.01 * left)
+        ).remaining_jumps
+        == left
+    )
 
 
 def test_guards_that_do_not_repeat_shrink_by_the_five():
     """As of several contacts that bounce at once."""
     rng = np.random.default_rng(3)
     times = 2.0 - 0.9 ** np.arange(16)
-    events = [Fired(t, (str(rng.integers(9)),), 2.0 - t) for t in times.tolist()]
-    assert predict(events).time == pytest.approx(2.0, rel=1e-9)
-    assert predict(events[:15]) is None
+    events = [SequenceEvent(t, (str(rng.integers(9)),), 2.0 - t) for t in times.tolist()]
+    assert predict_accumulation(events).time == pytest.approx(2.0, rel=1e-9)
+    assert predict_accumulation(events[:15]) is None
 
 
 def test_water_that_is_poured_into_two_tanks_in_turn_rests_when_both_are_empty():
@@ -244,7 +263,7 @@ def test_a_rocking_block_comes_to_rest_on_both_corners():
     x0[1] = -(-s * corner[0] + c * corner[1])
     x0[0] = -(c * corner[0] + s * corner[1])
     run = hc.simulate(
-        block.system(p), ("open", "stick"), x0, (0.0, 6.0), on_zeno="rest", zeno_horizon=1e-4
+        block.system(p), ("open", "stick"), x0, (0.0, 6.0), on_zeno=hc.ZenoPolicy(horizon=1e-4)
     )
     assert run.final_mode == ("stick", "stick")
     assert abs(run.final_state[2]) < 1e-7
@@ -274,7 +293,7 @@ def test_the_last_bounce_is_that_of_the_series_when_the_horizon_is_short(c):
     """At (1 + c) / (1 - c) of the first fall. Ten bounces fit into the horizon before it ends."""
     system, first = ball.system(ball.BallParameters(slope=0.0, restitution=c)), np.sqrt(2.0 / G)
     last = (1.0 + c) / (1.0 - c) * first
-    options = {"on_zeno": "rest", "zeno_horizon": 1e-7}
+    options = {"on_zeno": hc.ZenoPolicy(horizon=1e-7)}
     run = hc.simulate(system, ("open",), [0, 1.0, 0, 0], (0.0, last + 0.1), **options)
     (rest,) = [event for event in run.events if event.accumulation is not None]
     # Integration to 1e-9 of heights up to 1 m, over falls of some 0.4 s each at the start.

@@ -40,7 +40,9 @@ def test_a_quadruped_slides_on_its_front_feet_and_comes_to_stand(quadruped, heig
     q = q.copy()
     q[2] = height
     x0 = [*q, *[0.0] * system.robot.nv]
-    run = hc.simulate(system, ("open",) * 4, x0, (0.0, 0.5), max_steps=2000)
+    run = hc.simulate(
+        system, ("open",) * 4, x0, (0.0, 0.5), options=hc.SimulationOptions(max_steps=2000)
+    )
     assert {"FL_foot slips", "FR_foot slips"} <= {guard for e in run.events for guard in e.guards}
     assert run.final_mode == ("stick",) * 4
 

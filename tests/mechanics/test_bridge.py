@@ -172,7 +172,7 @@ def test_a_system_that_is_mapped_has_the_bridges_of_the_one_inside(jammed):
 
 def test_events_that_accumulate_are_no_reason_for_a_bridge():
     bouncing = ball.system(ball.BallParameters(slope=0.0, restitution=0.5))
-    start, options = [0.0, 0.1, 0.0, 0.0], {"min_dwell": 1e-6, "on_zeno": "raise"}
+    start, options = [0.0, 0.1, 0.0, 0.0], {"on_zeno": hc.ZenoPolicy(False, min_dwell=1e-6)}
     with pytest.raises(ZenoError, match="accumulate"):
         hc.simulate(bouncing, ("open",), start, (0.0, 2.0), **options)
 
@@ -235,7 +235,7 @@ def test_bridges_in_a_row_are_events_of_one_way(steps, most, monkeypatch):
 
     On a bridge x' = 1; a mode "on" with x' = 0 takes what is above `steps` of them.
     """
-    monkeypatch.setattr("hybridctl.hybrid.bridge._AGAIN", most)
+    monkeypatch.setattr("hybridctl.hybrid.bridge._MAX_BRIDGES", most)
     length, space, none = 1e-3, hc.VectorSpace(1), GuardSet((), lambda t, x, u: np.zeros(0))
 
     def select(t, x, u):

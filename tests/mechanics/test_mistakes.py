@@ -225,8 +225,17 @@ def test_a_stiff_run_is_told_the_method():
     mode = hc.Mode("m", hc.VectorSpace(1), lambda t, x, u: -1e6 * (x - np.cos(t)))
     system = hc.HybridSystem([mode], [])
     with pytest.raises(StepLimitError, match='method="Radau"'):
-        hc.simulate(system, "m", [0.0], (0.0, 2.0), method="RK45", max_steps=100)
-    run = hc.simulate(system, "m", [0.0], (0.0, 2.0), method="Radau", max_steps=2000)
+        hc.simulate(
+            system,
+            "m",
+            [0.0],
+            (0.0, 2.0),
+            method="RK45",
+            options=hc.SimulationOptions(max_steps=100),
+        )
+    run = hc.simulate(
+        system, "m", [0.0], (0.0, 2.0), method="Radau", options=hc.SimulationOptions(max_steps=2000)
+    )
     np.testing.assert_allclose(run.final_state, np.cos(2.0), atol=1e-5)
 
 

@@ -102,6 +102,21 @@ def test_a_force_at_the_base_is_that_of_a_motor_there():
     assert one.input(0.1) == pytest.approx(np.linalg.norm(force))
 
 
+def test_a_push_at_unix_times_is_that_at_times_from_zero():
+    """Times there are 2.4e-7 s apart, and so are the ends of the push."""
+    system, x0 = robot_in_space()
+    runs = [
+        hc.simulate(
+            system, ("open",), x0, (t, t + 0.1), wrench=Wrench("cube", (0, 2, -1), t, t + 0.05)
+        )
+        for t in (0.0, 1.7e9)
+    ]
+    ends = [run.final_state for run in runs]
+    # Accelerations of 1e2 while the push is on.
+    np.testing.assert_allclose(*ends, atol=1e-4)
+    assert runs[1].input(1.7e9 + 0.02) == pytest.approx(np.sqrt(5.0))
+
+
 def test_a_short_push_is_a_kick():
     system, x0 = robot_in_space()
     impulse, at, brief = np.array([0.2, 0.1, -0.1]), (0.0, 0.01, 0.02), 1e-8

@@ -12,7 +12,7 @@ from hybridctl.estimation.measurement import coordinates
 from hybridctl.relaxation.relax import FREE, HELD
 
 SIZES = [4e-4, 2e-4, 1e-4, 5e-5]
-MANY = {"max_events": 100_000, "max_steps": 10**7}
+MANY = {"max_events": 100_000, "options": hc.SimulationOptions(max_steps=10**7)}
 
 
 @pytest.mark.parametrize("c", [0.1, 0.5, 0.95])

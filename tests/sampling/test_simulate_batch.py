@@ -319,7 +319,9 @@ def test_limits_are_those_of_each_member():
     assert set(batch.errors) == {1}
     assert type(batch.errors[1]) is EventLimitError
     assert batch.errors[1].trajectory.end < 3.0
-    batch = agreeing(pendulum(), "swing", [[0.5, 0.0]], (0.0, 20.0), max_steps=3)
+    batch = agreeing(
+        pendulum(), "swing", [[0.5, 0.0]], (0.0, 20.0), options=hc.SimulationOptions(max_steps=3)
+    )
     assert type(batch.errors[0]) is StepLimitError
 
 

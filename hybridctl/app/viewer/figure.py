@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.hybrid.arc import Arc, outputs_on
+from hybridctl.hybrid.arc import Arc, compute_outputs
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.contacts.contact import WORLD, Contact
@@ -91,7 +91,7 @@ def contact_forces(system: HybridSystem, arc: Arc, t: float) -> tuple[Array, Arr
     x, mechanism = arc(t), system.mechanism
     c = len(mechanism.contacts)
     found = {"normal_force": np.zeros(c), "friction_force": np.zeros((c, 2))}
-    found |= outputs_on(system.mode(arc.mode), arc, t)
+    found |= compute_outputs(system.mode(arc.mode), arc, t)
     places, forces = mechanism.dynamics.all.in_world(
         x[: mechanism.robot.nq], found["normal_force"], found["friction_force"]
     )

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hybridctl.base.checks import Array
-from hybridctl.hybrid.arc import Arc, joined
+from hybridctl.hybrid.arc import Arc, join_arcs
 from hybridctl.hybrid.flow import METHODS, Integrator
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.simulate import computed_starts, simulate
@@ -99,9 +99,9 @@ class Rollout:
             for arc in piece.arcs:
                 group.append(arc)
                 if arc.index < len(piece.events):
-                    arcs.append(joined(len(arcs), group))
+                    arcs.append(join_arcs(len(arcs), group))
                     group = []
-        arcs.append(joined(len(arcs), group))
+        arcs.append(join_arcs(len(arcs), group))
         events = (replace(event, index=i) for i, event in enumerate(self.events))
         return HybridTrajectory(tuple(arcs), tuple(events))
 

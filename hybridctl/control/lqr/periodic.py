@@ -36,7 +36,7 @@ from hybridctl.control.lqr.finite_horizon import (
 )
 from hybridctl.control.lqr.jumps import Treatment
 from hybridctl.control.lqr.weights import Weights
-from hybridctl.hybrid.arc import Arc, joined
+from hybridctl.hybrid.arc import Arc, join_arcs
 from hybridctl.hybrid.trajectory import Event, HybridTrajectory
 from hybridctl.sensitivity.collocation import Propagation
 from hybridctl.sensitivity.floquet import FloquetMultipliers, floquet_multipliers, monodromy
@@ -197,7 +197,7 @@ class PeriodicLqr:
             last_events = tuple(later.map_event(e, count + k) for k, e in enumerate(last_events))
             gains = later.map_gains(gains)
             # The last arc of a period and the first of the next one are a single arc.
-            arcs[n:] = [joined(n, [arcs[n], last_arcs[0]]), *last_arcs[1:]]
+            arcs[n:] = [join_arcs(n, [arcs[n], last_arcs[0]]), *last_arcs[1:]]
             curves[n:] = [GainCurve.joined([curves[n], gains.arcs[0]]), *gains.arcs[1:]]
             events += last_events
             phantoms |= {(k + count, names): gain for (k, names), gain in gains.phantoms.items()}
