@@ -165,10 +165,10 @@ def study(config: Config, case: ValidationCase, tick: Callable[[float], None]) -
     for k in range(config.directions):
         direction = draw_direction(rng, case, config.input_size)
         runs = _DirectionRuns(config, case, direction)
-        predicted = case.map.along(direction.state, direction.input)
+        predicted = case.map.propagate(direction.state, direction.input)
         remainders.append(remainder(config, case.nominal, runs, predicted))
         if k < config.difference_directions:
-            false = reset_only.along(direction.state, direction.input)[-1].end[:, 0]
+            false = reset_only.propagate(direction.state, direction.input)[-1].end[:, 0]
             differences = [runs.difference(step) for step in config.steps]
             correct.append([_relative(predicted[-1].end[:, 0], d) for d in differences])
             reset.append([_relative(false, d) for d in differences])

@@ -210,7 +210,16 @@ def _make_open_loop_law(
     mode: ModeKey,
     state: Array,
 ) -> DifferentiableLaw:
-    """Return the law of a value (nu,) with a rate (nu,), in any phantom mode; an `EventLaw`."""
+    """Return the law of one input and its rate in any phantom mode, an `EventLaw`.
+
+    Args:
+        system: The hybrid system.
+        value: Input (nu,).
+        rate: Its rate (nu,), per s.
+        fired: Guards that have fired, which do not matter.
+        mode: The phantom mode.
+        state: Its state (nx,), which does not matter.
+    """
     return DifferentiableLaw.held(value, rate, system.mode(mode).space.ndx)
 
 
@@ -243,6 +252,10 @@ def _stays_one_event(system: HybridSystem, event: Event, simultaneous: Simultane
 
 def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
     """Return the jump of guards of which the first to fire has the event of all.
+
+    Args:
+        system: The hybrid system.
+        event: The event, whose joint reset is one for all its guards.
 
     Raises:
         InputError: The reset is at a border between two cases.

@@ -75,7 +75,7 @@ def test_with_resets_alone_the_remainder_is_of_first_order():
     rng = np.random.default_rng(0)
     direction = validate.draw_direction(rng, case, 1.0)
     runs = validate._DirectionRuns(BIPED, case, direction)
-    false = case.reset_only().along(direction.state)
+    false = case.reset_only().propagate(direction.state)
     found = validate.remainder(BIPED, case.nominal, runs, false)
     slopes = np.diff(np.log(found.errors)) / np.diff(np.log(found.sizes))
     np.testing.assert_allclose(slopes, 1.0, atol=0.01)
@@ -84,12 +84,12 @@ def test_with_resets_alone_the_remainder_is_of_first_order():
 def test_deviations_along_a_trajectory_end_where_its_map_does():
     case = validate_cases.landing("by_feet", 0.0, 1e-11)
     for dx in np.random.default_rng(1).normal(size=(3, 6)):
-        along = case.map.along(dx)
+        along = case.map.propagate(dx)
         assert [v.arc.start for v in along] == [a.start for a in case.nominal.arcs]
         np.testing.assert_allclose(along[-1].end[:, 0], case.map.derivative(dx), atol=1e-8)
         np.testing.assert_allclose(along[0](0.0)[:, 0], dx, rtol=1e-14)
     with pytest.raises(InputError, match=r"dx0 must have shape \(6\), got \(2, 6\)"):
-        case.map.along(np.zeros((2, 6)))
+        case.map.propagate(np.zeros((2, 6)))
 
 
 def test_a_release_with_equal_shares_has_no_derivative(monkeypatch):

@@ -4,7 +4,7 @@ Backwards over one period the value function goes through
 
 .. math:: V \mapsto C + F^T V (I + P V)^{-1} F,
 
-with the propagation F, P, C of the period, arcs and jumps (see `sensitivity.propagation`): C is
+with the propagation F, P, C of the period, arcs and jumps (see `sensitivity.collocation`): C is
 what V = 0 becomes, F the closed-loop map of that sweep, and P its reach. A fixed point solves a
 discrete algebraic Riccati equation. Where the cost is not quadratic through events, or the input
 enters them, the sweeps are repeated instead.

@@ -16,7 +16,7 @@ found with the feedback on. On arcs and at isolated events only the second momen
 counts, so there the result is that of the covariance itself, whatever the points.
 
 A and B are taken once, as they do not depend on K: at the stages of collocated intervals of each
-arc (`sensitivity.propagation`, of order five), which are shorter towards its start, where a stiff
+arc (`sensitivity.collocation`, of order five), which are shorter towards its start, where a stiff
 loop has its transients. The gradient is that of this very sum, by its adjoint.
 
 Through events points (z, w) are carried, deviation and error of the input. At a simultaneous one

@@ -48,7 +48,7 @@ class InputCurve:
 
     start: float
     length: float
-    linearize_field: Array
+    coefficients: Array
 
     def __call__(self, t: float | Array) -> Array:
         """The input u (nu,) at time t, (nu, n) at times (n,)."""
