@@ -43,7 +43,7 @@ from hybridctl.sensitivity.merged_events import MergedEvents
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.propagation import Gain, PerturbationCurve
 from hybridctl.sensitivity.saltation import JumpGains
-from hybridctl.sensitivity.simultaneous import Simultaneous
+from hybridctl.sensitivity.simultaneous import PhantomInput, Simultaneous
 
 _FIRST_SIZE = 1e-2
 """First perturbation that is tried, relative to 1 + |x0|. The value is a choice."""
@@ -103,6 +103,10 @@ class RunMap(Protocol):
     @property
     def simultaneous(self) -> Simultaneous:
         """Whether simultaneous guards fire in turn."""
+
+    @property
+    def phantom_input(self) -> PhantomInput:
+        """Input in phantom modes."""
 
     @property
     def rtol(self) -> float:
@@ -377,7 +381,7 @@ class _PerturbedMotions:
                 arc.mode,
                 arc.space.normalize(start),
                 (run.start, run.end),
-                Replay(run) if self.policy is None else self.policy,
+                Replay(run, lin.phantom_input) if self.policy is None else self.policy,
                 on_zeno="raise",  # a run that comes to rest has no derivative
                 event_window=self.window,
                 rtol=lin.rtol,
@@ -424,14 +428,17 @@ class _PerturbedMotions:
 class Replay:
     """The policy that replays the recorded input of a run.
 
-    The input changes to that of the next arc once all guards of an event have fired. After the end
-    of an arc it goes on with its rate there.
+    The input changes to that of the next arc once guards of the event between them have fired.
+    After the end of an arc it goes on with its rate there.
 
     Attributes:
         run: The run.
+        phantom_input: "pushing": the input changes once all guards of an event have fired.
+            "withdrawing": it changes with the first of them.
     """
 
     run: HybridTrajectory
+    phantom_input: PhantomInput = "pushing"
 
     def law(self, history: History) -> InputLaw:
         """Return the input of the arc to which the events so far lead."""
@@ -453,9 +460,12 @@ class Replay:
         """Return the index of the arc, by the number of guards that have fired."""
         fired = sum(len(event.guards) for event in history.events)
         for k, event in enumerate(self.run.events):
-            fired -= len(event.guards)
-            if fired < 0 or (not event.guards and history.time < event.time):
+            needed = len(event.guards)
+            if self.phantom_input == "withdrawing":
+                needed = min(needed, 1)
+            if fired < needed or (not event.guards and history.time < event.time):
                 return k
+            fired -= len(event.guards)
         return len(self.run.events)
 
 
