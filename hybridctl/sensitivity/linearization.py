@@ -71,6 +71,7 @@ from hybridctl.sensitivity.saltation import JumpGains
 from hybridctl.sensitivity.simultaneous import (
     PhantomInput,
     Simultaneous,
+    get_constant_gain,
     jump_derivative,
     linearize_event_under_law,
     make_recorded_law,
@@ -667,11 +668,7 @@ def _check_gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:
     if callable(gain):
         check_array(f"{name}(t)", gain(arc.start), shape)
         return gain
-    return partial(_get_constant_gain, check_array(name, gain, shape))
-
-
-def _get_constant_gain(gain: Array, t: float) -> Array:
-    return gain
+    return partial(get_constant_gain, check_array(name, gain, shape))
 
 
 def _add_gains(one: Gain, other: Gain, t: float) -> Array:

@@ -136,7 +136,7 @@ def linearize_event_under_law(
     gain = -before.jacobian(event.time, event.state_before)
     if isinstance(jump, JumpGains):
         return jump.with_feedback(gain)
-    return jump.with_feedback(partial(_get_constant_gain, gain))
+    return jump.with_feedback(partial(get_constant_gain, gain))
 
 
 def make_recorded_law(
@@ -223,7 +223,8 @@ def _make_open_loop_law(
     return DifferentiableLaw.held(value, rate, system.mode(mode).space.ndx)
 
 
-def _get_constant_gain(gain: Array, fired: frozenset[int]) -> Array:
+def get_constant_gain(gain: Array, at: object) -> Array:
+    """Return a gain that is the same at all times, or in all phantom modes."""
     return gain
 
 
