@@ -78,7 +78,7 @@ _LEAST_SPREAD = 1e-300
 
 
 class RunMap(Protocol):
-    """What the radius needs of a `Linearization`, which is above this file."""
+    """The part of a `Linearization` that the radius needs; its file imports this one."""
 
     @property
     def system(self) -> HybridSystem:
@@ -135,7 +135,13 @@ class RunMap(Protocol):
         policy: Policy | InputLaw | None = None,
         merge: float | None = None,
     ) -> RunMap:
-        """Return the map of another run."""
+        """Return the map of another run.
+
+        Args:
+            trajectory: The run.
+            policy: See `linearize`.
+            merge: See `linearize`.
+        """
 
 
 @dataclass(frozen=True, eq=False)
