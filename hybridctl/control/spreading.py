@@ -78,6 +78,9 @@ class PositionTracker:
 
     `locate` is called with lists that grow. It reads again only what follows the last event but one
     of the list before; with another list it begins anew.
+
+    Args:
+        reference: The reference.
     """
 
     def __init__(self, reference: Reference) -> None:

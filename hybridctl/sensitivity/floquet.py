@@ -42,7 +42,7 @@ Orbits close to 1e-6 by default, and the field at their ends differs by about th
 
 
 class PeriodicMap(Protocol):
-    """What Floquet multipliers need of a `Linearization`, which is above this file."""
+    """The part of a `Linearization` that Floquet multipliers need; its file imports this one."""
 
     @property
     def system(self) -> HybridSystem:

@@ -71,6 +71,7 @@ from hybridctl.sensitivity.saltation import JumpGains
 from hybridctl.sensitivity.simultaneous import (
     PhantomInput,
     Simultaneous,
+    get_constant_gain,
     jump_derivative,
     linearize_event_under_law,
     make_recorded_law,
@@ -155,7 +156,15 @@ def linearize(
                 motions.check_orders()
             merged.append(MergedEvents(k, motions))
     return Linearization(
-        system, trajectory, tuple(jumps), rtol, atol, gains, tuple(merged), simultaneous
+        system,
+        trajectory,
+        tuple(jumps),
+        rtol,
+        atol,
+        gains,
+        tuple(merged),
+        simultaneous,
+        phantom_input,
     )
 
 
@@ -176,6 +185,7 @@ class Linearization:
             small to change their order.
         simultaneous: Whether simultaneous guards fire in turn or stay one event; see
             `jump_derivative`.
+        phantom_input: Input in phantom modes without a policy; see `jump_derivative`.
     """
 
     system: HybridSystem
@@ -186,6 +196,7 @@ class Linearization:
     gains: tuple[Gain, ...] | None = None
     merged_events: tuple[MergedEvents, ...] = ()
     simultaneous: Simultaneous = "in turn"
+    phantom_input: PhantomInput = "pushing"
 
     def __repr__(self) -> str:
         run, kind = self.trajectory, "linear" if self.is_linear else "piecewise linear"
@@ -439,14 +450,14 @@ class Linearization:
             merge: See `linearize`.
 
         Returns:
-            The map, with the ante-event input in phantom modes. It raises the errors of
-            `linearize`.
+            The map. It raises the errors of `linearize`.
         """
         return linearize(
             self.system,
             trajectory,
             policy=policy,
             merge=merge,
+            phantom_input=self.phantom_input,
             simultaneous=self.simultaneous,
             rtol=self.rtol,
             atol=self.atol,
@@ -657,11 +668,7 @@ def _check_gain(name: str, gain: Gain | ArrayLike, arc: Arc) -> Gain:
     if callable(gain):
         check_array(f"{name}(t)", gain(arc.start), shape)
         return gain
-    return partial(_get_constant_gain, check_array(name, gain, shape))
-
-
-def _get_constant_gain(gain: Array, t: float) -> Array:
-    return gain
+    return partial(get_constant_gain, check_array(name, gain, shape))
 
 
 def _add_gains(one: Gain, other: Gain, t: float) -> Array:

@@ -357,7 +357,15 @@ class PhantomMotions:
         key: ModeKey,
         state: Array,
     ) -> DifferentiableLaw:
-        """Return the input law after a guard; see `_make_single_event` for the arguments."""
+        """Return the input law after a guard.
+
+        Args:
+            path: See `_make_single_event`, as the others.
+            before: Side before it.
+            guard: Name of the guard.
+            key: Mode after it.
+            state: State (nx,) after it.
+        """
         event = self._make_single_event(path, before, guard, key, state)
         return self._law((*path, event), key, state)
 

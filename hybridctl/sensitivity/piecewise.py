@@ -341,7 +341,10 @@ class PiecewiseLinearJump:
         return jump
 
     def _evaluate_mode(self, fired: frozenset[int]) -> PhantomMode:
-        """Return the phantom mode after the guards in `fired`.
+        """Return the phantom mode after some guards.
+
+        Args:
+            fired: Guards that have fired.
 
         Raises:
             SystemDefinitionError: Its guards act on different numbers of states or inputs.
@@ -400,7 +403,16 @@ class PiecewiseLinearJump:
                 yield j, chosen, t, after
 
     def _search_pieces(self, prefix: _OrderPrefix, width: int, accuracy: float) -> Iterator[Piece]:
-        """Yield the pieces whose order begins with a prefix; width: number d of state columns."""
+        """Yield the pieces whose order begins with a prefix.
+
+        Args:
+            prefix: The beginning of an order.
+            width: Dimension d of the perturbations before the event.
+            accuracy: Relative error of the gains.
+
+        Yields:
+            The pieces.
+        """
         order, columns, size = prefix.order, prefix.columns, prefix.size
         if len(order) == len(self.guards):
             (matrix, by_input), (cone, input_cone) = (

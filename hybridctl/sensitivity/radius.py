@@ -43,7 +43,7 @@ from hybridctl.sensitivity.merged_events import MergedEvents
 from hybridctl.sensitivity.piecewise import PiecewiseLinearJump
 from hybridctl.sensitivity.propagation import Gain, PerturbationCurve
 from hybridctl.sensitivity.saltation import JumpGains
-from hybridctl.sensitivity.simultaneous import Simultaneous
+from hybridctl.sensitivity.simultaneous import PhantomInput, Simultaneous
 
 _FIRST_SIZE = 1e-2
 """First perturbation that is tried, relative to 1 + |x0|. The value is a choice."""
@@ -78,7 +78,7 @@ _LEAST_SPREAD = 1e-300
 
 
 class RunMap(Protocol):
-    """What the radius needs of a `Linearization`, which is above this file."""
+    """The part of a `Linearization` that the radius needs; its file imports this one."""
 
     @property
     def system(self) -> HybridSystem:
@@ -103,6 +103,10 @@ class RunMap(Protocol):
     @property
     def simultaneous(self) -> Simultaneous:
         """Whether simultaneous guards fire in turn."""
+
+    @property
+    def phantom_input(self) -> PhantomInput:
+        """Input in phantom modes."""
 
     @property
     def rtol(self) -> float:
@@ -131,7 +135,13 @@ class RunMap(Protocol):
         policy: Policy | InputLaw | None = None,
         merge: float | None = None,
     ) -> RunMap:
-        """Return the map of another run."""
+        """Return the map of another run.
+
+        Args:
+            trajectory: The run.
+            policy: See `linearize`.
+            merge: See `linearize`.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,7 +387,7 @@ class _PerturbedMotions:
                 arc.mode,
                 arc.space.normalize(start),
                 (run.start, run.end),
-                Replay(run) if self.policy is None else self.policy,
+                Replay(run, lin.phantom_input) if self.policy is None else self.policy,
                 on_zeno="raise",  # a run that comes to rest has no derivative
                 event_window=self.window,
                 rtol=lin.rtol,
@@ -424,14 +434,17 @@ class _PerturbedMotions:
 class Replay:
     """The policy that replays the recorded input of a run.
 
-    The input changes to that of the next arc once all guards of an event have fired. After the end
-    of an arc it goes on with its rate there.
+    The input changes to that of the next arc once guards of the event between them have fired.
+    After the end of an arc it goes on with its rate there.
 
     Attributes:
         run: The run.
+        phantom_input: "pushing": the input changes once all guards of an event have fired.
+            "withdrawing": it changes with the first of them.
     """
 
     run: HybridTrajectory
+    phantom_input: PhantomInput = "pushing"
 
     def law(self, history: History) -> InputLaw:
         """Return the input of the arc to which the events so far lead."""
@@ -453,9 +466,12 @@ class Replay:
         """Return the index of the arc, by the number of guards that have fired."""
         fired = sum(len(event.guards) for event in history.events)
         for k, event in enumerate(self.run.events):
-            fired -= len(event.guards)
-            if fired < 0 or (not event.guards and history.time < event.time):
+            needed = len(event.guards)
+            if self.phantom_input == "withdrawing":
+                needed = min(needed, 1)
+            if fired < needed or (not event.guards and history.time < event.time):
                 return k
+            fired -= len(event.guards)
         return len(self.run.events)
 
 

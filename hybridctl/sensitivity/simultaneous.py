@@ -136,7 +136,7 @@ def linearize_event_under_law(
     gain = -before.jacobian(event.time, event.state_before)
     if isinstance(jump, JumpGains):
         return jump.with_feedback(gain)
-    return jump.with_feedback(partial(_get_constant_gain, gain))
+    return jump.with_feedback(partial(get_constant_gain, gain))
 
 
 def make_recorded_law(
@@ -210,11 +210,21 @@ def _make_open_loop_law(
     mode: ModeKey,
     state: Array,
 ) -> DifferentiableLaw:
-    """Return the law of a value (nu,) with a rate (nu,), in any phantom mode; an `EventLaw`."""
+    """Return the law of one input and its rate in any phantom mode, an `EventLaw`.
+
+    Args:
+        system: The hybrid system.
+        value: Input (nu,).
+        rate: Its rate (nu,), per s.
+        fired: Guards that have fired, which do not matter.
+        mode: The phantom mode.
+        state: Its state (nx,), which does not matter.
+    """
     return DifferentiableLaw.held(value, rate, system.mode(mode).space.ndx)
 
 
-def _get_constant_gain(gain: Array, fired: frozenset[int]) -> Array:
+def get_constant_gain(gain: Array, at: object) -> Array:
+    """Return a gain that is the same at all times, or in all phantom modes."""
     return gain
 
 
@@ -243,6 +253,10 @@ def _stays_one_event(system: HybridSystem, event: Event, simultaneous: Simultane
 
 def _linearize_at_once(system: HybridSystem, event: Event) -> JumpGains | PiecewiseLinearJump:
     """Return the jump of guards of which the first to fire has the event of all.
+
+    Args:
+        system: The hybrid system.
+        event: The event, whose joint reset is one for all its guards.
 
     Raises:
         InputError: The reset is at a border between two cases.

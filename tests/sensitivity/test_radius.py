@@ -6,6 +6,7 @@ import pytest
 from hybridctl.robots import ball
 from sensitivity.close_guards import BEFORE, CloseGuards
 from sensitivity.test_merged_events import spread
+from sensitivity.test_simultaneous import Switching, pushed
 
 import hybridctl as hc
 from hybridctl.base.errors import GuardViolatedError, InputError
@@ -208,3 +209,17 @@ def test_what_has_no_radius_is_refused():
         lin.radius([1.0, 0.0], error=0.0)
     with pytest.raises(InputError, match="policy must be given"):
         lin.closed_loop([[[1.0, 0.0]]]).radius([1.0, 0.0])
+
+
+@pytest.mark.parametrize(("phantom_input", "count"), [("pushing", 2), ("withdrawing", 1)])
+def test_motions_have_the_input_of_the_map_in_phantom_modes(phantom_input, count):
+    """Two carts hit at once; beside it the input is released with the second hit, or the first."""
+    system, x0, span = pushed(), np.array([1.0, 1.0, -3.0, -3.0]), (0.0, 0.9)
+    run = hc.simulate(system, (0, 0), x0, span, Switching(2), **TIGHT)
+    lin = hc.linearize(system, run, phantom_input=phantom_input, **TIGHT)
+    direction = np.array([0.3, -0.4, 0.2, -0.1])
+    radius = float(lin.radius(direction))
+    measured = measure_radius(
+        system, (0, 0), x0, run, lin, direction, radius, span, Switching(count)
+    )
+    assert measured == pytest.approx(radius, rel=0.5)
