@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.polynomial.chebyshev import chebval
 
 from hybridctl.base.checks import Array, check_count, check_number
 from hybridctl.hybrid.mode import ModeKey
@@ -238,7 +237,7 @@ class ReferenceMotion:
         self.junctions = [self._build_junction(k) for k in phases]
         self._cached_samples: dict[tuple[int, int], tuple[Array, MotionSamples]] = {}
         curves = motion.feedforward
-        self._final_input_rates = [curve.rate(curve.start + curve.length) for curve in curves]
+        self._final_input_rates = [curve.rate(curve.end) for curve in curves]
         self._landings = {
             k: self._sample_landing(k) for k in phases if self.models[k].ends_with_landing
         }
@@ -330,8 +329,7 @@ class ReferenceMotion:
             fractions: Fractions (m,) of it.
         """
         curve = self.motion.feedforward[phase]
-        place = 2.0 * np.clip(fractions, 0.0, _LAST_FEEDFORWARD) - 1.0
-        u = np.asarray(chebval(place, curve.coefficients).T)
+        u = curve.evaluate_fractions(np.clip(fractions, 0.0, _LAST_FEEDFORWARD))
         if not self.ends_with_event(phase):
             u[fractions > 1.0] = self._final_input
         return u
@@ -610,7 +608,7 @@ class ReferenceMotion:
     def _compute_holding_input(self, phase: int) -> Array:
         """Return the input (nu,) that holds the final state of a phase best, by least squares."""
         curve = self.motion.feedforward[phase]
-        u = curve(curve.start + curve.length)
+        u = curve(curve.end)
         states = self.evaluate_states(phase, np.ones(1))
         rate = self.models[phase].evaluate_field(states, u[None])
         return np.asarray(u - np.linalg.pinv(rate.by_input[0]) @ rate.values[0])
