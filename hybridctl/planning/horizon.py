@@ -21,7 +21,7 @@ from hybridctl.base.checks import Array, check_count, check_number
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.mechanics.system import closed_contacts
-from hybridctl.planning.horizon_functions import LinearSteps, PhaseModel
+from hybridctl.planning.horizon_functions import LinearizedSteps, PhaseModel
 from hybridctl.planning.optimisation import OptimalTrajectory
 from hybridctl.planning.phase_functions import compute_least_gaps
 from hybridctl.planning.quadratic_programme import (
@@ -469,7 +469,7 @@ class ReferenceMotion:
 
     def predict_step(
         self, plan: HorizonPlan, at: Moment, h: float, disturbance: float
-    ) -> LinearSteps:
+    ) -> LinearizedSteps:
         """Return one step from a moment on, under the input of the plan.
 
         The error that the same step makes on the motion itself is subtracted, but past the end of
@@ -498,7 +498,7 @@ class ReferenceMotion:
         )
         in_phase = fractions[2] < 1.0 + _FRACTION_ROUNDING
         error = both.states[1] - on_motion[1] if in_phase else 0.0
-        step = LinearSteps(*(part[:1] for part in both))
+        step = LinearizedSteps(*(part[:1] for part in both))
         return step._replace(states=step.states - error)
 
     def evaluate_guard(self, plan: HorizonPlan, at: Moment) -> float:

@@ -136,11 +136,13 @@ def test_steps_have_the_derivatives_of_differences_and_end_where_simulation_does
     t = 0.5 * gait.period + np.array([0.0, 0.02])
     u = tuple(gait.curve(0)(s)[None] for s in (t[0], t.mean(), t[1]))
     x, h, length = gait.middle[None], 1e-6, np.array([0.02])
-    found = model.steps(x, u, length)
+    found = model.linearize_steps(x, u, length)
     np.testing.assert_allclose(found.states[0], gait.step.run(t[1]), atol=1e-4)
 
     def moved(dx, du, dd, dh):
-        return model.steps(x + dx, tuple(part + du for part in u), length + dh, dd).states[0]
+        return model.linearize_steps(
+            x + dx, tuple(part + du for part in u), length + dh, dd
+        ).states[0]
 
     random = np.random.default_rng(0)
     changes = random.normal(size=14), random.normal(size=4), 0.7, 0.1
