@@ -107,3 +107,20 @@ def test_a_plan_that_is_carried_on_keeps_what_it_corrects(reference, plan):
     np.testing.assert_array_equal(first.corrections, corrected.corrections[place.interval :])
     assert first.duration == pytest.approx(0.3 * reference.get_duration(0))
     assert len(carried.sections) == 3
+
+
+def test_a_phase_that_has_lasted_too_long_is_entered_before_its_end(reference):
+    """A tenth of it is left to plan; before, it is entered where its time is."""
+    length = reference.get_duration(0)
+    assert reference.compute_entry_fraction(0, 0.4 * length) == pytest.approx(0.4)
+    assert reference.compute_entry_fraction(0, 2.0 * length) == pytest.approx(0.9)
+
+
+def test_a_phase_that_becomes_the_present_one_is_planned_finely(reference, plan):
+    """It had 8 intervals as a later phase, and gets those that are left of 16."""
+    length = reference.get_duration(0)
+    assert len(plan.sections[1].corrections) == 8
+    at = Moment(1.25 * length, plan.sections[1].states[2], 1, length)
+    present = reference.continue_plan(plan, at).sections[0]
+    assert len(present.corrections) == 12
+    np.testing.assert_array_equal(present.states[0], at.state)

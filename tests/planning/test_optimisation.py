@@ -120,6 +120,15 @@ def test_a_limit_that_is_in_the_way_is_named():
     )
 
 
+@pytest.mark.parametrize(("duration", "searches"), [((0.2, 3.0), 2), ((TIME, TIME + 1e-9), 0)])
+def test_other_durations_are_tried_where_there_are_others(duration, searches):
+    """The message has all searches, each of which would begin at the same durations otherwise."""
+    phase = Phase(("open",), ("nose closes",), duration, 2)
+    with pytest.raises(InfeasibleReferenceError) as caught:
+        optimise(to_the_wall(phases=[phase], joint_limits={"x": (-1.0, 0.5)}), straight)
+    assert str(caught.value).count("% of their bounds") == searches
+
+
 def test_a_result_is_tracked_as_it_is():
     """Extended by its own inputs, with LQR across the impact, from a start that is off."""
     phases = [

@@ -107,3 +107,12 @@ def test_inputs_stay_inside_their_limits_with_what_is_fed_forward(reference, sec
     assert fed < most < wanted
     _, found = iterated(reference, section, np.array([[-50.0], [most]]))
     assert fed + found.corrections[0, 0] == pytest.approx(most, abs=1e-3)
+
+
+def test_a_feedforward_beyond_the_limits_needs_no_correction(reference, section):
+    """It is cut when it acts. The correction of 0.04 N that would add to it is left out."""
+    target, free = iterated(reference, section)
+    fed = target.motion.inputs[0, 0]
+    assert free.corrections[0, 0] > 0.02
+    _, found = iterated(reference, section, np.array([[-50.0], [0.9 * fed]]))
+    assert found.corrections[0, 0] == pytest.approx(0.0, abs=1e-3)
