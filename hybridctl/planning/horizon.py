@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.polynomial.chebyshev import chebval
 
 from hybridctl.base.checks import Array, check_count, check_number
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.policy import History
 from hybridctl.mechanics.system import closed_contacts
-from hybridctl.planning.horizon_functions import LinearSteps, PhaseModel
+from hybridctl.planning.horizon_functions import LinearizedSteps, PhaseModel
 from hybridctl.planning.optimisation import OptimalTrajectory
 from hybridctl.planning.phase_functions import compute_least_gaps
 from hybridctl.planning.quadratic_programme import (
@@ -238,7 +237,7 @@ class ReferenceMotion:
         self.junctions = [self._build_junction(k) for k in phases]
         self._cached_samples: dict[tuple[int, int], tuple[Array, MotionSamples]] = {}
         curves = motion.feedforward
-        self._final_input_rates = [curve.rate(curve.start + curve.length) for curve in curves]
+        self._final_input_rates = [curve.rate(curve.end) for curve in curves]
         self._landings = {
             k: self._sample_landing(k) for k in phases if self.models[k].ends_with_landing
         }
@@ -330,8 +329,7 @@ class ReferenceMotion:
             fractions: Fractions (m,) of it.
         """
         curve = self.motion.feedforward[phase]
-        place = 2.0 * np.clip(fractions, 0.0, _LAST_FEEDFORWARD) - 1.0
-        u = np.asarray(chebval(place, curve.coefficients).T)
+        u = curve.evaluate_fractions(np.clip(fractions, 0.0, _LAST_FEEDFORWARD))
         if not self.ends_with_event(phase):
             u[fractions > 1.0] = self._final_input
         return u
@@ -471,7 +469,7 @@ class ReferenceMotion:
 
     def predict_step(
         self, plan: HorizonPlan, at: Moment, h: float, disturbance: float
-    ) -> LinearSteps:
+    ) -> LinearizedSteps:
         """Return one step from a moment on, under the input of the plan.
 
         The error that the same step makes on the motion itself is subtracted, but past the end of
@@ -500,7 +498,7 @@ class ReferenceMotion:
         )
         in_phase = fractions[2] < 1.0 + _FRACTION_ROUNDING
         error = both.states[1] - on_motion[1] if in_phase else 0.0
-        step = LinearSteps(*(part[:1] for part in both))
+        step = LinearizedSteps(*(part[:1] for part in both))
         return step._replace(states=step.states - error)
 
     def evaluate_guard(self, plan: HorizonPlan, at: Moment) -> float:
@@ -610,7 +608,7 @@ class ReferenceMotion:
     def _compute_holding_input(self, phase: int) -> Array:
         """Return the input (nu,) that holds the final state of a phase best, by least squares."""
         curve = self.motion.feedforward[phase]
-        u = curve(curve.start + curve.length)
+        u = curve(curve.end)
         states = self.evaluate_states(phase, np.ones(1))
         rate = self.models[phase].evaluate_field(states, u[None])
         return np.asarray(u - np.linalg.pinv(rate.by_input[0]) @ rate.values[0])

@@ -103,7 +103,7 @@ class LimitSides:
         return np.where(self.fades, self.bound * left[:, None], self.bound)
 
 
-class LinearValues(NamedTuple):
+class LinearizedValues(NamedTuple):
     """Values at m points, with their derivatives.
 
     Attributes:
@@ -117,7 +117,7 @@ class LinearValues(NamedTuple):
     by_input: Array
 
 
-class LinearSteps(NamedTuple):
+class LinearizedSteps(NamedTuple):
     """States after m steps, with their derivatives.
 
     Attributes:
@@ -212,7 +212,7 @@ class PhaseModel:
         self.start_sides = LimitSides.from_limits(self.start_limits)
         self.end_sides = LimitSides.from_limits(self.end_limits, self.equations)
 
-    def evaluate_field(self, x: Array, u: Array, d: float = 0.0) -> LinearValues:
+    def evaluate_field(self, x: Array, u: Array, d: float = 0.0) -> LinearizedValues:
         """Return the field f at m points.
 
         Args:
@@ -220,9 +220,11 @@ class PhaseModel:
             u: Inputs (m, nu).
             d: Disturbance.
         """
-        return LinearValues(*self._field(x, u, _fill_column(d, x))[:3])
+        return LinearizedValues(*self._field(x, u, _fill_column(d, x))[:3])
 
-    def evaluate_path(self, x: Array, u: Array, fractions: Array, d: float = 0.0) -> LinearValues:
+    def evaluate_path(
+        self, x: Array, u: Array, fractions: Array, d: float = 0.0
+    ) -> LinearizedValues:
         """Return the values that have limits on the path, then gaps of open contacts, m.
 
         Args:
@@ -231,9 +233,9 @@ class PhaseModel:
             fractions: Fractions (m,) of the phase.
             d: Disturbance.
         """
-        return LinearValues(*self._path(x, u, _fill_column(d, x), fractions[:, None])[:3])
+        return LinearizedValues(*self._path(x, u, _fill_column(d, x), fractions[:, None])[:3])
 
-    def evaluate_start(self, x: Array, u: Array, d: float = 0.0) -> LinearValues:
+    def evaluate_start(self, x: Array, u: Array, d: float = 0.0) -> LinearizedValues:
         """Return the values that have limits where the phase begins.
 
         Args:
@@ -241,9 +243,9 @@ class PhaseModel:
             u: Inputs (m, nu).
             d: Disturbance.
         """
-        return LinearValues(*self._start(x, u, _fill_column(d, x))[:3])
+        return LinearizedValues(*self._start(x, u, _fill_column(d, x))[:3])
 
-    def evaluate_end(self, x: Array, u: Array, rate: Array, d: float = 0.0) -> LinearValues:
+    def evaluate_end(self, x: Array, u: Array, rate: Array, d: float = 0.0) -> LinearizedValues:
         """Return the values that have limits where the phase ends.
 
         Args:
@@ -253,7 +255,7 @@ class PhaseModel:
             d: Disturbance.
         """
         rates = np.broadcast_to(rate, u.shape)
-        return LinearValues(*self._end(x, u, _fill_column(d, x), rates)[:3])
+        return LinearizedValues(*self._end(x, u, _fill_column(d, x), rates)[:3])
 
     def evaluate_jump(self, x: Array, d: float = 0.0) -> tuple[Array, Array]:
         """Return the state (nx,) after the event that ends the phase, and its derivative (nx, nx).
@@ -284,7 +286,7 @@ class PhaseModel:
 
     def linearize_steps(
         self, x: Array, u: tuple[Array, Array, Array], h: Array, d: float | Array = 0.0
-    ) -> LinearSteps:
+    ) -> LinearizedSteps:
         """Return the states after m steps, and their derivatives.
 
         Args:
@@ -316,7 +318,7 @@ class PhaseModel:
         by_state, by_input, by_disturbance, by_length = np.split(
             whole, [nx, nx + nu, nx + nu + 1], axis=2
         )
-        return LinearSteps(
+        return LinearizedSteps(
             x + h * total, by_state, by_input, by_disturbance[:, :, 0], by_length[:, :, 0]
         )
 

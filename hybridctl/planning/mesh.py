@@ -63,8 +63,8 @@ def start_from_plan(programme: Transcription, plan: MotionPlan) -> Array:
     arcs, curves = plan.motion.arcs, plan.curves
 
     def get_state(k: int, fraction: float) -> Array:
-        """Return the state (nx,) of the plan; rounding must not lead past the end of the arc."""
-        return arcs[k](min(curves[k].start + fraction * curves[k].length, arcs[k].end))
+        """Return the state (nx,) of the plan at a fraction of phase k."""
+        return arcs[k](curves[k].start + fraction * curves[k].length)
 
     return programme.compute_start(
         get_state, [(curve.coefficients, curve.length) for curve in curves]

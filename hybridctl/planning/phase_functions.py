@@ -271,10 +271,10 @@ def build_constraint_residual(task: Task, k: int, mode: ModeKey, state: Expressi
 
 def get_constraint_limits(task: Task, k: int) -> tuple[Limit, ...]:
     """Return the equations that the residual of the constraints of phase k is zero."""
-    held = task.system.mode(task.phases[k].mode).held
-    if held is None:
+    constraint = task.system.mode(task.phases[k].mode).held
+    if constraint is None:
         return ()
-    pairs = zip(held.names, held.units, strict=True)
+    pairs = zip(constraint.names, constraint.units, strict=True)
     return tuple(Limit(f"start: {name}", unit, 0.0, 0.0) for name, unit in pairs)
 
 

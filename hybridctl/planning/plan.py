@@ -68,6 +68,15 @@ class InputCurve:
         """Return the input (nu,) at time t, or (nu, n) at times (n,)."""
         return np.asarray(chebval(self._scale_time(t), self.coefficients))
 
+    @property
+    def end(self) -> float:
+        """End of the interval, s."""
+        return self.start + self.length
+
+    def evaluate_fractions(self, fractions: Array) -> Array:
+        """Return the inputs (n, nu) at fractions (n,) of the interval, also outside [0, 1]."""
+        return np.asarray(chebval(2.0 * fractions - 1.0, self.coefficients).T)
+
     def rate(self, t: float) -> Array:
         """Return the time derivative (nu,) at time t, in the unit of the input per s."""
         return np.asarray(2.0 / self.length * chebval(self._scale_time(t), self._slopes))
@@ -116,8 +125,8 @@ class PlanTracking:
     It goes on to the next arc when an event leads to the mode of that arc, by whatever guards.
 
     Attributes:
-        arcs: Arcs of the plan. Each goes on past its event by its own inputs for a while, and is
-            held from there on.
+        arcs: Arcs of the plan. Each goes on past its event by its own inputs for a while. Its
+            last state and input stay from there on.
         gains: Gains of each arc.
         limits: Least and greatest inputs (2, nu), None for no limits.
     """
@@ -318,7 +327,7 @@ class _EventMonitor:
     """
 
     def __init__(self, task: Task, curves: Sequence[InputCurve]) -> None:
-        self._task, times = task, [curve.start + curve.length for curve in curves]
+        self._task, times = task, [curve.end for curve in curves]
         self._planned = [(k, t) for k, t in enumerate(times) if task.phases[k].ends]
         self._time_tolerance = _TIMING_TOLERANCE * times[-1]
         self._ends_with_event = bool(task.phases[-1].ends)

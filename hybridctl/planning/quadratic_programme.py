@@ -30,7 +30,7 @@ import piqp
 from scipy.sparse import csc_matrix
 
 from hybridctl.base.checks import Array, Indices
-from hybridctl.planning.horizon_functions import LimitSides, LinearValues, PhaseModel
+from hybridctl.planning.horizon_functions import LimitSides, LinearizedValues, PhaseModel
 
 _PRESENT_INTERVALS = 2
 """First intervals of the horizon that have limits at their end too: their input acts before the
@@ -465,7 +465,7 @@ class HorizonProgramme:
         self,
         p: int,
         at: tuple[Indices, Indices],
-        linear: LinearValues,
+        linear: LinearizedValues,
         sides: LimitSides,
         bounds: Array,
         scale: Array,

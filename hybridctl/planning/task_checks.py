@@ -121,15 +121,16 @@ def check_start(task: Task) -> None:
     if task.start is None:
         return
     x, key = np.asarray(task.start, dtype=np.float64), task.phases[0].mode
-    held = task.system.mode(key).held
-    if held is not None:
+    constraint = task.system.mode(key).held
+    if constraint is not None:
         residual = np.array(ca.DM(build_constraint_residual(task, 0, key, ca.DM(x)))).ravel()
-        ratios = np.abs(residual) / held.tolerances
+        ratios = np.abs(residual) / constraint.tolerances
         if ratios.max(initial=0.0) > 1.0:
             i = int(ratios.argmax())
             raise ConstraintViolatedError(
-                f"start is off what mode {key!r} of phases[0] holds: {held.names[i]} is "
-                f"{residual[i]:.6g} {held.units[i]}, tolerated are {held.tolerances[i]:.3g}; "
+                f"start is off what mode {key!r} of phases[0] holds: {constraint.names[i]} is "
+                f"{residual[i]:.6g} {constraint.units[i]}, tolerated are "
+                f"{constraint.tolerances[i]:.3g}; "
                 f"system.mode({key!r}).project(start) puts it there"
             )
     names, gaps = _build_open_gaps(task, 0, ca.DM(x), on_left_ground=True)
@@ -236,8 +237,8 @@ def find_implied_guards(task: Task, guess: Guess) -> frozenset[tuple[int, str]]:
         if len(names) > 1:
             mode = build_mode_field(task, k, contact_modes(phase.mode))
             guards = [mode.guards[get_guard_names(task, k).index(name)] for name in names]
-            held = [build_constraint_residual(task, k, phase.mode, mode.x)]
-            rows = _find_implied_rows(mode.x, held, guards, guess(k, 1.0))
+            residual = build_constraint_residual(task, k, phase.mode, mode.x)
+            rows = _find_implied_rows(mode.x, [residual], guards, guess(k, 1.0))
             implied |= {(k, names[i]) for i in rows}
     return frozenset(implied)
 

@@ -61,7 +61,7 @@ from hybridctl.planning.phase_functions import (
 )
 from hybridctl.planning.task import Expression, Guess, Task
 from hybridctl.planning.transition_cost import (
-    Perturbations,
+    PhasePerturbations,
     build_perturbations,
     build_transition_equations,
 )
@@ -85,7 +85,7 @@ class Transcription:
         blocks: All constraints, in their order.
         mapped: Functions at collocation points, which are differentiated point by point.
         functions: Functions of each phase.
-        perturbations: Perturbations of each phase; empty without a transition cost.
+        perturbations: PhasePerturbations of each phase; empty without a transition cost.
         perturbation_residual: Residual (m, 1) of the equations of the perturbations.
     """
 
@@ -96,7 +96,7 @@ class Transcription:
     blocks: tuple[ConstraintBlock, ...]
     mapped: tuple[MappedFunction, ...]
     functions: tuple[PhaseFunctions, ...]
-    perturbations: tuple[Perturbations, ...]
+    perturbations: tuple[PhasePerturbations, ...]
     perturbation_residual: Expression
 
     @property
@@ -229,7 +229,7 @@ def transcribe(task: Task, implied: frozenset[tuple[int, str]] = frozenset()) ->
         blocks.append(ConstraintBlock(condition.value(first, last, duration), (limit,)))
     if task.final_cost is not None:
         cost += task.final_cost(first, last, duration)
-    perturbations = tuple[Perturbations, ...]()
+    perturbations = tuple[PhasePerturbations, ...]()
     equations = list[ConstraintBlock]()
     if task.transition is not None:
         perturbations = build_perturbations(task)

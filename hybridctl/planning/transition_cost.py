@@ -38,12 +38,12 @@ from hybridctl.planning.phase_functions import (
 from hybridctl.planning.task import Expression, Phase, Task
 
 
-class Perturbations(NamedTuple):
+class PhasePerturbations(NamedTuple):
     """Variables of a phase: the columns of V one below the other, CasADi symbols.
 
     Attributes:
-        knots: Perturbations (nx k, N + 1) at the ends of intervals.
-        points: Perturbations (nx k, N d) at the collocation points.
+        knots: PhasePerturbations (nx k, N + 1) at the ends of intervals.
+        points: PhasePerturbations (nx k, N d) at the collocation points.
     """
 
     knots: Expression
@@ -64,7 +64,7 @@ class TransitionEquations(NamedTuple):
     cost: Expression
 
 
-def build_perturbations(task: Task) -> tuple[Perturbations, ...]:
+def build_perturbations(task: Task) -> tuple[PhasePerturbations, ...]:
     """Return new symbols for the perturbations of each phase.
 
     Args:
@@ -73,7 +73,7 @@ def build_perturbations(task: Task) -> tuple[Perturbations, ...]:
     assert task.transition is not None
     size = task.transition.get_start_perturbations(task.system.space.nx).size
     return tuple(
-        Perturbations(
+        PhasePerturbations(
             ca.MX.sym(f"deviations{k}", size, phase.intervals + 1),
             ca.MX.sym(f"moving{k}", size, phase.intervals * phase.points),
         )
@@ -84,7 +84,7 @@ def build_perturbations(task: Task) -> tuple[Perturbations, ...]:
 def build_transition_equations(
     task: Task,
     variables: Sequence[PhaseVariables],
-    perturbations: Sequence[Perturbations],
+    perturbations: Sequence[PhasePerturbations],
     functions: Sequence[PhaseFunctions],
 ) -> TransitionEquations:
     """Return the equations of the perturbations, and their cost.
@@ -92,7 +92,7 @@ def build_transition_equations(
     Args:
         task: A task with `Task.transition`.
         variables: Variables of each phase.
-        perturbations: Perturbations of each phase.
+        perturbations: PhasePerturbations of each phase.
         functions: Functions of each phase.
     """
     assert task.transition is not None
@@ -122,7 +122,7 @@ def build_transition_equations(
 
 
 def _map_flow(
-    phase: Phase, degree: int, f: PhaseFunctions, v: PhaseVariables, d: Perturbations
+    phase: Phase, degree: int, f: PhaseFunctions, v: PhaseVariables, d: PhasePerturbations
 ) -> MappedFunction:
     """Return h D_x f V at the collocation points of a phase, h being the length of an interval.
 
@@ -131,7 +131,7 @@ def _map_flow(
         degree: Degree of the inputs.
         f: Functions of the phase.
         v: Variables of the phase.
-        d: Perturbations of the phase.
+        d: PhasePerturbations of the phase.
     """
     fractions = compute_point_fractions(phase)
     inputs = v.inputs @ ca.DM(compute_input_basis(fractions, degree))

@@ -11,13 +11,18 @@ from hybridctl.mechanics import Contact, Plane, Robot, contact_system
 from hybridctl.planning.collocation import PhaseVariables
 from hybridctl.planning.optimisation import optimise
 from hybridctl.planning.phase_functions import build_cone_limits, build_phase_functions
+from hybridctl.planning.plan import build_plan
 from hybridctl.planning.task import Condition, Margins, Phase, Task
 from hybridctl.planning.transcription import transcribe
 
 
 @pytest.mark.parametrize("scheme", ["legendre", "radau"])
 def test_least_effort_to_a_wall_has_its_closed_form(scheme):
-    """u = 3 m d / T^2 (1 - t / T), of cost 3 m^2 d^2 / T^3."""
+    """u = 3 m d / T^2 (1 - t / T), of cost 3 m^2 d^2 / T^3.
+
+    It takes 7 iterations. The last Radau point is the end, where the gap is zero: a bound of the
+    gap there would have no interior, and would cost 14.
+    """
     phase = Phase(("open",), ("nose closes",), (TIME, TIME + 1e-9), 2, 4, scheme)
     found = optimise(to_the_wall(phases=[phase]), straight)
     assert found.cost == pytest.approx(3.0 * MASS**2 * WAY**2 / TIME**3, rel=1e-7)
@@ -27,6 +32,7 @@ def test_least_effort_to_a_wall_has_its_closed_form(scheme):
     assert found.feedforward[0].rate(0.3) == pytest.approx([-3.0 * MASS * WAY / TIME**3], abs=1e-4)
     assert found.run.events[0].time == pytest.approx(TIME, abs=1e-7)
     assert found.mismatch < 1e-8
+    assert found.iterations <= 10
 
 
 def test_free_times_and_a_final_cost_are_balanced():
@@ -114,6 +120,15 @@ def test_a_limit_that_is_in_the_way_is_named():
     )
 
 
+@pytest.mark.parametrize(("duration", "searches"), [((0.2, 3.0), 2), ((TIME, TIME + 1e-9), 0)])
+def test_other_durations_are_tried_where_there_are_others(duration, searches):
+    """The message has all searches, each of which would begin at the same durations otherwise."""
+    phase = Phase(("open",), ("nose closes",), duration, 2)
+    with pytest.raises(InfeasibleReferenceError) as caught:
+        optimise(to_the_wall(phases=[phase], joint_limits={"x": (-1.0, 0.5)}), straight)
+    assert str(caught.value).count("% of their bounds") == searches
+
+
 def test_a_result_is_tracked_as_it_is():
     """Extended by its own inputs, with LQR across the impact, from a start that is off."""
     phases = [
@@ -131,6 +146,14 @@ def test_a_result_is_tracked_as_it_is():
     run = hc.simulate(task.system, ("open",), [-0.05, 0.0], (0.0, found.run.end), policy)
     assert run.final_mode == ("closed",)
     assert run.final_state == pytest.approx(found.run.final_state, abs=1e-6)
+
+
+def test_a_search_begins_inside_the_limits_of_inputs():
+    """The ball weighs 19.6 N, of which the motor can bear 5 N."""
+    task = Task(ball(), [Phase(("open",), (), (0.3, 0.4), 2)], torque=5.0)
+    programme = transcribe(task)
+    start = build_plan(programme, programme.compute_start(lambda k, s: np.array([0, 0.3, 0, 0])))
+    np.testing.assert_allclose(start.curves[0](0.2), [0.0, 5.0], atol=1e-12)
 
 
 def test_functions_of_a_phase_are_those_of_the_system():

@@ -18,7 +18,7 @@ from hybridctl.mechanics import Contact, Plane, Stairs, contact_system
 from hybridctl.mechanics.impacts.impact import impact
 from hybridctl.planning.optimisation import optimise
 from hybridctl.planning.phase_functions import build_phase_functions
-from hybridctl.planning.plan import Feedforwards, InputCurve, build_plan
+from hybridctl.planning.plan import Feedforwards, InputCurve, _EventMonitor, build_plan
 from hybridctl.planning.task import Condition, Margins, Phase, Task
 from hybridctl.planning.task_checks import find_implied_guards
 from hybridctl.planning.transcription import transcribe
@@ -237,6 +237,38 @@ def test_a_run_that_leaves_its_plan_is_stopped_there():
     assert closing.run.end == pytest.approx(0.5 * WAY_TIME)
     waits = plan.simulate_closing(lambda: lambda t, x: np.array([-0.25 * force]), 1e-4, options)
     assert "has no such event where phase 0 is to end" in waits.problem
+
+
+def event_at(time, name, mode):
+    return SimpleNamespace(time=time, guards=(name,), mode_after=mode)
+
+
+@pytest.mark.parametrize(("late", "stops"), [(5e-4, False), (5e-3, True)])
+def test_events_just_after_a_planned_one_are_part_of_it(late, stops):
+    """Both corners land within 1 ms, one after the other; what comes later is no part of that."""
+    curves = [
+        InputCurve(0.0, TIME, np.zeros((1, 2))),
+        InputCurve(TIME, 0.5 * TIME, np.zeros((1, 2))),
+    ]
+    monitor = _EventMonitor(landing(), curves)
+    first = event_at(TIME, "left closes", ("closed", "open"))
+    assert not monitor.process_event(first)
+    assert monitor.describe_deviation(), "the right corner has not landed yet"
+    assert not monitor.process_event(event_at(TIME + 4e-4, "right closes", CLOSED))
+    assert monitor.matched_events == [first]
+    after = event_at(TIME + 4e-4 + late, "left opens", ("open", "closed"))
+    assert monitor.process_event(after) == stops
+    assert bool(monitor.describe_deviation()) == stops
+
+
+def test_a_plan_without_inputs_is_tracked():
+    """Inputs then have the unit as their size."""
+    programme = transcribe(to_the_wall())
+    inputs = np.zeros((programme.task.degree + 1, 1)), WAY_TIME
+    tracking = build_plan(programme, programme.compute_start(straight, [inputs])).build_tracking()
+    gain = tracking.gains[0](0.0)
+    assert np.isfinite(gain).all()
+    assert (gain > 0.0).all()
 
 
 def test_inputs_go_on_to_the_next_phase_when_its_mode_begins():

@@ -13,6 +13,7 @@ from hybridctl.base.errors import (
 )
 from hybridctl.planning.optimisation import optimise
 from hybridctl.planning.task import Condition, Phase, Task
+from hybridctl.planning.task_checks import drop_implied_conditions
 
 OPEN = Phase(("open",), (), (TIME, TIME + 1e-9), 2)
 
@@ -114,3 +115,11 @@ def test_a_guess_of_another_size_is_refused_with_its_phase():
 def test_a_cost_or_a_condition_that_is_no_number_is_refused_by_name(wrong, name):
     with pytest.raises(InputError, match=name):
         optimise(to_the_wall(**wrong), straight)
+
+
+def test_a_condition_that_is_not_finite_at_the_guess_is_not_taken_for_redundant():
+    """log(0) has no gradient to compare: the search has to find its way."""
+    log = Condition("log", lambda a, b, t: ca.log(b[0]))
+    task = to_the_wall(conditions=[log])
+    kept, implied = drop_implied_conditions(task, lambda k, s: np.array([0.0, 1.0]))
+    assert (list(kept.conditions), implied) == ([log], ())
