@@ -7,7 +7,8 @@ g = 0 and dg/dt = 0, under the combination of both fields that keeps it there,
 
 .. math:: \dot x = (1 - \alpha) f_1 + \alpha f_2, \qquad \alpha = \frac{a_1}{a_1 - a_2},
 
-as in `regions`, but with the second derivatives :math:`a_i` of the guard under the field of the
+as in
+`guard_motion`, but with the second derivatives :math:`a_i` of the guard under the field of the
 mode and the next one's pulled back, since the first ones vanish. It ends where a_1 is no longer
 negative: the force of the guard has vanished. Behind a plastic reset, which has no inverse, the
 field is :math:`D_x R f_1`.
@@ -34,8 +35,8 @@ from hybridctl.hybrid.mode import (
     Reset,
 )
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.relaxation.regions import GuardModes, GuardPoint, OnGuard, slides
-from hybridctl.relaxation.strip import Strip, Strips, differences
+from hybridctl.relaxation.guard_motion import GuardMotionSystem, GuardPoint, MotionOnGuard
+from hybridctl.relaxation.strip import Strip, Strips, differentiate_numerically
 
 RESTING = "resting"
 _HELD = 1e-8  # of a guard and of its rate, in their own units
@@ -54,23 +55,23 @@ def past_zeno(system: HybridSystem) -> PastZeno:
     return PastZeno(Strips(check_instance("system", system, HybridSystem), 0.0))
 
 
-class PastZeno(GuardModes):
+class PastZeno(GuardMotionSystem):
     """A system that comes to rest where its events accumulate; see `past_zeno`."""
 
-    ends = ("released",)
+    exit_names = ("released",)
 
-    def motion(self, key: ModeKey) -> _RestingMode | None:
+    def make_motion(self, key: ModeKey) -> _RestingMode | None:
         """The rest on a guard; None for a mode of the system."""
         match key:
             case (kind, source, str() as name) if kind == RESTING:
-                return _RestingMode(key, self.strip(source, name))
+                return _RestingMode(key, self.get_strip(source, name))
         return None
 
-    def plain(self, key: ModeKey) -> ModeModel:
+    def inner_mode(self, key: ModeKey) -> ModeModel:
         """A mode of the system as it is."""
         return self.inner.mode(key)
 
-    def ways(self, key: ModeKey) -> Outgoing:
+    def outgoing_edges(self, key: ModeKey) -> Outgoing:
         """The edges of the system, and those to rest."""
         return replace(self.inner.outgoing(key), rest=partial(self._rest, key))
 
@@ -82,13 +83,15 @@ class PastZeno(GuardModes):
                 f"events of guards {fired} accumulate in mode {key!r}; rest is defined on one "
                 "guard of a mode only, and these meet"
             )
-        return Edge(Reset(_RestingMode((RESTING, key, own[0]), self.strip(key, own[0])).settled))
+        return Edge(
+            Reset(_RestingMode((RESTING, key, own[0]), self.get_strip(key, own[0])).settled)
+        )
 
 
-class _RestingMode(OnGuard):
+class _RestingMode(MotionOnGuard):
     """Rest on the guard of a strip of no width: the field, what it holds, and its end."""
 
-    ends = PastZeno.ends
+    exit_names = PastZeno.exit_names
 
     def __init__(self, key: ModeKey, strip: Strip) -> None:
         super().__init__(key, strip)
@@ -98,16 +101,18 @@ class _RestingMode(OnGuard):
     @property
     def is_plastic(self) -> bool:
         """Whether the reset has no inverse."""
-        return self.strip.size > self.strip.n
+        return self.strip.ny > self.strip.nx
 
     def settled(self, t: float, x: Array, u: Array) -> Jump:
         """The state at rest, from one of the mode where events of the guard accumulate."""
-        x = self.projected(x)
+        x = self.project_state(x)
         point = self.calc(t, x, u)
         first, second = _force(point), np.inf
         if not self.is_plastic:
-            second = point.sides.speeds[1]
-        if not first < 0.0 or not (self.strip.holds or (slides(self.strip) and second > 0.0)):
+            second = point.side_fields.guard_rates[1]
+        if not first < 0.0 or not (
+            self.strip.can_hold_auxiliary or (self.strip.has_two_sides and second > 0.0)
+        ):
             raise SystemDefinitionError(
                 f"events of guard {self.strip.guard.name!r} of mode {self.strip.source.key!r} "
                 f"accumulate at t = {t:.9g} s, x = {x.tolist()}, but the fields do not push onto "
@@ -118,70 +123,76 @@ class _RestingMode(OnGuard):
     def field_at(self, point: GuardPoint) -> Array:
         """The field that stays at rest."""
         if self.is_plastic:
-            return np.asarray(point.local.reset @ point.source.field)
+            return np.asarray(point.gluing.reset_jacobian @ point.source_point.field)
         return super().field_at(point)
 
     def field_jacobian_at(self, point: GuardPoint) -> FieldJacobian:
         """Derivatives of the field; second ones that it contains by central differences."""
         if not self.is_plastic:
             return super().field_jacobian_at(point)
-        own, by, reset = point.source.field, point.source.field_jacobian, point.local.reset
-        turns = differences(lambda y: self.strip.chart.at(point.t, y, point.u).reset @ own, point.x)
+        own, by, reset = (
+            point.source_point.field,
+            point.source_point.field_jacobian,
+            point.gluing.reset_jacobian,
+        )
+        turns = differentiate_numerically(
+            lambda y: self.strip.gluing.evaluate(point.t, y, point.u).reset_jacobian @ own, point.x
+        )
         return FieldJacobian(reset @ by.state + turns, reset @ by.input)
 
-    def across_at(self, point: GuardPoint) -> tuple[float, Array]:
+    def rate_form_at(self, point: GuardPoint) -> tuple[float, Array]:
         """Zero, and the derivative (n,) of dg/dt by the state."""
         t, x, u = point.t, point.x, point.u
-        guard, source = self.strip.guard, point.source
-        bent = np.asarray(guard.derivative(t, x, u)[1] @ source.field_jacobian.state)
-        if self.strip.chart.affine:
+        guard, source = self.strip.guard, point.source_point
+        bent = np.asarray(guard.differentiate(t, x, u)[1] @ source.field_jacobian.state)
+        if self.strip.gluing.is_affine:
             return 0.0, bent
-        turns = differences(lambda y: guard.derivative(t, y, u)[1], x)
+        turns = differentiate_numerically(lambda y: guard.differentiate(t, y, u)[1], x)
         return 0.0, bent + source.field @ turns
 
-    def turning_at(self, point: GuardPoint) -> tuple[Array, Array]:
+    def rate_form_jacobian_at(self, point: GuardPoint) -> tuple[Array, Array]:
         """Derivatives by state and input of the gradient of dg/dt."""
         t, x, u = point.t, point.x, point.u
-        by_state = differences(lambda y: self.calc(t, y, u).across[1], x)
-        return by_state, differences(lambda v: self.calc(t, x, v).across[1], u)
+        by_state = differentiate_numerically(lambda y: self.calc(t, y, u).rate_form[1], x)
+        return by_state, differentiate_numerically(lambda v: self.calc(t, x, v).rate_form[1], u)
 
     def outputs_at(self, point: GuardPoint) -> dict[str, Array]:
         """What the guard has to make up for: -a_1, as a force does."""
         return {"force": np.array([-_force(point)])}
 
-    def projected(self, x: Array) -> Array:
+    def project_state(self, x: Array) -> Array:
         """The state on the guard, at rest: moved along what the reset changes."""
         strip = self.strip
-        point = self.calc(0.0, super().projected(x), np.zeros(self.nu))
-        across, reset = point.across[1], point.local.reset
-        change = reset @ across - across if reset.shape[0] == strip.n else -across
+        point = self.calc(0.0, super().project_state(x), np.zeros(self.nu))
+        across, reset = point.rate_form[1], point.gluing.reset_jacobian
+        change = reset @ across - across if reset.shape[0] == strip.nx else -across
         speed = float(across @ change)
         return point.x if speed == 0.0 else point.x - change * (self._rate(point) / speed)
 
-    def ends_at(self, point: GuardPoint) -> Array:
+    def exits_at(self, point: GuardPoint) -> Array:
         """The second derivative -a_1, zero where the field of the mode lets go."""
         return np.array([-_force(point)])
 
-    def ends_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
+    def exit_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
         """Derivatives of the guard that ends the rest; the one by time is taken as zero."""
-        d = point.source.field_jacobian
-        by_x, by_u = point.speed_slope(point.source.field, (d.state, d.input))
+        d = point.source_point.field_jacobian
+        by_x, by_u = point.differentiate_guard_rate(point.source_point.field, (d.state, d.input))
         return GuardJacobian(np.zeros(1), -by_x[None], -by_u[None])
 
-    def way(self, name: str) -> Edge:
+    def exit_edge(self, name: str) -> Edge:
         """The edge out of the rest, into the mode itself; other guards lead as they do there."""
         return Edge(Reset.identity(), self.strip.source.key)
 
     def _rate(self, point: GuardPoint) -> float:
         """The rate dg/dt under the field of the mode."""
-        rate, slope = self.strip.guard.derivative(point.t, point.x, point.u)
-        return rate + float(slope @ point.source.field)
+        rate, slope = self.strip.guard.differentiate(point.t, point.x, point.u)
+        return rate + float(slope @ point.source_point.field)
 
     def _residuals(self, x: Array) -> Array:
         point = self.calc(0.0, x, np.zeros(self.nu))
-        return np.array([self.strip.guard.value(0.0, x, point.u), self._rate(point)])
+        return np.array([self.strip.guard.evaluate(0.0, x, point.u), self._rate(point)])
 
 
 def _force(point: GuardPoint) -> float:
     """The second derivative a_1 of the guard under the field of the mode."""
-    return float(point.across[1] @ point.source.field)
+    return float(point.rate_form[1] @ point.source_point.field)

@@ -32,7 +32,7 @@ def test_short_steps_have_the_order_of_the_method():
     steps, errors = 2.2 / np.array([400, 800, 1600]), []
     for h in steps:
         run = discretize_relaxed(relaxed, "air", START, (0.0, 2.2), h, runge_kutta)
-        errors.append(np.abs(run.entered[-1] - flow.final_state).max())
+        errors.append(np.abs(run.mapped_states[-1] - flow.final_state).max())
     assert order(errors, steps) > 1.7
 
 
@@ -41,10 +41,10 @@ def test_a_load_that_lies_on_the_floor_is_held_and_lifted():
     h, relaxed = 1e-3, hc.relax(ball(0.0), 1e-5)
     law = lambda t, x: np.array([1.5 if t >= 2.9995 else 0.0])  # noqa: E731
     run = discretize_relaxed(relaxed, "air", [1.0, 0.0], (0.0, 4.0), h, euler, law)
-    still = [x for t, x in zip(run.times, run.entered, strict=True) if 2.5 < t < 3.0]
+    still = [x for t, x in zip(run.times, run.mapped_states, strict=True) if 2.5 < t < 3.0]
     assert np.abs(still).max() <= 2e-3
-    assert run.entered[-1][1] == pytest.approx(0.5, abs=2e-3)
-    assert not run.behind[0]
+    assert run.mapped_states[-1][1] == pytest.approx(0.5, abs=2e-3)
+    assert not run.in_strip[0]
 
 
 def test_steps_that_miss_a_guard_or_hit_two_are_refused():

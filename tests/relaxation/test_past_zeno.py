@@ -9,7 +9,7 @@ from relaxation.systems import accumulation, ball, bowl
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError, SystemDefinitionError
-from hybridctl.relaxation.relax import FREE, HELD, relax
+from hybridctl.relaxation.relax import HELD_STRIP, STRIP, relax
 from hybridctl.relaxation.sliding import SLIDING
 from hybridctl.relaxation.zeno_rest import RESTING
 
@@ -114,7 +114,7 @@ def test_derivatives_past_zeno_do_not_converge():
 def test_motions_on_guards_have_the_names_of_the_mode_they_are_in(made):
     """Of a ball that has names for nothing; guards of all modes are known by their names."""
     system = made(ball(0.5))
-    kinds = {"PastZeno": [RESTING], "Filippov": [SLIDING], "Relaxed": [FREE, HELD]}
+    kinds = {"PastZeno": [RESTING], "Filippov": [SLIDING], "Relaxed": [STRIP, HELD_STRIP]}
     for kind in kinds[type(system).__name__]:
         key = (kind, "air", "floor")
         mode = system.mode(key)
