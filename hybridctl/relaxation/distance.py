@@ -369,6 +369,10 @@ def _solve_path_programme(
 def _fit_guards(system: HybridSystem, key: ModeKey) -> Iterator[GluedGuard]:
     """Yield the glued guards of a mode, fitted to points on each guard and their images.
 
+    Args:
+        system: The system.
+        key: Key of the mode.
+
     Raises:
         SystemDefinitionError: If a guard, its reset or its rate is not affine.
     """

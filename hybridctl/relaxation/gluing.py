@@ -259,7 +259,11 @@ class CurvedGluing:
         )
 
     def _differentiate_reset(self, t: float, x: Array, u: Array) -> ResetJacobian:
-        """Return the derivatives of the reset, which must not depend on the input."""
+        """Return the derivatives of the reset at a point (t, x, u).
+
+        Raises:
+            SystemDefinitionError: If it has no Jacobian, or depends on the input.
+        """
         what = f"the reset of guard {self.guard.name!r} of mode {self.guard.mode.key!r}"
         if not self.reset.differentiable:
             raise SystemDefinitionError(f"{what} has no Jacobian")

@@ -188,7 +188,11 @@ class Strips:
             return self._built.setdefault((key, name), self._build(key, name))
 
     def _build(self, key: ModeKey, name: str) -> Strip:
-        """Return the strip behind guard `name` of mode `key`."""
+        """Return the strip behind guard `name` of mode `key`.
+
+        Raises:
+            SystemDefinitionError: If none is defined.
+        """
         guard, reset, target = find_transition(self.system, key, name)
         source = guard.mode
         if source.nu != target.nu:
