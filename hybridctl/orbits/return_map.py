@@ -364,7 +364,7 @@ class _ReturnMap:
         )
 
     def _make_terminal(self) -> Callable[[Event], bool] | None:
-        """Return a new function that says of each event whether it is the return to the guard."""
+        """Return a new function of an event: whether it is the return to the guard."""
         if not isinstance(self.section, str):
             return None
         guard, passed = self.section, itertools.count(1)

@@ -115,8 +115,8 @@ class BatchedArcs:
         if mode.transition_tolerances is not None:
             self.transition = np.tile(np.eye(ndx), (m, 1, 1))
         self._longest = np.full(m, run.integrator.max_step)
-        ahead = run.t_end, (mode.rtol, run.integrator.atol), _EXPONENT
-        first = first_length(mode.compute_rates, mode.compute_rates(t, x), t, x, *ahead)
+        settings = run.t_end, (mode.rtol, run.integrator.atol), _EXPONENT
+        first = first_length(mode.compute_rates, mode.compute_rates(t, x), t, x, *settings)
         self.next_length = np.where(np.isnan(lengths), first, lengths)
         self._limit_pace(np.arange(m))
         # Length of the present attempt, and by how much an accepted step may lengthen the next one.
@@ -151,17 +151,17 @@ class BatchedArcs:
             The members that remain on their arcs.
         """
         t, t_end = self._t[active], self._mode.run.t_end
-        ahead = t + self._h[active]
-        last = ahead >= t_end
-        ahead = np.where(last, t_end, ahead)
-        results = self._mode.take_steps(t, ahead - t, self._x[active])
+        ends = t + self._h[active]
+        last = ends >= t_end
+        ends = np.where(last, t_end, ends)
+        results = self._mode.take_steps(t, ends - t, self._x[active])
         sound, error, states, guards, bounds = results
         long_enough = self._h[active] >= SPACING * np.spacing(np.abs(t))
         good = (sound[:, 0] > 0.0) & long_enough
         self.unresolved[active[~good]] = True
         accepted = good & (error[:, 0] < 1.0)
-        self._update_lengths(active, ahead - t, error[:, 0], accepted, last)
-        done = accepted & self._accept_steps(active, accepted, ahead, states, guards, bounds)
+        self._update_lengths(active, ends - t, error[:, 0], accepted, last)
+        done = accepted & self._accept_steps(active, accepted, ends, states, guards, bounds)
         done |= accepted & last
         remaining: Rows = active[~(done | self.unresolved[active])]
         return remaining
@@ -182,7 +182,7 @@ class BatchedArcs:
             factor = SAFETY * error**_EXPONENT
         growth = self._max_growth[active]
         grown = h * np.fmin(growth, factor)
-        # A step that was cut says nothing against the length that was to be tried.
+        # A step that was cut is no reason to try a shorter one than was to be tried.
         was_cut = last & (growth > 1.0)
         grown = np.where(was_cut, np.maximum(grown, self.next_length[active]), grown)
         self.next_length[active] = np.where(accepted, grown, self.next_length[active])
@@ -194,7 +194,7 @@ class BatchedArcs:
         self,
         active: Rows,
         accepted: Flags,
-        ahead: Array,
+        ends: Array,
         states: Array,
         guards: Array,
         bounds: Array,
@@ -204,7 +204,7 @@ class BatchedArcs:
         Args:
             active: The members.
             accepted: Whether the step of each is accepted.
-            ahead: Ends (k,) of the steps, s.
+            ends: Ends (k,) of the steps, s.
             states: States (k, 8, nx) at their nodes.
             guards: Guards (k, 8, n) there.
             bounds: Lower bounds (k, n) of the guards.
@@ -216,7 +216,7 @@ class BatchedArcs:
         k = np.flatnonzero(accepted)
         if not len(k):
             return at_event
-        rows, end = active[k], ahead[k]
+        rows, end = active[k], ends[k]
         fresh = np.flatnonzero(self._t[rows] == self._begin[rows])
         if len(fresh):
             outside = self._watch.begin_arcs(rows[fresh], guards[k[fresh], 0])

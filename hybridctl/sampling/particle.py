@@ -463,8 +463,8 @@ class ParticleFilter:
     def _find_contradictions(self, signal: ContactSignal, now: ParticleSet, value: float) -> Array:
         """Return 1.0 for each particle whose mode a signal contradicts, else 0.0, (n,).
 
-        A mode contradicts a signal that says closed if it has the guard that closes the contact,
-        and one that says open if it has the guard that opens it.
+        A mode contradicts a signal of a closed contact if it has the guard that closes it, and one
+        of an open contact if it has the guard that opens it.
         """
         if value >= signal.on:
             guard = signal.closes
@@ -507,8 +507,8 @@ class ParticleFilter:
         shares = now.shares
         if len(shares) == 1:
             return None
-        space, alike = of_most_probable(self.model.system, shares)
-        rows = np.flatnonzero([key in alike for key in now.modes])
+        space, same_space = of_most_probable(self.model.system, shares)
+        rows = np.flatnonzero([key in same_space for key in now.modes])
         states, w = np.array([now.states[k] for k in rows]), now.weights[rows]
         mean, p = moments(space, states, w / w.sum())
         return Mixture(next(iter(shares)), now.time, mean, p, shares)

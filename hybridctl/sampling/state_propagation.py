@@ -200,7 +200,7 @@ def list_fired_guards(events: Iterable[Event | BriefEvent]) -> tuple[str, ...]:
 def _extend_old_mode(
     model: Model, path: PropagatedState, pattern: EventPattern, end: float, law: InputLaw
 ) -> Array | None:
-    """Return the state of a path that is ahead of a pattern: it flows on as if not yet past it.
+    """Return the state of a path that is ahead of a pattern: it flows on in its old mode.
 
     Arguments are those of `propagate_to_pattern`.
     """
