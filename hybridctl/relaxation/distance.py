@@ -34,7 +34,9 @@ _MAX_IDLE_JUMPS = 2
 
 The value is a choice. For a ball two jumps always suffice, and win for some 10 % of pairs."""
 _AFFINE_TOLERANCE = 1e-10  # misfit of an affine map, relative to the largest value or to 1
-_ZERO_COEFFICIENT = 1e-15  # coefficients this small, relative to the largest or to 1, are rounding
+_ZERO_COEFFICIENT = 1e-15
+"""Coefficients below this are zero, relative to the largest or to 1: a guard that is crossed at one
+rate everywhere has no limit, and not one that rounding makes (test_several_modes)."""
 _PROGRAMME_ACCURACY = 1e-12  # gaps and infeasibility of cone programmes, relative and absolute
 
 

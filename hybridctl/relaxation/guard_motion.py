@@ -451,9 +451,6 @@ class GuardMotionSystem(DerivedSystem, ABC):
         self._inner_modes: dict[ModeKey, ModeModel] = {}
         self._motions: dict[ModeKey, GuardMotion | None] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_motions": {}}
-
     def again(self, inner: HybridSystem) -> GuardMotionSystem:
         """Return the same motions on the guards of another system.
 

@@ -116,7 +116,7 @@ class _SlideOrCross(ResetModel):
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
         strip = self.strip
-        x = strip.guard.project(t, x, u)
+        x = strip.guard.project(t, x, u)  # event times are rounded, and x is that far from it
         if self._pushes_back(t, x, u):
             return Jump(x, (SLIDING, strip.source.key, strip.guard.name))
         return Jump(strip.map_to_target(t, x, u), strip.target.key)

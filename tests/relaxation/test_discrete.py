@@ -47,14 +47,27 @@ def test_a_load_that_lies_on_the_floor_is_held_and_lifted():
     assert not run.in_strip[0]
 
 
-def test_steps_that_miss_a_guard_or_hit_two_are_refused():
+def gap():
+    """A point (position, velocity) between two walls that reflect it, at 0 and 1."""
     x = ca.SX.sym("x", 2)
     mode = hc.symbolic.SymbolicMode("gap", x, [x[1], 0.0])
     edges = [
         hc.symbolic.SymbolicTransition("gap", "low", x[0], "gap", [x[0], -x[1]]),
         hc.symbolic.SymbolicTransition("gap", "high", 1.0 - x[0], "gap", [x[0], -x[1]]),
     ]
-    relaxed = hc.relax(hc.symbolic.hybrid_system([mode], edges), 0.01)
+    return hc.symbolic.hybrid_system([mode], edges)
+
+
+def test_a_step_may_end_behind_another_guard_than_the_nearest():
+    """From 0.4 it ends 5 mm behind the far wall, 15 mm before the far end of the strip there."""
+    run = discretize_relaxed(hc.relax(gap(), 0.02), "gap", [0.4, 6.05], (0.0, 0.1), 0.1)
+    assert run.in_strip == (False, True)
+    np.testing.assert_allclose(run.states[-1], [1.005, 6.05], atol=1e-12)
+    np.testing.assert_allclose(run.mapped_states[-1], [1.015, -6.05], atol=1e-12)
+
+
+def test_steps_that_miss_a_guard_or_hit_two_are_refused():
+    relaxed = hc.relax(gap(), 0.01)
     with pytest.raises(InputError, match="misses guard 'high'"):
         discretize_relaxed(relaxed, "gap", [0.2, -20.0], (0.0, 1.0), 0.1)
     y = ca.SX.sym("y", 4)

@@ -36,6 +36,13 @@ def test_it_is_symmetric_and_obeys_the_triangle_inequality():
     assert 0.03 < check_metric(150) < 0.2
 
 
+def test_a_jump_is_where_the_guard_is_crossed_downwards():
+    """A solver may return a point beside that part, here a ball that rises through the floor."""
+    (floor,) = GluedSpace(ball(0.5), ["air"]).guards
+    speeds = [floor.evaluate(floor.clip(np.array([s])))[0][1] for s in (-1.0, 1.0)]
+    np.testing.assert_allclose(sorted(speeds), [-1.0, 0.0], atol=1e-15)
+
+
 def test_it_does_not_depend_on_where_the_floor_is():
     x, c, level = ca.SX.sym("x", 2), 0.5, 3.0
     air = hc.symbolic.SymbolicMode("air", x, [x[1], -1.0])
@@ -131,6 +138,8 @@ def test_several_modes():
     assert space.distance("left", a, "right", b) == pytest.approx(
         np.linalg.norm(b - a), abs=PROGRAMME
     )
+    (wall,) = space.guards  # it is crossed at a speed of 1 everywhere
+    np.testing.assert_array_equal(wall.slope, [0.0])
     path = space.find_shortest_path("left", a, "right", b)
     np.testing.assert_allclose(path.points[0][0][0], 0.0, atol=PROGRAMME)
 

@@ -1,5 +1,7 @@
 """simulate(on_zeno="relax"): to rest where events accumulate, and on where the fields let go."""
 
+import pickle
+
 import casadi as ca
 import numpy as np
 import pytest
@@ -108,6 +110,17 @@ def test_derivatives_past_zeno_do_not_converge():
         relaxed = hc.relax(ball(0.5), epsilon)
         bouncing = hc.simulate(relaxed, "air", [1.0, 0.0], (0.0, end), rtol=1e-10, atol=1e-12)
         assert np.abs(hc.linearize(relaxed, bouncing).state_transition).max() > 1.0
+
+
+@pytest.mark.parametrize("made", [hc.relaxation.past_zeno, hc.relaxation.filippov, strips])
+def test_a_copy_in_another_process_moves_as_the_system(made):
+    """What has been made of its modes by a run goes along."""
+    system = made(ball(0.5))
+    run = hc.simulate(system, "air", [1.0, 0.0], (0.0, 2.0))
+    copy = pickle.loads(pickle.dumps(system))
+    copied = hc.simulate(copy, "air", [1.0, 0.0], (0.0, 2.0))
+    assert copied.final_mode == run.final_mode
+    np.testing.assert_array_equal(copied.final_state, run.final_state)
 
 
 @pytest.mark.parametrize("made", [hc.relaxation.past_zeno, hc.relaxation.filippov, strips])

@@ -161,6 +161,16 @@ def test_the_weights_of_two_guards_that_depend_on_each_other():
     assert min(np.abs(np.array(corner.convex_weights) - [0.4, 0.25]).max(axis=1)) < 1e-12
 
 
+def test_weights_beside_an_intersection_are_bounded():
+    """Here a = b = 9.5 or -10.5: a step that is tried there meets no field ten times as large."""
+    fields = {"++": [-1.0, -1.0], "+-": [-1.0, -0.99], "-+": [-0.99, -1.0], "--": [-0.98, -0.98]}
+    system = hc.relaxation.filippov(quadrants(fields))
+    corner = system.mode((SLIDING, "++", "x2", "x1")).calc(0.0, np.zeros(2), np.zeros(0))
+    assert corner.convex_weights == []
+    assert max(map(max, corner.weights)) > 9.0
+    assert corner.nearest_weights == (2.0, 2.0)
+
+
 @pytest.mark.parametrize("kept", ["inside", "nothing", "speed"])
 def test_a_guard_with_one_side_is_crossed(kept):
     """Its reset leads inside the mode, forgets, or leaves a coordinate out: nothing pushes back."""
