@@ -12,7 +12,12 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.app import plots
 from hybridctl.base.errors import InputError
-from hybridctl.orbits.conewise import ConewiseMap, LinearPiece, compute_conewise_map
+from hybridctl.orbits.conewise import (
+    ConewiseMap,
+    LinearPiece,
+    _multiply_pieces,
+    compute_conewise_map,
+)
 from hybridctl.orbits.return_map import periodic_orbit
 from hybridctl.orbits.stability import judge_map, stability
 
@@ -34,6 +39,15 @@ def random_map(seed, n):
     size = rng.uniform(0.6, 1.3) / np.abs(np.linalg.eigvals(matrix)).max()
     change = 1.5 * size * rng.normal(size=n)
     return kinked(size * matrix, change, normal / np.linalg.norm(normal))
+
+
+def test_pieces_that_agree_on_an_image_make_one_product():
+    """A first map leads onto the border between the two pieces of the second one."""
+    onto = LinearPiece(np.diag([1.0, 0.0]), np.zeros((0, 2)))
+    second = kinked(2.0 * np.eye(2), np.array([1.0, 0.5]), np.array([0.0, 1.0]))
+    (product,) = _multiply_pieces(ConewiseMap((onto,)), second.pieces)
+    np.testing.assert_array_equal(product.matrix, np.diag([2.0, 0.0]))
+    assert len(product.cone) == 0
 
 
 def growth(lengths):
