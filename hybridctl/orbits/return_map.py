@@ -137,7 +137,7 @@ def periodic_orbit(
 
     DP has the flow in its kernel, so the equation is regular unless orbits come in families. Of a
     family the nearest orbit is taken. A step that does not lessen the residual is halved. The orbit
-    is found where the residual is below tolerance (1 + max |x|).
+    is found where the residual is below `tolerance` times one plus the largest entry of x.
 
     Args:
         system: The system.
