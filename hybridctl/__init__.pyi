@@ -46,9 +46,9 @@ from .mechanics.contacts.contact import Contact as Contact
 from .mechanics.contacts.surfaces import Plane as Plane
 from .mechanics.multibody.robot import Robot as Robot
 from .mechanics.system import contact_system as contact_system
-from .relaxation.contacts import relax as relax
+from .relaxation.relax import relax as relax
+from .sampling.batch import simulate_batch as simulate_batch
 from .sampling.particle import ParticleFilter as ParticleFilter
-from .sampling.simulate import simulate_batch as simulate_batch
 from .sampling.unscented import UnscentedFilter as UnscentedFilter
 from .sensitivity.bderivative import BDerivative as BDerivative
 from .sensitivity.linearization import linearize as linearize

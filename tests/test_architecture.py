@@ -130,6 +130,52 @@ def test_every_file_has_a_layer_and_imports_only_from_below(path):
         assert below, f"{name_of(path)} imports {name}, which is not below it"
 
 
+ANNEXES = {"orbits", "relaxation", "sampling"}
+
+
+def rooms_imported(path):
+    """The rooms of the package, beside its own, that a file imports from."""
+    names = [name.split(".") for name in imported(path)]
+    return {part_named(*rest) for top, *rest in names if top == "hybridctl"} - {part_of(path)}
+
+
+def test_only_the_application_imports_an_annex():
+    """No room below needs one, and none needs another: each can be left out."""
+    users = {name_of(path) for path in FILES if ANNEXES & rooms_imported(path)}
+    assert [name for name in sorted(users) if not name.startswith(("app/", "__init__"))] == []
+
+
+def foreign_private_names(tree):
+    """Private names that a module imports, or reads from objects of other modules."""
+    own = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in ("self", "cls")
+    }
+    own |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    own |= {"_replace", "_asdict", "_fields"}  # of named tuples
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+        elif isinstance(node, ast.Attribute) and node.attr not in own:
+            is_private = node.attr.startswith("_") and not node.attr.endswith("__")
+            yield from [node.attr] if is_private else []
+
+
+@pytest.mark.parametrize("annex", sorted(ANNEXES))
+def test_an_annex_uses_what_is_public_of_the_rooms_below(annex):
+    for path in sorted((PACKAGE / annex).rglob("*.py")):
+        found = set(foreign_private_names(ast.parse(path.read_text(encoding="utf-8"))))
+        assert found == set(), f"{name_of(path)} uses {found}"
+
+
+def test_private_names_of_others_are_found():
+    code = "from a import _b\nself._c = d._e\nf._c\ng._replace(h=1)\nd.__class__\n"
+    assert list(foreign_private_names(ast.parse(code))) == ["_b", "_e"]
+
+
 def test_what_is_loaded_by_its_name_counts_as_imported(tmp_path):
     """It would be an arrow up that nobody sees; a name that is computed is refused."""
     file = tmp_path / "a.py"

@@ -48,7 +48,7 @@ from hybridctl.base.checks import Array
 from hybridctl.base.run_folder import RunFolder
 from hybridctl.base.settings import Meta, Positive, Settings
 from hybridctl.hybrid.mode import Edge, Outgoing
-from hybridctl.relaxation.relax import FREE, Relaxed
+from hybridctl.relaxation.relax import STRIP, Relaxed
 
 SUMMARY = "a double pendulum lies on its stop and lets go, without a locked mode, by relaxation"
 
@@ -171,8 +171,8 @@ def sampled(relaxed: Relaxed, run: HybridTrajectory, calm: float) -> Relaxation:
     for arc in run.arcs:
         own = np.linspace(arc.start, arc.end, max(9, int(200 * (arc.end - arc.start))))
         times.append(own)
-        states += [relaxed.entered(arc.mode, t, arc(t))[1] for t in own.tolist()]
-        behind += [relaxed.strip_of(arc.mode) is not None] * len(own)
+        states += [relaxed.map_to_system(arc.mode, t, arc(t))[1] for t in own.tolist()]
+        behind += [relaxed.find_strip(arc.mode) is not None] * len(own)
     t, x = np.concatenate(times), np.array(states)
     still = (np.abs(x[:, 3]) <= calm) & (np.abs(x[:, 2]) <= calm**2)
     return Relaxation(t, x, np.array(behind), _held_down(t, x, still))
@@ -203,15 +203,15 @@ def _held_down(times: Array, states: Array, still: Flags) -> list[Interval]:
 def printed_run(c_epsilon: float, config: Config) -> tuple[Array, Array]:
     """Times and theta_2 of the plastic stop under the field as printed, (24)."""
     relaxed = relax(pendulum(0.0), c_epsilon)
-    strip = relaxed.strip("free", "stop")
+    strip = relaxed.get_strip("free", "stop")
     loose = _Printed(relaxed)
     run = simulate(loose, "free", at_rest(config.start), (0.0, min(config.duration, 9.0)))
     times = np.linspace(run.start, run.end, 1801)
     angles = []
     for t in times.tolist():
         arc = run.arc(t)
-        behind = relaxed.strip_of(arc.mode) is not None
-        angles.append((strip.entered(t, arc(t), np.zeros(0)) if behind else arc(t))[2])
+        behind = relaxed.find_strip(arc.mode) is not None
+        angles.append((strip.map_to_target(t, arc(t), np.zeros(0)) if behind else arc(t))[2])
     return times, np.array(angles)
 
 
@@ -224,9 +224,9 @@ class _Printed(HybridSystem):
 
     def _outgoing_at(self, key: Any) -> Outgoing:
         way = self._relaxed.outgoing(key)
-        strip = self._relaxed.strip_of(key)
+        strip = self._relaxed.find_strip(key)
         if strip is None:
-            enter = (FREE, key, way.guards.names[0])
+            enter = (STRIP, key, way.guards.names[0])
             reset = Reset(lambda t, x, u: np.append(x, 0.0))
             return replace(way, edge=lambda fired: Edge(reset, enter)) if key == "free" else way
         names = way.guards.names[:2]  # back and through
@@ -248,14 +248,14 @@ def variations(config: Config) -> Convergence:
     x0, direction = at_rest(config.variation_start), np.array([0.0, 0.0, np.radians(1.0), 0.0])
     nominal = simulate(relaxed, "free", x0, span, rtol=RTOL, atol=ATOL)
     linear = linearize(relaxed, nominal, rtol=RTOL, atol=ATOL)
-    strip = relaxed.strip("free", "stop")
+    strip = relaxed.get_strip("free", "stop")
 
     def chart(run: HybridTrajectory) -> Array:
-        return relaxed.entered(run.final_mode, span[1], run.final_state)[1]
+        return relaxed.map_to_system(run.final_mode, span[1], run.final_state)[1]
 
     reading = np.eye(4)
-    if relaxed.strip_of(nominal.final_mode) is not None:
-        reading = strip.matrix(span[1], nominal.final_state, np.zeros(0))[0]
+    if relaxed.find_strip(nominal.final_mode) is not None:
+        reading = strip.differentiate_map_to_target(span[1], nominal.final_state, np.zeros(0)).state
 
     def flow(size: float) -> list[Array]:
         run = simulate(relaxed, "free", x0 + size * direction, span, rtol=RTOL, atol=ATOL)

@@ -114,7 +114,7 @@ def study(config: Config, surface: Surface) -> RelayFindings:
     for width in config.widths:
         relaxed = relax(given, width)
         run = simulate(relaxed, "plus", x0, span)
-        found.append([relaxed.entered(run.arc(t).mode, t, run(t))[1] for t in times.tolist()])
+        found.append([relaxed.map_to_system(run.arc(t).mode, t, run(t))[1] for t in times.tolist()])
     errors = np.array([np.abs(np.array(f) - states).max() for f in found])
     shrinking = Convergence(np.array(config.widths), errors)
     return RelayFindings(exact, times, states, shrinking, np.array(found[0]))

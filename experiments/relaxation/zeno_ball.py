@@ -152,7 +152,7 @@ def scheme_errors(c: float, method: OneStep, steps: Array, ratio: float) -> Conv
     for h in steps:
         end = np.ceil((start + AFTER) / h) * h
         run = discretize_relaxed(relax(system, ratio * h), "air", START, (0.0, end), h, method)
-        states = np.array(run.entered)[run.times >= start]
+        states = np.array(run.mapped_states)[run.times >= start]
         errors.append(np.abs(states).max())
     return Convergence(steps, np.array(errors))
 
@@ -182,7 +182,7 @@ def entered(
         if arc.end >= start:
             own = np.linspace(max(arc.start, start), arc.end, samples)
             times.append(own)
-            states += [relaxed.entered(arc.mode, t, arc(t))[1] for t in own.tolist()]
+            states += [relaxed.map_to_system(arc.mode, t, arc(t))[1] for t in own.tolist()]
     return np.concatenate(times), np.array(states)
 
 

@@ -1,16 +1,18 @@
 r"""Whether a periodic orbit is stable, also where its return map has kinks.
 
-To first order a period maps deviations by P, :math:`A_k x` on cones :math:`C_k x \ge 0`, see
-`conewise`. What is trivial (along the flow, along free directions of a symmetry, what the mode at
-the start holds) is left out. With one piece its eigenvalues decide. Neither that all pieces are
-stable nor that all are unstable decides otherwise; there are three proofs:
+To first order a period maps perturbations by P, :math:`A_k x` on cones :math:`C_k x \ge 0`, see
+`conewise`. Trivial directions are left out: along the flow, along free directions of a symmetry,
+and those that the constraints of the mode at the start exclude.
+
+With one piece its eigenvalues decide. With several neither that all pieces are stable nor that all
+are unstable decides. There are three proofs:
 
 - *stable*: a norm that contracts, a piecewise quadratic form, see `contraction`;
 - *unstable*: a ray that a product of pieces maps into itself, through the cones of these pieces,
   and stretches;
 - *unstable*: a piecewise quadratic form that grows, where motions turn for ever.
 
-What is exponentially stable to first order is stable for small deviations.
+What is exponentially stable to first order is stable for small perturbations.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ import numpy as np
 from scipy.linalg import matrix_balance
 
 from hybridctl.base.checks import Array, check_count, check_instance
-from hybridctl.orbits.conewise import ConewiseMap, LinearPiece, conewise
-from hybridctl.orbits.contraction import FormSearch, PiecewiseForm, Route, routes
+from hybridctl.orbits.conewise import ConewiseMap, LinearPiece, compute_conewise_map
+from hybridctl.orbits.contraction import FormSearch, PiecewiseForm, Route, list_routes
 from hybridctl.orbits.return_map import PeriodicOrbit
 from hybridctl.sensitivity.floquet import check_closed, find_trivial_directions
 from hybridctl.sensitivity.linearization import Linearization
@@ -34,19 +36,28 @@ from hybridctl.sensitivity.symmetry import Symmetry
 
 Verdict = Literal["stable", "unstable", "undecided"]
 
-_MARGIN = 1e-7  # of 1: so near to it eigenvalues and rates decide nothing
-_ROUTES = 64  # of one length that are looked at
-_LONGEST = 12  # of them, periods
-_ON_RAY = 1e-8  # of its length: by how much a ray may miss itself or its cones
-_SPREAD = 64  # directions followed
-_SETTLED = 300  # periods
-_HALVINGS = 8
-_FLOOR = 1e-3  # of a bound: how far below it a better one is looked for
+_UNDECIDED_MARGIN = 1e-7
+"""Distance from 1 within which an eigenvalue or a rate decides nothing. The value is a choice."""
+_CLOSING_TOLERANCE = 1e-6  # error with which a linearization closes, relative to the state or to 1
+_MAX_ROUTES = 64  # of one length; a larger programme takes longer
+_MAX_ROUTE_STEPS = 12  # longest sequence of pieces whose rays are looked for, periods
+_RAY_TOLERANCE = 1e-8  # miss of a ray that comes back, relative to its length
+_DIRECTION_COUNT = 64  # random directions that are followed
+_FOLLOWED_PERIODS = 300  # the growth is that of the second half of them
+_HALVINGS = 8  # of the logarithm of the interval of rates
+_LEAST_RATE = 1e-3  # lowest rate that is tried, relative to the first that is proved
+_GROWTH_SHARES = (0.9, 0.5, 0.1)  # of the logarithm of the growth seen, for which proofs are tried
 
 
 @dataclass(frozen=True, eq=False)
 class Ray:
-    """Deviations along `direction` (ndx,) that come back stretched by `factor` after `periods`."""
+    """Perturbations along a direction that come back stretched.
+
+    Attributes:
+        direction: The direction (ndx,).
+        factor: Length after `periods` relative to before.
+        periods: Number of periods.
+    """
 
     direction: Array
     factor: float
@@ -60,14 +71,19 @@ class Ray:
 
 @dataclass(frozen=True, eq=False)
 class Stability:
-    """Whether deviations from a periodic orbit die out, and what proves it.
+    """Whether perturbations of a periodic orbit die out, and what proves it.
 
-    growth: bounds from below and above of the largest growth per period that goes on for ever; of
-    a linear return map both are the largest modulus of its multipliers. return_map: P in
-    coordinates c of the deviations basis @ c (ndx, n), without what is trivial. multipliers: the
-    eigenvalues of each piece; they decide if there is one. ray: the one that grows most of those
-    found. form: V(c), with c = basis.T @ dx, that shrinks by the upper bound, or grows by the lower
-    one where no ray does; None with one piece and where none was found.
+    Attributes:
+        verdict: "stable", "unstable", or "undecided".
+        growth: Lower and upper bound of the largest growth per period that goes on for ever. For a
+            linear return map both are the largest modulus of its multipliers.
+        return_map: The map P in coordinates c (n,) without trivial directions.
+        basis: Matrix (ndx, n): perturbations are basis @ c.
+        multipliers: Eigenvalues (n,) of each piece, the largest modulus first. They decide if there
+            is one piece.
+        ray: Of the rays found the one that grows most; None with one piece and where none is found.
+        form: Form V(c), with c = basis.T @ dx. It shrinks by the upper bound, or grows by the lower
+            one where no ray does. None with one piece and where none is found.
     """
 
     verdict: Verdict
@@ -90,13 +106,18 @@ class Stability:
             why = f"growth per period between {low:.6g} and {high:.6g}"
         return f"Stability({self.verdict}: {why}; {len(self.multipliers)} pieces)"
 
-    def deviations(self, periods: int, start: Array | None = None) -> Array:
-        """The lengths (m, periods + 1) of deviations after 0, 1, ... periods, to first order.
+    def propagate_lengths(self, periods: int, start: Array | None = None) -> Array:
+        """Return the lengths (m, periods + 1) of perturbations after 0, 1, ... periods.
 
-        start (m, n): in coordinates c; by default 64 random directions of length 1.
+        Args:
+            periods: Number of periods.
+            start: Perturbations (m, n) in coordinates c. If None, 64 random ones of length 1.
+
+        Raises:
+            InputError: If `periods` is no positive integer.
         """
         if start is None:
-            start = _directions(self.basis.shape[1])
+            start = _draw_directions(self.basis.shape[1])
         lengths, x = [np.linalg.norm(start, axis=1)], start
         for _ in range(check_count("periods", periods)):
             x = self.return_map(x)
@@ -107,140 +128,172 @@ class Stability:
 def stability(
     orbit: PeriodicOrbit | Linearization, *, symmetry: Symmetry | None = None, depth: int = 4
 ) -> Stability:
-    """Whether a periodic orbit is stable, with the proof; see this module.
+    """Return whether a periodic orbit is stable, with the proof; see this module.
 
-    orbit: one that was found, or the linearization of one period (under its policy, say), then with
-    the `symmetry` up to which it closes. depth: forms differ between cells of directions that take
-    the same pieces for up to so many periods; more of them decide more.
+    Args:
+        orbit: An orbit that was found, or the linearization of one period (under its policy, say).
+        symmetry: The symmetry up to which a linearization closes; an orbit has its own.
+        depth: Largest number of periods whose pieces define the cells of forms. A larger one
+            decides more, and takes longer.
 
-    Raises `InputError` where a linearization is not that of one period.
+    Raises:
+        InputError: If a linearization is not that of one period, or if an argument is not valid.
     """
     if isinstance(orbit, PeriodicOrbit):
         lin, symmetry = orbit.linearization, orbit.symmetry
     else:
         check_instance("orbit", lin := orbit, Linearization)
-        check_closed(lin, symmetry, 1e-6)
-    whole = conewise(lin)
+        check_closed(lin, symmetry, _CLOSING_TOLERANCE)
+    whole = compute_conewise_map(lin)
     if symmetry is not None:
-        whole = whole.then(symmetry.matrix)
+        whole = whole.multiply_by(symmetry.matrix)
     matrices = [piece.matrix for piece in whole.pieces]
     basis = find_trivial_directions(lin, matrices, symmetry).across
-    return judge(whole.across(basis), basis, depth=depth)
+    return judge_map(whole.restrict_to(basis), basis, depth=depth)
 
 
-def judge(map: ConewiseMap, basis: Array | None = None, *, depth: int = 4) -> Stability:
-    """The stability of a conewise linear map (n, n) itself; see `stability`."""
+def judge_map(map: ConewiseMap, basis: Array | None = None, *, depth: int = 4) -> Stability:
+    """Return the stability of a conewise linear map itself; see `stability`.
+
+    Args:
+        map: The map (n, n).
+        basis: Matrix (ndx, n) of its coordinates. If None, the identity.
+        depth: Largest number of periods whose pieces define the cells of forms.
+
+    Raises:
+        InputError: If `depth` is no positive integer.
+    """
     n = map.pieces[0].matrix.shape[1]
     basis = np.eye(n) if basis is None else basis
-    values = tuple(_eigenvalues(piece.matrix) for piece in map.pieces)
+    values = tuple(_compute_eigenvalues(piece.matrix) for piece in map.pieces)
     if map.is_linear:
         largest = float(np.abs(values[0]).max(initial=0.0))
         return Stability(
-            _verdict(largest, largest), (largest, largest), map, basis, values, None, None
+            _decide(largest, largest), (largest, largest), map, basis, values, None, None
         )
-    search = _Search.of(map, check_count("depth", depth))
-    low, high, ray, form = search.bounds()
+    search = _ProofSearch(*balance_map(map), check_count("depth", depth))
+    low, high, ray, form = search.find_bounds()
     found = None
     if ray is not None:
         found = Ray(basis @ (search.scale * ray.direction), ray.factor, ray.periods)
-    return Stability(_verdict(low, high), (low, high), map, basis, values, found, form)
+    return Stability(_decide(low, high), (low, high), map, basis, values, found, form)
 
 
 @dataclass(frozen=True, eq=False)
-class _Search:
-    """The search for proofs, in coordinates c / scale in which pieces are balanced."""
+class _ProofSearch:
+    """The search for proofs, in coordinates c / scale in which the pieces are balanced.
+
+    Attributes:
+        map: The map in these coordinates.
+        scale: The scale (n,).
+        depth: Largest number of steps of cells.
+    """
 
     map: ConewiseMap
     scale: Array
     depth: int
 
-    @staticmethod
-    def of(map: ConewiseMap, depth: int) -> _Search:
-        """The search for a map in coordinates of any size."""
-        return _Search(*balanced(map), depth)
+    def find_bounds(self) -> tuple[float, float, Ray | None, PiecewiseForm | None]:
+        """Return both bounds of the growth, the ray that grows most, and a form.
 
-    def bounds(self) -> tuple[float, float, Ray | None, PiecewiseForm | None]:
-        """The bounds of the growth, the ray that grows most, and a form."""
-        ray = self._ray()
+        The form is in the coordinates c, the ray in c / scale.
+        """
+        ray = self._find_ray()
         low, seen = 0.0 if ray is None else ray.rate, self._followed[1]
-        form, high = self._shrinking(max(low, seen))
-        if high >= 1.0 - _MARGIN and low <= 1.0 + _MARGIN < seen:
-            grown = self._growing(seen)
+        form, high = self._find_least_shrinking_form(max(low, seen))
+        # Growth is seen that neither a ray nor a form has explained: motions turn for ever.
+        if high >= 1.0 - _UNDECIDED_MARGIN and low <= 1.0 + _UNDECIDED_MARGIN < seen:
+            grown = self._find_growing_form(seen)
             if grown is not None:
-                return max(low, grown.rate), high, ray, self._unscaled(grown)
-        return low, high, ray, None if form is None else self._unscaled(form)
+                return max(low, grown.rate), high, ray, self._unscale_form(grown)
+        return low, high, ray, None if form is None else self._unscale_form(form)
 
-    def _unscaled(self, form: PiecewiseForm) -> PiecewiseForm:
+    def _unscale_form(self, form: PiecewiseForm) -> PiecewiseForm:
+        """Return a form in the coordinates c."""
         forms = form.forms / np.outer(self.scale, self.scale)
         return PiecewiseForm(tuple(c / self.scale for c in form.cones), forms, form.rate)
 
     @cached_property
     def _followed(self) -> tuple[Array, float]:
-        """The direction that has grown most in the end, and its growth per period late."""
-        x, late = _directions(len(self.scale)), np.zeros(_SPREAD)
-        for k in range(_SETTLED):
+        """The direction that grows most after many periods, and its late growth per period."""
+        x, late = _draw_directions(len(self.scale)), np.zeros(_DIRECTION_COUNT)
+        for k in range(_FOLLOWED_PERIODS):
             x = self.map(x)
             sizes = np.linalg.norm(x, axis=1)
             with np.errstate(divide="ignore"):
-                late += np.log(sizes) if k >= _SETTLED // 2 else 0.0
+                late += np.log(sizes) if k >= _FOLLOWED_PERIODS // 2 else 0.0
             x /= np.where(sizes > 0.0, sizes, 1.0)[:, None]
         best = int(late.argmax())
-        return x[best], float(np.exp(late[best] / (_SETTLED - _SETTLED // 2)))
+        count = _FOLLOWED_PERIODS - _FOLLOWED_PERIODS // 2
+        return x[best], float(np.exp(late[best] / count))
 
     @cached_property
     def _levels(self) -> tuple[list[Route], ...]:
         """The routes of 1, 2, ... steps."""
-        return tuple(islice(routes(self.map, _ROUTES), _LONGEST))
+        return tuple(islice(list_routes(self.map, _MAX_ROUTES), _MAX_ROUTE_STEPS))
 
-    def _ray(self) -> Ray | None:
-        """The ray that grows most of those of feasible products, and of the direction followed."""
+    def _find_ray(self) -> Ray | None:
+        """Return the ray that grows most of those that products of pieces have."""
         best: Ray | None = None
-        for matrix, periods in self._products():
+        for matrix, periods in self._list_products():
             values, vectors = np.linalg.eig(matrix)
             for k in np.flatnonzero((values.imag == 0.0) & (values.real > 0.0)):
                 for v in (vectors[:, k].real, -vectors[:, k].real):
                     ray = Ray(v, float(values[k].real), periods)
-                    if (best is None or ray.rate > best.rate) and self._is_ray(ray):
+                    if (best is None or ray.rate > best.rate) and self._comes_back(ray):
                         best = ray
         return best
 
-    def _is_ray(self, ray: Ray) -> bool:
+    def _comes_back(self, ray: Ray) -> bool:
+        """Return whether the map itself, and not only a product of pieces, stretches the ray."""
         x = ray.direction
         for _ in range(ray.periods):
             x = self.map(x)
-        return float(np.linalg.norm(x / ray.factor - ray.direction)) <= _ON_RAY
+        return float(np.linalg.norm(x / ray.factor - ray.direction)) <= _RAY_TOLERANCE
 
-    def _products(self) -> Iterator[tuple[Array, int]]:
-        """Products of the pieces of successive periods, with the number of periods."""
+    def _list_products(self) -> Iterator[tuple[Array, int]]:
+        """Yield products of the pieces of successive periods, with their number.
+
+        They are those of all short routes and, for longer ones than are listed, those that the
+        direction followed takes.
+        """
         for level in self._levels:
             for route in level:
                 yield route.matrices[-1], len(route.pieces)
         x, matrix = self._followed[0], np.eye(len(self.scale))
-        for periods in range(1, 2 * _LONGEST + 1):
-            piece = self.map.pieces[int(self.map.pieces_of(x[None])[0])]
+        for periods in range(1, 2 * _MAX_ROUTE_STEPS + 1):
+            piece = self.map.pieces[int(self.map.find_pieces(x[None])[0])]
             x, matrix = piece.matrix @ x, piece.matrix @ matrix
             yield matrix, periods
 
-    def _forms(self, steps: int) -> FormSearch | None:
-        """The search on cells of so many steps, None where they are too many."""
+    def _make_form_search(self, steps: int) -> FormSearch | None:
+        """Return the search on cells of so many steps; None where they are too many."""
         if len(self._levels) <= steps:
             return None
         return FormSearch(self._levels[steps - 1], self._levels[steps])
 
-    def _shrinking(self, least: float) -> tuple[PiecewiseForm | None, float]:
-        """The form that grows least of those found, and the bound of growth that it proves."""
+    def _find_least_shrinking_form(self, least: float) -> tuple[PiecewiseForm | None, float]:
+        """Return the form found that grows least, and the upper bound of growth that it proves.
+
+        Cells of more steps are tried until growth below 1 is proved, or cannot be.
+
+        Args:
+            least: Growth that is seen; forms of lower rates are not looked for.
+        """
         best, high = None, max(float(np.linalg.norm(p.matrix, 2)) for p in self.map.pieces)
         for steps in range(1, self.depth + 1):
-            search = self._forms(steps)
+            search = self._make_form_search(steps)
             if search is None:
                 break
-            found = search.shrinking(1.0 - 2.0 * _MARGIN) if least < 1.0 <= high else None
+            found = None
+            if least < 1.0 <= high:  # the rate that decides is tried first
+                found = search.find_shrinking_form(1.0 - 2.0 * _UNDECIDED_MARGIN)
             if found is not None or steps == 1:
                 best, high = found, high if found is None else found.rate
-                low = max(least, _FLOOR * high)
+                low = max(least, _LEAST_RATE * high)
                 for _ in range(_HALVINGS):
                     middle = float(np.sqrt(low * high))
-                    tried = search.shrinking(middle)
+                    tried = search.find_shrinking_form(middle)
                     best, high, low = (
                         (best, high, middle) if tried is None else (tried, middle, low)
                     )
@@ -248,21 +301,25 @@ class _Search:
                 break
         return best, high
 
-    def _growing(self, seen: float) -> PiecewiseForm | None:
-        """A form that proves growth, if motions are seen to grow by `seen` per period."""
+    def _find_growing_form(self, seen: float) -> PiecewiseForm | None:
+        """Return a form that proves growth, where motions are seen to grow by `seen` a period."""
         for steps in range(1, self.depth + 1):
-            search = self._forms(steps)
+            search = self._make_form_search(steps)
             if search is None:
                 break
-            for part in (0.9, 0.5, 0.1):
-                found = search.growing(seen**part, self._followed[0])
+            for share in _GROWTH_SHARES:
+                found = search.find_growing_form(seen**share, self._followed[0])
                 if found is not None:
                     return found
         return None
 
 
-def balanced(map: ConewiseMap) -> tuple[ConewiseMap, Array]:
-    """The map in coordinates x / scale in which its pieces are balanced, and the scale (n,)."""
+def balance_map(map: ConewiseMap) -> tuple[ConewiseMap, Array]:
+    """Return a map in coordinates x / scale in which its pieces are balanced, and the scale (n,).
+
+    Args:
+        map: The map (n, n).
+    """
     size = np.sum([np.abs(piece.matrix) for piece in map.pieces], axis=0)
     scale = matrix_balance(size, permute=False, separate=True)[1][0]
     pieces = []
@@ -273,19 +330,20 @@ def balanced(map: ConewiseMap) -> tuple[ConewiseMap, Array]:
     return ConewiseMap(tuple(pieces)), scale
 
 
-def _verdict(low: float, high: float) -> Verdict:
-    if high < 1.0 - _MARGIN:
+def _decide(low: float, high: float) -> Verdict:
+    """Return the verdict of both bounds of growth."""
+    if high < 1.0 - _UNDECIDED_MARGIN:
         return "stable"
-    return "unstable" if low > 1.0 + _MARGIN else "undecided"
+    return "unstable" if low > 1.0 + _UNDECIDED_MARGIN else "undecided"
 
 
-def _eigenvalues(matrix: Array) -> Array:
-    """The eigenvalues, the largest modulus first."""
+def _compute_eigenvalues(matrix: Array) -> Array:
+    """Return the eigenvalues, the largest modulus first."""
     values = np.linalg.eigvals(matrix)
     return np.asarray(values[np.argsort(-np.abs(values), kind="stable")])
 
 
-def _directions(n: int) -> Array:
-    """Random directions (m, n) of length 1, the same every time."""
-    x = np.random.default_rng(0).normal(size=(_SPREAD, n))
+def _draw_directions(n: int) -> Array:
+    """Return random directions (m, n) of length 1, the same every time."""
+    x = np.random.default_rng(0).normal(size=(_DIRECTION_COUNT, n))
     return np.asarray(x / np.linalg.norm(x, axis=1, keepdims=True))

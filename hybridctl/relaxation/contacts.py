@@ -1,30 +1,33 @@
-r"""Relaxed systems: strips behind guards, [Relax], and behind the surfaces of contacts.
+r"""Relaxed contacts of robots: behind the surface of each contact is a strip in which it pushes.
 
-A robot's contacts keep their mode through impacts and sliding instead of jumping: behind each
-surface is a strip in which it pushes. With the gap g, the sliding velocity :math:`v_t` and the
-response :math:`r = J_n M^{-1} (J_n^T + J_t^T d)` to a push with its friction,
+A robot's contacts keep their mode through impacts and sliding instead of jumping. With the gap g,
+the sliding velocity :math:`v_t` and the response :math:`r = J_n M^{-1} (J_n^T + J_t^T d)` of the
+normal acceleration to a unit normal force with its friction, the contact forces are
 
 .. math:: \lambda_n = -\frac{\omega^2 g + 2 \zeta \omega \dot g}{r} \ge 0, \qquad
     \lambda_t = d\,\lambda_n, \qquad d = -\mu \frac{v_t}{\sqrt{|v_t|^2 + s^2}},
 
 with :math:`\omega^2 = \gamma / \varepsilon`, :math:`s^2 = \gamma \varepsilon` and
-:math:`\gamma = 9.81` m/s^2: a contact sinks by epsilon under the weight of its effective mass. The
-damping ratio :math:`\zeta` makes a contact that hits by itself rebound with its restitution e, or
-with :math:`\sqrt{\varepsilon / 1\,m}` if that is more,
+:math:`\gamma = 9.81` m/s^2: a contact sinks by epsilon under the weight of its effective mass.
+
+The damping ratio :math:`\zeta` is chosen so that a contact that hits by itself rebounds with its
+restitution e, or with :math:`\sqrt{\varepsilon / 1\,m}` if that is more. A damped spring that
+cannot pull lets go with this part of its speed:
 
 .. math:: e = \exp\Big(-\frac{2 \zeta \arccos \zeta}{\sqrt{1 - \zeta^2}}\Big),
 
-the speed at which a damped spring that cannot pull lets go (with arcosh and the root of
-:math:`\zeta^2 - 1` beyond 1). Impacts last for a time of order :math:`\sqrt\varepsilon`, and so far
-is all of this from rigid contact. Strips of several contacts meet without harm, as their forces
-add up. Impacts with friction and rebound in which sliding stops or turns around are not what an
-impact law makes of them, and where a contact jams, r = 0, there is no relaxation.
+with arcosh and the root of :math:`\zeta^2 - 1` beyond 1. Impacts last for a time of order
+:math:`\sqrt\varepsilon`, and so far is a relaxed robot from a rigid one. Strips of several contacts
+meet without harm, as their forces add up.
+
+Two limits: in impacts with friction and rebound in which sliding stops or turns around the result
+is not that of an impact law. Where a contact jams, r = 0, there is no relaxation.
 """
 
 from __future__ import annotations
 
 from itertools import product
-from typing import Any, overload
+from typing import Any
 
 import casadi as ca
 import numpy as np
@@ -39,48 +42,40 @@ from hybridctl.mechanics.contacts.contact_kinematics import ContactSet
 from hybridctl.mechanics.modes.mode_expressions import cholesky
 from hybridctl.mechanics.system import ContactSystem
 from hybridctl.mechanics.terms.generated import Constants
-from hybridctl.relaxation import relax as strips
 from hybridctl.symbolic import SymbolicMode, SymbolicTransition, hybrid_system
 
-OPEN, STRIP = "open", "strip"
-_WEIGHT = 9.81  # m/s^2
-_MOST = 8  # contacts, of whose strips all sets are modes
-_HARDEST, _SOFTEST = 1e6, 1e-12  # damping ratios
-_CRITICAL = 1e-9  # of 1: how near to it is critical
+_OPEN, _STRIP = "open", "strip"
+_GRAVITY = 9.81  # gamma, m/s^2, whatever the robot's own gravity is
+_MAX_CONTACTS = 8  # every set of contacts is a mode: 256 of them
+_MAX_DAMPING_RATIO, _MIN_DAMPING_RATIO = 1e6, 1e-12  # interval of the search
+_CRITICAL_DISTANCE = 1e-9  # |1 - zeta^2| below which damping is critical, where e = exp(-2)
 
 Expression = Any
 
 
-@overload
-def relax(  # type: ignore[overload-overlap]
-    system: ContactSystem, epsilon: float
-) -> RelaxedContacts: ...
+def relax_contacts(system: ContactSystem, epsilon: float) -> RelaxedContacts:
+    """Return the relaxation of a robot with contacts by strips behind their surfaces.
 
+    State and input are those of the robot. Modes are tuples of "open" and "strip", one for each
+    contact; guards are "NAME touches" and "NAME leaves". There are no guards of friction, nor
+    thresholds of restitution.
 
-@overload
-def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed: ...
+    Args:
+        system: The robot.
+        epsilon: Width of the strips, m.
 
-
-def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed | RelaxedContacts:
-    """The relaxation of a system: strips of width `epsilon` behind its guards.
-
-    A robot with contacts: epsilon in m, see this module. State and input stay as they are; modes
-    are tuples of "open" and "strip", one for each contact, and guards are "NAME touches" and
-    "NAME leaves". Guards of friction and thresholds of restitution are none any more.
-    Any other system: see `hybrid.relaxation.relax`, which gives a `Relaxed`.
-
-    Raises `InputError` for robots without expressions, with coordinates that are not added, such as
-    quaternions, for tangential restitution and more than eight contacts, and what
-    `hybrid.relaxation.relax` raises.
+    Raises:
+        InputError: If `epsilon` is not positive, if the robot has no expressions, coordinates that
+            are not added (such as quaternions) or more than eight contacts, or if a contact has
+            tangential restitution.
     """
-    if not isinstance(system, ContactSystem):
-        return strips.relax(system, epsilon)
     width = check_number("epsilon", epsilon, above=0.0)
     robot, contacts = system.robot, system.contacts_in_space("relaxation")
-    if not system.dynamics.has_expressions or robot.nq != robot.nv or len(contacts) > _MOST:
+    has_expressions = system.dynamics.has_expressions
+    if not has_expressions or robot.nq != robot.nv or len(contacts) > _MAX_CONTACTS:
         raise InputError(
-            f"system must have expressions, as many coordinates as velocities and at most {_MOST} "
-            f"contacts to be relaxed, got {system!r}"
+            f"system must have expressions, as many coordinates as velocities and at most "
+            f"{_MAX_CONTACTS} contacts to be relaxed, got {system!r}"
         )
     for contact in contacts:
         if contact.tangential_restitution:
@@ -88,22 +83,32 @@ def relax(system: HybridSystem, epsilon: float) -> strips.Relaxed | RelaxedConta
                 f"tangential_restitution of contact {contact.name!r} must be 0 to be relaxed, as "
                 f"strips rub against sliding alone, got {contact.tangential_restitution}"
             )
-    ground = _Ground(system, width)
+    motion = _RelaxedMotion(system, width)
     modes, transitions = [], []
-    for key in product((OPEN, STRIP), repeat=len(contacts)):
-        modes.append(ground.mode(key))
+    for key in product((_OPEN, _STRIP), repeat=len(contacts)):
+        modes.append(motion.build_mode(key))
         for i, contact in enumerate(contacts):
-            event, guard = (
-                ("leaves", ground.push[i]) if key[i] == STRIP else ("touches", ground.over[i])
-            )
-            other = STRIP if key[i] == OPEN else OPEN
+            if key[i] == _STRIP:
+                name, guard, other = f"{contact.name} leaves", motion.push[i], _OPEN
+            else:
+                name, guard, other = f"{contact.name} touches", motion.clearance[i], _STRIP
             after = (*key[:i], other, *key[i + 1 :])
-            transitions.append(SymbolicTransition(key, f"{contact.name} {event}", guard, after))
+            transitions.append(SymbolicTransition(key, name, guard, after))
     return RelaxedContacts(system, system.seen(hybrid_system(modes, transitions)), width)
 
 
 class RelaxedContacts(DerivedSystem):
-    """The relaxation of a robot with contacts; see `relax`. epsilon: the width of its strips, m."""
+    """The relaxation of a robot with contacts; see `relax_contacts`.
+
+    Attributes:
+        inner: The robot.
+        epsilon: Width of the strips, m.
+
+    Args:
+        robot: The robot.
+        made: The system of its relaxed modes.
+        epsilon: Width of the strips, m.
+    """
 
     inner: ContactSystem
 
@@ -112,47 +117,84 @@ class RelaxedContacts(DerivedSystem):
         self.epsilon = epsilon
 
     def again(self, inner: HybridSystem) -> HybridSystem:
-        """The relaxation of the pushed robot."""
-        return relax(inner, self.epsilon)
+        """Return the relaxation of the same robot while a wrench acts on it.
+
+        Args:
+            inner: The robot on which the wrench acts.
+        """
+        assert isinstance(inner, ContactSystem)  # what `ContactSystem.pushed` returns
+        return relax_contacts(inner, self.epsilon)
 
     def consistent_mode(self, x: ArrayLike, u: ArrayLike | None = None) -> ModeKey:
-        """The mode in which the state x flows on: which strips it is in, whatever the input is."""
-        above = (OPEN,) * len(self.inner.contacts)
+        """Return the mode in which a state flows on: the strips that the state is in.
+
+        Args:
+            x: State (nx,).
+            u: Input; it makes no difference.
+        """
+        above = (_OPEN,) * len(self.inner.contacts)
         mode = self.mode(above)
         state = check_vector("x", x, mode.space.nx)
-        over = mode.guards(0.0, state, np.zeros(mode.nu))
-        return tuple(OPEN if value > 0.0 else STRIP for value in over.tolist())
+        clearance = mode.guards(0.0, state, np.zeros(mode.nu))
+        return tuple(_OPEN if value > 0.0 else _STRIP for value in clearance.tolist())
 
-    def entered(
+    def map_to_system(
         self, key: ModeKey, t: float, y: ArrayLike, u: ArrayLike = ()
     ) -> tuple[ModeKey, Array]:
-        """Mode and state of the robot that a state stands for: itself, as nothing jumps."""
+        """Return mode and state that a state stands for: itself, as nothing jumps.
+
+        The method is that of `Relaxed`, so that both kinds of relaxation are used alike.
+
+        Args:
+            key: Key of the mode.
+            t: Time, s; it makes no difference.
+            y: State in that mode.
+            u: Input; it makes no difference.
+        """
         return key, check_array("y", y, (None,))
 
 
 def damping_ratio(restitution: float) -> float:
-    """The damping zeta of a spring that cannot pull and rebounds with a restitution in (0, 1]."""
+    """Return the damping ratio zeta with which a spring that cannot pull rebounds.
+
+    Args:
+        restitution: Speed after the rebound relative to the speed before, in (0, 1].
+
+    Raises:
+        InputError: If the restitution is not in that interval.
+    """
     check_number("restitution", restitution, above=0.0, at_most=1.0)
     if restitution == 1.0:
-        return 0.0
-    off = lambda z: _rebound(float(np.exp(z))) - np.log(restitution)  # noqa: E731
-    return float(np.exp(brentq(off, np.log(_SOFTEST), np.log(_HARDEST), xtol=1e-14)))
+        return 0.0  # outside the interval of the search for the logarithm
+
+    def miss(log_zeta: float) -> float:
+        return _compute_log_restitution(float(np.exp(log_zeta))) - float(np.log(restitution))
+
+    ends = np.log(_MIN_DAMPING_RATIO), np.log(_MAX_DAMPING_RATIO)
+    return float(np.exp(brentq(miss, *ends, xtol=1e-14)))
 
 
-def _rebound(zeta: float) -> float:
-    """The logarithm of the restitution."""
-    rest = abs(1.0 - zeta**2)
-    if rest < _CRITICAL:
+def _compute_log_restitution(zeta: float) -> float:
+    """Return the logarithm of the restitution of a damping ratio."""
+    root = abs(1.0 - zeta**2)
+    if root < _CRITICAL_DISTANCE:
         return -2.0
     angle = np.arccos(zeta) if zeta < 1.0 else np.arccosh(zeta)
-    return float(-2.0 * zeta * angle / np.sqrt(rest))
+    return float(-2.0 * zeta * angle / np.sqrt(root))
 
 
-class _Ground:
-    """The robot's motion over its contacts as expressions in x = (q, v) and u.
+class _RelaxedMotion:
+    """The motion of a robot over its contacts as expressions in x = (q, v) and u.
 
-    push (c, 1): -g - 2 zeta / omega dg/dt, positive where a surface pushes. over (c, 1): positive
-    where it does not: above it, or leaving it.
+    Attributes:
+        x: Symbol (2 nq, 1) of the state.
+        u: Symbol (nu, 1) of the input.
+        push: -g - 2 zeta / omega dg/dt (c, 1), m: positive where a surface pushes.
+        clearance: Positive (c, 1), m, where a surface does not push: above it, or leaving it.
+
+    Args:
+        system: The robot.
+        width: Width epsilon of the strips, m.
     """
 
     def __init__(self, system: ContactSystem, width: float) -> None:
@@ -162,42 +204,47 @@ class _Ground:
         self.x, self.u = ca.SX.sym("x", 2 * c.nq), ca.SX.sym("u", c.actuation.shape[1])
         q, self._v = self.x[: c.nq], self.x[c.nq :]
         bodies, self._drive, self._jacobian, rows = c.terms(q, self._v, self.u)
-        self._by_mass, self._gaps = cholesky(bodies.mass())[0], rows.gaps
+        self._divide_by_mass, self._gaps = cholesky(bodies.mass())[0], rows.gaps
         self._tangents, self._contacts = members.tangents, contacts
         self._rates = self._jacobian @ self._v
         least = min(float(np.sqrt(width)), 1.0)
-        delays = [2.0 * damping_ratio(max(contact.restitution, least)) for contact in contacts]
-        delay = ca.DM(delays) * np.sqrt(width / _WEIGHT)
+        ratios = [2.0 * damping_ratio(max(contact.restitution, least)) for contact in contacts]
+        delay = ca.DM(ratios) * np.sqrt(width / _GRAVITY)  # 2 zeta / omega, s
         normal = self._rates[: len(contacts)]
         self.push = -self._gaps - delay * normal
-        self.over = self._gaps + delay * ca.fmax(normal, 0.0)
-        self._stiffness, self._slow = _WEIGHT / width, _WEIGHT * width
+        self.clearance = self._gaps + delay * ca.fmax(normal, 0.0)
+        self._squared_frequency, self._squared_slow_speed = _GRAVITY / width, _GRAVITY * width
 
-    def mode(self, key: tuple[str, ...]) -> SymbolicMode:
-        """The mode in which these contacts are in their strips."""
+    def build_mode(self, key: tuple[str, ...]) -> SymbolicMode:
+        """Return the mode in which some contacts are in their strips.
+
+        Args:
+            key: "open" or "strip" for each contact.
+        """
         forces = ca.SX.zeros(self._jacobian.shape[0], 1)
-        for i in (i for i, state in enumerate(key) if state == STRIP):
+        for i in (i for i, state in enumerate(key) if state == _STRIP):
             rows = self._tangents[i].tolist()
             slip = ca.reshape(self._rates[rows], len(rows), 1)
-            drag = -self._contacts[i].friction * slip / ca.sqrt(ca.sumsqr(slip) + self._slow)
+            speed = ca.sqrt(ca.sumsqr(slip) + self._squared_slow_speed)
+            drag = -self._contacts[i].friction * slip / speed
             row = self._jacobian[i, :]
-            moved = self._by_mass(row.T + self._jacobian[rows, :].T @ drag)
-            forces[i] = self._stiffness * self.push[i] / (row @ moved)
+            response = self._divide_by_mass(row.T + self._jacobian[rows, :].T @ drag)
+            forces[i] = self._squared_frequency * self.push[i] / (row @ response)
             forces[rows] = drag * forces[i]
-        acceleration = self._by_mass(self._drive + self._jacobian.T @ forces)
+        acceleration = self._divide_by_mass(self._drive + self._jacobian.T @ forces)
         field = ca.vertcat(self._v, acceleration)
         outputs = {
             "gap": self._gaps,
             "normal_force": forces[: len(key)],
-            "friction_force": self._tangential(forces, key),
-            "slip_velocity": self._tangential(self._rates, key),
+            "friction_force": self._select_tangential(forces, key),
+            "slip_velocity": self._select_tangential(self._rates, key),
         }
         return SymbolicMode(key, self.x, field, self.u, outputs=outputs)
 
-    def _tangential(self, rows: Expression, key: tuple[str, ...]) -> Expression:
-        """Entries (c, 2) along two tangents of each contact, zero where it is open."""
+    def _select_tangential(self, rows: Expression, key: tuple[str, ...]) -> Expression:
+        """Return entries (c, 2) along both tangents of each contact, zero where it is open."""
         found = ca.SX.zeros(len(key), 2)
         for i, tangents in enumerate(self._tangents):
-            for k, row in enumerate(tangents if key[i] == STRIP else ()):
+            for k, row in enumerate(tangents if key[i] == _STRIP else ()):
                 found[i, k] = rows[int(row)]
         return found

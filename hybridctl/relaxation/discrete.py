@@ -1,7 +1,8 @@
 """The discrete scheme of a relaxation: fixed steps that may pass a strip in one go, [Relax] 7.7.
 
-With the printed weights exchanged, the relaxed reset, and the start of the next step, which the
-paper does not say.
+It differs from what is printed in [Relax] 7.7 (3) to (6) in four places: the weights of the two
+fields are exchanged, the steps in a mode end where the state is *not* in its domain any more, the
+reset is the relaxed one, and the next step starts where the reset leads.
 """
 
 from __future__ import annotations
@@ -25,22 +26,36 @@ from hybridctl.base.checks import (
 from hybridctl.base.errors import InputError, OverlappingStripsError
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.relaxation.relax import FREE, HELD, InStrip, Relaxed
+from hybridctl.relaxation.relax import HELD_STRIP, STRIP, MotionInStrip, Relaxed
 from hybridctl.relaxation.strip import Strip
 
 Rate: TypeAlias = Callable[[float, Array], Array]
 OneStep: TypeAlias = Callable[[Rate, float, Array, float], Array]
 
-_WHOLE = 1e-9  # of a step: by how much the span may differ from a whole number of them
+_SPAN_TOLERANCE = 1e-9  # relative difference of the span from a whole number of steps
 
 
 def euler(f: Rate, t: float, y: Array, h: float) -> Array:
-    """The step y + h f(t, y) of Euler."""
+    """Return y + h f(t, y), a step of Euler's method of order one.
+
+    Args:
+        f: Rate of y (n,) as a function of time and y.
+        t: Time at the start of the step, s.
+        y: State (n,).
+        h: Length of the step, s.
+    """
     return y + h * f(t, y)
 
 
 def runge_kutta(f: Rate, t: float, y: Array, h: float) -> Array:
-    """The classical step of order four."""
+    """Return y after a step of the classical Runge-Kutta method of order four.
+
+    Args:
+        f: Rate of y (n,) as a function of time and y.
+        t: Time at the start of the step, s.
+        y: State (n,).
+        h: Length of the step, s.
+    """
     a = f(t, y)
     b = f(t + 0.5 * h, y + 0.5 * h * a)
     c = f(t + 0.5 * h, y + 0.5 * h * b)
@@ -50,18 +65,22 @@ def runge_kutta(f: Rate, t: float, y: Array, h: float) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class DiscreteRun:
-    """A trajectory on a grid.
+    """A trajectory of the discrete scheme at N + 1 equidistant times.
 
-    times (N + 1,), s. modes: of the system, one per time. states: each (nx,) of its mode, behind a
-    guard by up to epsilon where `behind` (N + 1,) says so; entered: the same in the chart of the
-    mode entered.
+    Attributes:
+        times: (N + 1,), s.
+        modes: Mode of the system at each time.
+        states: State (nx,) of that mode at each time, up to epsilon behind a guard in a strip.
+        mapped_states: The same state as one of the mode that the strip leads to; in no strip it is
+            the state itself.
+        in_strip: Whether the state is in a strip, at each time.
     """
 
     times: Array
     modes: tuple[ModeKey, ...]
     states: tuple[Array, ...]
-    entered: tuple[Array, ...]
-    behind: tuple[bool, ...]
+    mapped_states: tuple[Array, ...]
+    in_strip: tuple[bool, ...]
 
 
 def discretize_relaxed(
@@ -73,42 +92,67 @@ def discretize_relaxed(
     method: OneStep = euler,
     law: InputLaw | None = None,
 ) -> DiscreteRun:
-    """Steps of a fixed length (s) from state x0 in `mode`, with any one-step method.
+    """Return the trajectory of a relaxation by steps of a fixed length.
 
     Behind a guard the field is that of its strip, and beyond the strip the next mode's, pulled
-    back: a step may begin before the guard and end beyond the strip, and is then reset. law: input
-    u(t, x), held over each step.
+    back. So a step may begin before the guard and end beyond the strip; the state is reset then.
 
-    Such a step sees little of the blended field, so that the scheme has the order of the method
-    only where a step is short against the time in the strip, and there the smoothness of the field
-    (C^1,1) limits it to 2. Once the step's travel exceeds epsilon it is of first order in the step.
+    The scheme has the order of the method only where a step is short relative to the time in the
+    strip. There the smoothness of the field, C^(1,1), limits the order to 2. Once a step travels
+    farther than epsilon it sees little of the blended field, and the order is one.
 
-    Raises `InputError` for bad arguments, a span that is no multiple of the step, and where a step
-    lands outside the next mode; `OverlappingStripsError` where it ends behind two guards.
+    Args:
+        relaxed: The relaxation.
+        mode: Key of the first mode, one of the system's.
+        x0: First state (nx,).
+        t_span: Start and end, s.
+        step: Length of a step, s.
+        method: One-step method, such as `euler` or `runge_kutta`.
+        law: Input u(t, x) (nu,), held over each step. If None, the input is zero.
+
+    Raises:
+        InputError: If an argument is not valid, if the span is no multiple of the step, or if a
+            step lands outside the next mode.
+        OverlappingStripsError: If a step ends behind two guards.
     """
     check_instance("relaxed", relaxed, Relaxed)
     start, end = check_interval("t_span", t_span)
     h, first = check_number("step", step, above=0.0), relaxed.inner.mode(mode)
     count = round((end - start) / h)
-    if count < 1 or abs(count * h - (end - start)) > _WHOLE * h * count:
+    if count < 1 or abs(count * h - (end - start)) > _SPAN_TOLERANCE * h * count:
         raise InputError(f"t_span must be a multiple of step = {h}, got {end - start} s")
-    walker = _Walker(
+    stepper = _Stepper(
         relaxed, mode, check_vector("x0", x0, first.space.nx), check_callable("method", method), h
     )
     if law is not None:
         check_callable("law", law)
-    points = [walker.point(start)]
+    rows = [stepper.record(start)]
     for k in range(count):
         t = start + k * h
-        walker.advance(t, np.zeros(first.nu) if law is None else np.asarray(law(t, walker.x)))
-        points.append(walker.point(start + (k + 1) * h))
-    modes, states, entered, behind = zip(*points, strict=True)
+        stepper.advance(t, np.zeros(first.nu) if law is None else np.asarray(law(t, stepper.x)))
+        rows.append(stepper.record(start + (k + 1) * h))
+    modes, states, mapped_states, in_strip = zip(*rows, strict=True)
     times = np.asarray(start + h * np.arange(count + 1), dtype=np.float64)
-    return DiscreteRun(times, modes, states, entered, behind)
+    return DiscreteRun(times, modes, states, mapped_states, in_strip)
 
 
-class _Walker:
-    """The place where the scheme stands: mode, y = (x, z), and the strip that z belongs to."""
+class _Stepper:
+    """The state of the scheme between two steps; call `advance` for each step in order.
+
+    Attributes:
+        mode: Mode of the system.
+        x: State (nx,) of that mode.
+
+    Invariant: within a strip `_strip` is that strip and `_y` its state (x, z). Elsewhere `_strip`
+    is None and `_y` is x.
+
+    Args:
+        relaxed: The relaxation.
+        mode: First mode.
+        x: First state (nx,).
+        method: One-step method.
+        h: Length of a step, s.
+    """
 
     def __init__(
         self, relaxed: Relaxed, mode: ModeKey, x: Array, method: OneStep, h: float
@@ -118,48 +162,72 @@ class _Walker:
         self._strip: Strip | None = None
         self._y = x
 
-    def point(self, t: float) -> tuple[ModeKey, Array, Array, bool]:
-        """What is recorded at t."""
+    def record(self, t: float) -> tuple[ModeKey, Array, Array, bool]:
+        """Return mode, state, mapped state, and whether it is in a strip, as in `DiscreteRun`.
+
+        Args:
+            t: Time, s.
+        """
         strip = self._strip
         if strip is None:
             return self.mode, self.x, self.x, False
-        return self.mode, self.x, strip.entered(t, self._y, np.zeros(strip.source.nu)), True
+        return self.mode, self.x, strip.map_to_target(t, self._y, np.zeros(strip.source.nu)), True
 
     def advance(self, t: float, u: Array) -> None:
-        """One step from t under the input u (nu,)."""
+        """Take one step, and update mode, state and strip.
+
+        Args:
+            t: Time at the start of the step, s.
+            u: Input (nu,).
+
+        Raises:
+            OverlappingStripsError: If the step ends behind two guards.
+            InputError: If it lands outside the next mode.
+        """
         guards, later = self._relaxed.inner.outgoing(self.mode).guards, t + self._h
         if not guards.names:
-            self.x = self._y = self._flown(None, t, u)
+            field = self._relaxed.inner.mode(self.mode).field
+            self.x = self._y = self._method(lambda s, x: field(s, x, u), t, self.x, self._h)
             return
         chosen = int(guards.values(t, self.x, u).argmin())
-        for _ in range(2):  # with the nearest strip, and again with the one it ended in
-            strip = self._relaxed.strip(self.mode, guards.names[chosen])
-            y = self._flown(strip, t, u)
-            values = guards.values(later, y[: strip.n], u)
+        # First with the strip of the nearest guard. A step may end behind another guard, as the
+        # nearest may be slow: then it is repeated with that guard's strip.
+        for _ in range(2):
+            strip = self._relaxed.get_strip(self.mode, guards.names[chosen])
+            y = self._y if strip is self._strip else strip.append_auxiliary(self.x)
+            y = self._method(partial(_compute_rate, strip, u), t, y, self._h)
+            values = guards.values(later, y[: strip.nx], u)
             behind = np.flatnonzero(values < 0.0).tolist()
             if all(i == chosen for i in behind):
                 break
             if len(behind) > 1:
-                raise self._overlap([guards.names[i] for i in behind], later, y[: strip.n])
+                raise OverlappingStripsError(
+                    f"a step ends behind guards {[guards.names[i] for i in behind]} of mode "
+                    f"{self.mode!r} at once, at t = {later:.9g} s and x = "
+                    f"{y[: strip.nx].tolist()}"
+                )
             (chosen,) = behind
         self._arrive(strip, later, y, u)
 
-    def _flown(self, strip: Strip | None, t: float, u: Array) -> Array:
-        if strip is None:
-            field = self._relaxed.inner.mode(self.mode).field
-            return self._method(lambda s, x: field(s, x, u), t, self.x, self._h)
-        y = self._y if strip is self._strip else strip.entry(self.x)
-        return self._method(partial(_rate, strip, u), t, y, self._h)
-
     def _arrive(self, strip: Strip, t: float, y: Array, u: Array) -> None:
-        """Stand at y behind a step: in the mode, in its strip, or beyond it and so in the next."""
-        depth = strip.depth(t, y, u)
+        """Update mode, state and strip at the end of a step.
+
+        Args:
+            strip: The strip with whose field the step was taken.
+            t: Time at the end of the step, s.
+            y: State (x, z) there: in the mode, in its strip, or beyond it and so in the next mode.
+            u: Input (nu,).
+
+        Raises:
+            InputError: If the state is outside the next mode.
+        """
+        depth = strip.compute_depth(t, y, u)
         if depth < strip.epsilon:
             self._strip = strip if depth > 0.0 else None
-            self.x, self._y = y[: strip.n], y if depth > 0.0 else y[: strip.n]
+            self.x, self._y = y[: strip.nx], y if depth > 0.0 else y[: strip.nx]
             return
         self.mode, self._strip = strip.target.key, None
-        self.x = self._y = strip.entered(t, y, u)
+        self.x = self._y = strip.map_to_target(t, y, u)
         guards = self._relaxed.inner.outgoing(self.mode).guards
         values = guards.values(t, self.x, u)
         if (values < -strip.epsilon).any():
@@ -170,15 +238,17 @@ class _Walker:
                 "there; shorter steps are needed"
             )
 
-    def _overlap(self, names: list[str], t: float, x: Array) -> OverlappingStripsError:
-        return OverlappingStripsError(
-            f"a step ends behind guards {names} of mode {self.mode!r} at once, at t = {t:.9g} s "
-            f"and x = {x.tolist()}"
-        )
 
+def _compute_rate(strip: Strip, u: Array, t: float, y: Array) -> Array:
+    """Return the rate (n + p,) of y on both sides of a guard and in its strip.
 
-def _rate(strip: Strip, u: Array, t: float, y: Array) -> Array:
-    """The field on both sides of a guard, and in its strip."""
-    free = InStrip(FREE, strip, False).calc(t, y, u)
-    held = strip.holds and float(strip.push @ y[strip.n :]) <= 0.0 and free.pushing < 0.0
-    return InStrip(HELD, strip, True).calc(t, y, u).field if held else free.field
+    The auxiliary state is held where it is not positive along its release direction, and the next
+    mode pushes it back: the two modes of `MotionInStrip` in one field.
+    """
+    free = MotionInStrip(STRIP, strip, False).calc(t, y, u)
+    is_held = (
+        strip.can_hold_auxiliary
+        and float(strip.release_direction @ y[strip.nx :]) <= 0.0
+        and free.release_rate < 0.0
+    )
+    return MotionInStrip(HELD_STRIP, strip, True).calc(t, y, u).field if is_held else free.field

@@ -1,13 +1,13 @@
 r"""The distance on the glued space: shortest paths that may jump, [Relax] (2).
 
-Every guard is glued to its image under the reset, so that trajectories are continuous. The distance
-of two states is the length of the shortest path between them that goes straight within modes and
-jumps at guards for nothing, forwards or backwards. It is a metric on classes of glued states only:
-a plastic reset glues all states before impacts that end alike, which then have no distance.
+Every guard is glued to its image under the reset, so that trajectories are continuous. A path goes
+straight within modes, and jumps at guards, forwards or backwards, at no cost. The distance of two
+states is the length of the shortest path between them. It is a metric on classes of glued states: a
+plastic reset glues all states before impacts that end alike, and their distance is zero.
 
-A path with a given sequence of jumps is a convex programme, for affine guards and resets: a sum of
-Euclidean norms over the points of the jumps, on the part of each guard that is fallen through.
-Resets that stretch a guard into itself collapse the distance along it.
+For affine guards and resets a path with a given sequence of jumps is a convex programme: the sum of
+the Euclidean lengths of its legs, over the points of its jumps, each on the part of its guard that
+is crossed downwards. Resets that stretch a guard into itself collapse the distance along it.
 """
 
 from __future__ import annotations
@@ -27,41 +27,64 @@ from hybridctl.base.errors import InputError, SystemDefinitionError
 from hybridctl.hybrid.mode import ModeKey
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.trajectory import HybridTrajectory
-from hybridctl.relaxation.chart import passage
+from hybridctl.relaxation.gluing import find_transition
 
-_IDLE = 2  # further jumps without a shorter path, after which no more are tried
-_AFFINE = 1e-10  # of the largest entry, or of 1: by how much an affine map may differ from its fit
-_ROUNDING = 1e-15  # of the largest entry, or of 1
+_MAX_IDLE_JUMPS = 2
+"""Numbers of jumps in a row that have brought no shorter path, after which no larger one is tried.
+
+The value is a choice. For a ball two jumps always suffice, and win for some 10 % of pairs."""
+_AFFINE_TOLERANCE = 1e-10  # misfit of an affine map, relative to the largest value or to 1
+_ZERO_COEFFICIENT = 1e-15
+"""Coefficients below this are zero, relative to the largest or to 1: a guard that is crossed at one
+rate everywhere has no limit, and not one that rounding makes (test_several_modes)."""
+_PROGRAMME_ACCURACY = 1e-12  # gaps and infeasibility of cone programmes, relative and absolute
 
 
 @dataclass(frozen=True, eq=False)
 class GluedGuard:
-    """The part of a guard that is fallen through, and its image.
+    """The part of an affine guard that is crossed downwards, and its image under the reset.
 
-    Points are origin + basis s, those with slope . s <= level; their images are image + turn s.
-    basis (n, n - 1), turn (n', n - 1), slope (n - 1,).
+    In coordinates s (n - 1,) its points are origin + basis s, and their images are image_origin +
+    image_basis s. The part that is crossed is slope . s <= level.
+
+    Attributes:
+        source: Mode of the guard.
+        target: Mode of the image.
+        origin: Point (n,) of the guard.
+        basis: Directions (n, n - 1) within it.
+        image_origin: Image (n',) of the origin.
+        image_basis: Images (n', n - 1) of the directions.
+        slope: Gradient (n - 1,) of the guard's rate by s.
+        level: Minus the rate at s = 0.
     """
 
     source: ModeKey
     target: ModeKey
     origin: Array
     basis: Array
-    image: Array
-    turn: Array
+    image_origin: Array
+    image_basis: Array
     slope: Array
     level: float
 
-    def points(self, s: Array) -> tuple[Array, Array]:
-        """The point s of the guard, and its image."""
-        return self.origin + self.basis @ s, self.image + self.turn @ s
+    def evaluate(self, s: Array) -> tuple[Array, Array]:
+        """Return the point of the guard with coordinates s (n - 1,), and its image."""
+        return self.origin + self.basis @ s, self.image_origin + self.image_basis @ s
 
-    def sides(self, backwards: bool) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-        """Offset and matrix of where a path arrives and of where it goes on."""
-        here, there = (self.origin, self.basis), (self.image, self.turn)
-        return (there, here) if backwards else (here, there)
+    def get_ends(self, is_backwards: bool) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """Return (origin, basis) of where a jump starts and of where it ends.
 
-    def fallen(self, s: Array) -> Array:
-        """The point s, put back onto the part of the guard that is fallen through."""
+        Args:
+            is_backwards: Whether the jump leads from the image to the guard.
+        """
+        guard, image = (self.origin, self.basis), (self.image_origin, self.image_basis)
+        return (image, guard) if is_backwards else (guard, image)
+
+    def clip(self, s: Array) -> Array:
+        """Return the nearest coordinates (n - 1,) on the part of the guard that is crossed.
+
+        The solution of a programme may be outside by its accuracy.
+        """
         excess = float(self.slope @ s) - self.level
         if excess <= 0.0:
             return s
@@ -69,18 +92,25 @@ class GluedGuard:
 
 
 class GuardPassage(NamedTuple):
-    """A jump of a path: the index of a gate, and whether it is gone through backwards."""
+    """A jump of a path.
 
-    gate: int
-    backwards: bool
+    Attributes:
+        guard: Index of the guard among `GluedSpace.guards`.
+        is_backwards: Whether the jump leads from the image to the guard.
+    """
+
+    guard: int
+    is_backwards: bool
 
 
 @dataclass(frozen=True, eq=False)
 class GluedPath:
-    """A path: its length, its jumps, and the points (arrival, departure) of each of them.
+    """A path between two states.
 
-    The length is that of these points, which are feasible: an upper bound of the distance, whatever
-    found them.
+    Attributes:
+        length: Its length. All jumps are feasible, so it is an upper bound of the distance.
+        jumps: Its jumps, in order.
+        points: The states before and after each jump.
     """
 
     length: float
@@ -91,38 +121,71 @@ class GluedPath:
 class GluedSpace:
     """The states of a system, glued along its guards; see the module.
 
-    The guards and resets of the given modes (by default those that can be reached from them) have
-    to be affine, as has the rate at which a guard is fallen through. Raises
-    `SystemDefinitionError` where they are not.
+    The space consists of the given modes and of all that can be reached from them. Their guards and
+    resets have to be affine, and so have the rates at which guards are crossed.
+
+    Attributes:
+        system: The system.
+        guards: All guards of these modes.
+        modes: Keys of these modes.
+
+    Args:
+        system: The system.
+        modes: Keys of the first modes.
+
+    Raises:
+        InputError: If `system` is no system.
+        SystemDefinitionError: If guards, resets or rates are not affine.
     """
 
     def __init__(self, system: HybridSystem, modes: Sequence[ModeKey]) -> None:
         self.system = check_instance("system", system, HybridSystem)
-        self.gates: list[GluedGuard] = []
+        self.guards: list[GluedGuard] = []
         pending, known = list(modes), set(modes)
         while pending:
             key = pending.pop()
-            for gate in gates_of(system, key):
-                self.gates.append(gate)
-                if gate.target not in known:
-                    known.add(gate.target)
-                    pending.append(gate.target)
+            for guard in _fit_guards(system, key):
+                self.guards.append(guard)
+                if guard.target not in known:
+                    known.add(guard.target)
+                    pending.append(guard.target)
         self.modes = frozenset(known)
 
     def distance(
         self, mode: ModeKey, x: ArrayLike, other_mode: ModeKey, y: ArrayLike, max_jumps: int = 6
     ) -> float:
-        """The length of `shortest`; infinite where no path joins the modes."""
-        path = self.shortest(mode, x, other_mode, y, max_jumps)
+        """Return the distance of two states; infinite where no path joins them.
+
+        Args:
+            mode: Mode of the first state.
+            x: First state (nx,).
+            other_mode: Mode of the second state.
+            y: Second state.
+            max_jumps: Largest number of jumps of a path.
+
+        Raises:
+            InputError: If a state has a wrong size, or a mode is not in this space.
+        """
+        path = self.find_shortest_path(mode, x, other_mode, y, max_jumps)
         return math.inf if path is None else path.length
 
-    def shortest(
+    def find_shortest_path(
         self, mode: ModeKey, x: ArrayLike, other_mode: ModeKey, y: ArrayLike, max_jumps: int = 6
     ) -> GluedPath | None:
-        """The shortest path found from state x of `mode` to y of `other_mode`.
+        """Return the shortest path found between two states; None where no path joins them.
 
-        Sequences of jumps are tried by their number, until two further jumps have brought nothing,
-        or max_jumps. Raises `InputError` for states of the wrong size and modes not in this space.
+        Sequences of jumps are tried in the order of their number, until two further jumps have
+        brought no shorter path. So the path need not be the shortest of all.
+
+        Args:
+            mode: Mode of the first state.
+            x: First state (nx,).
+            other_mode: Mode of the second state.
+            y: Second state.
+            max_jumps: Largest number of jumps of a path.
+
+        Raises:
+            InputError: If a state has a wrong size, or a mode is not in this space.
         """
         for key in (mode, other_mode):
             if key not in self.modes:
@@ -131,24 +194,33 @@ class GluedSpace:
         end = check_vector("y", y, self.system.mode(other_mode).space.nx)
         best: GluedPath | None = None
         idle = 0
-        for number_of in range(check_count("max_jumps", max_jumps, at_least=0) + 1):
+        for count in range(check_count("max_jumps", max_jumps, at_least=0) + 1):
             before = best
-            for jumps in self._walks(mode, other_mode, number_of):
-                if best is None or self._least(jumps, start, end) < best.length:
-                    path = self._path(jumps, start, end)
+            for jumps in self._list_jumps(mode, other_mode, count):
+                if best is None or self._bound_length(jumps, start, end) < best.length:
+                    path = self._find_path(jumps, start, end)
                     best = path if best is None or path.length < best.length else best
             idle = idle + 1 if best is not None and best is before else 0
-            if idle == _IDLE:
+            if idle == _MAX_IDLE_JUMPS:
                 break
         return best
 
-    def between(
+    def compare_runs(
         self, one: HybridTrajectory, other: HybridTrajectory, period: float, max_jumps: int = 2
     ) -> tuple[Array, Array]:
-        """Times (m,) and distances (m,) of two trajectories, at all steps of `period` and events.
+        """Return times (m,) and the distances (m,) of two trajectories at them.
 
-        Their supremum is the distance of the trajectories, whose events need not coincide. Raises
-        `InputError` where they have no time in common.
+        The times are equidistant, with the events of both besides. The supremum of the distances is
+        the distance of the trajectories, whose events need not coincide.
+
+        Args:
+            one: A trajectory of the system.
+            other: Another one.
+            period: Largest interval between the times, s.
+            max_jumps: Largest number of jumps of a path.
+
+        Raises:
+            InputError: If the trajectories have no time in common, or an argument is not valid.
         """
         start, end = max(one.start, other.start), min(one.end, other.end)
         if not start < end:
@@ -161,9 +233,9 @@ class GluedSpace:
         times = np.unique(np.concatenate([np.linspace(start, end, steps + 1), events]))
         modes = [one.arc(t).mode for t in times.tolist()]
         states = [one(t) for t in times.tolist()]
-        return times, self.beside(times, modes, states, other, max_jumps)
+        return times, self.compare_samples(times, modes, states, other, max_jumps)
 
-    def beside(
+    def compare_samples(
         self,
         times: ArrayLike,
         modes: Sequence[ModeKey],
@@ -171,89 +243,117 @@ class GluedSpace:
         run: HybridTrajectory,
         max_jumps: int = 2,
     ) -> Array:
-        """Distances (m,) of samples, such as those of a log, to a trajectory at their times."""
+        """Return the distances (m,) of samples, such as those of a log, to a trajectory.
+
+        Args:
+            times: Times (m,) of the samples, s.
+            modes: Mode of each sample.
+            states: State of each sample.
+            run: The trajectory.
+            max_jumps: Largest number of jumps of a path.
+
+        Raises:
+            InputError: If a time, mode or state is not valid.
+        """
         rows = zip(check_vector("times", times).tolist(), modes, states, strict=True)
         return np.array(
             [self.distance(key, x, run.arc(t).mode, run(t), max_jumps) for t, key, x in rows]
         )
 
-    def _walks(self, mode: ModeKey, end: ModeKey, jumps: int) -> Iterator[tuple[GuardPassage, ...]]:
-        """Sequences of so many jumps that lead from one mode to the other."""
-        if jumps == 0:
+    def _list_jumps(
+        self, mode: ModeKey, end: ModeKey, count: int
+    ) -> Iterator[tuple[GuardPassage, ...]]:
+        """Yield the sequences of `count` jumps that lead from one mode to another."""
+        if count == 0:
             if mode == end:
                 yield ()
             return
-        for k, gate in enumerate(self.gates):
-            for backwards, (here, there) in (
-                (False, (gate.source, gate.target)),
-                (True, (gate.target, gate.source)),
+        for k, guard in enumerate(self.guards):
+            for is_backwards, (here, there) in (
+                (False, (guard.source, guard.target)),
+                (True, (guard.target, guard.source)),
             ):
                 if here == mode:
-                    for rest in self._walks(there, end, jumps - 1):
-                        yield (GuardPassage(k, backwards), *rest)
+                    for rest in self._list_jumps(there, end, count - 1):
+                        yield (GuardPassage(k, is_backwards), *rest)
 
-    def _least(self, jumps: tuple[GuardPassage, ...], x: Array, y: Array) -> float:
-        """A lower bound of a path with these jumps: its first and its last leg."""
+    def _bound_length(self, jumps: tuple[GuardPassage, ...], x: Array, y: Array) -> float:
+        """Return a lower bound of the length of a path with these jumps, by its two end legs."""
         if not jumps:
             return 0.0
-        first = self.gates[jumps[0].gate].sides(jumps[0].backwards)[0]
-        last = self.gates[jumps[-1].gate].sides(jumps[-1].backwards)[1]
-        return _apart(*first, x) + _apart(*last, y)
+        first = self.guards[jumps[0].guard].get_ends(jumps[0].is_backwards)[0]
+        last = self.guards[jumps[-1].guard].get_ends(jumps[-1].is_backwards)[1]
+        return _measure_gap(*first, x) + _measure_gap(*last, y)
 
-    def _path(self, jumps: tuple[GuardPassage, ...], x: Array, y: Array) -> GluedPath:
-        gates = [self.gates[jump.gate] for jump in jumps]
-        backwards = [jump.backwards for jump in jumps]
+    def _find_path(self, jumps: tuple[GuardPassage, ...], x: Array, y: Array) -> GluedPath:
+        """Return the shortest path from x to y with these jumps."""
+        guards = [self.guards[jump.guard] for jump in jumps]
+        directions = [jump.is_backwards for jump in jumps]
         if not jumps:
             return GluedPath(float(np.linalg.norm(y - x)), (), ())
-        points, length, at = [], 0.0, x
-        for gate, back, s in zip(gates, backwards, _programme(gates, backwards, x, y), strict=True):
-            here, there = gate.points(s)
-            arrival, departure = (there, here) if back else (here, there)
-            points.append((arrival, departure))
-            length, at = length + float(np.linalg.norm(arrival - at)), departure
-        return GluedPath(length + float(np.linalg.norm(y - at)), jumps, tuple(points))
+        points, length, position = [], 0.0, x
+        coordinates = _solve_path_programme(guards, directions, x, y)
+        for guard, is_backwards, s in zip(guards, directions, coordinates, strict=True):
+            on_guard, image = guard.evaluate(s)
+            before, after = (image, on_guard) if is_backwards else (on_guard, image)
+            points.append((before, after))
+            length += float(np.linalg.norm(before - position))
+            position = after
+        return GluedPath(length + float(np.linalg.norm(y - position)), jumps, tuple(points))
 
 
-def _apart(offset: Array, directions: Array, point: Array) -> float:
-    """The distance of a point from the affine space offset + directions s."""
-    away = point - offset
-    nearest = directions @ np.linalg.lstsq(directions, away, rcond=None)[0]
+def _measure_gap(origin: Array, basis: Array, point: Array) -> float:
+    """Return the distance of a point from the affine space origin + basis s."""
+    away = point - origin
+    nearest = basis @ np.linalg.lstsq(basis, away, rcond=None)[0]
     return float(np.linalg.norm(away - nearest))
 
 
-def _programme(
-    gates: Sequence[GluedGuard], backwards: Sequence[bool], x: Array, y: Array
+def _solve_path_programme(
+    guards: Sequence[GluedGuard], directions: Sequence[bool], x: Array, y: Array
 ) -> list[Array]:
-    """The points of a path with these jumps, by a cone programme: the sum of its legs' lengths."""
-    sizes = [gate.basis.shape[1] for gate in gates]
+    """Return the coordinates (n - 1,) of the jumps of the shortest path with these jumps.
+
+    The cone programme minimises the sum of the lengths l_k of the legs. Its unknowns are these
+    lengths and the coordinates s of all jumps. Each leg is a second-order cone, |leg| <= l_k, and
+    each jump has the linear constraint slope . s <= level.
+
+    Args:
+        guards: Guard of each jump.
+        directions: Whether each jump is backwards.
+        x: Start (nx,) of the path.
+        y: End of the path.
+    """
+    sizes = [guard.basis.shape[1] for guard in guards]
     starts = np.cumsum([0, *sizes])
-    legs, unknowns = len(gates) + 1, int(starts[-1])
+    legs, unknowns = len(guards) + 1, int(starts[-1])
     rows, right, cones = [], [], []
-    offset, matrix = x, np.zeros((len(x), unknowns))
+    # A leg starts at origin + matrix s.
+    origin, matrix = x, np.zeros((len(x), unknowns))
     for k in range(legs):
-        if k < len(gates):
-            (here, turn), (there, on) = gates[k].sides(backwards[k])
-            arrival = np.zeros((len(here), unknowns))
-            arrival[:, starts[k] : starts[k + 1]] = turn
+        if k < len(guards):
+            (end, end_basis), (next_origin, next_basis) = guards[k].get_ends(directions[k])
+            end_matrix = np.zeros((len(end), unknowns))
+            end_matrix[:, starts[k] : starts[k + 1]] = end_basis
         else:
-            here, arrival = y, np.zeros((len(y), unknowns))
-        lengths = np.zeros((1 + len(here), legs))
+            end, end_matrix = y, np.zeros((len(y), unknowns))
+        lengths = np.zeros((1 + len(end), legs))
         lengths[0, k] = -1.0
-        rows.append(np.hstack([lengths, np.vstack([np.zeros(unknowns), matrix - arrival])]))
-        right.append(np.append(0.0, here - offset))
-        cones.append(clarabel.SecondOrderConeT(1 + len(here)))
-        if k < len(gates):
-            offset, matrix = there, np.zeros((len(there), unknowns))
-            matrix[:, starts[k] : starts[k + 1]] = on
-    limits = np.zeros((len(gates), legs + unknowns))
-    for k, gate in enumerate(gates):
-        limits[k, legs + starts[k] : legs + starts[k + 1]] = gate.slope
+        rows.append(np.hstack([lengths, np.vstack([np.zeros(unknowns), matrix - end_matrix])]))
+        right.append(np.append(0.0, end - origin))
+        cones.append(clarabel.SecondOrderConeT(1 + len(end)))
+        if k < len(guards):
+            origin, matrix = next_origin, np.zeros((len(next_origin), unknowns))
+            matrix[:, starts[k] : starts[k + 1]] = next_basis
+    limits = np.zeros((len(guards), legs + unknowns))
+    for k, guard in enumerate(guards):
+        limits[k, legs + starts[k] : legs + starts[k + 1]] = guard.slope
     rows.append(limits)
-    right.append(np.array([gate.level for gate in gates]))
-    cones.append(clarabel.NonnegativeConeT(len(gates)))
+    right.append(np.array([guard.level for guard in guards]))
+    cones.append(clarabel.NonnegativeConeT(len(guards)))
     settings = clarabel.DefaultSettings()
     settings.verbose = False
-    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = _PROGRAMME_ACCURACY
     size = legs + unknowns
     cost = np.append(np.ones(legs), np.zeros(unknowns))
     solver = clarabel.DefaultSolver(
@@ -265,39 +365,65 @@ def _programme(
         settings,
     )
     s = np.array(solver.solve().x)[legs:]
-    return [gate.fallen(s[starts[k] : starts[k + 1]]) for k, gate in enumerate(gates)]
+    return [guard.clip(s[starts[k] : starts[k + 1]]) for k, guard in enumerate(guards)]
 
 
-def gates_of(system: HybridSystem, key: ModeKey) -> Iterator[GluedGuard]:
-    """The glued guards of a mode."""
+def _fit_guards(system: HybridSystem, key: ModeKey) -> Iterator[GluedGuard]:
+    """Yield the glued guards of a mode, fitted to points on each guard and their images.
+
+    Args:
+        system: The system.
+        key: Key of the mode.
+
+    Raises:
+        SystemDefinitionError: If a guard, its reset or its rate is not affine.
+    """
     mode = system.mode(key)
     for name in system.outgoing(key).guards.names:
-        border, reset, target = passage(system, key, name)
-        points = border.points
+        surface, reset, target = find_transition(system, key, name)
+        points = surface.sample_points
         feet = np.array([x for _, x, _ in points])
         images = np.array([reset(t, x, u).state for t, x, u in points])
         rates = []
         for t, x, u in points:
-            rate, slope = border.derivative(t, x, u)
-            rates.append(rate + float(slope @ mode.field(t, x, u)))
-        slope = border.derivative(*points[0])[1]
-        basis = np.linalg.svd(slope[None])[2][1:].T
-        origin = slope * (float(slope @ feet[0]) / float(slope @ slope))
+            rate, gradient = surface.differentiate(t, x, u)
+            rates.append(rate + float(gradient @ mode.field(t, x, u)))
+        gradient = surface.differentiate(*points[0])[1]
+        basis = np.linalg.svd(gradient[None])[2][1:].T
+        origin = gradient * (float(gradient @ feet[0]) / float(gradient @ gradient))
         s = (feet - origin) @ basis
-        flat = _fit(s, feet, f"guard {name!r} of mode {key!r}")
-        image = _fit(s, images, f"the reset of guard {name!r} of mode {key!r}")
-        speed = _fit(s, np.array(rates)[:, None], f"the rate of guard {name!r} of mode {key!r}")
+        flat = _fit_affine_map(s, feet, f"guard {name!r} of mode {key!r}")
+        image = _fit_affine_map(s, images, f"the reset of guard {name!r} of mode {key!r}")
+        values = np.array(rates)[:, None]
+        rate_map = _fit_affine_map(s, values, f"the rate of guard {name!r} of mode {key!r}")
         yield GluedGuard(
-            key, target.key, flat[0], flat[1:].T, image[0], image[1:].T, speed[1:, 0],
-            -float(speed[0, 0]),
-        )  # fmt: skip
+            source=key,
+            target=target.key,
+            origin=flat[0],
+            basis=flat[1:].T,
+            image_origin=image[0],
+            image_basis=image[1:].T,
+            slope=rate_map[1:, 0],
+            level=-float(rate_map[0, 0]),
+        )
 
 
-def _fit(s: Array, values: Array, what: str) -> Array:
-    """Offset and slopes (1 + n, m) of an affine map of s; `SystemDefinitionError` for another."""
+def _fit_affine_map(s: Array, values: Array, what: str) -> Array:
+    """Return the offset and the slopes (1 + k, m) of an affine map.
+
+    Args:
+        s: Coordinates (count, k).
+        values: Values (count, m) of the map there.
+        what: What the values are, for the message.
+
+    Raises:
+        SystemDefinitionError: If the map is not affine.
+    """
     known = np.hstack([np.ones((len(s), 1)), s])
     found = np.linalg.lstsq(known, values, rcond=None)[0]
-    if np.abs(known @ found - values).max() > _AFFINE * max(1.0, float(np.abs(values).max())):
+    if np.abs(known @ found - values).max() > _AFFINE_TOLERANCE * max(
+        1.0, float(np.abs(values).max())
+    ):
         raise SystemDefinitionError(f"{what} is not affine, so that its distance is not known")
-    found[np.abs(found) < _ROUNDING * np.abs(found).max(initial=1.0)] = 0.0
+    found[np.abs(found) < _ZERO_COEFFICIENT * np.abs(found).max(initial=1.0)] = 0.0
     return np.asarray(found)

@@ -1,10 +1,10 @@
-"""Relaxed systems: a strip behind every guard, as modes of an ordinary hybrid system."""
+"""Relaxed hybrid systems: a strip behind every guard, as modes of an ordinary hybrid system."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NoReturn
+from typing import NoReturn, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,246 +26,330 @@ from hybridctl.hybrid.mode import (
 )
 from hybridctl.hybrid.model import PointProperty
 from hybridctl.hybrid.system import HybridSystem
-from hybridctl.relaxation.regions import GuardModes, StripMode, StripPoint
-from hybridctl.relaxation.strip import Strip, Strips, blend
+from hybridctl.mechanics.system import ContactSystem
+from hybridctl.relaxation.contacts import RelaxedContacts, relax_contacts
+from hybridctl.relaxation.guard_motion import GuardMotionSystem, SingleGuardMotion, StripPoint
+from hybridctl.relaxation.strip import Strip, Strips, evaluate_blend
 
-FREE, HELD = "strip", "held strip"
-_ARMED = 1e4  # times epsilon: guards are armed beyond 1e-8 of it by default, so at epsilon / 1e4
+STRIP, HELD_STRIP = "strip", "held strip"
+"""Kinds of modes in a strip: with a free auxiliary state z, and with z held at zero."""
+_SCALE_PER_WIDTH = 1e4
+"""Upper bound of guard scales relative to the width of the strip.
+
+Guards are armed above 1e-8 of their scale by default, so with this bound at epsilon / 1e4 or less:
+a small part of the width is enough to arm the guards of a strip."""
 
 
-class Relaxed(GuardModes):
+class Relaxed(GuardMotionSystem):
     """The relaxation of a hybrid system; see `relax`.
 
-    Its modes are those of the system, and behind each guard `name` of mode `key` the strips
-    (FREE, key, name), and (HELD, key, name) where an auxiliary state is held at zero. `strip` is
-    the strip behind guard `name` of mode `key`.
+    Its modes are those of the system. Behind each guard `name` of mode `key` there is the mode
+    (STRIP, key, name). There is a mode (HELD_STRIP, key, name), too, if a plastic reset is held
+    there. `get_strip(key, name)` returns the strip itself.
     """
 
-    ends = ("back", "through", "held", "released")
+    exit_names = ("back", "through", "held", "released")
 
     def __init__(self, strips: Strips) -> None:
         super().__init__(strips)
-        self.finest = _ARMED * strips.epsilon
+        self.max_guard_scale = _SCALE_PER_WIDTH * strips.epsilon
 
-    def strip_of(self, key: ModeKey) -> Strip | None:
-        """The strip that a mode of this relaxation is; None for a mode of the system."""
-        motion = self.motion(key)
+    def find_strip(self, key: ModeKey) -> Strip | None:
+        """Return the strip that a mode moves in; None for a mode of the system.
+
+        Args:
+            key: Key of a mode of this relaxation.
+        """
+        motion = self.make_motion(key)
         return None if motion is None else motion.strip
 
-    def motion(self, key: ModeKey) -> InStrip | None:
-        """The motion in a strip; None for a mode of the system."""
+    def make_motion(self, key: ModeKey) -> MotionInStrip | None:
+        """Return the motion in a strip for its key; None for a mode of the system."""
         match key:
-            case (kind, source, str() as name) if kind in (FREE, HELD):
-                return InStrip(key, self.strip(source, name), kind == HELD)
+            case (kind, source, str() as name) if kind in (STRIP, HELD_STRIP):
+                return MotionInStrip(key, self.get_strip(source, name), kind == HELD_STRIP)
         return None
 
-    def ways(self, key: ModeKey) -> Outgoing:
-        """The edges into the strips."""
-        return Outgoing(self.plain(key).guard_set, partial(self._entry, key))
+    def outgoing_edges(self, key: ModeKey) -> Outgoing:
+        """Return the guards of a mode of the system, with edges into the strips behind them."""
+        return Outgoing(self.inner_mode(key).guard_set, partial(self._find_entry, key))
 
-    def entered(
+    def map_to_system(
         self, key: ModeKey, t: float, y: ArrayLike, u: ArrayLike = ()
     ) -> tuple[ModeKey, Array]:
-        """Mode and state (n',) of the system that a state of this relaxation stands for.
+        """Return the mode and state (n',) of the system that a state of this relaxation stands for.
 
-        In a strip that is the chart of the mode entered: the state through the reset, no farther
-        than epsilon outside that mode. A state of any other mode stands for itself.
+        In a strip these are the mode entered and the state through the relaxed reset, which is at
+        most epsilon outside that mode. Another state stands for itself.
+
+        Args:
+            key: Key of a mode of this relaxation.
+            t: Time, s.
+            y: State in that mode.
+            u: Input (nu,); what it is makes no difference.
         """
-        y, u, strip = check_array("y", y, (None,)), check_array("u", u, (None,)), self.strip_of(key)
+        y, u = check_array("y", y, (None,)), check_array("u", u, (None,))
+        strip = self.find_strip(key)
         if strip is None:
             return key, y
-        return strip.target.key, strip.entered(t, y, u)
+        return strip.target.key, strip.map_to_target(t, y, u)
 
-    def _entry(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
-        """The way into the strip of one guard."""
+    def _find_entry(self, key: ModeKey, fired: tuple[str, ...]) -> Edge | None:
+        """Return the edge into the strip of a guard; None for several guards at once."""
         if len(fired) != 1:
             return None
-        return Edge(_Entry(self.strip(key, fired[0])))
+        return Edge(_StripEntry(self.get_strip(key, fired[0])))
 
 
-def relax(system: HybridSystem, epsilon: float) -> Relaxed:
-    """The relaxation of a system, [Relax] 4 to 6 and appendix B: strips behind its guards.
+@overload
+def relax(  # type: ignore[overload-overlap]
+    system: ContactSystem, epsilon: float
+) -> RelaxedContacts: ...
 
-    A trajectory that meets a guard goes on for up to `epsilon`, in the unit of the guard, behind
-    it, under a field that leads from that of its mode to that of the next one; at the far end it is
-    reset into it. Where the fields push from both sides it stays there: it slides, or rests. So
-    trajectories exist, and depend continuously on their start, where events of the system itself
-    accumulate. They tend to its executions and to Filippov's solutions of first order in epsilon,
-    and of order 1/2 past Zeno, where they go on bouncing with speeds of order sqrt(epsilon).
 
-    The result is an ordinary system (`Relaxed`): simulate it from a mode and a state of `system`;
-    `Relaxed.entered` reads its states.
+@overload
+def relax(system: HybridSystem, epsilon: float) -> Relaxed: ...
 
-    The guard of the target on which a reset lands is the one that is zero on images of points on
-    the guard left.
 
-    Raises `InputError` for bad arguments. `SystemDefinitionError`, when a mode is entered, for a
-    guard whose strip is not defined: its transition leaves the target to the reset, its modes are
-    no vector spaces or differ in their inputs, guard or reset have no Jacobian or see the input,
-    the reset lands on several guards, or has no inverse and is no projection either. A run that
-    meets another guard within a strip ends with `OverlappingStripsError`. A start on a guard from
-    which both fields lead away is an `EscapingError`: the limit depends on where in the strip it
-    is.
+def relax(system: HybridSystem, epsilon: float) -> Relaxed | RelaxedContacts:
+    """Return the relaxation of a system: an ordinary system with strips behind its guards.
+
+    Simulate it from a mode and a state of `system`.
+
+    A robot with contacts gets strips behind the surfaces of its contacts, in which they push, see
+    `relax_contacts`. Any other system gets strips behind its guards, see `relax_guards`.
+
+    Args:
+        system: The system.
+        epsilon: Width of the strips: m for contacts, else in the unit of each guard.
+
+    Raises:
+        InputError: If an argument is not valid, or if a robot cannot be relaxed, see
+            `relax_contacts`.
+    """
+    if isinstance(system, ContactSystem):
+        return relax_contacts(system, epsilon)
+    return relax_guards(system, epsilon)
+
+
+def relax_guards(system: HybridSystem, epsilon: float) -> Relaxed:
+    """Return the relaxation of a system by strips behind its guards, [Relax] 4 to 6, appendix B.
+
+    A trajectory that meets a guard goes on behind it for up to `epsilon`, under a field that leads
+    from that of its mode to that of the next one. At the far end it is reset into the next mode.
+    Where the fields push from both sides it stays in the strip: it slides, or rests. So
+    trajectories exist, and depend continuously on their start, also where events accumulate.
+
+    They tend to executions of the system and to Filippov's solutions, with errors of first order in
+    epsilon. Past Zeno the order is 1/2: there they go on bouncing with speeds of order
+    sqrt(epsilon). `Relaxed.map_to_system` says which state of `system` a state stands for.
+
+    The image guard, to which a guard is glued, is the guard of the target that is zero on images of
+    points of the guard.
+
+    A run that meets another guard within a strip ends with an `OverlappingStripsError`. A start on
+    a guard from which both fields lead away is an `EscapingError`: the limit depends on where in
+    the strip it is. A mode is entered with a `SystemDefinitionError` if one of its guards has no
+    strip:
+
+    - its transition leaves the target to the reset,
+    - its modes are no vector spaces, or differ in their inputs,
+    - guard or reset have no Jacobian, or depend on the input,
+    - the reset lands on several guards, or has no inverse and is no projection either.
+
+    Args:
+        system: The system.
+        epsilon: Width of the strips, in the unit of each guard.
+
+    Raises:
+        InputError: If `system` is no system, or `epsilon` is not positive.
     """
     check_instance("system", system, HybridSystem)
     return Relaxed(Strips(system, check_number("epsilon", epsilon, above=0.0)))
 
 
 @dataclass(frozen=True, eq=False)
-class _Resized(ResetModel):
-    """The reset of y = (x, z) to (x, 0) of another size: n entries go on."""
+class _PaddedState(ResetModel):
+    """The reset of y = (x, z) to (x, 0) with another number of auxiliary states.
 
-    n: int
+    Attributes:
+        nx: Number of entries of x, which stay.
+        size: Number of entries of the result.
+    """
+
+    nx: int
     size: int
 
     def calc(self, t: float, y: Array, u: Array) -> Jump:
-        return Jump(np.append(y[: self.n], np.zeros(self.size - self.n)))
+        return Jump(np.append(y[: self.nx], np.zeros(self.size - self.nx)))
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
         state = np.eye(self.size, len(at.x))
-        state[self.n :] = 0.0
+        state[self.nx :] = 0.0
         return ResetJacobian(np.zeros(self.size), state, np.zeros((self.size, len(at.u))))
 
 
 @dataclass(frozen=True, eq=False)
-class _Entry(ResetModel):
-    """The reset into a strip, of the kind that the fields ask for."""
+class _StripEntry(ResetModel):
+    """The reset into a strip: z starts at zero, and is held if the next mode pushes it back."""
 
     strip: Strip
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        strip = self.strip
-        held = strip.holds and InStrip(FREE, strip, False).calc(t, strip.entry(x), u).pushing < 0.0
-        kind = HELD if held else FREE
-        return Jump(strip.entry(x), (kind, strip.source.key, strip.guard.name))
+        strip, y = self.strip, self.strip.append_auxiliary(x)
+        is_held = strip.can_hold_auxiliary and (
+            MotionInStrip(STRIP, strip, False).calc(t, y, u).release_rate < 0.0
+        )
+        kind = HELD_STRIP if is_held else STRIP
+        return Jump(y, (kind, strip.source.key, strip.guard.name))
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        return _Resized(self.strip.n, self.strip.size).calc_diff(at)
+        return _PaddedState(self.strip.nx, self.strip.ny).calc_diff(at)
 
 
-class InStripPoint(StripPoint):
-    """A point in a strip."""
+class PointInStrip(StripPoint):
+    """A point in a strip of some width."""
 
     @PointProperty
-    def pushing(self) -> float:
-        """The rate at which z would move the image off the border, if it were free."""
+    def release_rate(self) -> float:
+        """Rate at which a free z would move the image off its guard; negative pushes z back."""
         strip = self.mode.strip
-        return float(strip.push @ self.pulled[strip.n :])
+        return float(strip.release_direction @ self.pulled_back_field[strip.nx :])
 
     @PointProperty
-    def entry(self) -> Array:
-        """The field of the mode, with a rate of zero for z."""
-        return self.mode.strip.entry(self.source.field)
+    def source_rate(self) -> Array:
+        """The field of the source as a rate (n + p,) of y: zero for z."""
+        return self.mode.strip.append_auxiliary(self.source_point.field)
 
 
-class InStrip(StripMode):
-    """The motion in a strip, its guards, and where they lead; is_held: whether z is.
+class MotionInStrip(SingleGuardMotion):
+    """The motion in a strip, with a free auxiliary state z or with z held at zero.
 
-    Back into the mode, through to the next one, and between the two kinds of the strip where an
-    auxiliary state is held. The other guards of the mode must not fire.
+    Exits of the free motion: `back` into the source, `through` into the target and, if z can be
+    held, `held`. Exits of the held motion: `back` and `released`. No other guard of the source must
+    fire.
+
+    Args:
+        key: Key of this mode.
+        strip: The strip.
+        is_held: Whether z is held.
     """
 
     steady_pace = None
 
     def __init__(self, key: ModeKey, strip: Strip, is_held: bool) -> None:
-        free = ("back", "through", "held") if strip.holds else ("back", "through")
-        self.is_held, self.ends = is_held, ("back", "released") if is_held else free
-        super().__init__(key, strip, self.ends)
+        free = ("back", "through", "held") if strip.can_hold_auxiliary else ("back", "through")
+        self.is_held, self.exit_names = is_held, ("back", "released") if is_held else free
+        super().__init__(key, strip, self.exit_names)
 
-    def calc(self, t: float, x: Array, u: Array) -> InStripPoint:
-        """The motion at (t, x, u)."""
-        return InStripPoint(self, t, x, u)
+    def calc(self, t: float, x: Array, u: Array) -> PointInStrip:
+        """Return the motion at a point.
+
+        Args:
+            t: Time, s.
+            x: State (x, z) (n + p,).
+            u: Input (nu,).
+        """
+        return PointInStrip(self, t, x, u)
 
     @cached_property
     def guard_scales(self) -> Array:
-        """Those of the mode, and of the depth, as fine as the strip is."""
-        strip, fine = self.strip, _ARMED * self.strip.epsilon
-        own = [1.0 if name in ("held", "released") else fine for name in self.ends]
-        return np.append(own, np.minimum(strip.guard.guards.sizes[self.others], fine))
+        """Scales of the guards: of the depth and of the source's guards at most 1e4 epsilon."""
+        strip, fine = self.strip, _SCALE_PER_WIDTH * self.strip.epsilon
+        own = [1.0 if name in ("held", "released") else fine for name in self.exit_names]
+        return np.append(own, np.minimum(strip.guard.guards.sizes[self.other_indices], fine))
 
-    def field_at(self, point: InStripPoint) -> Array:
-        """The rate (n + p,) of y."""
-        phi, _ = self._blend(point)
+    def field_at(self, point: PointInStrip) -> Array:
+        """Return the relaxed field: the rate (n + p,) of y, [Relax] (24)."""
+        phi, _ = self._evaluate_blend(point)
         if phi == 0.0:
-            return point.entry
-        pulled = point.pressed if self.is_held else point.pulled
-        return pulled if phi == 1.0 else (1.0 - phi) * point.entry + phi * pulled
+            return point.source_rate  # the target's field has no share, and is not evaluated
+        pulled = point.constrained_field if self.is_held else point.pulled_back_field
+        return pulled if phi == 1.0 else (1.0 - phi) * point.source_rate + phi * pulled
 
-    def field_jacobian_at(self, point: InStripPoint) -> FieldJacobian:
-        """Derivatives of the field; where the chart is not affine partly by central differences."""
-        strip, own, n = self.strip, point.source.field_jacobian, self.strip.n
-        state, by_input = np.zeros((strip.size, strip.size)), np.zeros((strip.size, self.nu))
+    def field_jacobian_at(self, point: PointInStrip) -> FieldJacobian:
+        """Return the derivatives of the field; partly differences where the gluing is curved."""
+        strip, own, n = self.strip, point.source_point.field_jacobian, self.strip.nx
+        state, by_input = np.zeros((strip.ny, strip.ny)), np.zeros((strip.ny, self.nu))
         state[:n, :n], by_input[:n] = own.state, own.input
-        if strip.border is None:
+        if strip.image_guard is None:
             return FieldJacobian(state, by_input)
-        phi, slope = self._blend(point)
-        by_state, by_u = point.pulled_jacobian(self.is_held)
-        change = (point.pressed if self.is_held else point.pulled) - point.entry
-        gradient = strip.guard.derivative(point.t, point.x[:n], point.u)[1]
+        phi, slope = self._evaluate_blend(point)
+        by_state, by_u = point.differentiate_pulled_back_field(self.is_held)
+        pulled = point.constrained_field if self.is_held else point.pulled_back_field
+        gradient = strip.guard.differentiate(point.t, point.x[:n], point.u)[1]
         total = (1.0 - phi) * state + phi * by_state
-        total[:, :n] -= np.outer(change, gradient * (slope / strip.epsilon))
+        # phi depends on the depth -g / epsilon.
+        total[:, :n] -= np.outer(pulled - point.source_rate, gradient * (slope / strip.epsilon))
         return FieldJacobian(total, (1.0 - phi) * by_input + phi * by_u)
 
-    def pace_at(self, point: InStripPoint) -> Pace:
-        """How fast the depth settles where both fields push onto the guard."""
-        if self.is_held or self.strip.border is None:
+    def pace_at(self, point: PointInStrip) -> Pace:
+        """Return the time constant, s, with which the depth settles where both fields push."""
+        if self.is_held or self.strip.image_guard is None:
             return Pace()
-        slope, change = self._blend(point)[1], point.pulled - point.entry
-        rate = slope / self.strip.epsilon * float(point.local.slope @ change[: self.strip.n])
+        slope = self._evaluate_blend(point)[1]
+        change = point.pulled_back_field - point.source_rate
+        across = float(point.gluing.guard_gradient @ change[: self.strip.nx])
+        rate = slope / self.strip.epsilon * across
         return Pace(relaxation=1.0 / rate) if rate > 0.0 else Pace()
 
-    def outputs_at(self, point: InStripPoint) -> dict[str, Array]:
-        """What a state stands for in the mode entered."""
-        return {"entered": self.strip.landed(point.local, point.x)}
+    def outputs_at(self, point: PointInStrip) -> dict[str, Array]:
+        """Return the state (n',) of the mode entered that the point stands for."""
+        return {"entered": self.strip.compute_image(point.gluing, point.x)}
 
-    def ends_at(self, point: InStripPoint) -> Array:
-        """The depth and what is left of it, or the rate at which z lets go."""
+    def exits_at(self, point: PointInStrip) -> Array:
+        """Return the depth, and what is left of it and of z, or what holds z.
+
+        `back` is the depth and `through` the rest of the width. `held` is z along its release
+        direction: it falls to zero where the target pushes z back. `released` is minus the rate at
+        which z would leave.
+        """
         strip = self.strip
-        depth = strip.depth(point.t, point.x, point.u)
+        depth = strip.compute_depth(point.t, point.x, point.u)
         if self.is_held:
-            return np.array([depth, -point.pushing])
-        return np.array([depth, strip.epsilon - depth, strip.push @ point.x[strip.n :]])[
-            : len(self.ends)
-        ]
+            return np.array([depth, -point.release_rate])
+        auxiliary = strip.release_direction @ point.x[strip.nx :]
+        return np.array([depth, strip.epsilon - depth, auxiliary])[: len(self.exit_names)]
 
-    def ends_jacobian_at(self, point: InStripPoint) -> GuardJacobian:
-        """Derivatives of these; those of `released` by time are taken as zero."""
-        strip, n, count = self.strip, self.strip.n, len(self.ends)
-        rate, slope = strip.guard.derivative(point.t, point.x[:n], point.u)
-        time, state, by_u = np.zeros(3), np.zeros((3, strip.size)), np.zeros((count, self.nu))
-        time[:2], state[0, :n], state[1, :n] = (-rate, rate), -slope, slope
+    def exit_jacobian_at(self, point: PointInStrip) -> GuardJacobian:
+        """Return the derivatives of the exits; those of `released` by time are taken as zero."""
+        strip, n, count = self.strip, self.strip.nx, len(self.exit_names)
+        rate, gradient = strip.guard.differentiate(point.t, point.x[:n], point.u)
+        time, state, by_u = np.zeros(3), np.zeros((3, strip.ny)), np.zeros((count, self.nu))
+        time[:2], state[0, :n], state[1, :n] = (-rate, rate), -gradient, gradient
         if self.is_held:
-            by_state, by_input = point.pulled_jacobian()
-            time[1], state[1], by_u[1] = 0.0, -strip.push @ by_state[n:], -strip.push @ by_input[n:]
+            by_state, by_input = point.differentiate_pulled_back_field()
+            direction = -strip.release_direction
+            time[1], state[1], by_u[1] = 0.0, direction @ by_state[n:], direction @ by_input[n:]
         else:
-            state[2, n:] = strip.push
+            state[2, n:] = strip.release_direction
         return GuardJacobian(time[:count], state[:count], by_u)
 
-    def way(self, name: str) -> Edge:
-        """The edge behind one of the guards."""
+    def exit_edge(self, name: str) -> Edge:
+        """Return the edge behind a guard; behind another guard of the source it raises an error."""
         strip = self.strip
         key, guard = strip.source.key, strip.guard.name
         if name == f"{guard}: back":
-            return Edge(_Resized(strip.n, strip.n), key)
+            return Edge(_PaddedState(strip.nx, strip.nx), key)
         if name == f"{guard}: through":
-            return Edge(strip.through, strip.target.key)
+            return Edge(strip.reset_to_target, strip.target.key)
         if name == f"{guard}: held":
-            return Edge(_Resized(strip.n, strip.size), (HELD, key, guard))
+            return Edge(_PaddedState(strip.nx, strip.ny), (HELD_STRIP, key, guard))
         if name == f"{guard}: released":
-            return Edge(Reset.identity(strip.size), (FREE, key, guard))
-        return Edge(Reset(partial(self._overlap, name)))
+            return Edge(Reset.identity(strip.ny), (STRIP, key, guard))
+        return Edge(Reset(partial(self._refuse_overlap, name)))
 
-    def _blend(self, point: InStripPoint) -> tuple[float, float]:
-        """The share of the next mode's field, and its slope; none where nothing can push back."""
-        if self.strip.border is None:
+    def _evaluate_blend(self, point: PointInStrip) -> tuple[float, float]:
+        """Return phi and its slope; both are zero where the target cannot push back."""
+        if self.strip.image_guard is None:
             return 0.0, 0.0
-        return blend(-point.local.gap / self.strip.epsilon)
+        return evaluate_blend(-point.gluing.guard_value / self.strip.epsilon)
 
-    def _overlap(self, other: str, t: float, y: Array, u: Array) -> NoReturn:
+    def _refuse_overlap(self, other: str, t: float, y: Array, u: Array) -> NoReturn:
         strip = self.strip
         raise OverlappingStripsError(
             f"guard {other!r} of mode {strip.source.key!r} fires at t = {t:.9g} s within the strip "
-            f"of guard {strip.guard.name!r}, {strip.depth(t, y, u):.3g} behind it: the strips "
-            f"overlap at x = {y[: strip.n].tolist()}; a smaller epsilon than {strip.epsilon:.3g} "
-            "keeps them apart if the guards do not meet"
+            f"of guard {strip.guard.name!r}, {strip.compute_depth(t, y, u):.3g} behind it: the "
+            f"strips overlap at x = {y[: strip.nx].tolist()}; a smaller epsilon than "
+            f"{strip.epsilon:.3g} keeps them apart if the guards do not meet"
         )

@@ -1,16 +1,16 @@
 r"""Rest past Zeno: the rest that relaxations tend to where events accumulate, as a mode of its own.
 
 A relaxation of a finite width goes on bouncing with speeds of order sqrt(epsilon), thousands of
-times a second, or is caught in its strip for a while when the force changes its sign. What it tends
-to is the trajectory, [Relax] definition 7.5: the state stays on the guard without speed across it,
+times a second, or is caught in its strip for a while when the force changes its sign. It tends to
+the trajectory of [Relax] definition 7.5: the state stays on the guard without speed across it,
 g = 0 and dg/dt = 0, under the combination of both fields that keeps it there,
 
 .. math:: \dot x = (1 - \alpha) f_1 + \alpha f_2, \qquad \alpha = \frac{a_1}{a_1 - a_2},
 
-as in `regions`, but with the second derivatives :math:`a_i` of the guard under the field of the
-mode and the next one's pulled back, since the first ones vanish. It ends where a_1 is no longer
-negative: the force of the guard has vanished. Behind a plastic reset, which has no inverse, the
-field is :math:`D_x R f_1`.
+as in `guard_motion`. The first derivatives of the guard vanish here, so :math:`a_1` and
+:math:`a_2` are its second ones: under the field of the mode, and under the next one's pulled back.
+Rest ends where a_1 is no longer negative: the force of the guard has vanished. Behind a plastic
+reset, which has no inverse, the field is :math:`D_x R f_1`.
 """
 
 from __future__ import annotations
@@ -35,22 +35,30 @@ from hybridctl.hybrid.mode import (
 )
 from hybridctl.hybrid.system import HybridSystem
 from hybridctl.hybrid.zeno import ZenoPolicy
-from hybridctl.relaxation.regions import GuardModes, GuardPoint, OnGuard, slides
-from hybridctl.relaxation.strip import Strip, Strips, differences
+from hybridctl.relaxation.guard_motion import GuardMotionSystem, GuardPoint, MotionOnGuard
+from hybridctl.relaxation.strip import Strip, Strips, differentiate_numerically
 
 RESTING = "resting"
-_HELD = 1e-8  # of a guard and of its rate, in their own units
+"""Kind of the modes of rest."""
+_CONSTRAINT_TOLERANCE = 1e-8  # of a guard and of its rate, in their own units; as events have
 
 
 def past_zeno(system: HybridSystem) -> PastZeno:
-    """The system with a mode (RESTING, key, name) for rest on guard `name` of mode `key`.
+    """Return the system with a mode (RESTING, key, name) for rest on each guard of each mode.
 
     `simulate(past_zeno(system), ...)` is `simulate(system, ..., on_zeno=ZenoRelaxation())`; with
-    the system at hand, a run can be continued and linearized. Modes are as they are; rest begins
+    the system at hand, a run can be continued and linearized. Modes are as they are. Rest begins
     where events of one guard accumulate, and ends where the fields let go.
 
-    Raises `InputError` for what is no system, and `SystemDefinitionError` in a run where events of
-    guards accumulate for which no strip is defined, see `relax`, or that meet.
+    A run in which events accumulate ends with a `SystemDefinitionError` if several guards of the
+    mode are among them, if the guard has no strip, see `relax_guards`, or if the fields do not push
+    onto it from both sides.
+
+    Args:
+        system: The system.
+
+    Raises:
+        InputError: If it is no system.
     """
     return PastZeno(Strips(check_instance("system", system, HybridSystem), 0.0))
 
@@ -75,60 +83,84 @@ class ZenoRelaxation(ZenoPolicy):
         return system if isinstance(system, PastZeno) else past_zeno(system)
 
 
-class PastZeno(GuardModes):
+class PastZeno(GuardMotionSystem):
     """A system that comes to rest where its events accumulate; see `past_zeno`."""
 
-    ends = ("released",)
+    exit_names = ("released",)
 
-    def motion(self, key: ModeKey) -> _RestingMode | None:
-        """The rest on a guard; None for a mode of the system."""
+    def make_motion(self, key: ModeKey) -> _RestingMode | None:
+        """Return the rest on a guard for its key; None for a mode of the system."""
         match key:
             case (kind, source, str() as name) if kind == RESTING:
-                return _RestingMode(key, self.strip(source, name))
+                return _RestingMode(key, self.get_strip(source, name))
         return None
 
-    def plain(self, key: ModeKey) -> ModeModel:
-        """A mode of the system as it is."""
+    def inner_mode(self, key: ModeKey) -> ModeModel:
+        """Return a mode of the system as it is: guards may have no strip until they need one."""
         return self.inner.mode(key)
 
-    def ways(self, key: ModeKey) -> Outgoing:
-        """The edges of the system, and those to rest."""
-        return replace(self.inner.outgoing(key), rest=partial(self._rest, key))
+    def outgoing_edges(self, key: ModeKey) -> Outgoing:
+        """Return the edges of a mode of the system, and those to rest."""
+        return replace(self.inner.outgoing(key), rest=partial(self._find_rest, key))
 
-    def _rest(self, key: ModeKey, fired: tuple[str, ...]) -> Edge:
-        """The way to rest on the guard whose events accumulate."""
+    def _find_rest(self, key: ModeKey, fired: tuple[str, ...]) -> Edge:
+        """Return the edge to rest on the guard whose events accumulate.
+
+        Args:
+            key: The mode.
+            fired: Names of the guards that fire, of this mode and of others.
+
+        Raises:
+            SystemDefinitionError: If several guards of the mode are among them.
+        """
         own = [name for name in self.inner.outgoing(key).guards.names if name in fired]
         if len(own) != 1:
             raise SystemDefinitionError(
                 f"events of guards {fired} accumulate in mode {key!r}; rest is defined on one "
                 "guard of a mode only, and these meet"
             )
-        return Edge(Reset(_RestingMode((RESTING, key, own[0]), self.strip(key, own[0])).settled))
+        resting = _RestingMode((RESTING, key, own[0]), self.get_strip(key, own[0]))
+        return Edge(Reset(resting.begin_rest))
 
 
-class _RestingMode(OnGuard):
-    """Rest on the guard of a strip of no width: the field, what it holds, and its end."""
+class _RestingMode(MotionOnGuard):
+    """Rest on a guard, which ends at the exit `released`, or where another guard fires.
 
-    ends = PastZeno.ends
+    Args:
+        key: Key of this mode.
+        strip: The strip of the guard, of width zero.
+    """
+
+    exit_names = PastZeno.exit_names
 
     def __init__(self, key: ModeKey, strip: Strip) -> None:
         super().__init__(key, strip)
         names = (strip.guard.name, f"rate of {strip.guard.name}")
-        self.held = Held(names, self._residuals, np.full(2, _HELD), ("", "1/s"))
+        tolerances = np.full(2, _CONSTRAINT_TOLERANCE)
+        self.held = Held(names, self._compute_residuals, tolerances, ("", "1/s"))
 
     @property
     def is_plastic(self) -> bool:
         """Whether the reset has no inverse."""
-        return self.strip.size > self.strip.n
+        return self.strip.ny > self.strip.nx
 
-    def settled(self, t: float, x: Array, u: Array) -> Jump:
-        """The state at rest, from one of the mode where events of the guard accumulate."""
-        x = self.projected(x)
+    def begin_rest(self, t: float, x: Array, u: Array) -> Jump:
+        """Return the jump to rest from a state of the source where events accumulate.
+
+        Args:
+            t: Time, s.
+            x: State (n,).
+            u: Input (nu,).
+
+        Raises:
+            SystemDefinitionError: If the fields do not push onto the guard from both sides.
+        """
+        x = self.project_state(x)
         point = self.calc(t, x, u)
-        first, second = _force(point), np.inf
-        if not self.is_plastic:
-            second = point.sides.speeds[1]
-        if not first < 0.0 or not (self.strip.holds or (slides(self.strip) and second > 0.0)):
+        first = _compute_guard_acceleration(point)
+        second = np.inf if self.is_plastic else point.side_fields.guard_rates[1]
+        pushes_back = self.strip.has_two_sides and second > 0.0
+        if not first < 0.0 or not (self.strip.can_hold_auxiliary or pushes_back):
             raise SystemDefinitionError(
                 f"events of guard {self.strip.guard.name!r} of mode {self.strip.source.key!r} "
                 f"accumulate at t = {t:.9g} s, x = {x.tolist()}, but the fields do not push onto "
@@ -137,72 +169,88 @@ class _RestingMode(OnGuard):
         return Jump(x, self.key)
 
     def field_at(self, point: GuardPoint) -> Array:
-        """The field that stays at rest."""
+        """Return the field that stays at rest."""
         if self.is_plastic:
-            return np.asarray(point.local.reset @ point.source.field)
+            return np.asarray(point.gluing.reset_jacobian @ point.source_point.field)
         return super().field_at(point)
 
     def field_jacobian_at(self, point: GuardPoint) -> FieldJacobian:
-        """Derivatives of the field; second ones that it contains by central differences."""
+        """Return the derivatives of the field; second ones that it contains as differences."""
         if not self.is_plastic:
             return super().field_jacobian_at(point)
-        own, by, reset = point.source.field, point.source.field_jacobian, point.local.reset
-        turns = differences(lambda y: self.strip.chart.at(point.t, y, point.u).reset @ own, point.x)
-        return FieldJacobian(reset @ by.state + turns, reset @ by.input)
+        gluing, t, u = self.strip.gluing, point.t, point.u
+        field, d = point.source_point.field, point.source_point.field_jacobian
+        reset = point.gluing.reset_jacobian
+        by_reset = differentiate_numerically(
+            lambda y: gluing.evaluate(t, y, u).reset_jacobian @ field, point.x
+        )
+        return FieldJacobian(reset @ d.state + by_reset, reset @ d.input)
 
-    def across_at(self, point: GuardPoint) -> tuple[float, Array]:
-        """Zero, and the derivative (n,) of dg/dt by the state."""
-        t, x, u = point.t, point.x, point.u
-        guard, source = self.strip.guard, point.source
-        bent = np.asarray(guard.derivative(t, x, u)[1] @ source.field_jacobian.state)
-        if self.strip.chart.affine:
-            return 0.0, bent
-        turns = differences(lambda y: guard.derivative(t, y, u)[1], x)
-        return 0.0, bent + source.field @ turns
+    def rate_form_at(self, point: GuardPoint) -> tuple[float, Array]:
+        """Return zero, and the gradient (n,) of dg/dt: fields change dg/dt, not g, at rest.
 
-    def turning_at(self, point: GuardPoint) -> tuple[Array, Array]:
-        """Derivatives by state and input of the gradient of dg/dt."""
+        Derivatives by time are taken as zero.
+        """
         t, x, u = point.t, point.x, point.u
-        by_state = differences(lambda y: self.calc(t, y, u).across[1], x)
-        return by_state, differences(lambda v: self.calc(t, x, v).across[1], u)
+        guard, source = self.strip.guard, point.source_point
+        by_field = np.asarray(guard.differentiate(t, x, u)[1] @ source.field_jacobian.state)
+        if self.strip.gluing.is_affine:
+            return 0.0, by_field
+        by_guard = differentiate_numerically(lambda y: guard.differentiate(t, y, u)[1], x)
+        return 0.0, by_field + source.field @ by_guard
+
+    def rate_form_jacobian_at(self, point: GuardPoint) -> tuple[Array, Array]:
+        """Return the derivatives by state and input of the gradient of dg/dt, as differences."""
+        t, x, u = point.t, point.x, point.u
+        by_state = differentiate_numerically(lambda y: self.calc(t, y, u).rate_form[1], x)
+        return by_state, differentiate_numerically(lambda v: self.calc(t, x, v).rate_form[1], u)
 
     def outputs_at(self, point: GuardPoint) -> dict[str, Array]:
-        """What the guard has to make up for: -a_1, as a force does."""
-        return {"force": np.array([-_force(point)])}
+        """Return the guard acceleration -a_1 that the guard must cancel, as a force does."""
+        return {"force": np.array([-_compute_guard_acceleration(point)])}
 
-    def projected(self, x: Array) -> Array:
-        """The state on the guard, at rest: moved along what the reset changes."""
+    def project_state(self, x: Array) -> Array:
+        """Return the state (n,) on the guard at rest, moved along what the reset changes.
+
+        That is the direction of an impulse, and so leaves other velocities alone.
+        """
         strip = self.strip
-        point = self.calc(0.0, super().projected(x), np.zeros(self.nu))
-        across, reset = point.across[1], point.local.reset
-        change = reset @ across - across if reset.shape[0] == strip.n else -across
-        speed = float(across @ change)
-        return point.x if speed == 0.0 else point.x - change * (self._rate(point) / speed)
+        point = self.calc(0.0, super().project_state(x), np.zeros(self.nu))
+        gradient, reset = point.rate_form[1], point.gluing.reset_jacobian
+        # Modes of other sizes cannot be compared: there the state moves along the gradient.
+        same_size = reset.shape[0] == strip.nx
+        direction = reset @ gradient - gradient if same_size else -gradient
+        rate = float(gradient @ direction)
+        if rate == 0.0:
+            return point.x  # the reset leaves the guard's rate alone
+        return point.x - direction * (self._compute_guard_rate(point) / rate)
 
-    def ends_at(self, point: GuardPoint) -> Array:
-        """The second derivative -a_1, zero where the field of the mode lets go."""
-        return np.array([-_force(point)])
+    def exits_at(self, point: GuardPoint) -> Array:
+        """Return -a_1, which falls to zero where the field of the mode lets go."""
+        return np.array([-_compute_guard_acceleration(point)])
 
-    def ends_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
-        """Derivatives of the guard that ends the rest; the one by time is taken as zero."""
-        d = point.source.field_jacobian
-        by_x, by_u = point.speed_slope(point.source.field, (d.state, d.input))
+    def exit_jacobian_at(self, point: GuardPoint) -> GuardJacobian:
+        """Return the derivatives of the exit; that by time is taken as zero."""
+        d = point.source_point.field_jacobian
+        by_x, by_u = point.differentiate_guard_rate(point.source_point.field, (d.state, d.input))
         return GuardJacobian(np.zeros(1), -by_x[None], -by_u[None])
 
-    def way(self, name: str) -> Edge:
-        """The edge out of the rest, into the mode itself; other guards lead as they do there."""
+    def exit_edge(self, name: str) -> Edge:
+        """Return the edge out of the rest into the mode; another guard then leads on from there."""
         return Edge(Reset.identity(), self.strip.source.key)
 
-    def _rate(self, point: GuardPoint) -> float:
-        """The rate dg/dt under the field of the mode."""
-        rate, slope = self.strip.guard.derivative(point.t, point.x, point.u)
-        return rate + float(slope @ point.source.field)
+    def _compute_guard_rate(self, point: GuardPoint) -> float:
+        """Return the rate dg/dt under the field of the mode."""
+        rate, gradient = self.strip.guard.differentiate(point.t, point.x, point.u)
+        return rate + float(gradient @ point.source_point.field)
 
-    def _residuals(self, x: Array) -> Array:
+    def _compute_residuals(self, x: Array) -> Array:
+        """Return guard and guard rate (2,) of a state at t = 0, under no input."""
         point = self.calc(0.0, x, np.zeros(self.nu))
-        return np.array([self.strip.guard.value(0.0, x, point.u), self._rate(point)])
+        guard = self.strip.guard.evaluate(0.0, x, point.u)
+        return np.array([guard, self._compute_guard_rate(point)])
 
 
-def _force(point: GuardPoint) -> float:
-    """The second derivative a_1 of the guard under the field of the mode."""
-    return float(point.across[1] @ point.source.field)
+def _compute_guard_acceleration(point: GuardPoint) -> float:
+    """Return the second derivative a_1 of the guard under the field of the mode."""
+    return float(point.rate_form[1] @ point.source_point.field)

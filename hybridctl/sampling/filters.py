@@ -1,4 +1,4 @@
-"""Run a filter that is chosen by its name: salted, a baseline, unscented, or particles."""
+"""Filters chosen by their names: salted, a baseline, unscented, or particles."""
 
 from __future__ import annotations
 
@@ -25,19 +25,32 @@ from hybridctl.estimation.result import FilterResult
 from hybridctl.sampling.particle import ParticleFilter
 from hybridctl.sampling.unscented import UnscentedFilter
 
-PARTICLES = 1e-6  # tolerance of flows of single particles, unless told
 FILTERS = (*STRATEGIES, "unscented", "particle")
-_JUDGED = ("salted", "unscented")  # filters that are to explain a log; baselines may fail to
+"""Names of all filters."""
+_PARTICLE_TOLERANCE = 1e-6
+"""Default tolerance of flows of single particles, relative and absolute: their noise is larger."""
+_JUDGED_FILTERS = ("salted", "unscented")
+"""Filters that have to explain a log. Baselines are wrong on purpose, and may fail to."""
 
 
 def make_filter(
     name: str, model: FilterModel, settings: FilterSettings
 ) -> SaltedKalmanFilter | ParticleFilter:
-    """A filter by its name in `FILTERS`: salted, a baseline, unscented, or particles."""
+    """Return a filter of a model.
+
+    Args:
+        name: One of `FILTERS`.
+        model: The model.
+        settings: Settings of the filter.
+
+    Raises:
+        InputError: If there is no filter of this name, or if model or settings do not fit it.
+    """
     check_member("filter", name, FILTERS)
     if name != "particle":
         kind = UnscentedFilter if name == "unscented" else SaltedKalmanFilter
         return kalman(model, settings, STRATEGIES.get(name, "saltation"), kind=kind)
+    tolerance = settings.tolerance or _PARTICLE_TOLERANCE
     return ParticleFilter(
         model.system,
         model.process_noise,
@@ -48,8 +61,8 @@ def make_filter(
         rewind=settings.rewind,
         patience=settings.patience,
         beginning=model.beginning(),
-        rtol=settings.tolerance or PARTICLES,
-        atol=settings.tolerance or PARTICLES,
+        rtol=tolerance,
+        atol=tolerance,
         particles=settings.particles,
         seed=settings.seed,
         smoothing=settings.smoothing,
@@ -78,6 +91,7 @@ def run_filter(
         ImplausibleLogError: The model cannot explain the log at all; the message has the likely
             cause. Filters that are wrong on purpose, and particles, are not judged.
         SimulationError: Numbers break down.
+        HybridctlError: The filter itself raises one; the message then names filter and time.
     """
     reached, watch = start.time, LogWatch()
 
@@ -90,7 +104,7 @@ def run_filter(
     try:
         with np.errstate(all="ignore"):
             chosen = make_filter(name, model, settings)
-            if name not in _JUDGED or not isinstance(chosen, SaltedKalmanFilter):
+            if name not in _JUDGED_FILTERS or not isinstance(chosen, SaltedKalmanFilter):
                 return chosen.run(record, start, progress=progress)
             counted = chosen.count_steps(watch.take_step)
             return counted.run(record, start, progress=progress, watch=watch.take_state)

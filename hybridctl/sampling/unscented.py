@@ -2,13 +2,13 @@ r"""The hybrid unscented filter: sigma points through the exact event loop.
 
 The 2 r points :math:`x \boxplus \pm \sqrt r\, l_k` have equal weights, with :math:`P = \sum l_k
 l_k^T` and r its rank: the unscented transform without a point at the centre, which is the
-third-degree rule and has no negative weights.
+third-degree cubature rule and has no negative weights.
 
-Each point is simulated to the time of the sample. Near an event they come to different sides of it.
-Their vote, one each, decides which guards have fired and so the mode of the mean; ties go to the
-point at the centre. Points of the minority are brought to the side of the majority by the extended
-flow (see `points`). Those that do not lead there within the time `rewind` stay as they are if they
-are in the mode of the mean, and are left out otherwise.
+Each point is simulated to the time of the sample. Near an event points come to different sides of
+it. Their vote, one each, decides which guards have fired, and so the mode of the mean; ties go to
+the point at the centre. Points of the minority are brought to the side of the majority by the
+extended flow (see `state_propagation`). Points that do not lead there within the time `rewind` stay
+as they are if they are in the mode of the mean, and are left out otherwise.
 """
 
 from __future__ import annotations
@@ -29,91 +29,138 @@ from hybridctl.estimation.model import Model
 from hybridctl.estimation.predict import StatePrediction, predict
 from hybridctl.hybrid.laws import InputLaw
 from hybridctl.hybrid.mode import ModeModel
-from hybridctl.sampling.sigma_points import (
-    CarriedState,
+from hybridctl.sampling.state_propagation import (
     EventPattern,
-    carried,
-    fired,
-    followed,
-    integrated,
-    silent,
+    PropagatedState,
+    integrate_perturbations,
+    list_fired_guards,
+    propagate_state,
+    propagate_to_pattern,
+    remove_noise,
 )
 
-_RANK = 1e-15  # of the largest eigenvalue of a covariance, where coordinates have unit variance
+_RANK_TOLERANCE = 1e-15
+"""Eigenvalues below this are zero, times the size of a covariance of coordinates of unit variance:
+the rounding of the eigenvalues."""
 
 
 def predict_points(model: Model, estimate: Estimate, end: float, law: InputLaw) -> StatePrediction:
-    """The moments of the sigma points at time `end`; their regression is the `transition`."""
+    """Return the prediction by sigma points: their moments, with the noise of the central point.
+
+    The transition matrix is the regression of the points.
+
+    Args:
+        model: The filter model.
+        estimate: The estimate.
+        end: Later time, s.
+        law: Input as a function of time and state.
+
+    Raises:
+        SimulationError: If a point can neither be simulated nor predicted.
+    """
     if end <= estimate.time:
         return predict(model, estimate, end, law)
-    mode, ways = model.system.mode(estimate.mode), sigma_points(estimate.covariance)
-    starts = integrated(mode, estimate.mean, ways)
-    middle = _nominal(model, estimate, estimate.mean, end, law)
-    quiet = silent(model)
-    paths = [carried(quiet, estimate.mode, x, estimate.time, end, law) for x in starts]
-    chosen = EventPattern(fired(middle.events), middle.estimate.mode)
-    kind = _elected(paths, chosen)
-    if kind != chosen:
-        winner = next(k for k, path in enumerate(paths) if path.kind == kind)
-        middle = _nominal(model, estimate, starts[winner], end, law)
-    images, kept = list[Array](), list[int]()
+    mode = model.system.mode(estimate.mode)
+    perturbations = compute_sigma_points(estimate.covariance)
+    starts = integrate_perturbations(mode, estimate.mean, perturbations)
+    middle = _predict_certain(model, estimate, estimate.mean, end, law)
+    noiseless = remove_noise(model)
+    paths = [propagate_state(noiseless, estimate.mode, x, estimate.time, end, law) for x in starts]
+    of_middle = EventPattern(list_fired_guards(middle.events), middle.estimate.mode)
+    pattern = _elect_pattern(paths, of_middle)
+    if pattern != of_middle:
+        # The central point is in the minority: one of the majority gathers the noise.
+        winner = next(k for k, path in enumerate(paths) if path.pattern == pattern)
+        middle = _predict_certain(model, estimate, starts[winner], end, law)
+    images, used = list[Array](), list[int]()
     for k, path in enumerate(paths):
-        state = followed(quiet, path, kind, end, law)
-        if state is None and path.mode == kind.mode:
+        state = propagate_to_pattern(noiseless, path, pattern, end, law)
+        if state is None and path.mode == pattern.mode:
             state = path.state
         if state is not None:
             images.append(state)
-            kept.append(k)
+            used.append(k)
     if middle.befores:
+        # Hypotheses branch from what was known before an event: here that is the estimate itself.
         start = StatePrediction(estimate, transition=np.eye(len(estimate.covariance)))
         middle = middle._replace(befores=(start,))
-    return _combined(model, middle, np.array(images), ways[kept])
+    return _combine_points(model, middle, np.array(images), perturbations[used])
 
 
-def _nominal(
+def _predict_certain(
     model: Model, estimate: Estimate, x: Array, end: float, law: InputLaw
 ) -> StatePrediction:
-    """One state with the noise that it gathers."""
+    """Return the prediction of one state, with the noise that it gathers on its way.
+
+    Args:
+        model: The filter model.
+        estimate: The estimate, whose mean and covariance are not used.
+        x: State (nx,) in its mode.
+        end: Later time, s.
+        law: Input as a function of time and state.
+    """
     certain = replace(estimate, mean=x, covariance=np.zeros_like(estimate.covariance))
     return predict(model, certain, end, law)
 
 
-def _combined(model: Model, middle: StatePrediction, images: Array, ways: Array) -> StatePrediction:
+def _combine_points(
+    model: Model, middle: StatePrediction, images: Array, perturbations: Array
+) -> StatePrediction:
+    """Return the moments of propagated sigma points, with the noise of one point added.
+
+    Args:
+        model: The filter model.
+        middle: Prediction of the point that gathers the noise. It is returned if no points are
+            left.
+        images: Propagated points (m, nx), in the mode of `middle`.
+        perturbations: Perturbations (m, ndx) that led to them.
+    """
     e = middle.estimate
     if not len(images):
         return middle
     mode = model.system.mode(e.mode)
     weights = np.full(len(images), 1.0 / len(images))
     mean, spread = compute_mean(mode.space, images, weights, e.mean)
-    way = mode.space.difference(e.mean, mean)
-    mean, noise = corrected(mode, e.mean, e.covariance, way)
+    step = mode.space.difference(e.mean, mean)
+    mean, noise = corrected(mode, e.mean, e.covariance, step)
     covariance = nearest_semidefinite(spread.T @ (weights[:, None] * spread) + noise)
-    matrix = np.linalg.lstsq(ways, spread, rcond=None)[0].T
+    matrix = np.linalg.lstsq(perturbations, spread, rcond=None)[0].T
     return middle._replace(estimate=replace(e, mean=mean, covariance=covariance), transition=matrix)
 
 
-def compared_points(
+def linearize_residual(
     measurement: AnyMeasurement, mode: ModeModel, estimate: Estimate, value: Array, u: Array
 ) -> LinearizedResidual | None:
-    """The residual of a value (m,) by regression on the sigma points; None where it is missing.
+    """Return the residual of a value, linearized by regression on the sigma points.
 
     What the regression leaves of the values at the points counts as noise.
+
+    Args:
+        measurement: The measurement.
+        mode: Mode of the estimate.
+        estimate: The estimate.
+        value: Measured value (m,), NaN where it is missing.
+        u: Input (nu,).
+
+    Returns:
+        None where the whole value is missing.
     """
     measurement = explicit(measurement)
     given = present(measurement, value)
     if given is None:
         return None
-    t, ways = estimate.time, sigma_points(estimate.covariance)
+    t, perturbations = estimate.time, compute_sigma_points(estimate.covariance)
     rows, noise = given
     base = observed(measurement, mode, t, estimate.mean, u)
     r = residual(measurement, base, value)[rows]
-    seen, weight = np.zeros((len(ways), len(r))), 1.0 / max(len(ways), 1)
-    for row, x in zip(seen, integrated(mode, estimate.mean, ways), strict=True):
+    changes, weight = np.zeros((len(perturbations), len(r))), 1.0 / max(len(perturbations), 1)
+    points = integrate_perturbations(mode, estimate.mean, perturbations)
+    for row, x in zip(changes, points, strict=True):
         row[:] = residual(measurement, base, observed(measurement, mode, t, x, u))[rows]
-    shift = weight * seen.sum(axis=0)
-    seen = seen - shift
-    h = np.linalg.lstsq(ways, seen, rcond=None)[0].T
-    left = seen - ways @ h.T
+    shift = weight * changes.sum(axis=0)
+    changes = changes - shift
+    h = np.linalg.lstsq(perturbations, changes, rcond=None)[0].T
+    left = changes - perturbations @ h.T
     return LinearizedResidual(r - shift, h, noise + weight * left.T @ left)
 
 
@@ -122,28 +169,36 @@ class UnscentedFilter(SaltedKalmanFilter):
 
     Mean and covariance after prediction and correction are moments of sigma points (see this
     module), on manifolds by `integrate` and `difference`. The noise of flow, resets and guards is
-    gathered along the point at the centre, to first order as in the salted filter, and added.
-    With small covariances it becomes the salted filter. Hypotheses, reconciliation and recovery
-    are the same.
+    gathered along the central point, to first order as in the salted filter, and added. With small
+    covariances it becomes the salted filter. Hypotheses, reconciliation and recovery are the same.
     """
 
-    moments = MomentRule(predict_points, compared_points)
+    moments = MomentRule(predict_points, linearize_residual)
 
 
-def sigma_points(p: Array) -> Array:
-    """The ways (2 r, ndx) to the sigma points of a covariance of rank r; none for zero."""
-    scale = np.sqrt(np.maximum(np.diag(p), 0.0))
+def compute_sigma_points(covariance: Array) -> Array:
+    """Return the perturbations (2 r, ndx) of the sigma points of a covariance of rank r.
+
+    Args:
+        covariance: The covariance (ndx, ndx); without rank there are no points.
+    """
+    scale = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     free = scale > 0.0
-    ways = np.zeros((int(free.sum()), len(p)))
-    values, vectors = np.linalg.eigh(p[np.ix_(free, free)] / np.outer(scale[free], scale[free]))
-    ways[:, free] = (vectors * np.sqrt(np.maximum(values, 0.0))).T * scale[free]
-    ways = np.sqrt((live := values > _RANK * len(p)).sum()) * ways[live]
-    return np.concatenate([ways, -ways])
+    roots = np.zeros((int(free.sum()), len(covariance)))
+    correlation = covariance[np.ix_(free, free)] / np.outer(scale[free], scale[free])
+    values, vectors = np.linalg.eigh(correlation)
+    roots[:, free] = (vectors * np.sqrt(np.maximum(values, 0.0))).T * scale[free]
+    nonzero = values > _RANK_TOLERANCE * len(covariance)
+    roots = np.sqrt(nonzero.sum()) * roots[nonzero]
+    return np.concatenate([roots, -roots])
 
 
-def _elected(paths: list[CarriedState], middle: EventPattern) -> EventPattern:
-    votes = Counter(path.kind for path in paths)
+def _elect_pattern(paths: list[PropagatedState], of_middle: EventPattern) -> EventPattern:
+    """Return the pattern that most points have; that of the central point if it is one of these."""
+    votes = Counter(path.pattern for path in paths)
     if not votes:
-        return middle
+        return of_middle
     best = max(votes.values())
-    return middle if votes[middle] == best else next(k for k in votes if votes[k] == best)
+    if votes[of_middle] == best:
+        return of_middle
+    return next(pattern for pattern in votes if votes[pattern] == best)

@@ -32,7 +32,7 @@ from hybridctl.estimation.smoother import smooth
 from hybridctl.mechanics import ContactDynamics
 from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.multibody.state import RobotStateSpace
-from hybridctl.sampling.sigma_points import integrated
+from hybridctl.sampling.state_propagation import integrate_perturbations
 from hybridctl.sampling.unscented import UnscentedFilter
 
 NONE = np.zeros((2, 2))
@@ -355,7 +355,7 @@ def test_scattered_states_stay_on_what_contacts_hold():
     dynamics = ContactDynamics(cube.robot(), cube.contacts())
     attitude = Rotation.from_euler("xyz", [0.0, -0.4, 0.3]).as_quat()
     x = mode.project(np.array([0, 0, 0.07, *attitude, *rng.normal(size=6)]))
-    states = integrated(mode, x, 0.1 * rng.normal(size=(5, 12)))
+    states = integrate_perturbations(mode, x, 0.1 * rng.normal(size=(5, 12)))
     assert states.shape == (5, 13)
     for state in states:
         assert np.abs(mode.space.difference(x, state)[3:6]).max() > 0.02

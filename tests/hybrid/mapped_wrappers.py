@@ -17,7 +17,7 @@ from hybridctl.hybrid.mapped import Change
 from hybridctl.hybrid.system import MappedSystem
 from hybridctl.hybrid.trajectory import Event
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.relaxation.relax import relax
+from hybridctl.relaxation.relax import relax_guards
 from hybridctl.relaxation.sliding import Filippov, filippov
 from hybridctl.relaxation.strip import Strips
 from hybridctl.relaxation.zeno_rest import past_zeno
@@ -270,10 +270,12 @@ def backwards(k):
 def with_starts_refused(k):
     """As where sliding motions are modes, with guards of one side each."""
     glued = Filippov(Strips(k.system, 0.0))
-    glued.strip = lambda key, name: SimpleNamespace(
-        border=None, source=k.system.mode(key), guard=SimpleNamespace(value=lambda t, x, u: 1.0)
+    glued.get_strip = lambda key, name: SimpleNamespace(
+        image_guard=None,
+        source=k.system.mode(key),
+        guard=SimpleNamespace(evaluate=lambda t, x, u: 1.0),
     )
-    glued.finest = 0.5
+    glued.max_guard_scale = 0.5
     return Wrapped(glued, k.x, k.u, scale=0.5, glued=True, labels=False)
 
 
@@ -292,7 +294,7 @@ def sliding(k):
 
 def relaxed(k):
     """Its guards are of the size of 1e4 strips at most."""
-    w = with_strips(k, relax(k.system, 1e-5))
+    w = with_strips(k, relax_guards(k.system, 1e-5))
     return replace(w, scale=0.1)
 
 

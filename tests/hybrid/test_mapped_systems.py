@@ -19,7 +19,7 @@ from hybridctl.hybrid.policy import History
 from hybridctl.hybrid.system import MappedSystem, as_policy
 from hybridctl.mechanics import Wrench
 from hybridctl.mechanics.system import ContactSystem
-from hybridctl.relaxation.regions import GuardModes
+from hybridctl.relaxation.guard_motion import GuardMotionSystem
 
 
 @on_every_kind
@@ -40,7 +40,7 @@ def test_systems_have_the_names_of_the_inner_one(kind, wrap):
         assert w.system.output_labels(name, shape) == k.system.output_labels(name, shape)
     names, more = k.system.guard_names, w.system.guard_names
     assert more[: len(names)] == names if names is not None else more is None
-    assert more == names or isinstance(w.system, GuardModes)
+    assert more == names or isinstance(w.system, GuardMotionSystem)
 
 
 @on_every_kind

@@ -9,10 +9,10 @@ from orbits.test_stability import kinked, random_map, thrown_puck
 from sensitivity import puck
 
 from hybridctl.base.errors import InputError
-from hybridctl.orbits.growth import _form, growth_derivatives
+from hybridctl.orbits.growth import _differentiate_form_rate, growth_derivatives
 from hybridctl.orbits.return_map import periodic_orbit
 from hybridctl.orbits.shaping import bound_derivatives
-from hybridctl.orbits.stability import balanced, judge, stability
+from hybridctl.orbits.stability import balance_map, judge_map, stability
 from hybridctl.symbolic import Joint, SymbolicMode, SymbolicTransition, parametric_system
 
 MAPS = [(0, 2), (3, 2), (1, 3), (2, 3), (14, 3), (17, 3), (5, 4), (5, 3)]
@@ -25,7 +25,7 @@ def test_bounds_are_homogeneous_and_do_not_see_coordinates(seed, n):
     map = random_map(seed, n)
     x = np.random.default_rng(seed).normal(size=(n, n))
     changes = [np.stack([p.matrix, x @ p.matrix - p.matrix @ x]) for p in map.pieces]
-    found = judge(map)
+    found = judge_map(map)
     growth = growth_derivatives(found, changes)
     np.testing.assert_allclose(growth.derivatives[:, 0], growth.bounds, rtol=1e-6)
     np.testing.assert_allclose(growth.derivatives[:, 1], 0.0, atol=1e-4)
@@ -43,13 +43,13 @@ def test_bounds_move_as_those_of_maps_beside_it(seed, n):
     gap = (matrix - map.pieces[1].matrix) @ normal
     by_matrix, by_gap, by_normal = rng.normal(size=(n, n)), rng.normal(size=n), rng.normal(size=n)
     other = by_matrix - np.outer(by_gap, normal) - np.outer(gap, by_normal)
-    found = growth_derivatives(judge(map), [by_matrix[None], other[None]])
+    found = growth_derivatives(judge_map(map), [by_matrix[None], other[None]])
 
     def bounds(step):
         turned = normal + step * by_normal
         size = np.linalg.norm(turned)
         moved = kinked(matrix + step * by_matrix, (gap + step * by_gap) * size, turned / size)
-        return growth_derivatives(judge(moved), [np.zeros((1, n, n))] * 2).bounds
+        return growth_derivatives(judge_map(moved), [np.zeros((1, n, n))] * 2).bounds
 
     expected = (bounds(1e-4) - bounds(-1e-4)) / 2e-4
     np.testing.assert_allclose(found.derivatives[:, 0], expected, rtol=2e-3, atol=2e-3)
@@ -154,15 +154,16 @@ def test_transitions_that_lack_a_guard_of_the_orbit_are_refused():
 @pytest.mark.parametrize("factor", [0.2, 5.0])
 def test_the_rate_is_found_from_far_beside_it(factor):
     """Roots of the margin are known to 1e-8 of the rate."""
-    found = judge(random_map(3, 2))
-    map, _ = balanced(found.return_map)
+    found = judge_map(random_map(3, 2))
+    map, _ = balance_map(found.return_map)
     still = [np.zeros((1, 2, 2))] * len(map.pieces)
     near, far = (
-        _form(map, still, len(found.form.cones), found.growth[1] * f)[0] for f in (1.0, factor)
+        _differentiate_form_rate(map, still, len(found.form.cones), found.growth[1] * f)[0]
+        for f in (1.0, factor)
     )
     assert far == pytest.approx(near, rel=1e-6)
 
 
 def test_changes_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="one entry a piece"):
-        growth_derivatives(judge(random_map(0, 2)), [np.zeros((1, 2, 2))])
+        growth_derivatives(judge_map(random_map(0, 2)), [np.zeros((1, 2, 2))])

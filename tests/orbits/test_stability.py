@@ -12,9 +12,14 @@ import hybridctl as hc
 from hybridctl import symbolic
 from hybridctl.app import plots
 from hybridctl.base.errors import InputError
-from hybridctl.orbits.conewise import ConewiseMap, LinearPiece, conewise
+from hybridctl.orbits.conewise import (
+    ConewiseMap,
+    LinearPiece,
+    _multiply_pieces,
+    compute_conewise_map,
+)
 from hybridctl.orbits.return_map import periodic_orbit
-from hybridctl.orbits.stability import judge, stability
+from hybridctl.orbits.stability import judge_map, stability
 
 TIGHT = {"rtol": 1e-11, "atol": 1e-11}
 PERIODS, SMALL, LARGE = 50, 1e-6, 1e-3
@@ -36,6 +41,15 @@ def random_map(seed, n):
     return kinked(size * matrix, change, normal / np.linalg.norm(normal))
 
 
+def test_pieces_that_agree_on_an_image_make_one_product():
+    """A first map leads onto the border between the two pieces of the second one."""
+    onto = LinearPiece(np.diag([1.0, 0.0]), np.zeros((0, 2)))
+    second = kinked(2.0 * np.eye(2), np.array([1.0, 0.5]), np.array([0.0, 1.0]))
+    (product,) = _multiply_pieces(ConewiseMap((onto,)), second.pieces)
+    np.testing.assert_array_equal(product.matrix, np.diag([2.0, 0.0]))
+    assert len(product.cone) == 0
+
+
 def growth(lengths):
     return np.exp(np.log(lengths[:, -1] / lengths[:, 100]).max() / 100)
 
@@ -46,11 +60,11 @@ def test_what_is_decided_is_how_a_map_grows(seed, n):
     that of the last half of 200 periods of 64 directions, which bounds from below what can occur.
     """
     map = random_map(seed, n)
-    found = judge(map)
+    found = judge_map(map)
     low, high = found.growth
     assert low <= high * (1.0 + 1e-6)
     with np.errstate(divide="ignore"):
-        seen = growth(found.deviations(200))
+        seen = growth(found.propagate_lengths(200))
     assert seen <= high * (1.0 + 1e-3)
     if found.verdict == "stable":
         assert seen < 1.0
@@ -71,7 +85,7 @@ def test_what_is_decided_is_how_a_map_grows(seed, n):
 @pytest.mark.parametrize("count", [8, pytest.param(20, marks=pytest.mark.long)])
 def test_random_maps_are_decided(count):
     """Of these 20 all are; of 120 with 2, 3 and 4 coordinates 116 were."""
-    verdicts = [judge(random_map(seed, 2)).verdict for seed in range(count)]
+    verdicts = [judge_map(random_map(seed, 2)).verdict for seed in range(count)]
     assert "undecided" not in verdicts
     assert {"stable", "unstable"} <= set(verdicts)
 
@@ -96,7 +110,7 @@ def test_growth_that_turns_for_ever_is_proved_by_a_form():
         pieces.append(
             LinearPiece(out @ turn @ into, rows / np.linalg.norm(rows, axis=1, keepdims=True))
         )
-    found = judge(ConewiseMap(tuple(pieces)))
+    found = judge_map(ConewiseMap(tuple(pieces)))
     assert found.verdict == "unstable"
     assert found.ray is None
     assert 1.0 < found.growth[0] <= 1.1 + 1e-6 <= found.growth[1] * (1.0 + 1e-5)
@@ -220,7 +234,7 @@ def test_the_pieces_are_those_of_the_linearization():
     system, mode, x0, section = thrown_puck(0)
     orbit = periodic_orbit(system, mode, x0, section, horizon=5.0)
     directions = np.random.default_rng(0).normal(size=(50, 4))
-    map = conewise(orbit.linearization)
+    map = compute_conewise_map(orbit.linearization)
     np.testing.assert_allclose(
         map(directions), orbit.linearization.derivative(directions), atol=1e-12
     )
@@ -258,7 +272,7 @@ def test_a_linear_orbit_has_one_piece_and_its_multipliers():
 
 
 def test_growth_is_drawn_with_both_bounds(tmp_path):
-    found = judge(random_map(0, 2))
+    found = judge_map(random_map(0, 2))
     figure = plots.growth(found, tmp_path / "growth.png", periods=20)
     lines = figure.axes[0].lines
     assert len(lines) == 26

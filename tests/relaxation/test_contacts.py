@@ -8,7 +8,8 @@ import hybridctl as hc
 from hybridctl.base.errors import InputError
 from hybridctl.mechanics import Contact, Plane, Robot, Wrench, contact_system, time_stepping
 from hybridctl.orbits.return_map import periodic_orbit
-from hybridctl.relaxation.contacts import damping_ratio, relax
+from hybridctl.relaxation.contacts import damping_ratio
+from hybridctl.relaxation.relax import relax
 
 OPEN = ("open", "open")
 G = 9.81

@@ -32,7 +32,7 @@ def test_short_steps_have_the_order_of_the_method():
     steps, errors = 2.2 / np.array([400, 800, 1600]), []
     for h in steps:
         run = discretize_relaxed(relaxed, "air", START, (0.0, 2.2), h, runge_kutta)
-        errors.append(np.abs(run.entered[-1] - flow.final_state).max())
+        errors.append(np.abs(run.mapped_states[-1] - flow.final_state).max())
     assert order(errors, steps) > 1.7
 
 
@@ -41,20 +41,33 @@ def test_a_load_that_lies_on_the_floor_is_held_and_lifted():
     h, relaxed = 1e-3, hc.relax(ball(0.0), 1e-5)
     law = lambda t, x: np.array([1.5 if t >= 2.9995 else 0.0])  # noqa: E731
     run = discretize_relaxed(relaxed, "air", [1.0, 0.0], (0.0, 4.0), h, euler, law)
-    still = [x for t, x in zip(run.times, run.entered, strict=True) if 2.5 < t < 3.0]
+    still = [x for t, x in zip(run.times, run.mapped_states, strict=True) if 2.5 < t < 3.0]
     assert np.abs(still).max() <= 2e-3
-    assert run.entered[-1][1] == pytest.approx(0.5, abs=2e-3)
-    assert not run.behind[0]
+    assert run.mapped_states[-1][1] == pytest.approx(0.5, abs=2e-3)
+    assert not run.in_strip[0]
 
 
-def test_steps_that_miss_a_guard_or_hit_two_are_refused():
+def gap():
+    """A point (position, velocity) between two walls that reflect it, at 0 and 1."""
     x = ca.SX.sym("x", 2)
     mode = hc.symbolic.SymbolicMode("gap", x, [x[1], 0.0])
     edges = [
         hc.symbolic.SymbolicTransition("gap", "low", x[0], "gap", [x[0], -x[1]]),
         hc.symbolic.SymbolicTransition("gap", "high", 1.0 - x[0], "gap", [x[0], -x[1]]),
     ]
-    relaxed = hc.relax(hc.symbolic.hybrid_system([mode], edges), 0.01)
+    return hc.symbolic.hybrid_system([mode], edges)
+
+
+def test_a_step_may_end_behind_another_guard_than_the_nearest():
+    """From 0.4 it ends 5 mm behind the far wall, 15 mm before the far end of the strip there."""
+    run = discretize_relaxed(hc.relax(gap(), 0.02), "gap", [0.4, 6.05], (0.0, 0.1), 0.1)
+    assert run.in_strip == (False, True)
+    np.testing.assert_allclose(run.states[-1], [1.005, 6.05], atol=1e-12)
+    np.testing.assert_allclose(run.mapped_states[-1], [1.015, -6.05], atol=1e-12)
+
+
+def test_steps_that_miss_a_guard_or_hit_two_are_refused():
+    relaxed = hc.relax(gap(), 0.01)
     with pytest.raises(InputError, match="misses guard 'high'"):
         discretize_relaxed(relaxed, "gap", [0.2, -20.0], (0.0, 1.0), 0.1)
     y = ca.SX.sym("y", 4)

@@ -22,7 +22,10 @@ def check_metric(count):
     """Symmetry, triangle inequality, and how many of the shortest paths jump twice."""
     space, twice = GluedSpace(ball(0.5), ["air"]), 0
     for x, y, z in random_states(3 * count).reshape(count, 3, 2):
-        paths = [space.shortest("air", a, "air", b, 2) for a, b in ((x, y), (y, z), (x, z), (y, x))]
+        paths = [
+            space.find_shortest_path("air", a, "air", b, 2)
+            for a, b in ((x, y), (y, z), (x, z), (y, x))
+        ]
         assert abs(paths[0].length - paths[3].length) <= PROGRAMME
         assert paths[2].length <= paths[0].length + paths[1].length + PROGRAMME
         twice += sum(len(path.jumps) == 2 for path in paths[:3])
@@ -33,6 +36,13 @@ def test_it_is_symmetric_and_obeys_the_triangle_inequality():
     assert 0.03 < check_metric(150) < 0.2
 
 
+def test_a_jump_is_where_the_guard_is_crossed_downwards():
+    """A solver may return a point beside that part, here a ball that rises through the floor."""
+    (floor,) = GluedSpace(ball(0.5), ["air"]).guards
+    speeds = [floor.evaluate(floor.clip(np.array([s])))[0][1] for s in (-1.0, 1.0)]
+    np.testing.assert_allclose(sorted(speeds), [-1.0, 0.0], atol=1e-15)
+
+
 def test_it_does_not_depend_on_where_the_floor_is():
     x, c, level = ca.SX.sym("x", 2), 0.5, 3.0
     air = hc.symbolic.SymbolicMode("air", x, [x[1], -1.0])
@@ -40,8 +50,8 @@ def test_it_does_not_depend_on_where_the_floor_is():
     raised = GluedSpace(hc.symbolic.hybrid_system([air], [floor]), ["air"])
     plain, up = GluedSpace(ball(c), ["air"]), np.array([level, 0.0])
     for a, b in random_states(20, seed=3).reshape(10, 2, 2):
-        wanted = plain.shortest("air", a, "air", b, 2).length
-        found = raised.shortest("air", a + up, "air", b + up, 2).length
+        wanted = plain.find_shortest_path("air", a, "air", b, 2).length
+        found = raised.find_shortest_path("air", a + up, "air", b + up, 2).length
         assert abs(found - wanted) <= 2.0 * PROGRAMME
 
 
@@ -105,14 +115,14 @@ def test_it_is_continuous_through_jumps_and_falls_with_the_tolerance():
         assert jump == pytest.approx(0.0, abs=1e-9)
     found, plain = [], []
     for tol in (1e-4, 1e-6, 1e-8):
-        times, distances = space.between(runs[tol], runs[1e-12], 0.2)
+        times, distances = space.compare_runs(runs[tol], runs[1e-12], 0.2)
         assert len(distances) == len(times)
         found.append(distances.max())
         apart = [np.linalg.norm(runs[tol](t) - runs[1e-12](t)) for t in times.tolist()]
         plain.append(max(apart))
     assert order(found, [1e-4, 1e-6, 1e-8]) > 0.6
     assert min(plain) > 0.5
-    samples = space.beside(
+    samples = space.compare_samples(
         [0.5, 1.0], ["air"] * 2, [runs[1e-12](t) for t in (0.5, 1.0)], runs[1e-8]
     )
     assert samples.max() < 1e-6
@@ -128,7 +138,9 @@ def test_several_modes():
     assert space.distance("left", a, "right", b) == pytest.approx(
         np.linalg.norm(b - a), abs=PROGRAMME
     )
-    path = space.shortest("left", a, "right", b)
+    (wall,) = space.guards  # it is crossed at a speed of 1 everywhere
+    np.testing.assert_array_equal(wall.slope, [0.0])
+    path = space.find_shortest_path("left", a, "right", b)
     np.testing.assert_allclose(path.points[0][0][0], 0.0, atol=PROGRAMME)
 
 

@@ -1,5 +1,7 @@
 """simulate(on_zeno=ZenoRelaxation()): rest where events accumulate, until the fields let go."""
 
+import pickle
+
 import casadi as ca
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from relaxation.systems import accumulation, ball, bowl
 
 import hybridctl as hc
 from hybridctl.base.errors import InputError, SystemDefinitionError
-from hybridctl.relaxation.relax import FREE, HELD, relax
+from hybridctl.relaxation.relax import HELD_STRIP, STRIP, relax
 from hybridctl.relaxation.sliding import SLIDING
 from hybridctl.relaxation.zeno_rest import RESTING
 
@@ -136,10 +138,21 @@ def test_derivatives_past_zeno_do_not_converge():
 
 
 @pytest.mark.parametrize("made", [hc.relaxation.past_zeno, hc.relaxation.filippov, strips])
+def test_a_copy_in_another_process_moves_as_the_system(made):
+    """What has been made of its modes by a run goes along."""
+    system = made(ball(0.5))
+    run = hc.simulate(system, "air", [1.0, 0.0], (0.0, 2.0))
+    copy = pickle.loads(pickle.dumps(system))
+    copied = hc.simulate(copy, "air", [1.0, 0.0], (0.0, 2.0))
+    assert copied.final_mode == run.final_mode
+    np.testing.assert_array_equal(copied.final_state, run.final_state)
+
+
+@pytest.mark.parametrize("made", [hc.relaxation.past_zeno, hc.relaxation.filippov, strips])
 def test_motions_on_guards_have_the_names_of_the_mode_they_are_in(made):
     """Of a ball that has names for nothing; guards of all modes are known by their names."""
     system = made(ball(0.5))
-    kinds = {"PastZeno": [RESTING], "Filippov": [SLIDING], "Relaxed": [FREE, HELD]}
+    kinds = {"PastZeno": [RESTING], "Filippov": [SLIDING], "Relaxed": [STRIP, HELD_STRIP]}
     for kind in kinds[type(system).__name__]:
         key = (kind, "air", "floor")
         mode = system.mode(key)

@@ -9,7 +9,7 @@ from relaxation.systems import accumulation, ball, bowl, carrier, order, slimmed
 import hybridctl as hc
 from hybridctl.base.errors import InputError, OverlappingStripsError, SystemDefinitionError
 from hybridctl.estimation.measurement import coordinates
-from hybridctl.relaxation.relax import FREE, HELD
+from hybridctl.relaxation.relax import HELD_STRIP, STRIP
 
 SIZES = [4e-4, 2e-4, 1e-4, 5e-5]
 MANY = {"max_events": 100_000, "options": hc.SimulationOptions(max_steps=10**7)}
@@ -92,7 +92,7 @@ def resting_error(c, epsilon):
     for arc in run.arcs:
         if arc.end >= start:
             states = arc(np.linspace(max(arc.start, start), arc.end, 9))
-            entered = [relaxed.entered(arc.mode, 0.0, y)[1] for y in states]
+            entered = [relaxed.map_to_system(arc.mode, 0.0, y)[1] for y in states]
             largest = max(largest, np.abs(entered).max())
     return largest
 
@@ -117,7 +117,7 @@ def test_a_ball_at_rest_is_lifted_off_by_an_input(c):
     law = hc.SampledPolicy(lambda t, x: np.array([1.5 if t >= lift else 0.0]), lift)
     relaxed = hc.relax(ball(c), 1e-5)
     run = hc.simulate(relaxed, "air", [1.0, 0.0], (0.0, lift + 1.0), law, **MANY)
-    _, x = relaxed.entered(run.final_mode, lift + 1.0, run.final_state)
+    _, x = relaxed.map_to_system(run.final_mode, lift + 1.0, run.final_state)
     # A delay of 1 ms costs 0.5 mm/s; what is left of bounces, 1.46 sqrt(epsilon), is more.
     assert x[1] == pytest.approx(0.5, abs=5e-4 + (4.7e-3 if c else 0.0))
 
@@ -125,8 +125,8 @@ def test_a_ball_at_rest_is_lifted_off_by_an_input(c):
 def test_what_a_plastic_reset_forgets_is_held_until_it_is_pulled():
     relaxed = hc.relax(ball(0.0), 1e-4)
     run = hc.simulate(relaxed, "air", [1.0, 0.0], (0.0, 3.0))
-    assert [arc.mode for arc in run.arcs] == ["air", (HELD, "air", "floor")]
-    key, state = relaxed.entered(run.final_mode, 3.0, run.final_state)
+    assert [arc.mode for arc in run.arcs] == ["air", (HELD_STRIP, "air", "floor")]
+    key, state = relaxed.map_to_system(run.final_mode, 3.0, run.final_state)
     assert key == "air"
     assert -1e-4 <= state[0] <= 0.0
     assert state[1] == 0.0
@@ -142,12 +142,12 @@ def test_what_a_plastic_reset_forgets_is_held_until_it_is_pulled():
         (slimmed(0.7), "heavy", "sheds", [-6e-3, -0.7, 0.1]),
     ],
 )
-@pytest.mark.parametrize("kind", [FREE, HELD])
+@pytest.mark.parametrize("kind", [STRIP, HELD_STRIP])
 def test_jacobians_of_strips_are_their_differences(system, key, name, y, kind):
     """To 1e-7: the field bends over 1e-2 in the strip, so that steps of 1e-6 err by 1e-8."""
     relaxed = hc.relax(system, 1e-2)
-    strip = relaxed.strip(key, name)
-    if kind == HELD and not strip.holds:
+    strip = relaxed.get_strip(key, name)
+    if kind == HELD_STRIP and not strip.can_hold_auxiliary:
         return
     y, u = np.array(y), np.zeros(strip.source.nu)
     mode, guards = relaxed.mode((kind, key, name)), relaxed.outgoing((kind, key, name)).guards

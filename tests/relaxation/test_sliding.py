@@ -12,7 +12,7 @@ from relaxation.systems import accumulation, ball, order
 import hybridctl as hc
 from hybridctl.base.errors import ConstraintViolatedError, EscapingError, IntersectionError
 from hybridctl.hybrid.mode import NO_GUARDS, Edge, FieldJacobian, GuardJacobian, Outgoing
-from hybridctl.relaxation.regions import Region, sides, slides
+from hybridctl.relaxation.guard_motion import Region, evaluate_side_fields
 from hybridctl.relaxation.sliding import SLIDING
 from hybridctl.relaxation.strip import Strips
 
@@ -36,14 +36,14 @@ def fold():
 
 
 def test_regions_and_filippovs_field():
-    strip = hc.relaxation.filippov(fold()).strip("plus", "down")
+    strip = hc.relaxation.filippov(fold()).get_strip("plus", "down")
     for x1, region in ((0.0, Region.SLIDING), (2.0, Region.CROSSING)):
-        found = sides(strip, 0.0, np.array([x1, 0.0]), np.zeros(0))
+        found = evaluate_side_fields(strip, 0.0, np.array([x1, 0.0]), np.zeros(0))
         assert found.region is region
-    found = sides(strip, 0.0, np.zeros(2), np.zeros(0))
-    assert found.speeds == (-1.0, 2.0)
+    found = evaluate_side_fields(strip, 0.0, np.zeros(2), np.zeros(0))
+    assert found.guard_rates == (-1.0, 2.0)
     assert found.weight == pytest.approx(1.0 / 3.0)
-    np.testing.assert_allclose(found.sliding, [1.0, 0.0], atol=1e-15)
+    np.testing.assert_allclose(found.sliding_field, [1.0, 0.0], atol=1e-15)
 
 
 def test_it_slides_until_a_field_lets_go():
@@ -99,7 +99,7 @@ def test_relaxed_derivatives_tend_to_those_of_the_sliding_mode():
         relaxed = hc.relax(system, epsilon)
         again = hc.simulate(relaxed, "plus", x0, (0.0, 2.0), rtol=1e-9, atol=1e-9)
         matrix = hc.linearize(relaxed, again).state_transition
-        strip = relaxed.strip("plus", "down")
+        strip = relaxed.get_strip("plus", "down")
         reading = strip.matrix(2.0, again.final_state, np.zeros(0))[0]
         errors.append(np.abs(reading @ matrix - wanted).max())
     assert order(errors, sizes) == pytest.approx(1.0, abs=0.1)
@@ -158,7 +158,17 @@ def test_the_weights_of_two_guards_that_depend_on_each_other():
     fields = {"++": [-1.0, -1.0], "+-": [-1.4, 1.0], "-+": [2.0, -1.5], "--": [5.7, 3.75]}
     system = hc.relaxation.filippov(quadrants(fields))
     corner = system.mode((SLIDING, "++", "x2", "x1")).calc(0.0, np.zeros(2), np.zeros(0))
-    assert min(np.abs(np.array(corner.inside) - [0.4, 0.25]).max(axis=1)) < 1e-12
+    assert min(np.abs(np.array(corner.convex_weights) - [0.4, 0.25]).max(axis=1)) < 1e-12
+
+
+def test_weights_beside_an_intersection_are_bounded():
+    """Here a = b = 9.5 or -10.5: a step that is tried there meets no field ten times as large."""
+    fields = {"++": [-1.0, -1.0], "+-": [-1.0, -0.99], "-+": [-0.99, -1.0], "--": [-0.98, -0.98]}
+    system = hc.relaxation.filippov(quadrants(fields))
+    corner = system.mode((SLIDING, "++", "x2", "x1")).calc(0.0, np.zeros(2), np.zeros(0))
+    assert corner.convex_weights == []
+    assert max(map(max, corner.weights)) > 9.0
+    assert corner.nearest_weights == (2.0, 2.0)
 
 
 @pytest.mark.parametrize("kept", ["inside", "nothing", "speed"])
@@ -183,9 +193,9 @@ def test_a_guard_with_one_side_is_crossed(kept):
 @pytest.mark.parametrize(("restitution", "two"), [(0.8, True), (0.0, False)])
 def test_only_a_jump_that_can_be_undone_has_two_sides(restitution, two):
     """A ball that bounces comes from one state; one that stops has forgotten its velocity."""
-    strip = Strips(ball(restitution), 0.1).of("air", "floor")
-    assert strip.border is not None
-    assert slides(strip) == two
+    strip = Strips(ball(restitution), 0.1).get_strip("air", "floor")
+    assert strip.image_guard is not None
+    assert strip.has_two_sides == two
 
 
 def test_bounces_that_accumulate_come_to_rest_as_without_sliding():

@@ -12,7 +12,7 @@ from hybridctl.estimation.measurement import Measurement, configuration, linear
 from hybridctl.estimation.noise import Noise
 from hybridctl.estimation.record import Record, Series
 from hybridctl.mechanics.multibody.state import RobotStateSpace
-from hybridctl.sampling.unscented import UnscentedFilter, sigma_points
+from hybridctl.sampling.unscented import UnscentedFilter, compute_sigma_points
 
 A = np.array([[0.0, 1.0, 0.0], [-4.0, -0.3, 0.5], [0.0, 0.2, -1.5]])
 C = np.array([0.3, -9.81, 0.2])
@@ -175,10 +175,10 @@ def test_points_have_the_covariance_whatever_its_units():
     rng = np.random.default_rng(3)
     scale = np.array([1e-6, 1.0, 1e5, 0.0])
     root = rng.normal(size=(4, 4)) * scale[:, None]
-    points = sigma_points(root @ root.T)
+    points = compute_sigma_points(root @ root.T)
     assert points.shape == (6, 4)
     np.testing.assert_allclose(points.T @ points / 6, root @ root.T, rtol=1e-12)
-    assert sigma_points(np.zeros((3, 3))).shape == (0, 3)
+    assert compute_sigma_points(np.zeros((3, 3))).shape == (0, 3)
 
 
 def test_a_square_is_measured_with_the_mean_and_variance_of_its_points():

@@ -245,6 +245,6 @@ def test_the_orbit_of_a_block_that_bounces_on_both_corners_at_once():
         found = 2.0 * quotients[1] - quotients[0]
         expected = orbit.return_map(d)
         np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-5 * np.abs(expected).max())
-        seen.add(int(orbit.return_map.pieces_of(d[None])[0]))
+        seen.add(int(orbit.return_map.find_pieces(d[None])[0]))
     assert len(seen) == 2
     assert stability(orbit).growth[1] >= 1.0

@@ -37,7 +37,7 @@ def growth(
 ) -> Figure:
     """Lengths of deviations over the periods, to first order, and the bounds of their growth."""
     k: Array = np.arange(periods + 1, dtype=np.float64)
-    lengths = np.maximum(found.deviations(periods)[:_SHOWN], np.finfo(np.float64).tiny)
+    lengths = np.maximum(found.propagate_lengths(periods)[:_SHOWN], np.finfo(np.float64).tiny)
     lines = [Line(k, row, None, BASELINE, width=0.6) for row in lengths]
     for bound, label, color in zip(
         found.growth, ("grows at least", "grows at most"), (REFERENCE, TRACKING), strict=True

@@ -44,12 +44,17 @@ from hybridctl.sensitivity.linearization import linearize
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What became of n members.
+    """The ends of n members.
 
-    states (n, nx) and modes (n) at the end; nan and None of members that failed. matrices
-    (n, ndx, ndx0): D x(end) / D x(start), None where not asked for, nan where there is none. Where
-    members end or begin in spaces of several sizes, what is beyond their own is nan. events: of
-    each member. errors: by member, why it failed, or has no matrix; a message begins with it.
+    Where members begin or end in spaces of several sizes, entries beyond their own are NaN.
+
+    Attributes:
+        states: Last states (n, nx); NaN for members that failed.
+        modes: Last modes (n); None for members that failed.
+        matrices: Derivatives D x(end) / D x(start) (n, ndx, ndx0); NaN for a member that has none.
+            None where they are not asked for.
+        events: Events of each member.
+        errors: By member, why it failed or has no matrix. Messages begin with the member.
     """
 
     states: Array
@@ -59,7 +64,11 @@ class Batch:
     errors: dict[int, HybridctlError]
 
     def check(self) -> None:
-        """Raise `SimulationError` if members failed: how many, and why the first one did."""
+        """Raise an error if members failed.
+
+        Raises:
+            SimulationError: If they did: how many, and why the first one did.
+        """
         if self.errors:
             first = self.errors[min(self.errors)]
             raise SimulationError(
@@ -87,23 +96,40 @@ def simulate_batch(
     options: SimulationOptions = DEFAULT_OPTIONS,
     progress: Progress = None,
 ) -> Batch:
-    """Simulate the states x0 (n, nx) of a system, all over t_span = (start, end), in s.
+    """Return the ends of many states of a system that are simulated over one span of time.
 
     Every member is what `simulate`, and `linearize` where sensitivities are asked for, make of it
-    alone, with the same settings; rtol and atol serve both. Members in modes with compiled steps
-    (systems of expressions, small robots with contacts) advance together, each with its own step
-    lengths and events, if the method is DOP853 and the policy None or a `HeldInput`. Any others
-    are simulated one after the other, or by the `executor` if there is one (for processes the
-    system and the policy have to pickle).
+    alone, with the same settings. Members in modes with compiled steps (systems of expressions,
+    small robots with contacts) advance together, each with its own step lengths and events, if the
+    method is DOP853 and the policy None or a `HeldInput`. Others are simulated one after the other,
+    or by the executor.
 
-    mode: of all members, or a list with the mode of each. x0: rows, or a list of states (nx,) where
-    modes differ in size.
+    A member for which `simulate` or `linearize` raises does not keep the others from going on: its
+    error is in `Batch.errors`.
 
-    progress: True prints the share of the members that have ended on standard error; a function is
-    called with it, from 0 to 1.
+    Args:
+        system: The system.
+        mode: Key of the first mode of all n members, or a list with that of each.
+        x0: First states: rows (n, nx), or a list of states (nx,) where modes differ in size.
+        t_span: Start and end, s.
+        policy: Input of all members, see `simulate`.
+        sensitivities: Whether to find the derivative of each last state by the first one.
+        executor: Runs members that are simulated one by one. For processes the system and the
+            policy have to pickle.
+        rtol: Relative tolerance of simulations and transition matrices.
+        atol: Absolute tolerance of both.
+        method: See `simulate`.
+        max_step: See `simulate`.
+        max_events: See `simulate`.
+        event_window: See `simulate`.
+        on_zeno: See `simulate`.
+        on_jam: See `simulate`.
+        options: See `simulate`.
+        progress: True prints the share of the members that have ended on standard error. A function
+            is called with it, from 0 to 1.
 
-    A member for which `simulate` or `linearize` raises does not keep the others from going on: it
-    is in `Batch.errors`. Raises `InputError` and its kin for arguments that serve no member.
+    Raises:
+        InputError: If an argument serves no member.
     """
     check_instance("system", system, HybridSystem)
     start, end = check_interval("t_span", t_span)
@@ -124,35 +150,41 @@ def simulate_batch(
         "options": options,
     }
     run = new_run(system, as_policy(policy, system), end, None, **settings)
-    run = replace(run, bridges=False)  # a member that jams is simulated alone
-    modes, states = _starts(system, mode, x0)
+    # A member at a jam is given up in lockstep: alone it is bridged, if that is asked for.
+    run = replace(run, bridges=False)
+    modes, states = _check_starts(system, mode, x0)
     report = report_share(progress, "simulate_batch")
-    alone = partial(_alone, system, (start, end), policy, settings, sensitivities)
-    held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy
-    # Flights choose their first step by themselves.
+    simulate_one = partial(_simulate_member, system, (start, end), policy, settings, sensitivities)
+    is_held = (policy is None or isinstance(policy, HeldInput)) and system.acting(policy) is policy
+    # Far from zero times are rounded so coarsely that `simulate` shifts its clock.
+    # Members that advance together choose their first step by themselves.
     is_usual = method == "DOP853" and options.first_step is None
-    together = is_usual and held and not is_far_from_zero(start, end)
-    begun = [system.mode(key) for key in dict.fromkeys(modes)]
-    if not (together and any(m.compiled_steps and m.compiled_steps.batched for m in begun)):
+    together = is_usual and is_held and not is_far_from_zero(start, end)
+    first_modes = [system.mode(key) for key in dict.fromkeys(modes)]
+    if not (together and any(m.compiled_steps and m.compiled_steps.batched for m in first_modes)):
         apply = map if executor is None else executor.map
-        ends = list(report_each(apply(alone, modes, states), len(states), report))
-        return _gathered(ends, begun, sensitivities)
+        ends = list(report_each(apply(simulate_one, modes, states), len(states), report))
+        return _make_batch(ends, first_modes, sensitivities)
     lockstep = Lockstep(run, modes, states, start, (rtol, atol) if sensitivities else None, report)
     members = enumerate(zip(modes, states, strict=True))
-    ends = [lockstep.ends.get(i) or alone(key, x) for i, (key, x) in members]
-    return _gathered(ends, begun, sensitivities)
+    ends = [lockstep.ends.get(i) or simulate_one(key, x) for i, (key, x) in members]
+    return _make_batch(ends, first_modes, sensitivities)
 
 
-def _starts(
+def _check_starts(
     system: HybridSystem, mode: ModeKey | list[ModeKey], x0: ArrayLike | Sequence[ArrayLike]
 ) -> tuple[list[ModeKey], list[Array]]:
-    """Modes and states of the members, checked."""
+    """Return mode and first state of each member; arguments are those of `simulate_batch`.
+
+    Raises:
+        InputError: If they do not fit.
+    """
     rows = check_sequence("x0", x0)
     modes = mode if isinstance(mode, list) else [mode] * len(rows)
     if len(modes) != len(rows):
         raise InputError(f"mode must have one entry per state ({len(rows)}), got {len(modes)}")
     sizes = {system.mode(key).space.nx for key in dict.fromkeys(modes)}
-    if isinstance(x0, np.ndarray) and len(sizes) == 1:
+    if isinstance(x0, np.ndarray) and len(sizes) == 1:  # checks of single rows take time
         states = list(check_array("x0", x0, (None, *sizes)))
     else:
         pairs = enumerate(zip(modes, rows, strict=True))
@@ -166,7 +198,7 @@ def _starts(
     return modes, states
 
 
-def _alone(
+def _simulate_member(
     system: HybridSystem,
     t_span: tuple[float, float],
     policy: Policy | InputLaw | None,
@@ -175,7 +207,17 @@ def _alone(
     mode: ModeKey,
     x0: Array,
 ) -> MemberEnd:
-    """The simulation of one member by itself."""
+    """Return the end of one member that is simulated by itself.
+
+    Args:
+        system: The system.
+        t_span: Start and end, s.
+        policy: Its input.
+        settings: Settings of `simulate`.
+        sensitivities: Whether to linearize.
+        mode: Key of the first mode.
+        x0: First state (nx,).
+    """
     try:
         run = simulate(system, mode, x0, t_span, policy, **settings)
     except HybridctlError as error:
@@ -191,25 +233,38 @@ def _alone(
     return MemberEnd(run.final_mode, run.final_state, matrix, events, failure)
 
 
-def _gathered(ends: Sequence[MemberEnd], modes: Sequence[ModeModel], sensitivities: bool) -> Batch:
-    """The batch of all members, which began in these modes."""
+def _make_batch(
+    ends: Sequence[MemberEnd], first_modes: Sequence[ModeModel], sensitivities: bool
+) -> Batch:
+    """Return the batch of all members, and put the member before the message of each error.
+
+    Args:
+        ends: The ends of all members.
+        first_modes: The modes in which they begin: sizes of arrays where all fail.
+        sensitivities: Whether matrices are asked for.
+    """
     errors = {i: end.error for i, end in enumerate(ends) if end.error is not None}
     for i, error in errors.items():
         error.args = (f"member {i}: {error}", *error.args[1:])
-    nx = max((mode.space.nx for mode in modes), default=0)
-    ndx = max((mode.space.ndx for mode in modes), default=0)
+    nx = max((mode.space.nx for mode in first_modes), default=0)
+    ndx = max((mode.space.ndx for mode in first_modes), default=0)
     return Batch(
-        _padded([end.state for end in ends], (nx,)),
+        _stack_padded([end.state for end in ends], (nx,)),
         tuple(end.mode for end in ends),
-        _padded([end.matrix for end in ends], (ndx, ndx)) if sensitivities else None,
+        _stack_padded([end.matrix for end in ends], (ndx, ndx)) if sensitivities else None,
         tuple(tuple(end.events) for end in ends),
         errors,
     )
 
 
-def _padded(arrays: Sequence[Array | None], least: tuple[int, ...]) -> Array:
-    """Arrays in one (n, ...), nan where there is nothing; least: the shape where there are none."""
-    shapes = {a.shape for a in arrays if a is not None} or {least}
+def _stack_padded(arrays: Sequence[Array | None], default: tuple[int, ...]) -> Array:
+    """Return arrays in one (n, ...), NaN where there is nothing.
+
+    Args:
+        arrays: The arrays; None for one that is missing.
+        default: Shape of each if all are missing.
+    """
+    shapes = {a.shape for a in arrays if a is not None} or {default}
     if len(shapes) == 1 and not any(a is None for a in arrays):
         return np.array(arrays, dtype=np.float64).reshape(len(arrays), *shapes.pop())
     whole = np.full((len(arrays), *map(max, zip(*shapes, strict=True))), np.nan)
