@@ -363,7 +363,9 @@ def _solve_by_programme(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
     if is_minimum or not start.solved:
         return found
     if found is not None:
-        # Feasible, but kappa has a wrong sign: still the least, if it is no longer than z.
+        # Not optimal, but in the cones, and no longer than the programme's z. It obeys the
+        # equations to rounding, where clipped multipliers miss them by 1e-9: test_least_forces,
+        # test_a_point_on_boundaries_is_taken_where_none_of_them_is_optimal.
         z_found = np.linalg.lstsq(null, found.multipliers - particular)[0]
         if np.linalg.norm(z_found) <= (1.0 + _STEP_STAGNATED) * np.linalg.norm(z):
             return found
