@@ -107,8 +107,8 @@ def limb_symmetry(
         raise InputError("normal must not be zero, got (0, 0, 0)")
     names = [contact.name for contact in system.contacts]
     in_space = [contact.name for contact in system.contacts if isinstance(contact, Contact)]
-    swapped = _pairs("contacts", contacts, in_space)
-    partners = _pairs("joints", joints, robot.joint_names)
+    swapped = _check_pairs("contacts", contacts, in_space)
+    partners = _check_pairs("joints", joints, robot.joint_names)
     mirror = _mirror(robot, partners, axis / np.linalg.norm(axis))
     swapped |= _pair_contacts_of_joints(system, partners, mirror)
     order = tuple(names.index(swapped.get(name, name)) for name in names)
@@ -184,8 +184,18 @@ class _Mirror(NamedTuple):
     error: float
 
 
-def _pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
-    """Return the partner of each name of `pairs`, in both directions."""
+def _check_pairs(what: str, pairs: Mapping[str, str], known: Sequence[str]) -> dict[str, str]:
+    """Return the partner of each name of some pairs, in both directions.
+
+    Args:
+        what: What the names are, for messages.
+        pairs: The pairs.
+        known: All names that exist.
+
+    Raises:
+        UnknownNameError: If a name does not exist.
+        InputError: If a name is in two pairs.
+    """
     found: dict[str, str] = {}
     for one, other in pairs.items():
         for name in (one, other):

@@ -10,15 +10,15 @@ A parameter is named "KIND:OWNER", such as "friction:corner_1". By owner:
   are those of the whole rigid body that the link belongs to, links fixed to it included, along
   the axes of the link's frame. More mass is thus a point mass at the center of mass.
 
-With the parameters pi of all bodies M a + h = Y(q, v, a) pi + springs, Y being the joint-torque
-regressor, so that in a mode
+With the inertial parameters pi of all bodies, M a + h = Y(q, v, a) pi + springs, where Y is the
+joint-torque regressor. So in a mode
 
 .. math::
     M\, D_p a - J^T E\, D_p m = -Y\, D_p \pi - D_p \tau_{passive} + J^T (D_p E)\, m, \qquad
     C\, D_p a = 0,
 
-with lambda = E m: the equations of `dynamics` with another right-hand side. An impact obeys the
-same with v+ - v- for a, without gravity and springs, and C D_p v+ = -D_p(E) J v-.
+with lambda = E m: the equations of `dynamics` with another right-hand side. For an impact v+ - v-
+takes the place of a, without gravity and springs, and C D_p v+ = -D_p(E) J v-.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ from hybridctl.mechanics.multibody.robot import Robot
 from hybridctl.mechanics.system import ContactSystem, contact_system
 from hybridctl.sensitivity.parameter_models import ParameterPoint, SystemParameters
 
-_CONTRADICTED = 1e-8
-"""Of the rates, or of 1 m/s: constraints that a parameter moves apart by more cannot follow it."""
+_MAX_CONTRADICTION = 1e-8
+"""Residual of constraints that a parameter may leave, relative to the rates or to 1 m/s.
+
+Where more is left, redundant contacts would no longer take part together. A choice."""
 _OF_CONTACT = ("restitution", "tangential_restitution", "friction", "static_friction")
 _OF_JOINT = ("stiffness", "damping", "rest")
 _AXES = "xyz"
@@ -64,56 +66,72 @@ def parameter_derivatives(
     *,
     stabilization: float = STABILIZATION,
 ) -> SystemParameters:
-    """Derivatives of `contact_system(robot, contacts, stabilization=stabilization)` by `names`.
+    """Return the derivatives of a contact system by named parameters.
 
-    Raises `UnknownNameError` for a name that is none, and `InputError` for what has no
-    derivative: the friction of a contact without friction, which has no tangential motion in
-    the model, and a restitution of zero, as the least bounce changes the order of modes.
+    The system is `contact_system(robot, contacts, stabilization=stabilization)`.
+
+    Args:
+        robot: The robot.
+        contacts: Its contacts in space.
+        names: The np parameters, each as "KIND:OWNER" (see the module).
+        stabilization: As for `contact_system`, 1/s.
+
+    Raises:
+        UnknownNameError: If a name is no parameter.
+        InputError: If there is no derivative: by the friction of a contact without friction, which
+            has no tangential motion in the model, and by a restitution of zero, as the least bounce
+            changes the order of modes.
     """
     system = contact_system(robot, contacts, stabilization=stabilization)
-    return _ContactParameters(system, _Columns(system.dynamics, names), names)
+    return _ContactParameters(system, _ParameterColumns(system.dynamics, names), names)
 
 
 class _ContactParameterPoint(ParameterPoint):
-    """A point of a contact mode, with the derivatives there."""
+    """A point of a contact mode, with the derivatives by parameters there."""
 
     at: ContactPoint
     model: _ContactParameters
 
     @PointProperty
     def derivatives(self) -> AccelerationDerivatives:
-        """Derivatives by the parameters, which leave gaps, rates and sliding velocities alone."""
+        """Return derivatives by parameters; zero for gaps, rates and sliding velocities."""
         return self.model.derivatives_at(self.at)
 
 
 class _ContactParameters(SystemParameters):
-    """Derivatives of a contact system."""
+    """Derivatives of a contact system by the np parameters of some columns."""
 
     system: ContactSystem
 
-    def __init__(self, system: ContactSystem, columns: _Columns, names: Sequence[str]) -> None:
+    def __init__(
+        self, system: ContactSystem, columns: _ParameterColumns, names: Sequence[str]
+    ) -> None:
         super().__init__(system, names)
         self.columns = columns
 
     def calc(self, at: Point) -> _ContactParameterPoint:
-        """The derivatives at a point of a contact mode, or of another one at (t, x, u) of it."""
+        """Return the derivatives at a point of a contact mode.
+
+        A point of another mode is evaluated again at its (t, x, u), in the contact mode of its
+        key.
+        """
         if not isinstance(at, ContactPoint):
             at = self.system.mode(at.mode.key).calc(at.t, at.x, at.u)
         assert isinstance(at, ContactPoint)
         return _ContactParameterPoint(self, at)
 
     def field_at(self, point: _ContactParameterPoint) -> Array:
-        """The derivative D_p of the field (2 nv, np)."""
+        """Return the derivative D_p of the field (2 nv, np)."""
         a_p = point.derivatives.acceleration_z
         return np.vstack([np.zeros_like(a_p), a_p])
 
     def guards_at(self, point: _ContactParameterPoint) -> Array:
-        """The derivative D_p of the guards (n, np)."""
+        """Return the derivative D_p of the guards (n, np)."""
         guards = point.at.mode.contact_guards
         return guards.by_parameters(point.derivatives, self.columns.static_friction)
 
     def reset_at(self, key: ModeKey, fired: tuple[str, ...], at: JumpPoint) -> Array:
-        """The derivative D_p of the reset (2 nv, np)."""
+        """Return the derivative D_p of the reset (2 nv, np)."""
         n, nv = self.system.robot.nq, self.system.robot.nv
         report = at.report
         if report is None:
@@ -122,11 +140,13 @@ class _ContactParameters(SystemParameters):
         result = np.zeros((2 * nv, self.columns.count))
         if isinstance(report, ImpactResult):
             dynamics = self.system.dynamics
-            result[nv:] = _velocity_after(dynamics, self.columns, at.x[:n], at.x[n:], report)
+            result[nv:] = _differentiate_impact_velocity(
+                dynamics, self.columns, at.x[:n], at.x[n:], report
+            )
         return result
 
     def derivatives_at(self, at: ContactPoint) -> AccelerationDerivatives:
-        """Derivatives of acceleration and forces at a point."""
+        """Return the derivatives of acceleration and forces at a point."""
         dynamics, columns, point = at.mode.dynamics, self.columns, at.contact
         phase, count = at.mode.phase, len(at.mode.modes)
         forces, friction = np.zeros((count, columns.count)), np.zeros((count, 2, columns.count))
@@ -134,7 +154,7 @@ class _ContactParameters(SystemParameters):
             torque = columns.torque(at.q, at.v, point.acceleration)
             a_p = np.asarray(-np.linalg.solve(dynamics.robot.mass_matrix(at.q), torque))
         else:
-            a_p, m_p, own = _linearised(columns, at.q, at.v, point.solution)
+            a_p, m_p, own = _differentiate_solution(columns, at.q, at.v, point.solution)
             rows = point.solution.mix @ m_p + own
             forces[list(phase.closed)], friction[list(phase.closed)] = phase.spread(rows)
         still = np.zeros((len(dynamics.all.owner), columns.count))
@@ -142,8 +162,19 @@ class _ContactParameters(SystemParameters):
         return AccelerationDerivatives(point, a_p, forces, friction, slip, gaps, still)
 
 
-class _Columns:
-    """What each parameter (a column) changes: bodies, springs and dampers, contacts."""
+class _ParameterColumns:
+    """Derivatives of the model's data by the parameters, one column for each.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        names: The np parameters.
+
+    Attributes:
+        count: Number np of parameters.
+        friction: Derivatives (c, np) of the kinetic coefficients.
+        static_friction: Derivatives (c, np) of the static coefficients.
+        restitution: Derivatives (r, np) of the restitution of all rows.
+    """
 
     def __init__(self, dynamics: ContactDynamics, names: Sequence[str]) -> None:
         self._robot, self.count = dynamics.robot, len(names)
@@ -157,6 +188,17 @@ class _Columns:
         self.restitution = np.vstack([normal, tangential[dynamics.all.owner[c:]]])
 
     def _add(self, dynamics: ContactDynamics, column: int, name: str) -> None:
+        """Set the column of a parameter.
+
+        Args:
+            dynamics: Dynamics of the robot with its contacts.
+            column: Number of the column.
+            name: The parameter.
+
+        Raises:
+            UnknownNameError: If the name is no parameter.
+            InputError: If there is no derivative by it.
+        """
         kind, colon, owner = str(name).partition(":")
         if not colon:
             raise UnknownNameError(f"parameter {name!r} is unknown, expected KIND:OWNER")
@@ -186,7 +228,7 @@ class _Columns:
             self._bodies[rows, column] = _inertial_derivative(body, kind)
 
     def torque(self, q: Array, v: Array, a: Array) -> Array:
-        """The derivative D_p (M a + h), (nv, np)."""
+        """Return the derivative D_p (M a + h), (nv, np)."""
         springs, joints = self._robot.passive, self._joints
         total: Array = springs.stretch(q)[:, None] * joints["stiffness"]
         total += v[:, None] * joints["damping"] - springs.stiffness[:, None] * joints["rest"]
@@ -195,13 +237,13 @@ class _Columns:
         return total
 
     def momentum(self, q: Array, dv: Array) -> Array:
-        """The derivative D_p (M dv), (nv, np)."""
+        """Return the derivative D_p (M dv), (nv, np)."""
         if not self._bodies.any():
             return np.zeros((len(dv), self.count))
         return np.asarray(self._robot.impulse_regressor(q, dv) @ self._bodies)
 
     def friction_per_normal(self, phase: ContactPhase, directions: dict[int, Array]) -> list[Array]:
-        """The derivative D_p (m, np) of friction per normal force, for each sliding contact."""
+        """Return the derivative (t, np) of friction per normal force, for each sliding contact."""
         result = []
         for slide in phase.sliding:
             s = directions.get(slide.contact, np.array([slide.sign]))
@@ -210,9 +252,11 @@ class _Columns:
 
 
 def _inertial_derivative(body: Body, kind: str) -> Array:
-    """The derivative of pi (10,) by mass, by the center of mass, or by the inertia about it.
+    """Return the derivative of pi (10,) by mass, by the center of mass, or by the inertia about it.
 
-    Axes are those of the frame by which the body was asked for.
+    Args:
+        body: The body; the axes are those of the frame by which it was asked for.
+        kind: One of `_INERTIAL`.
     """
     c, m = body.center, body.mass
     mass, moment, inertia = 0.0, np.zeros(3), np.zeros((3, 3))
@@ -231,6 +275,16 @@ def _inertial_derivative(body: Body, kind: str) -> Array:
 
 
 def _check_contact(name: str, kind: str, contact: Contact) -> None:
+    """Check that there is a derivative by a parameter of a contact.
+
+    Args:
+        name: The parameter, for messages.
+        kind: One of `_OF_CONTACT`.
+        contact: The contact.
+
+    Raises:
+        InputError: If there is none.
+    """
     if kind == "restitution" and contact.restitution == 0.0:
         raise InputError(
             f"parameter {name!r}: contact {contact.name!r} must have a restitution above 0, as "
@@ -240,8 +294,20 @@ def _check_contact(name: str, kind: str, contact: Contact) -> None:
         raise InputError(f"parameter {name!r}: contact {contact.name!r} must have friction above 0")
 
 
-def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[Array, Array, Array]:
-    """The derivatives D_p of acceleration (nv, np), of multipliers (m, np), and (D_p E) m."""
+def _differentiate_solution(
+    columns: _ParameterColumns, q: Array, v: Array, now: Solution
+) -> tuple[Array, Array, Array]:
+    """Return the derivatives of the solved equations of a mode.
+
+    Args:
+        columns: The parameters.
+        q: Configuration (nq,).
+        v: Velocity (nv,).
+        now: The solution.
+
+    Returns:
+        D_p of the acceleration (nv, np) and of the multipliers (m, np), and (D_p E) m (r, np).
+    """
     phase = now.phase
     per_normal = columns.friction_per_normal(phase, now.directions)
     own = np.zeros((len(now.mix), columns.count))
@@ -256,7 +322,7 @@ def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[A
             change[slide.contact] += (now.rows.jacobian @ z)[slide.rows] @ by_p
         return change
 
-    even = None if now.even is None else _linearised(columns, q, v, now.even)[1]
+    even = None if now.even is None else _differentiate_solution(columns, q, v, now.even)[1]
     free = now.kkt.solve_mass(upper)
     m_p = linearised(now, -now.kkt.constraint @ free, turned, even)
     a_p = free + now.kkt.push @ m_p
@@ -265,10 +331,21 @@ def _linearised(columns: _Columns, q: Array, v: Array, now: Solution) -> tuple[A
     return a_p, m_p, own
 
 
-def _velocity_after(
-    dynamics: ContactDynamics, columns: _Columns, q: Array, v: Array, result: ImpactResult
+def _differentiate_impact_velocity(
+    dynamics: ContactDynamics, columns: _ParameterColumns, q: Array, v: Array, result: ImpactResult
 ) -> Array:
-    """The derivative D_p v+ (nv, np) of an impact, while every contact does what it did."""
+    """Return the derivative D_p v+ (nv, np) of an impact, while every contact keeps its state.
+
+    Args:
+        dynamics: Dynamics of the robot with its contacts.
+        columns: The parameters.
+        q: Configuration (nq,).
+        v: Velocity (nv,) before the impact.
+        result: The impact.
+
+    Raises:
+        InputError: If redundant contacts would not take part together with another restitution.
+    """
     phase = dynamics.phase(result.states)
     if not phase.closed:
         return np.zeros((len(v), columns.count))
@@ -283,7 +360,7 @@ def _velocity_after(
     xi_p = xi_p[phase.all_rows]  # at fixed v+
     upper = rows.T @ own - columns.momentum(q, result.velocity_after - v)
 
-    def turned(z: Array, bend: Array) -> tuple[Array, Array]:
+    def explicit(z: Array, forces: Array) -> tuple[Array, Array]:
         w = rows @ z
         stiffer, tilted = np.zeros_like(own), np.zeros((equations.mix.shape[1], columns.count))
         for slide, change in zip(phase.sliding, per_normal, strict=True):
@@ -293,9 +370,9 @@ def _velocity_after(
             stiffer[at] = np.outer((equations.turning @ w)[at], by_p / slide.friction)
         return columns.momentum(q, z) + rows.T @ stiffer, tilted
 
-    velocity, _, moved = solve_impact_changes(phase, result, equations, upper, xi_p, turned)
-    left = equations.select @ moved
-    if np.abs(left).max() > _CONTRADICTED * max(1.0, float(np.abs(rows @ v).max())):
+    velocity, _, xi_p = solve_impact_changes(phase, result, equations, upper, xi_p, explicit)
+    left = equations.select @ xi_p
+    if np.abs(left).max() > _MAX_CONTRADICTION * max(1.0, float(np.abs(rows @ v).max())):
         raise InputError(
             "the impact has no derivative by the restitution of some redundant contacts alone: "
             "with it they would not take part together"

@@ -215,7 +215,7 @@ class _SteppedRun:
         self._arcs.append(arc)
 
     def _change_modes(self, t: float, x: Array, stepped: _SteppedState) -> Array:
-        """End the arc with an event at which modes change, and return the state after the event.
+        """Return the state after an event at which modes change; end the arc with the event.
 
         Args:
             t: Time, s.

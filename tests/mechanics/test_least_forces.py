@@ -553,3 +553,37 @@ def test_friction_that_is_zero_leaves_its_contact_inside():
     particular, along = np.array([2.0, 0.25, 3.0, 0.0, -6.0]), np.array([[1.0, 0, 0, 0, 1.0]]).T
     found = find_least_in_cones(cones, AffineSet(particular, along))
     np.testing.assert_allclose(found.multipliers, [5.0, 0.25, 3.0, 0.0, -3.0], atol=EXACT)
+
+
+def test_a_point_on_boundaries_is_taken_where_none_of_them_is_optimal(monkeypatch):
+    """Forces on the boundary of cones leave next to no room, and active sets alternate.
+
+    The last point inside the cones obeys the equations to rounding. That of the cone programme,
+    moved into the cones, misses them by 1e-9, as much as the law allows.
+    """
+    rng, search, ends = np.random.default_rng(3), redundancy._search_active_set, []
+
+    def recorded(*given):
+        ends.append(search(*given))
+        return ends[-1]
+
+    monkeypatch.setattr(redundancy, "_search_active_set", recorded)
+    taken = 0
+    for _ in range(400):
+        mu, normal = rng.uniform(0.1, 1.0, 2), rng.uniform(0.0, 1.0, 2) * (rng.random(2) < 0.7)
+        angle = rng.uniform(0.0, 2.0 * np.pi, 2)
+        along = np.column_stack((np.cos(angle), np.sin(angle)))
+        near = 10.0 ** rng.uniform(-12.0, -1.0, 2)
+        left = np.where(rng.random(2) < 0.7, near, rng.random(2))
+        friction = (mu * normal * (1.0 - left))[:, None] * along
+        forces = np.concatenate((normal, friction.ravel()))
+        cones = [Cone(j, [2 + 2 * j, 3 + 2 * j], mu[j]) for j in range(2)]
+        null = np.linalg.qr(rng.normal(size=(6, int(rng.integers(2, 5)))))[0]
+        particular = forces - null @ (null.T @ forces)
+        ends.clear()
+        found = find_least_in_cones(cones, AffineSet(particular, null))
+        if ends and ends[0][0] is not None and not ends[0][1] and found is ends[0][0]:
+            taken += 1
+            change = found.multipliers - particular
+            np.testing.assert_allclose(null @ (null.T @ change), change, atol=1e-14)
+    assert taken >= 3

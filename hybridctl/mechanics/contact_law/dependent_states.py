@@ -1,7 +1,7 @@
-r"""Contact states that hold linearly dependent rows: candidates of forces, which are not unique.
+r"""Contact states that constrain linearly dependent rows, in which forces are not unique.
 
 With :math:`G = L L^T` rates are :math:`w = b + L y`, where :math:`y = L^T f` is the effect of the
-forces on the motion. Rows that are held at zero leave :math:`y = y_0 + Z \alpha`. With the
+forces on the motion. Rows that are constrained to zero leave :math:`y = y_0 + Z \alpha`. With the
 directions of sliding contacts known, :math:`f = E m` and
 
 .. math:: L^T E m - Z \alpha = y_0, \qquad m \text{ in the cones}, \qquad
@@ -34,8 +34,8 @@ _MIN_EIGENVALUE = 1e-11
 _RANK_TOLERANCE = 1e-7
 """Singular values up to which rows are dependent.
 
-Relative to the largest norm of a row of L for the rows that are held, and to the largest singular
-value for the equations of the multipliers. A choice, above the square root of rounding."""
+Relative to the largest norm of a row of L for constrained rows, and to the largest singular value
+for the equations of the multipliers. A choice, above the square root of rounding."""
 _MIN_RATE_CHANGE = 1e-7
 """Change of alpha per unit vector of (m, alpha) below which alpha is fixed. A choice."""
 _CONSISTENT = 1e-8
@@ -52,12 +52,12 @@ _SAMPLES = 12
 """Starts of Newton's method for unknown sliding directions. A choice."""
 
 
-class HeldMotions(NamedTuple):
-    """What held rows leave of the motion: y = start + null alpha, w = rates + change alpha.
+class ConstrainedMotions(NamedTuple):
+    """What constrained rows leave of the motion: y = start + null alpha, w = rates + change alpha.
 
     Attributes:
-        independent: Whether the held rows are linearly independent.
-        consistent: Whether all held rows can be zero together.
+        independent: Whether the constrained rows are linearly independent.
+        consistent: Whether all constrained rows can be zero together.
         start: y_0 (d,).
         null: Z (d, q).
         rates: w (r,) at alpha = 0.
@@ -73,9 +73,10 @@ class HeldMotions(NamedTuple):
 
 
 class DependentStates:
-    """Contact states of one problem, split by whether they hold dependent rows.
+    """Contact states of one problem, split by whether they constrain dependent rows.
 
-    The factor L (r, d) of G is computed once, and what held rows leave once for each set of rows.
+    The factor L (r, d) of G is computed once, and what constrained rows leave once for each set of
+    such rows.
 
     Args:
         problem: Dimensionless problem.
@@ -87,10 +88,10 @@ class DependentStates:
         effective = values > _MIN_EIGENVALUE * values[-1]
         self._factor: Array = vectors[:, effective] * np.sqrt(values[effective])
         self._scale = float(np.linalg.norm(self._factor, axis=1).max(initial=0.0))
-        self._cache: dict[tuple[int, ...], HeldMotions] = {}
+        self._cache: dict[tuple[int, ...], ConstrainedMotions] = {}
 
     def split(self, sets: Sequence[Modes]) -> tuple[list[Modes], list[Modes]]:
-        """Return the sets of states that hold independent rows, and those that do not."""
+        """Return the sets of states that constrain independent rows, and those that do not."""
         if self._factor.shape[1] == len(self._factor):
             return list(sets), []
         independent: list[Modes] = []
@@ -102,30 +103,30 @@ class DependentStates:
     def forces(self, modes: Modes) -> Iterator[Array]:
         """Yield candidates of forces (r,) in a set of states, of different rates where there are.
 
-        Held rows have no rate. Where equations and directions leave one solution, it is yielded
-        whether or not it is in the cones (`_find_point`). So callers judge each candidate by its
-        residual, as `solver.solve` does.
+        Constrained rows have no rate. Where equations and directions leave one solution, it is
+        yielded whether or not it is in the cones (`_find_point`). So callers judge each candidate
+        by its residual, as `solver.solve` does.
         """
         motions = self._motions(modes)
         if motions.consistent:
             for directions in self._directions(modes, motions):
                 yield from self._forces_in_cones(modes, directions, motions)
 
-    def _motions(self, modes: Modes) -> HeldMotions:
-        held = _held_rows(self._problem, modes)
-        if held not in self._cache:
-            self._cache[held] = self._solve_held_rows(list(held))
-        return self._cache[held]
+    def _motions(self, modes: Modes) -> ConstrainedMotions:
+        constrained = _constrained_rows(self._problem, modes)
+        if constrained not in self._cache:
+            self._cache[constrained] = self._solve_constraints(list(constrained))
+        return self._cache[constrained]
 
-    def _solve_held_rows(self, held: list[int]) -> HeldMotions:
-        free, rows = self._problem.free, self._factor[held]
+    def _solve_constraints(self, constrained: list[int]) -> ConstrainedMotions:
+        free, rows = self._problem.free, self._factor[constrained]
         u, values, v = np.linalg.svd(rows)
         rank = int((values > _RANK_TOLERANCE * self._scale).sum())
-        start = -v[:rank].T @ ((u[:, :rank].T @ free[held]) / values[:rank])
-        residual = np.abs(rows @ start + free[held]).max(initial=0.0)
+        start = -v[:rank].T @ ((u[:, :rank].T @ free[constrained]) / values[:rank])
+        residual = np.abs(rows @ start + free[constrained]).max(initial=0.0)
         null = v[rank:].T
-        return HeldMotions(
-            rank == len(held),
+        return ConstrainedMotions(
+            rank == len(constrained),
             residual <= _CONSISTENT,
             start,
             null,
@@ -133,7 +134,7 @@ class DependentStates:
             self._factor @ null,
         )
 
-    def _directions(self, modes: Modes, motions: HeldMotions) -> Iterator[Array]:
+    def _directions(self, modes: Modes, motions: ConstrainedMotions) -> Iterator[Array]:
         """Yield directions (r,) of sliding contacts, of unit length on the tangents of each.
 
         A direction is given, or follows from the state (one tangent), from rates that are fixed, or
@@ -141,7 +142,7 @@ class DependentStates:
 
         Args:
             modes: State of each contact.
-            motions: What the held rows leave.
+            motions: What the constrained rows leave.
         """
         problem, known = self._problem, np.zeros(len(self._problem.free))
         unknown: list[list[int]] = []
@@ -180,14 +181,14 @@ class DependentStates:
             yield problem.delassus @ forces + problem.free
 
     def _forces_in_cones(
-        self, modes: Modes, directions: Array, motions: HeldMotions
+        self, modes: Modes, directions: Array, motions: ConstrainedMotions
     ) -> Iterator[Array]:
         """Yield forces with given directions: of least multipliers, then of most different rates.
 
         Args:
             modes: State of each contact.
             directions: Sliding directions (r,).
-            motions: What the held rows leave.
+            motions: What the constrained rows leave.
         """
         each = zip(modes, self._problem.contacts, strict=True)
         slides = [directions[rows] if state in SLIPS else None for state, (_, rows, *_) in each]
@@ -224,7 +225,7 @@ class DependentStates:
             return
 
     def _rate_limits(
-        self, modes: Modes, directions: Array, motions: HeldMotions, n: int
+        self, modes: Modes, directions: Array, motions: ConstrainedMotions, n: int
     ) -> tuple[Array, Array]:
         """Return the rates that must not be negative as linear functions of (m, alpha).
 
@@ -233,7 +234,7 @@ class DependentStates:
         Args:
             modes: State of each contact.
             directions: Sliding directions (r,).
-            motions: What the held rows leave.
+            motions: What the constrained rows leave.
             n: Number of multipliers.
 
         Returns:
@@ -252,7 +253,7 @@ class DependentStates:
         return np.hstack((np.zeros((len(rows), n)), change)), np.array(constants)
 
 
-def _held_rows(problem: CoulombProblem, modes: Modes) -> tuple[int, ...]:
+def _constrained_rows(problem: CoulombProblem, modes: Modes) -> tuple[int, ...]:
     """Return rows whose rates are zero: normals of closed contacts, tangents of sticking ones."""
     closed = [i for i, state in enumerate(modes) if state != OPEN]
     sticking = [row for i in closed if modes[i] == STICK for row in problem.contacts[i][1]]

@@ -7,7 +7,7 @@ arrays whose first axis is the set, in these steps:
 1. Contacts that are open, or closed, in every solution (`uniqueness.bound_normal_forces`) have that
    state only.
 2. Sets whose closed contacts cannot be closed together are left out (`can_be_closed`).
-3. Sets that hold dependent rows are treated one by one (`dependent_states`).
+3. Sets that constrain dependent rows are treated one by one (`dependent_states`).
 4. Unknown sliding directions are found as roots of Newton's method (`find_sliding_directions`).
 5. The systems are solved, and those solutions kept that obey the law to six digits.
 
@@ -86,8 +86,8 @@ SetNumbers = NDArray[np.intp]
 def enumerate_candidates(problem: CoulombProblem) -> Iterator[tuple[Modes, Array, Array]]:
     """Yield the sets of states that obey the law to six digits, with forces and rates (r,).
 
-    Sets without unknown directions come first. Those that hold dependent rows come last, and may
-    violate the law (see `DependentStates.forces`).
+    Sets without unknown directions come first. Those that constrain dependent rows come last, and
+    may violate the law (see `DependentStates.forces`).
     """
     dependent_states = DependentStates(problem)
     every = list(product(*_restrict_states(problem)))
@@ -177,8 +177,8 @@ class BatchedStates:
             overwritten with the directions of all other sliding contacts.
 
     Attributes:
-        held: Rows (n, r) whose rates are zero: normals of closed contacts, tangents of sticking
-            ones.
+        constrained: Rows (n, r) whose rates are zero: normals of closed contacts, tangents of
+            sticking ones.
     """
 
     def __init__(self, problem: CoulombProblem, sets: Sequence[Modes], directions: Array) -> None:
@@ -202,7 +202,7 @@ class BatchedStates:
                 plus, minus = states[:, i] == SLIP_PLUS, states[:, i] == SLIP_MINUS
                 directions[:, rows[0]] = plus.astype(float) - minus.astype(float)
         self._directions = directions
-        self.held = np.where(self._is_tangent, self._stick[:, owner], ~self._open[:, owner])
+        self.constrained = np.where(self._is_tangent, self._stick[:, owner], ~self._open[:, owner])
         self._quarter_turn = np.zeros((r, r))
         for rows in problem.tangents:
             if len(rows) == 2:
@@ -212,14 +212,19 @@ class BatchedStates:
     def equations(self) -> tuple[Array, Array]:
         """Return matrices A (n, r, r) and right-hand sides c (n, r) of A f = c.
 
-        A held row says w = 0. Any other row says f = 0, or f_t = -mu f_n s where it slides.
+        A constrained row says w = 0. Any other row says f = 0, or f_t = -mu f_n s where it slides.
         """
-        problem, owner, held, r = self._problem, self._owner, self.held, len(self._problem.free)
-        matrix = np.where(held[:, :, None], problem.delassus, np.eye(r))
+        problem, owner, constrained, r = (
+            self._problem,
+            self._owner,
+            self.constrained,
+            len(self._problem.free),
+        )
+        matrix = np.where(constrained[:, :, None], problem.delassus, np.eye(r))
         sliding = self._slip[:, owner] & self._is_tangent
         friction = np.where(sliding, problem.kinetic[owner] * self._directions, 0.0)
         matrix[:, np.arange(r), owner] += friction
-        return matrix, np.where(held, -problem.free, 0.0)
+        return matrix, np.where(constrained, -problem.free, 0.0)
 
     def solve(self) -> tuple[Mask, Array, Array]:
         """Return flags (n,) of sets that obey the law to 1e-6, and forces and rates (n, r)."""
@@ -303,7 +308,7 @@ class _SlidingEquations:
         rows, each = self.rows.reshape(number, 3 * m), np.arange(number)[:, None]
         columns = problem.delassus[:, rows].transpose(1, 0, 2)
         matrix, target = batch.equations()
-        by_unit_forces = np.where(batch.held[:, :, None], -columns, 0.0)
+        by_unit_forces = np.where(batch.constrained[:, :, None], -columns, 0.0)
         forces = _solve_batch(matrix, np.concatenate((by_unit_forces, target[:, :, None]), axis=2))
         forces[each, rows, np.arange(3 * m)] += 1.0
         rates = problem.delassus[rows] @ forces

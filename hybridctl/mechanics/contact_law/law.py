@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cached_property
 from math import hypot, sqrt
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -82,22 +82,12 @@ Without it a contact that hardly moves under its own force would have units so l
 could not be resolved. A choice."""
 
 
-class ContactData(NamedTuple):
-    """Rows and friction of one contact of a problem, as Python numbers for quick loops.
+ContactData: TypeAlias = tuple[int, list[int], float, float, list[float] | None]
+"""One contact of a problem as Python numbers: index, tangent rows, friction, sliding direction.
 
-    Attributes:
-        index: Number of the contact, which is also its normal row.
-        tangents: Its tangent rows; empty without friction.
-        static: Coefficient of static friction.
-        kinetic: Coefficient of kinetic friction.
-        direction: Direction in which it slides already, None if it does not slide.
-    """
-
-    index: int
-    tangents: list[int]
-    static: float
-    kinetic: float
-    direction: list[float] | None
+The index is also the normal row. Friction is the static, then the kinetic coefficient. The
+direction is None for a contact at rest. A plain tuple: it is unpacked in every loop over contacts,
+which takes longer for a class."""
 
 
 @dataclass(frozen=True)
@@ -168,14 +158,12 @@ class CoulombProblem:
 
     @cached_property
     def contacts(self) -> list[ContactData]:
-        """Rows and friction of each contact."""
+        """Rows, friction and given direction of each contact."""
         columns = zip(
             self.tangents, self.static.tolist(), self.kinetic.tolist(), self.sliding, strict=True
         )
         return [
-            ContactData(
-                i, rows.tolist(), static, kinetic, None if given is None else given.tolist()
-            )
+            (i, rows.tolist(), static, kinetic, None if given is None else given.tolist())
             for i, (rows, static, kinetic, given) in enumerate(columns)
         ]
 

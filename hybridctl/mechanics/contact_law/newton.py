@@ -23,7 +23,7 @@ from hybridctl.mechanics.contact_law.law import CLOSED, OPEN, SLIPS, STICK, Coul
 from hybridctl.mechanics.contact_law.linear_equations import solve_least_norm
 
 _MAX_STEPS = 20
-"""Newton steps of one call. A choice: where it converges, it takes some five."""
+"""Newton steps of one call. A choice."""
 _CONVERGED = 1e-15
 """Residual at which the iteration ends, relative to one plus the forces: rounding."""
 _STAGNATED = 1e-12

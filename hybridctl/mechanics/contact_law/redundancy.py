@@ -2,8 +2,8 @@ r"""Contact-force distribution of redundant contacts: forces of least weighted n
 
 Redundant contacts leave forces open that change no rates. In given contact states let m be the
 multipliers: normal forces of closed contacts, and friction of those that stick. Then f = E m, and
-the rows C that are held at zero give A m = c with A = C G E and c = C (w - b). The distribution is
-the solution of
+the constrained rows C, whose rates are zero, give A m = c with A = C G E and c = C (w - b). The
+distribution is the solution of
 
 .. math::
     \min_m \tfrac12 \sum_i f_i^2 / W_i \quad \text{with} \quad A m = c, \quad
@@ -75,7 +75,7 @@ _STEP_CONVERGED = 1e-13
 _STEP_STAGNATED = 1e-8
 """Newton step, relative to the iterate, that ends the iteration if it is not half the last one."""
 _MAX_NEWTON_STEPS = 8
-"""Newton steps on one set of active boundaries. A choice: the third usually is the last."""
+"""Newton steps on one set of active boundaries. A choice."""
 _MAX_SET_CHANGES = 8
 """Changes of the active set before the last feasible point is taken. A choice."""
 _MAX_LINE_STEPS = 40
@@ -210,15 +210,15 @@ def distribute_forces(
 ) -> ForceDistribution:
     """Return the forces of least sum of f_i^2 / weights_i that obey the law in given states.
 
-    The rows that are held are w_n = 0 of closed contacts and w_t = 0 of sticking ones.
+    The constraints are w_n = 0 of closed contacts and w_t = 0 of sticking ones.
 
     Args:
         problem: The problem, in any units.
         modes: State of each contact.
         directions: Direction of each sliding contact, None for the others.
         weights: Weights (r,), positive; infinite for rows that do not count.
-        rates: Rates (r,). If given, w_t of sliding contacts is held at these, too: then the sliding
-            directions stay those of w_t.
+        rates: Rates (r,). If given, w_t of sliding contacts is constrained to these, too: then the
+            sliding directions stay those of w_t.
 
     Raises:
         NoContactSolutionError: If no forces in the cones give these rates, so that the contacts
@@ -226,18 +226,20 @@ def distribute_forces(
     """
     mix, cones = map_multipliers(problem, modes, directions)
     own = [int(np.flatnonzero(column)[0]) for column in mix.T]
-    held, target = own, np.zeros(len(own))
+    constrained, target = own, np.zeros(len(own))
     if rates is not None:
         sliding = [rows for i, rows, *_ in problem.contacts if modes[i] in SLIPS]
-        held = [*own, *(row for rows in sliding for row in rows)]
-        target = rates[held]
+        constrained = [*own, *(row for rows in sliding for row in rows)]
+        target = rates[constrained]
         target[: len(cones)] = 0.0
     equations = LeastNormEquations(
-        problem.delassus[held] @ mix, 1.0 / ((mix**2).T @ (1.0 / weights))
+        problem.delassus[constrained] @ mix, 1.0 / ((mix**2).T @ (1.0 / weights))
     )
     units = scale_problem(problem)[1].forces[own]
     found = distribute_in_cones(
-        equations, equations.solve(target - problem.free[held]), ForceCones(mix, cones, units)
+        equations,
+        equations.solve(target - problem.free[constrained]),
+        ForceCones(mix, cones, units),
     )
     if found is None:
         raise NoContactSolutionError(
@@ -361,7 +363,9 @@ def _solve_by_programme(cones: Sequence[Cone], allowed: AffineSet) -> LeastPoint
     if is_minimum or not start.solved:
         return found
     if found is not None:
-        # Feasible, but kappa has a wrong sign: still the least, if it is no longer than z.
+        # Not optimal, but in the cones, and no longer than the programme's z. It obeys the
+        # equations to rounding, where clipped multipliers miss them by 1e-9: test_least_forces,
+        # test_a_point_on_boundaries_is_taken_where_none_of_them_is_optimal.
         z_found = np.linalg.lstsq(null, found.multipliers - particular)[0]
         if np.linalg.norm(z_found) <= (1.0 + _STEP_STAGNATED) * np.linalg.norm(z):
             return found
@@ -373,7 +377,7 @@ def _solve_pushing_contacts(
 ) -> tuple[LeastPoint | None, bool]:
     """Return the least point with f_n >= 0 if it is the least in the cones, too.
 
-    It is, if its friction is inside the cones and no contact with friction is held at its apex.
+    It is, if its friction is inside the cones and no contact with friction is at its apex.
 
     Args:
         cones: The friction cones.
@@ -395,10 +399,10 @@ def _solve_pushing_contacts(
     if any(cone.tangents for cone, kind in zip(cones, active, strict=True) if kind == APEX):
         return None, True
     m = allowed.particular + allowed.null @ (kappa @ rows)
-    slacks, held = _cone_slacks(cones, m), kappa > 0.0
+    slacks, unloaded = _cone_slacks(cones, m), kappa > 0.0
     inside = slacks.min() >= -_INSIDE_TOLERANCE * allowed.size
-    touches = slacks[held].max(initial=0.0) <= _BOUNDARY_TOLERANCE * allowed.size
-    return (LeastPoint(m, active, kappa[held]) if inside and touches else None), True
+    touches = slacks[unloaded].max(initial=0.0) <= _BOUNDARY_TOLERANCE * allowed.size
+    return (LeastPoint(m, active, kappa[unloaded]) if inside and touches else None), True
 
 
 def _solve_least_distance(rows: Array, least: Array) -> Array | None:

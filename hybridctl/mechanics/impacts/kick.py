@@ -61,6 +61,8 @@ def apply_kick(
 
     Raises:
         GuardViolatedError: If x is inside a surface or just before an impact.
+        NoContactSolutionError: If no velocity or no acceleration obeys Coulomb's law.
+        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
     q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
     terms = dynamics.kept_values(q, v)
@@ -93,6 +95,8 @@ def find_consistent_modes(dynamics: ContactDynamics, x: Array, u: Array) -> Mode
 
     Raises:
         GuardViolatedError: If x is inside a surface or just before an impact.
+        NoContactSolutionError: If no acceleration obeys Coulomb's law.
+        SeveralContactSolutionsError: If several do, and `on_several` does not choose.
     """
     q, v = x[: dynamics.robot.nq], x[dynamics.robot.nq :]
     return select_modes(dynamics, q, v, u, _propose_modes(dynamics, dynamics.kept_values(q, v)))

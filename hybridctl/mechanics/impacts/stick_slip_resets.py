@@ -43,7 +43,13 @@ class SlidingStop(ResetModel):
     stops: Mapping[int, str]
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """Return the jump: velocities without the sliding of the contacts that stop."""
+        """Return the jump: velocities without the sliding of the contacts that stop.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) before.
+            u: Input (nu,).
+        """
         modes, stopped = self._select_stopped(x)
         after = _remove_sliding(self.dynamics, self.dynamics.phase(modes), x, stopped)
         took_part = tuple(name for i, name in self.stops.items() if i in stopped)
@@ -98,7 +104,13 @@ class Breakaway(ResetModel):
     begin: tuple[int, ...]
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """Return the jump: the velocity without the sliding that integration left."""
+        """Return the jump: the velocity without the sliding that integration left.
+
+        Args:
+            t: Time, s.
+            x: State (q, v) before.
+            u: Input (nu,).
+        """
         after = _remove_sliding(self.dynamics, self.dynamics.phase(self.before), x, self.begin)
         return Jump(after, self.modes, np.zeros(len(self.modes)))
 
