@@ -160,6 +160,15 @@ def test_a_bridge_ends_where_the_policy_changes(jammed):
     assert period in [event.time for event in run.events]
 
 
+def test_a_bridge_ends_with_the_time_span(jammed):
+    _, _, first, _ = jammed
+    system, x = rod()
+    end = first.time + 0.25 * LONGEST
+    with pytest.warns(BridgeWarning):
+        run = hc.simulate(system, ("slip-",), x, (0.0, end))
+    assert run.end == run.events[-1].time == end
+
+
 def test_a_system_that_is_mapped_has_the_bridges_of_the_one_inside(jammed):
     system, run, *_ = jammed
     mapped = MappedSystem(system, lambda key: Change())
@@ -173,6 +182,19 @@ def test_events_that_accumulate_are_no_reason_for_a_bridge():
     start, options = [0.0, 0.1, 0.0, 0.0], {"on_zeno": hc.ZenoPolicy(False, min_dwell=1e-6)}
     with pytest.raises(ZenoError, match="accumulate"):
         hc.simulate(bouncing, ("open",), start, (0.0, 2.0), **options)
+
+
+def test_events_that_accumulate_end_a_run_that_takes_no_rest():
+    """Also where the system has a bridge there: events of one ratio are those of no jam."""
+    space = hc.VectorSpace(2)
+    air = hc.Mode("air", space, lambda t, x, u: np.array([x[1], -9.81]))
+    bounce = Edge(Reset(lambda t, x, u: np.array([x[0], -0.5 * x[1]])), "air")
+    floor = GuardSet(("floor",), lambda t, x, u: x[:1])
+    bridge = Bridge("air", 1e-3, bounce)
+    outgoing = Outgoing(floor, lambda fired: bounce, bridge=lambda t, x, u: bridge)
+    system = hc.HybridSystem(lambda key: air, lambda key: outgoing)
+    with pytest.raises(ZenoError, match="accumulate"):
+        hc.simulate(system, "air", [1.0, 0.0], (0.0, 2.0), on_zeno="raise")
 
 
 class Clock:
@@ -238,7 +260,7 @@ def test_bridges_in_a_row_are_events_of_one_way(steps, most, monkeypatch):
 
     def select(t, x, u):
         if x[0] < (steps - 0.5) * length:
-            raise NoContactSolutionError(f"nothing holds x = {x[0]}")
+            raise NoContactSolutionError(f"nothing holds the point; x = {x[0]}")
         return "on"
 
     modes = {
@@ -265,6 +287,7 @@ def test_bridges_in_a_row_are_events_of_one_way(steps, most, monkeypatch):
     with pytest.warns(BridgeWarning) as caught:
         run = hc.simulate(system, "fall", [1.0], (0.0, 2.0))
     assert len(caught) == 1
+    assert str(caught[0].message).endswith("see on_jam: nothing holds the point")
     assert [arc.mode for arc in run.arcs] == ["fall", *["rise"] * steps, "on"]
     np.testing.assert_allclose([event.bridged for event in run.events], [0.0] + [length] * steps)
     times = 1.0 + length * np.arange(steps + 1)
