@@ -209,6 +209,7 @@ def _cut_off_jam(index: int, start: ArcStart, flown: FlownArc) -> Arc:
         flown: Its steps and its end.
     """
     end, guards = flown.end, start.mode.guard_set
+    # An unarmed guard may have left zero before the last step.
     steps = [step for step in flown.steps if step.start < end]
     while steps:
         x, u, _ = make_arc(index, start, FlownArc(steps[-1:], end)).left_limit()

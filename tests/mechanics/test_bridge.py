@@ -228,6 +228,7 @@ def test_a_bridge_after_other_events_goes_on_from_the_last_of_them():
         ([1e-2, 1e-12, 1e-13], [0.5, 0.0], ("a", "b"), True),  # steps have shrunk
         ([1e-2, 1e-12, 1e-13], [0.5, 0.0], ("b",), False),  # alone: its own fall
         ([1e-2, 1e-3, 1e-13], [0.5, 0.0], ("a", "b"), False),  # only the cut one is short
+        ([1e-10, 5e-12, 1e-13], [0.5, 0.0], ("a", "b"), False),  # all of them are short
     ],
 )
 def test_a_pole_of_the_forces_is_told_from_an_event(lengths, values, fired, pole):
@@ -295,3 +296,27 @@ def test_bridges_in_a_row_are_events_of_one_way(steps, most, monkeypatch):
     assert [event.index for event in run.events] == list(range(steps + 1))
     assert [arc.index for arc in run.arcs] == list(range(steps + 2))
     assert run.final_state == pytest.approx(steps * length, rel=1e-9)
+
+
+def test_a_bridge_begins_before_the_steps_that_approach_a_pole():
+    """A point at x = t, and a field with a pole at x = 0.5: steps shrink to rounding before it."""
+    space = hc.VectorSpace(2)
+    pole = lambda t, x, u: np.array([1.0, 1.0 / max(0.5 - x[0], 1e-300)])  # noqa: E731
+    modes = {
+        "pole": hc.Mode("pole", space, pole),
+        "on": hc.Mode("on", space, lambda t, x, u: np.zeros(2)),
+    }
+    guards = GuardSet(("g",), lambda t, x, u: np.ones(1))
+    none, edge = GuardSet((), lambda t, x, u: np.zeros(0)), Edge(Reset.identity(), "on")
+    bridge = Bridge("on", 1e-3, edge)
+    system = hc.HybridSystem(
+        modes.__getitem__,
+        lambda key: Outgoing(
+            guards if key == "pole" else none, lambda fired: edge, bridge=lambda t, x, u: bridge
+        ),
+    )
+    with pytest.warns(BridgeWarning):
+        run = hc.simulate(system, "pole", [0.0, 0.0], (0.0, 1.0))
+    assert [event.bridged for event in run.events] == pytest.approx([0.0, 1e-3])
+    assert run.arcs[0].end < 0.5 - 1e-9
+    assert run.arcs[0].lengths[-1] > 1e-8
