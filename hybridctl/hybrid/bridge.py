@@ -88,8 +88,9 @@ def pass_jam(
         SimulationError: If a bridge ends where the system gives no other, or after 10,000 of them:
             the error of that end, one of `JAM_ERRORS`.
     """
-    # The user has asked that accumulating events end the run. Events that crowd without a ratio may
-    # be those of a jam.
+    # The user has asked that accumulating events end the run
+    # (test_events_that_accumulate_end_a_run_that_takes_no_rest). Events that crowd without a ratio
+    # may be those of a jam.
     if isinstance(error, ZenoError) and error.steady and not run.zeno.takes_rest:
         return None
     arc = _cut_off_jam(index, start, flown)
@@ -109,7 +110,7 @@ def pass_jam(
         x, u, _ = arc.left_limit()
         key, jump = way.edge.jump(arc.end, x, u)
         end = SubstituteJump(key, jump, bridged=arc.end - arc.start)
-        crossing, before = Crossing(arc.end, jump.guards or guards), (*past, *events)
+        crossing, before = Crossing(arc.end, guards), (*past, *events)
         try:
             event, point = fire_event(run, arc, crossing, before, end)
             return JamPassage(arcs, [*events, event], point)
@@ -171,7 +172,7 @@ def _warn_of_bridge(run: Run, t: float, error: SimulationError) -> None:
     """Warn of the first bridge of a run and of its reason, and note it in the run's memory."""
     if not run.memory.has_warned_of_bridge:
         run.memory.has_warned_of_bridge = True
-        why = str(error).split(";")[0]  # advice that follows is for a run that ends here
+        why = str(error).split(";")[0]  # without the state, and advice for a run that ends here
         text = f"the run is taken past t = {t:.9g} s by an impact, see on_jam: {why}"
         warnings.warn(text, BridgeWarning, stacklevel=6)
 
@@ -189,7 +190,7 @@ def _integrate_bridge(run: Run, start: ArcStart, length: float) -> FlownArc:
     """
     end = min(start.time + length, start.next_change, run.t_end)
     steps: list[Step] = []
-    if start.time < end:
+    if start.time < end:  # a jam at the end of the time span leaves none
         motion = DrivenMode(start.mode, start.law)
         steps = list(Flow(run.integrator, motion, start.time, start.state, end).steps())
     return FlownArc(steps, end)
@@ -208,6 +209,7 @@ def _cut_off_jam(index: int, start: ArcStart, flown: FlownArc) -> Arc:
         flown: Its steps and its end.
     """
     end, guards = flown.end, start.mode.guard_set
+    # An unarmed guard may have left zero before the last step.
     steps = [step for step in flown.steps if step.start < end]
     while steps:
         x, u, _ = make_arc(index, start, FlownArc(steps[-1:], end)).left_limit()

@@ -62,6 +62,7 @@ def find_rest(
         return None
     recent = [SequenceEvent(crossing.time, crossing.guards)]
     for e in reversed(events):
+        # A bridge lasts as little as 1e-7 s: ten in a row would crowd within the horizon.
         if e.accumulation is not None or e.bridged is not None or len(recent) == _MAX_EVENTS:
             break
         if e.guards:

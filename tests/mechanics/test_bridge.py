@@ -162,6 +162,15 @@ def test_a_bridge_ends_where_the_policy_changes(jammed):
     assert period in [event.time for event in run.events]
 
 
+def test_a_bridge_ends_with_the_time_span(jammed):
+    _, _, first, _ = jammed
+    system, x = rod()
+    end = first.time + 0.25 * LONGEST
+    with pytest.warns(BridgeWarning):
+        run = hc.simulate(system, ("slip-",), x, (0.0, end))
+    assert run.end == run.events[-1].time == end
+
+
 def test_a_system_that_is_mapped_has_the_bridges_of_the_one_inside(jammed):
     system, run, *_ = jammed
     mapped = MappedSystem(system, lambda key: Change())
@@ -175,6 +184,19 @@ def test_events_that_accumulate_are_no_reason_for_a_bridge():
     start, options = [0.0, 0.1, 0.0, 0.0], {"on_zeno": hc.ZenoPolicy(False, min_dwell=1e-6)}
     with pytest.raises(ZenoError, match="accumulate"):
         hc.simulate(bouncing, ("open",), start, (0.0, 2.0), **options)
+
+
+def test_events_that_accumulate_end_a_run_that_takes_no_rest():
+    """Also where the system has a bridge there: events of one ratio are those of no jam."""
+    space = hc.VectorSpace(2)
+    air = hc.Mode("air", space, lambda t, x, u: np.array([x[1], -9.81]))
+    bounce = Edge(Reset(lambda t, x, u: np.array([x[0], -0.5 * x[1]])), "air")
+    floor = GuardSet(("floor",), lambda t, x, u: x[:1])
+    bridge = Bridge("air", 1e-3, bounce)
+    outgoing = Outgoing(floor, lambda fired: bounce, bridge=lambda t, x, u: bridge)
+    system = hc.HybridSystem(lambda key: air, lambda key: outgoing)
+    with pytest.raises(ZenoError, match="accumulate"):
+        hc.simulate(system, "air", [1.0, 0.0], (0.0, 2.0), on_zeno="raise")
 
 
 class Clock:
@@ -208,6 +230,7 @@ def test_a_bridge_after_other_events_goes_on_from_the_last_of_them():
         ([1e-2, 1e-12, 1e-13], [0.5, 0.0], ("a", "b"), True),  # steps have shrunk
         ([1e-2, 1e-12, 1e-13], [0.5, 0.0], ("b",), False),  # alone: its own fall
         ([1e-2, 1e-3, 1e-13], [0.5, 0.0], ("a", "b"), False),  # only the cut one is short
+        ([1e-10, 5e-12, 1e-13], [0.5, 0.0], ("a", "b"), False),  # all of them are short
     ],
 )
 def test_a_pole_of_the_forces_is_told_from_an_event(lengths, values, fired, pole):
@@ -240,7 +263,7 @@ def test_bridges_in_a_row_are_events_of_one_way(steps, most, monkeypatch):
 
     def select(t, x, u):
         if x[0] < (steps - 0.5) * length:
-            raise NoContactSolutionError(f"nothing holds x = {x[0]}")
+            raise NoContactSolutionError(f"nothing holds the point; x = {x[0]}")
         return "on"
 
     modes = {
@@ -267,6 +290,7 @@ def test_bridges_in_a_row_are_events_of_one_way(steps, most, monkeypatch):
     with pytest.warns(BridgeWarning) as caught:
         run = hc.simulate(system, "fall", [1.0], (0.0, 2.0))
     assert len(caught) == 1
+    assert str(caught[0].message).endswith("see on_jam: nothing holds the point")
     assert [arc.mode for arc in run.arcs] == ["fall", *["rise"] * steps, "on"]
     np.testing.assert_allclose([event.bridged for event in run.events], [0.0] + [length] * steps)
     times = 1.0 + length * np.arange(steps + 1)
@@ -274,3 +298,27 @@ def test_bridges_in_a_row_are_events_of_one_way(steps, most, monkeypatch):
     assert [event.index for event in run.events] == list(range(steps + 1))
     assert [arc.index for arc in run.arcs] == list(range(steps + 2))
     assert run.final_state == pytest.approx(steps * length, rel=1e-9)
+
+
+def test_a_bridge_begins_before_the_steps_that_approach_a_pole():
+    """A point at x = t, and a field with a pole at x = 0.5: steps shrink to rounding before it."""
+    space = hc.VectorSpace(2)
+    pole = lambda t, x, u: np.array([1.0, 1.0 / max(0.5 - x[0], 1e-300)])  # noqa: E731
+    modes = {
+        "pole": hc.Mode("pole", space, pole),
+        "on": hc.Mode("on", space, lambda t, x, u: np.zeros(2)),
+    }
+    guards = GuardSet(("g",), lambda t, x, u: np.ones(1))
+    none, edge = GuardSet((), lambda t, x, u: np.zeros(0)), Edge(Reset.identity(), "on")
+    bridge = Bridge("on", 1e-3, edge)
+    system = hc.HybridSystem(
+        modes.__getitem__,
+        lambda key: Outgoing(
+            guards if key == "pole" else none, lambda fired: edge, bridge=lambda t, x, u: bridge
+        ),
+    )
+    with pytest.warns(BridgeWarning):
+        run = hc.simulate(system, "pole", [0.0, 0.0], (0.0, 1.0))
+    assert [event.bridged for event in run.events] == pytest.approx([0.0, 1e-3])
+    assert run.arcs[0].end < 0.5 - 1e-9
+    assert run.arcs[0].lengths[-1] > 1e-8
