@@ -48,7 +48,8 @@ def scale_rejected_step(error: Number, exponent: float) -> Number:
         exponent: Exponent of the formula, `Tableau.exponent`.
     """
     if isinstance(error, float):
-        return max(SHRINK, SAFETY * error**exponent)
+        factor: float = SAFETY * error**exponent
+        return max(SHRINK, factor)
     with np.errstate(all="ignore"):
         return np.asarray(np.fmax(SHRINK, SAFETY * error**exponent))
 

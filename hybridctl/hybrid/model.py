@@ -399,6 +399,14 @@ FREE_PACE = Pace()
 """Of a mode that does not limit steps."""
 
 
+_TOLD_BY_METHODS = {
+    "differentiable": "field_jacobian_at",
+    "guards_differentiable": "guard_jacobian_at",
+    "selects": "select_at",
+}
+"""Attributes of a mode that tell whether its class implements a method."""
+
+
 class ModeModel(ABC):
     """A state space, the vector field on it, the guards that end its flow, and its constraint.
 
@@ -437,9 +445,9 @@ class ModeModel(ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls.differentiable = cls.field_jacobian_at is not ModeModel.field_jacobian_at
-        cls.guards_differentiable = cls.guard_jacobian_at is not ModeModel.guard_jacobian_at
-        cls.selects = cls.select_at is not ModeModel.select_at
+        for flag, method in _TOLD_BY_METHODS.items():
+            if flag not in vars(cls):
+                setattr(cls, flag, getattr(cls, method) is not getattr(ModeModel, method))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.key!r})"

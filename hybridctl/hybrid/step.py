@@ -250,7 +250,7 @@ class DrivenMode:
         if point is None:
             x = mode.space.normalize(step.state(t))
             point = self._guard_points[t] = mode.calc(t, x, self.law(t, x))
-        return point.guard(i)
+        return mode.guard_at(i, point)
 
     def sample_step(
         self,
