@@ -46,6 +46,7 @@ HOME = {
     "casadi": {
         "base/function_cache.py",
         "control/cone.py",
+        "legged/compiled_formulas.py",
         "planning/predictive/functions.py",
         "planning/trajectory/ends.py",
         "planning/trajectory/functions.py",

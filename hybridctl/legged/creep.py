@@ -27,23 +27,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array
+from hybridctl.base.checks import Array, is_finite
 from hybridctl.base.time_series import Series
+from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import FilterState, Input
+from hybridctl.estimation.state import FilterState, Hypothesis, Input, Reconciliation
 from hybridctl.hybrid.laws import HeldInput
 from hybridctl.legged.foot_distances import FootDistances, begin_distances
 from hybridctl.legged.kinematics import FootKinematics, LegKinematics
+from hybridctl.legged.measurements import ANGLES
+from hybridctl.legged.point_feet_filter import PointFeetFilter
 from hybridctl.legged.rotation import matrix, skew, skews
 from hybridctl.legged.space import ANGLE, GYROSCOPE, RATE, VELOCITY
-from hybridctl.legged.system import RISE, BaseNoise, LeggedBase
+from hybridctl.legged.system import (
+    MOST_PREPARED_FEET,
+    RISE,
+    STICK,
+    BaseNoise,
+    LeggedBase,
+    prepare_modes,
+)
 
 _EYE = np.eye(3)
 _FINEST = 1e-5  # rad: no encoder is finer, and one that repeats its value says nothing
@@ -239,6 +250,22 @@ class CreepFilter:
     filter: SaltedKalmanFilter
     motion: FootMotion
 
+    @cached_property
+    def written_out(self) -> PointFeetFilter | None:
+        """The same filter written out for point feet; None where a foot is a sole."""
+        if any(foot.flat for foot in self.base.kinematics.feet.values()):
+            return None
+        rate_variance = 2.0 * (self.motion.angle_noise / self.motion.window) ** 2
+        return PointFeetFilter(self.base, rate_variance, self.filter.measurements[ANGLES].gate)
+
+    def prepare(self) -> None:
+        """Make all modes and contact changes before they are met, so that no sample waits."""
+        if len(self.base.feet) > MOST_PREPARED_FEET:
+            return
+        prepare_modes(self.base, self.filter.model.system)
+        if self.written_out is not None:
+            self.written_out.prepare()
+
     def start(self, initial: Estimate) -> CreepState:
         """Return the state in which a run from an estimate begins."""
         noise = self.base.noise
@@ -250,11 +277,44 @@ class CreepFilter:
         now, distances = state
         if input is None or time == now.time:
             return state
-        u = with_creep(self.base, now.estimate, np.asarray(input), self.motion)
+        e, u, own = now.estimate, np.asarray(input), self.written_out
+        if own is None or time < now.time:
+            return self._predict_generally(state, time, u)
+        if distances is None:
+            level, rise = self.base.noise.creep(flat=False) ** 2, 0.0
+        else:
+            distances = distances.follow(self.base, e, u)
+            level, vertical = distances.creep.tolist()
+            rise = vertical - level
+        found = own.predict(e, time, u, level, rise)
+        if distances is not None:
+            seen = np.zeros(len(self.base.feet))
+            seen[own.mode(e.mode).numbers] = (time - now.time) * found.creep
+            distances = distances.add_motion(seen)
+        h, transition = now.hypotheses[0], found.transition
+        events, notes = h.events, h.notes
+        if now.channel is not None:  # what has come before the last value is past
+            events = notes = ()
+        elif h.transition is not None:
+            transition = transition.dot(h.transition)
+        after = Hypothesis(
+            found.estimate,
+            h.log_weight,
+            transition=transition,
+            events=events,
+            notes=notes,
+            fired=h.fired,
+        )
+        return CreepState(_renew(now, time, after, None), distances)
+
+    def _predict_generally(self, state: CreepState, time: float, u: Array) -> CreepState:
+        """Return the state at a later time, by the general filter."""
+        now, distances = state
+        e, u = now.estimate, with_creep(self.base, now.estimate, u, self.motion)
         if distances is not None:
             seen = u[self.base.creep_columns].copy()
-            distances = distances.follow(self.base, now.estimate, u)
-            u = add_creep(self.base, now.estimate, u, distances.creep)
+            distances = distances.follow(self.base, e, u)
+            u = add_creep(self.base, e, u, distances.creep)
             distances = distances.add_motion((time - now.time) * seen)
         # A record and a live filter have checked it: as a held law it is not checked once more.
         return CreepState(self.filter.predict(now, time, HeldInput(u)), distances)
@@ -263,8 +323,68 @@ class CreepFilter:
         self, state: CreepState, channel: str, value: Array, input: Input = None
     ) -> CreepState:
         """Return the state after a value of a channel; see `SaltedKalmanFilter.update`."""
+        now, own, updated = state.filter, self.written_out, None
+        if own is not None and channel == ANGLES:
+            updated = self._correct(own, now, value)
+        elif own is not None and channel in self.filter.signals and input is not None:
+            updated = self._signal(own, now, channel, value, np.asarray(input))
+        if updated is not None:
+            return CreepState(updated, state.distances)
         held = input if input is None else HeldInput(np.asarray(input))
-        return state._replace(filter=self.filter.update(state.filter, channel, value, held))
+        return state._replace(filter=self.filter.update(now, channel, value, held))
+
+    def _correct(self, own: PointFeetFilter, now: FilterState, value: Array) -> FilterState | None:
+        """Return the state after joint angles, None where the general filter has to find it."""
+        h = now.hypotheses[0]
+        known = value.shape == (len(self.base.kinematics.joints),) and is_finite(value)
+        if not known or STICK not in h.estimate.mode:
+            return None
+        found = own.correct(h.estimate, ANGLES, value)
+        if found is None:
+            return None
+        estimate, innovation = found
+        transition, events, notes = h.transition, h.events, h.notes
+        if now.channel is not None:  # what has come before the last value is past
+            transition, events, notes = own.mode(h.estimate.mode).identity, (), ()
+        after = Hypothesis(
+            estimate,
+            h.log_weight + find_evidence(innovation),
+            predicted=h.estimate,
+            transition=transition,
+            events=events,
+            notes=notes,
+            innovation=innovation,
+            fired=h.fired,
+        )
+        return _renew(now, now.time, after, ANGLES)
+
+    def _signal(
+        self, own: PointFeetFilter, now: FilterState, channel: str, value: Array, u: Array
+    ) -> FilterState | None:
+        """Return the state after the force of a foot; None where the general filter finds it."""
+        signal, h = self.filter.signals[channel], now.hypotheses[0]
+        if value.shape != (1,):
+            return None
+        force = float(value[0])
+        guard = signal.closes if force >= signal.on else signal.opens
+        if signal.off < force < signal.on or guard is None:
+            return None
+        changed = own.change_contact(h.estimate, guard, u)
+        if changed is None:
+            return None
+        e, transition, events, notes = h.estimate, h.transition, h.events, h.notes
+        if now.channel is not None:  # what has come before the last value is past
+            transition, events, notes = own.mode(e.mode).identity, (), ()
+        after = Hypothesis(
+            changed.estimate,
+            h.log_weight,
+            predicted=e,
+            transition=transition,
+            events=(*events, changed.event),
+            notes=notes,
+            reconciliation=Reconciliation(e.mean, e.covariance, changed.transition),
+        )
+        return _renew(now, now.time, after, channel)
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
         """Filter a record from an estimate on; see `SaltedKalmanFilter.run`."""
@@ -273,6 +393,21 @@ class CreepFilter:
         return over_record(
             record, self.start(initial), channels, self.predict, self.update, shown, None
         )
+
+
+def find_evidence(innovation: Innovation) -> float:
+    """Return the log-likelihood of a value, at the limit of the gate where it is beyond that."""
+    beyond = 0.0 if innovation.accepted else 0.5 * (innovation.nis - innovation.limit)
+    return innovation.log_likelihood + beyond
+
+
+def _renew(
+    state: FilterState, time: float, hypothesis: Hypothesis, channel: str | None
+) -> FilterState:
+    """Return a state with another hypothesis; `SimulationError` for one that is not finite."""
+    return FilterState(
+        time, (hypothesis,), state.beginning, channel, False, state.rejections, state.rows
+    ).finite()
 
 
 def add_creep(base: LeggedBase, e: Estimate, u: Array, densities: Array) -> Array:

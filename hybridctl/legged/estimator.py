@@ -33,6 +33,7 @@ from hybridctl.estimation.noise import EventNoise, Noise
 from hybridctl.estimation.record import Record, Series
 from hybridctl.estimation.result import FilterResult
 from hybridctl.hybrid.trajectory import Event
+from hybridctl.legged.compiled_formulas import build_root
 from hybridctl.legged.contact_checks import (
     count_contact_changes,
     find_suspicious_contacts,
@@ -53,9 +54,9 @@ from hybridctl.legged.readings import (
     uniform_stamps,
 )
 from hybridctl.legged.rest import REST, rest_measurement
-from hybridctl.legged.rotation import matrix, product, quaternion, skew
+from hybridctl.legged.rotation import matrix, product, quaternion
 from hybridctl.legged.sensor_noise import raise_to_sensors
-from hybridctl.legged.space import ANGLE, BASE_TANGENT, GYROSCOPE, POSITION, VELOCITY
+from hybridctl.legged.space import BASE, BASE_TANGENT
 from hybridctl.legged.space import RootPose as RootPose
 from hybridctl.legged.start import (
     WALKING,
@@ -598,16 +599,10 @@ class BaseEstimator:
         return (*found, *(f"{note} at {t:.3f} s" for t, note in result.notes))
 
     @cached_property
-    def _root_pose(self) -> tuple[Array, Array, Array]:
-        """Origin (3,) of the root in the inertial frame, its axes as a quaternion, a derivative.
-
-        That (9, 15) is the derivative of turn, position and velocity of the root, in the axes of
-        the inertial frame, by base and biases, for a base that does not turn.
-        """
+    def _root_pose(self) -> Array:
+        """Origin of the root in the inertial frame, and its axes as a quaternion, (7,)."""
         turn, arm = self._locate_root()
-        by = np.eye(9, BASE_TANGENT)
-        by[POSITION, ANGLE], by[VELOCITY, GYROSCOPE] = -skew(arm), skew(arm)
-        return arm, quaternion(turn), by
+        return np.concatenate([arm, quaternion(turn)])
 
     def _locate_root(self) -> tuple[Array, Array]:
         """Return axes (3, 3) and origin (3,) of the root in the inertial frame."""
@@ -622,18 +617,9 @@ class BaseEstimator:
             rate: Measured angular velocity (3,), rad/s, on which the root's velocity depends; None
                 for zero.
         """
-        x, (arm, turn, still) = estimate.mean, self._root_pose
-        own = matrix(x[:4])
-        omega = np.zeros(3) if rate is None else check_array("rate", rate, (3,)) - x[10:13]
-        swing = still[VELOCITY, GYROSCOPE].dot(-omega)
-        by = still.copy()
-        by[VELOCITY, ANGLE] = skew(-swing)
-        by = np.matmul(own, by.reshape(3, 3, BASE_TANGENT)).reshape(9, BASE_TANGENT)
+        x = estimate.mean[:BASE]
+        measured = x[10:13] if rate is None else check_array("rate", rate, (3,))
+        *pose, by = build_root()(x, measured, self._root_pose)
         p = estimate.covariance[:BASE_TANGENT, :BASE_TANGENT]
-        return RootPose(
-            estimate.time,
-            x[4:7] + own.dot(arm),
-            product(x[:4], turn),
-            x[7:10] + own.dot(swing),
-            by.dot(p).dot(by.T),
-        )
+        position, orientation, velocity = (values.copy() for values in pose)
+        return RootPose(estimate.time, position, orientation, velocity, by.dot(p).dot(by.T))

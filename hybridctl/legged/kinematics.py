@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -26,10 +27,11 @@ from hybridctl.base.checks import (
     quote,
 )
 from hybridctl.base.errors import InputError
-from hybridctl.legged.rotation import skews
+from hybridctl.legged.compiled_formulas import build_feet
 from hybridctl.mechanics.contacts.found_contacts import find_spheres
 from hybridctl.mechanics.multibody.bodies import Frame
 from hybridctl.mechanics.multibody.robot import Robot
+from hybridctl.symbolic.compiled_function import CompiledFunction
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,16 @@ class FeetKinematics(NamedTuple):
         rotations: Rotations (k, 3, 3).
         twists: Velocities of the positions, then angular velocities (k, 6, n), both in the axes of
             that frame, by the rates of the angles.
+        products: Product (3 k, 3 k) of the derivatives of all positions by the angles with its
+            transpose, m^2/rad^2: the covariance of the positions for angles of variance one.
+        levers: Traces (k,) of its blocks of the feet, m^2/rad^2.
     """
 
     positions: Array
     rotations: Array
     twists: Array
+    products: Array
+    levers: Array
 
 
 class LegKinematics:
@@ -156,7 +163,7 @@ class LegKinematics:
     def __call__(self, angles: Array, names: Iterable[str]) -> list[FootKinematics]:
         """The feet of these names, as arrays of the caller's own."""
         feet, numbers = self.find_feet(angles), [self._numbers[name] for name in names]
-        return [FootKinematics(*(values[k].copy() for values in feet)) for k in numbers]
+        return [FootKinematics(*(values[k].copy() for values in feet[:3])) for k in numbers]
 
     def find_feet(self, angles: Array) -> FeetKinematics:
         """Return all feet by joint angles (n,) in rad, as read-only arrays."""
@@ -182,23 +189,16 @@ class LegKinematics:
         # Where each coordinate has its velocity, all joints turn or slide along it.
         plain = len(self._neutral) == len(step)
         q = self._neutral + step if plain else self._robot.integrate(self._neutral, step)
-        columns = self._sweeps.axes(self._robot.all_coordinates(q) if self._robot.mimics else q)
-        joints = np.empty((len(self._frames), 3, 4))
-        joints[:, :, :3], joints[:, :, 3] = self._sweeps.places()
-        poses = np.matmul(joints, self._fixed)
-        back = poses[0, :, :3].T
-        seen = np.matmul(back, poses)
-        places = seen[1:, :, 3]
-        # Twists at the origin of the root and in its axes, taken to each foot in the axes of the
-        # inertial frame.
-        to_feet = np.zeros((len(places), 6, 6))
-        to_feet[:, :3, :3] = to_feet[:, 3:, 3:] = back
-        to_feet[:, :3, 3:] = np.matmul(skews(-places), back)
-        twists = to_feet.reshape(-1, 6).dot(columns[:, self._moved])
-        twists = twists.reshape(len(places), 6, -1) * self._masks[1:, None]
-        if self._rates is not None:
-            twists = np.matmul(twists, self._rates)
-        return FeetKinematics(places - seen[0, :, 3], seen[1:, :, :3], twists)
+        axes = self._sweeps.axes(self._robot.all_coordinates(q) if self._robot.mimics else q)
+        rotations, positions = self._sweeps.places()
+        found = self._formula(
+            rotations.reshape(-1), positions.reshape(-1), axes.T[self._moved].reshape(-1)
+        )
+        return FeetKinematics(*(values.copy() for values in found))
+
+    @cached_property
+    def _formula(self) -> CompiledFunction:
+        return build_feet(self._fixed, self._masks[1:], self._rates)
 
 
 def _find_radius(robot: Robot, foot: Foot) -> float:

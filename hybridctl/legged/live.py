@@ -25,6 +25,7 @@ from hybridctl.base.time_series import Series
 from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.record import Record
+from hybridctl.legged.compiled_formulas import build_formulas, build_root
 from hybridctl.legged.creep import CreepFilter, CreepState, FootMotion
 from hybridctl.legged.input_rows import ROUNDING, InputRows
 from hybridctl.legged.measurements import ANGLES, GROUND
@@ -38,7 +39,7 @@ from hybridctl.legged.readings import (
 )
 from hybridctl.legged.rest import REST, RestSpan, rest_span
 from hybridctl.legged.space import RootPose
-from hybridctl.legged.system import LeggedBase, prepare_modes
+from hybridctl.legged.system import LeggedBase
 from hybridctl.legged.time_offset import InertialAlignment
 
 _CATCH_UP = 4
@@ -147,6 +148,9 @@ class LiveBaseFilter:
         self._alignment = InertialAlignment(late) if late else None
         self._unaligned: deque[LiveSample] = deque()  # wait for later inertial samples
         self._weight, self._ground, self._settle = weight, ground, settle
+        for count in range(len(estimator.base.feet) + 1):
+            build_formulas(count)  # takes longer than a loop can wait for later
+        build_root()
         self.shares_stamps = True
         self._rate: Array | None = None  # of the last root; None before the first
         self._begin: float | None = None  # time of the first inertial sample; None before it
@@ -231,7 +235,7 @@ class LiveBaseFilter:
         if self._time is not None and not time > self._time:
             raise InputError(f"time must be after the last sample, {self._time} s, got {time}")
         if joints is not None:
-            joints = check_array("joints", joints, (len(self._estimator.joints),))
+            joints = _check_vector("joints", joints, len(self._estimator.joints))
         loads, feet = dict[str, float](), self._estimator.base.feet
         for foot, load in sample.loads.items():
             if foot not in feet:
@@ -248,8 +252,8 @@ class LiveBaseFilter:
         if rate is None or force is None:
             raise InputError("gyroscope and accelerometer must come together, got one of them")
         rate, force = (
-            check_array("gyroscope", rate, (3,)),
-            check_array("accelerometer", force, (3,)),
+            _check_vector("gyroscope", rate, 3),
+            _check_vector("accelerometer", force, 3),
         )
         return LiveSample(time, rate, force, joints, loads)
 
@@ -315,7 +319,7 @@ class _Run:
         # The first angles belong to the input of the first sample, even where they come later.
         self._first_angles = float(given.angles.times[0])
         self._rows.add_angles(self._first_angles, given.angles.values[0])
-        prepare_modes(own.base, own.filter.model.system)
+        self._filter.prepare()
         self.state: CreepState = self._filter.start(initial)
 
     def take(self, sample: LiveSample) -> None:
@@ -486,6 +490,16 @@ def _open_spans(after: float, number: int) -> tuple[RestSpan, RestSpan]:
 def _make_series(rows: list[tuple[float, Array]]) -> Series:
     times, values = zip(*rows, strict=True)
     return Series(np.array(times), np.array(values))
+
+
+def _check_vector(name: str, value: ArrayLike, size: int) -> Array:
+    """Return what `check_array` returns for a vector (size,), the usual one in few calls."""
+    if type(value) is np.ndarray and value.dtype == np.float64 and value.shape == (size,):
+        vector: Array = value.copy()
+        if math.isfinite(vector.dot(vector)):
+            vector.flags.writeable = False
+            return vector
+    return check_array(name, value, (size,))
 
 
 def _join_inertial(sample: LiveSample) -> Array | None:

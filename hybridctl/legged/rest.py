@@ -12,7 +12,8 @@ of five parts of the time.
 
 from __future__ import annotations
 
-from functools import partial
+from bisect import bisect_right
+from functools import lru_cache, partial
 from itertools import count, pairwise
 from typing import NamedTuple
 
@@ -89,6 +90,7 @@ def measure_rest(inertial: Series, angles: Series, begin: float) -> Array | None
     return _judge_rest(first, last, parts)
 
 
+@lru_cache(maxsize=8)
 def _list_cuts(begin: float) -> list[float]:
     """Return the times in s between the parts of a time that begins at `begin`."""
     return [begin + _SPAN / _PARTS * k for k in range(1, _PARTS)]
@@ -149,7 +151,7 @@ class RestSpan(NamedTuple):
                 if early
                 else ((first, n), (last + joints, m + 1))
             )
-        part = sum(time >= cut for cut in _list_cuts(self.begin))
+        part = bisect_right(_list_cuts(self.begin), time)
         total, count = self.rates[part]
         rates = (*self.rates[:part], (total + rate, count + 1), *self.rates[part + 1 :])
         return RestSpan(self.begin, rates, halves)

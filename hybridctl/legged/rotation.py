@@ -194,3 +194,8 @@ def turned_by(w: Array) -> Array:
 def vector(q: Array) -> Array:
     """The rotation vector (3,) of a unit quaternion, of at most pi."""
     return np.asarray(pin.log3(pin.Quaternion(q)))
+
+
+def rotation_vector(rotation: Array) -> Array:
+    """The rotation vector (3,) of a rotation (3, 3), of at most pi."""
+    return np.asarray(pin.log3(rotation))

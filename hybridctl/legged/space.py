@@ -525,7 +525,8 @@ def propagate_core(sensed: Array, density: Array | None, h: float) -> tuple[Arra
     Args:
         sensed: Angular velocity in rad/s and specific force in m/s^2 (6,) of the inertial frame, in
             its axes.
-        density: Density Q (15, 15) of the noise, in the square of the unit per s; None without.
+        density: Density Q (15, 15) of the noise, in the square of the unit per s, or its diagonal
+            (15,) where it has no other entries; None without.
         h: Length of the step, s.
 
     Returns:
@@ -543,8 +544,12 @@ def propagate_core(sensed: Array, density: Array | None, h: float) -> tuple[Arra
     gathered = None
     if density is not None:
         nodes = flows[1:]
-        spread = nodes.reshape(-1, BASE_TANGENT).dot(part * density).reshape(nodes.shape)
-        gathered = _lay_beside(spread).dot(_lay_beside(nodes).T)
+        if density.ndim == 1:
+            roots = _lay_beside(nodes * np.sqrt(part * density))
+            gathered = roots.dot(roots.T)
+        else:
+            spread = nodes.reshape(-1, BASE_TANGENT).dot(part * density).reshape(nodes.shape)
+            gathered = _lay_beside(spread).dot(_lay_beside(nodes).T)
     for _ in range(halvings):
         if gathered is not None:
             gathered = gathered + phi.dot(gathered).dot(phi.T)

@@ -119,7 +119,8 @@ class BaseNoise(Settings):
 
 OPEN, STICK = "open", "stick"
 GAP, RISE, OTHERS = 6, 7, 8  # of the input: which, and how many there are before the angles
-_PREPARED_FEET = 6  # with 64 modes; each foot more doubles them
+MOST_PREPARED_FEET = 6
+"""Feet up to which all modes are made before they are met: 64; each foot more doubles them."""
 _OF_FOOT = 7  # entries of the input for each foot: turning, moving, creep
 
 
@@ -360,11 +361,9 @@ def prepare_modes(base: LeggedBase, system: HybridSystem) -> None:
     """Make all modes and edges of a base before they are met, so that no sample waits for them.
 
     Args:
-        base: Base and feet. With more than `_PREPARED_FEET` feet nothing is made.
+        base: Base and feet.
         system: Its `base_system`, which keeps what is made.
     """
-    if len(base.feet) > _PREPARED_FEET:
-        return
     names = [name(foot) for foot in base.feet for name in (touches, lifts)]
     for key in combinations((OPEN, STICK), repeat=len(base.feet)):
         system.mode(key)
