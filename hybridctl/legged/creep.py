@@ -26,34 +26,20 @@ The velocity :math:`\dot s` is the mean over a time that is short where encoders
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from hybridctl.base.checks import Array, is_finite
+from hybridctl.base.checks import Array
 from hybridctl.base.time_series import Series
-from hybridctl.estimation.correct import Innovation
 from hybridctl.estimation.estimate import Estimate
-from hybridctl.estimation.filter import SaltedKalmanFilter
-from hybridctl.estimation.record import Record
-from hybridctl.estimation.result import FilterResult, over_record
-from hybridctl.estimation.state import FilterState, Hypothesis, Input, Reconciliation
-from hybridctl.hybrid.laws import HeldInput
-from hybridctl.legged.foot_distances import FootDistances, begin_distances
 from hybridctl.legged.kinematics import FootKinematics, LegKinematics
-from hybridctl.legged.measurements import ANGLES
-from hybridctl.legged.point_feet_filter import PointFeetFilter
 from hybridctl.legged.rotation import matrix, skew, skews
 from hybridctl.legged.space import ANGLE, GYROSCOPE, RATE, VELOCITY
 from hybridctl.legged.system import (
-    MOST_PREPARED_FEET,
     RISE,
-    STICK,
     BaseNoise,
     LeggedBase,
-    prepare_modes,
 )
 
 _EYE = np.eye(3)
@@ -92,6 +78,11 @@ class FootMotion(NamedTuple):
 
     angle_noise: float
     window: float
+
+    @property
+    def rate_variance(self) -> float:
+        """Variance of the mean rate of a joint angle over the window, rad^2/s^2."""
+        return 2.0 * (self.angle_noise / self.window) ** 2
 
     @staticmethod
     def of(base: LeggedBase, angles: Series, window: float | None = None) -> FootMotion:
@@ -176,8 +167,8 @@ def apparent_velocities(
     return w, h
 
 
-def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> Array:
-    """Complete an input by how much each point foot in contact creeps.
+def measure_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> Array:
+    """Measure by how much each foot creeps, by its apparent velocity.
 
     Args:
         base: Base, feet and noise.
@@ -186,245 +177,45 @@ def with_creep(base: LeggedBase, e: Estimate, u: Array, motion: FootMotion) -> A
         motion: How the velocities of the feet were found.
 
     Returns:
-        The input (nu,).
+        Densities (k,) of creep in each direction in m^2/s, of all k feet; zero for soles and for
+        feet that do not stand.
     """
     noise, layout = base.noise, base.layout(e.mode)
     # A sole that is the only one says nothing of its own motion, see this module.
-    numbers = layout.numbers[layout.points]
+    numbers, creep = layout.numbers[layout.points], np.zeros(len(base.feet))
     if not noise.slip_time or not len(numbers):
-        return u
-    result: Array = u.copy()
+        return creep
     feet = base.kinematics.find_feet(base.angles(u))
     moving = u[base.all_moving_columns].reshape(-1, 3)
     w, h = apparent_velocities(feet.positions[numbers], moving[numbers], e, u[RATE])
-    levers = feet.twists[numbers, :3].reshape(len(numbers), -1)
-    by_angles = 2.0 * (motion.angle_noise / motion.window) ** 2 * _sum_squares(levers)
+    by_angles = motion.rate_variance * feet.levers[numbers]
     rows = h.reshape(-1, GYROSCOPE.stop)
     spread = rows.dot(e.covariance[: GYROSCOPE.stop, : GYROSCOPE.stop]) * rows
     unknown = spread.reshape(len(numbers), -1).sum(axis=1) + by_angles
-    excess = (_sum_squares(w) - noise.slip_margin * unknown) / 3.0
+    excess = ((w * w).sum(axis=1) - noise.slip_margin * unknown) / 3.0
     excess = np.minimum(np.maximum(excess, 0.0), noise.slip_speed**2)
-    creep = noise.slip_time * excess * (1.0 + excess / noise.slip_fast**2)
-    result[base.creep_columns][numbers] = creep
-    return result
+    creep[numbers] = noise.slip_time * excess * (1.0 + excess / noise.slip_fast**2)
+    return creep
 
 
-def _sum_squares(rows: Array) -> Array:
-    """Return the sum of squares (n,) of each row (n, m)."""
-    return np.asarray((rows * rows).sum(axis=1))
-
-
-class CreepState(NamedTuple):
-    """What a `CreepFilter` keeps.
-
-    Attributes:
-        filter: State of the filter of the base.
-        distances: What the distances of feet have said; None where the noise of feet is given.
-    """
-
-    filter: FilterState
-    distances: FootDistances | None
-
-    @property
-    def time(self) -> float:
-        """Time of the estimate, s."""
-        return self.filter.time
-
-    @property
-    def estimate(self) -> Estimate:
-        """The estimate of base and feet."""
-        return self.filter.estimate
-
-
-@dataclass(frozen=True, eq=False)
-class CreepFilter:
-    """A filter of a base that completes its inputs by how feet creep.
-
-    Attributes:
-        base: Base, feet and noise.
-        filter: The filter of the base.
-        motion: How the velocities of the feet in the inputs were found.
-    """
-
-    base: LeggedBase
-    filter: SaltedKalmanFilter
-    motion: FootMotion
-
-    @cached_property
-    def written_out(self) -> PointFeetFilter | None:
-        """The same filter written out for point feet; None where a foot is a sole."""
-        if any(foot.flat for foot in self.base.kinematics.feet.values()):
-            return None
-        rate_variance = 2.0 * (self.motion.angle_noise / self.motion.window) ** 2
-        return PointFeetFilter(self.base, rate_variance, self.filter.measurements[ANGLES].gate)
-
-    def prepare(self) -> None:
-        """Make all modes and contact changes before they are met, so that no sample waits."""
-        if len(self.base.feet) > MOST_PREPARED_FEET:
-            return
-        prepare_modes(self.base, self.filter.model.system)
-        if self.written_out is not None:
-            self.written_out.prepare()
-
-    def start(self, initial: Estimate) -> CreepState:
-        """Return the state in which a run from an estimate begins."""
-        noise = self.base.noise
-        distances = begin_distances(noise) if noise.foot is None else None
-        return CreepState(self.filter.start(initial), distances)
-
-    def predict(self, state: CreepState, time: float, input: Input = None) -> CreepState:
-        """Return the state at a later time; see `SaltedKalmanFilter.predict`."""
-        now, distances = state
-        if input is None or time == now.time:
-            return state
-        e, u, own = now.estimate, np.asarray(input), self.written_out
-        if own is None or time < now.time:
-            return self._predict_generally(state, time, u)
-        if distances is None:
-            level, rise = self.base.noise.creep(flat=False) ** 2, 0.0
-        else:
-            distances = distances.follow(self.base, e, u)
-            level, vertical = distances.creep.tolist()
-            rise = vertical - level
-        found = own.predict(e, time, u, level, rise)
-        if distances is not None:
-            seen = np.zeros(len(self.base.feet))
-            seen[own.mode(e.mode).numbers] = (time - now.time) * found.creep
-            distances = distances.add_motion(seen)
-        h, transition = now.hypotheses[0], found.transition
-        events, notes = h.events, h.notes
-        if now.channel is not None:  # what has come before the last value is past
-            events = notes = ()
-        elif h.transition is not None:
-            transition = transition.dot(h.transition)
-        after = Hypothesis(
-            found.estimate,
-            h.log_weight,
-            transition=transition,
-            events=events,
-            notes=notes,
-            fired=h.fired,
-        )
-        return CreepState(_renew(now, time, after, None), distances)
-
-    def _predict_generally(self, state: CreepState, time: float, u: Array) -> CreepState:
-        """Return the state at a later time, by the general filter."""
-        now, distances = state
-        e, u = now.estimate, with_creep(self.base, now.estimate, u, self.motion)
-        if distances is not None:
-            seen = u[self.base.creep_columns].copy()
-            distances = distances.follow(self.base, e, u)
-            u = add_creep(self.base, e, u, distances.creep)
-            distances = distances.add_motion((time - now.time) * seen)
-        # A record and a live filter have checked it: as a held law it is not checked once more.
-        return CreepState(self.filter.predict(now, time, HeldInput(u)), distances)
-
-    def update(
-        self, state: CreepState, channel: str, value: Array, input: Input = None
-    ) -> CreepState:
-        """Return the state after a value of a channel; see `SaltedKalmanFilter.update`."""
-        now, own, updated = state.filter, self.written_out, None
-        if own is not None and channel == ANGLES:
-            updated = self._correct(own, now, value)
-        elif own is not None and channel in self.filter.signals and input is not None:
-            updated = self._signal(own, now, channel, value, np.asarray(input))
-        if updated is not None:
-            return CreepState(updated, state.distances)
-        held = input if input is None else HeldInput(np.asarray(input))
-        return state._replace(filter=self.filter.update(now, channel, value, held))
-
-    def _correct(self, own: PointFeetFilter, now: FilterState, value: Array) -> FilterState | None:
-        """Return the state after joint angles, None where the general filter has to find it."""
-        h = now.hypotheses[0]
-        known = value.shape == (len(self.base.kinematics.joints),) and is_finite(value)
-        if not known or STICK not in h.estimate.mode:
-            return None
-        found = own.correct(h.estimate, ANGLES, value)
-        if found is None:
-            return None
-        estimate, innovation = found
-        transition, events, notes = h.transition, h.events, h.notes
-        if now.channel is not None:  # what has come before the last value is past
-            transition, events, notes = own.mode(h.estimate.mode).identity, (), ()
-        after = Hypothesis(
-            estimate,
-            h.log_weight + find_evidence(innovation),
-            predicted=h.estimate,
-            transition=transition,
-            events=events,
-            notes=notes,
-            innovation=innovation,
-            fired=h.fired,
-        )
-        return _renew(now, now.time, after, ANGLES)
-
-    def _signal(
-        self, own: PointFeetFilter, now: FilterState, channel: str, value: Array, u: Array
-    ) -> FilterState | None:
-        """Return the state after the force of a foot; None where the general filter finds it."""
-        signal, h = self.filter.signals[channel], now.hypotheses[0]
-        if value.shape != (1,):
-            return None
-        force = float(value[0])
-        guard = signal.closes if force >= signal.on else signal.opens
-        if signal.off < force < signal.on or guard is None:
-            return None
-        changed = own.change_contact(h.estimate, guard, u)
-        if changed is None:
-            return None
-        e, transition, events, notes = h.estimate, h.transition, h.events, h.notes
-        if now.channel is not None:  # what has come before the last value is past
-            transition, events, notes = own.mode(e.mode).identity, (), ()
-        after = Hypothesis(
-            changed.estimate,
-            h.log_weight,
-            predicted=e,
-            transition=transition,
-            events=(*events, changed.event),
-            notes=notes,
-            reconciliation=Reconciliation(e.mean, e.covariance, changed.transition),
-        )
-        return _renew(now, now.time, after, channel)
-
-    def run(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record from an estimate on; see `SaltedKalmanFilter.run`."""
-        channels = [*self.filter.measurements, *self.filter.signals]
-        shown = lambda state: state.filter  # noqa: E731
-        return over_record(
-            record, self.start(initial), channels, self.predict, self.update, shown, None
-        )
-
-
-def find_evidence(innovation: Innovation) -> float:
-    """Return the log-likelihood of a value, at the limit of the gate where it is beyond that."""
-    beyond = 0.0 if innovation.accepted else 0.5 * (innovation.nis - innovation.limit)
-    return innovation.log_likelihood + beyond
-
-
-def _renew(
-    state: FilterState, time: float, hypothesis: Hypothesis, channel: str | None
-) -> FilterState:
-    """Return a state with another hypothesis; `SimulationError` for one that is not finite."""
-    return FilterState(
-        time, (hypothesis,), state.beginning, channel, False, state.rejections, state.rows
-    ).finite()
-
-
-def add_creep(base: LeggedBase, e: Estimate, u: Array, densities: Array) -> Array:
-    """Return an input in which point feet in contact creep as well as their distances say.
+def complete_input(
+    base: LeggedBase, e: Estimate, u: Array, creep: Array, densities: Array | None
+) -> Array:
+    """Return a copy of an input that says how much feet creep.
 
     Args:
-        base: Base, feet and noise. What feet creep by in `noise` is part of the densities.
-        e: Estimate, which says which feet stand.
-        u: Input (nu,), with what their velocities say.
-        densities: Densities (2,) of creep along level ground and along the vertical, m^2/s.
+        base: Base, feet and noise.
+        e: Estimate, whose mode says which feet stand.
+        u: Input (nu,).
+        creep: Densities (k,) of creep of all feet by their velocities, see `measure_creep`.
+        densities: Densities (2,) of creep of point feet along level ground and along the vertical
+            by their distances, m^2/s, in place of that of `BaseNoise.creep`; None keeps that.
     """
     layout = base.layout(e.mode)
-    numbers = layout.numbers[layout.points]
-    if not len(numbers):
-        return u
-    level, vertical = densities.tolist()
-    result: Array = u.copy()
-    result[base.creep_columns][numbers] += level - base.noise.creep(flat=False) ** 2
-    result[RISE] = vertical - level
-    return result
+    numbers, result = layout.numbers[layout.points], u.copy()
+    result[base.creep_columns] = creep
+    if densities is not None and len(numbers):
+        level, vertical = densities.tolist()
+        result[base.creep_columns][numbers] += level - base.noise.creep(flat=False) ** 2
+        result[RISE] = vertical - level
+    return np.asarray(result)

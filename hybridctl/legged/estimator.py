@@ -38,7 +38,8 @@ from hybridctl.legged.contact_checks import (
     count_contact_changes,
     find_suspicious_contacts,
 )
-from hybridctl.legged.creep import CreepFilter, FootMotion
+from hybridctl.legged.creep import FootMotion
+from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.legged.hypotheses import ContactEvidence, ContactHypotheses
 from hybridctl.legged.kinematics import Foot, LegKinematics
 from hybridctl.legged.leg_forces import LegDynamics, estimate_leg_forces

@@ -44,7 +44,7 @@ from hybridctl.estimation.record import Record
 from hybridctl.estimation.result import FilterResult, over_record
 from hybridctl.estimation.state import FilterState, Hypothesis, Input
 from hybridctl.hybrid.mode import ModeKey
-from hybridctl.legged.creep import FootMotion, apparent_velocity, with_creep
+from hybridctl.legged.creep import FootMotion, apparent_velocity, complete_input, measure_creep
 from hybridctl.legged.gait import gait_step_time
 from hybridctl.legged.kinematics import FootKinematics
 from hybridctl.legged.measurements import ANGLES
@@ -200,7 +200,10 @@ class ContactHypotheses:
             return state
         now = self.filter.rules.start(state.estimate)
         if input is not None and time > state.time:
-            input = with_creep(self.base, state.estimate, np.asarray(input), self.motion)
+            u, e = np.asarray(input), state.estimate
+            input = complete_input(
+                self.base, e, u, measure_creep(self.base, e, u, self.motion), None
+            )
         e = self.filter.predict(now, time, input).estimate
         return self._showing(state._replace(estimate=e))
 
@@ -245,8 +248,7 @@ class ContactHypotheses:
         w, h = apparent_velocity(seen, u[self.base.moving_columns(number)], e, u[RATE])
         w = w + self._roll_velocity(number, e, u)
         p = e.covariance[: h.shape[1], : h.shape[1]]
-        noise = 2.0 * (self.motion.angle_noise / self.motion.window) ** 2
-        angles = noise * seen.moving @ seen.moving.T
+        angles = self.motion.rate_variance * seen.moving @ seen.moving.T
         values, axes = np.linalg.eigh(h @ p @ h.T + angles)
         along = (axes.T @ w) ** 2
         still, moving = values + self.evidence.still**2, values + self.evidence.moving**2

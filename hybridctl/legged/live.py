@@ -26,7 +26,8 @@ from hybridctl.estimation.estimate import Estimate, Mixture
 from hybridctl.estimation.filter import SaltedKalmanFilter
 from hybridctl.estimation.record import Record
 from hybridctl.legged.compiled_formulas import build_formulas, build_root
-from hybridctl.legged.creep import CreepFilter, CreepState, FootMotion
+from hybridctl.legged.creep import FootMotion
+from hybridctl.legged.creep_filter import CreepFilter, CreepState
 from hybridctl.legged.input_rows import ROUNDING, InputRows
 from hybridctl.legged.measurements import ANGLES, GROUND
 from hybridctl.legged.readings import (

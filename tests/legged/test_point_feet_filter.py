@@ -11,7 +11,8 @@ from oracles.walking_robots import WALKER, Gait, estimator_of, log, robot
 
 from hybridctl.estimation.estimate import Estimate, right_jacobian
 from hybridctl.legged import compiled_formulas, rotation
-from hybridctl.legged.creep import CreepFilter, FootMotion
+from hybridctl.legged.creep import FootMotion
+from hybridctl.legged.creep_filter import CreepFilter
 from hybridctl.legged.estimator import BaseSettings
 from hybridctl.legged.kinematics import Foot
 from hybridctl.legged.live import LiveSample, make_readings
