@@ -86,7 +86,7 @@ class FootMotion(NamedTuple):
 
     @staticmethod
     def of(base: LeggedBase, angles: Series, window: float | None = None) -> FootMotion:
-        """Choose it for joint angles (n, m) in rad at the start of a log.
+        """Return the choice for joint angles (n, m) in rad at the start of a log.
 
         Args:
             base: Base and feet.
@@ -121,7 +121,7 @@ def choose_window(noise: BaseNoise, angle_noise: float, lever: float) -> float:
 
 
 def measure_lever(kinematics: LegKinematics, angles: Array) -> float:
-    """Measure how far feet move with the joint angles, m/rad: the root mean square over axes."""
+    """Return how far feet move with the joint angles, m/rad: the root mean square over axes."""
     seen = kinematics(angles, kinematics.feet)
     return float(np.sqrt(np.mean([np.sum(foot.moving**2) / 3.0 for foot in seen])))
 

@@ -86,7 +86,16 @@ class CreepFilter:
         return CreepState(self.filter.start(initial), distances)
 
     def predict(self, state: CreepState, time: float, input: Input = None) -> CreepState:
-        """Return the state at a later time; see `SaltedKalmanFilter.predict`."""
+        """Return the state at a later time.
+
+        Args:
+            state: State before.
+            time: The later time, s.
+            input: Input (nu,) that is held until then. With None, nothing moves.
+
+        Raises:
+            SimulationError: Mean or covariance would not be finite.
+        """
         now, distances = state
         if input is None or time == now.time:
             return state
@@ -136,7 +145,17 @@ class CreepFilter:
     def update(
         self, state: CreepState, channel: str, value: Array, input: Input = None
     ) -> CreepState:
-        """Return the state after a value of a channel; see `SaltedKalmanFilter.update`."""
+        """Return the state after a value of a channel, measured at the time of the state.
+
+        Args:
+            state: State before the value.
+            channel: Name of a measurement or of a contact signal of the filter.
+            value: The value (m,).
+            input: Input (nu,), whose joint angles place a foot that touches down.
+
+        Raises:
+            SimulationError: Mean or covariance would not be finite.
+        """
         now, own, updated = state.filter, self.written_out, None
         if own is not None and channel == ANGLES:
             updated = self._correct(own, now, value)
@@ -201,7 +220,7 @@ class CreepFilter:
         return _renew(now, now.time, after, channel)
 
     def run(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record from an estimate on; see `SaltedKalmanFilter.run`."""
+        """Return the result of filtering a record from an estimate on."""
         channels = [*self.filter.measurements, *self.filter.signals]
         shown = lambda state: state.filter  # noqa: E731
         return over_record(

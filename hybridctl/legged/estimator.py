@@ -463,7 +463,7 @@ class BaseEstimator:
         return found.estimate
 
     def run(self, given: Readings, initial: Estimate | None = None) -> FilterResult:
-        """Filter readings and return the result.
+        """Return the result of filtering readings.
 
         Args:
             given: Readings as recorded.
@@ -473,7 +473,9 @@ class BaseEstimator:
         return self.run_record(self.record(given), first)
 
     def run_record(self, record: Record, initial: Estimate) -> FilterResult:
-        """Filter a record, by thresholds or by hypotheses, see `find_evidence`.
+        """Return the result of filtering a record, by thresholds or hypotheses of contact.
+
+        Which of both, see `find_evidence`.
 
         Args:
             record: Record that `record` has made.

@@ -259,6 +259,10 @@ def choose_creep(noise: BaseNoise, log_weights: Array) -> Array:
 
     The mean over the grid would rise where pairs say nothing: the weights at the start have a long
     tail.
+
+    Args:
+        noise: Its `foot_alike` multiplies the creep that distances show.
+        log_weights: Logarithms (2, n) of the weights of `LEVELS`, level and vertical.
     """
     densities: Array = noise.foot_alike**2 * LEVELS[log_weights.argmax(axis=1)]
     return densities

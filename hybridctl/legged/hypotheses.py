@@ -177,17 +177,22 @@ class ContactHypotheses:
         return (STICK,) * len(self.base.feet)
 
     def run(self, record: Record, initial: Estimate, *, sure: bool = True) -> FilterResult:
-        """Filter a record of `BaseEstimator.record`; `initial` has all feet in the state.
+        """Return the result of filtering a record.
 
-        Estimates are those of the most likely mode, without the feet that swing. sure: whether all
-        feet are known to stand at first; otherwise all hypotheses are as likely.
+        Estimates are those of the most likely mode, without the feet that swing.
+
+        Args:
+            record: Record that `BaseEstimator.record` has made.
+            initial: Estimate at its first sample, with all feet in the state.
+            sure: Whether all feet are known to stand at first; otherwise all hypotheses are as
+                likely.
         """
         start, steps = self.start(initial, sure=sure), (self.predict, self.update)
         shown = lambda state: state.filter  # noqa: E731
         return over_record(record, start, list(record.channels), *steps, shown, None)
 
     def start(self, initial: Estimate, *, sure: bool = True) -> HypothesesState:
-        """The state in which a run from an estimate begins; see `run`."""
+        """Return the state in which a run from an estimate begins; see `run`."""
         weights = np.ones(len(self.standing)) / len(self.standing)
         if sure:
             weights = np.where(self.standing.all(axis=1), 1.0, 0.0)
@@ -195,7 +200,13 @@ class ContactHypotheses:
         return self._showing(state)
 
     def predict(self, state: HypothesesState, time: float, input: Input = None) -> HypothesesState:
-        """The state at a later time. input: see `SaltedKalmanFilter.predict`."""
+        """Return the state at a later time.
+
+        Args:
+            state: State before.
+            time: The later time, s.
+            input: Input (nu,) that is held until then; None for zero.
+        """
         if time == state.time:
             return state
         now = self.filter.rules.start(state.estimate)
@@ -210,9 +221,15 @@ class ContactHypotheses:
     def update(
         self, state: HypothesesState, channel: str, value: Array, input: Array | None
     ) -> HypothesesState:
-        """The state after a value (m,) of a channel, measured at the time of the state.
+        """Return the state after a value of a channel, measured at the time of the state.
 
         Forces of feet are kept for the angles of the same time, which correct.
+
+        Args:
+            state: State before the value.
+            channel: Name of the channel.
+            value: The value (m,).
+            input: Input (nu,) at that time; None only where no angles come.
         """
         if channel == REST:
             now = self.filter.rules.start(state.estimate)
@@ -230,7 +247,7 @@ class ContactHypotheses:
         return self._showing(state, channel)
 
     def after(self, weights: Array, h: float) -> Array:
-        """Weights (m,) of the hypotheses h s later."""
+        """Return the weights (m,) of the hypotheses h s later."""
         changes = (self.standing[:, None] != self.standing[None]).sum(axis=2)
         one = -np.expm1(-self.evidence.rate * h)
         moved = one**changes * (1.0 - one) ** (self.standing.shape[1] - changes) @ weights
@@ -267,7 +284,7 @@ class ContactHypotheses:
         return np.cross(turning, -radius * matrix(e.mean[:4])[2])
 
     def _weighed(self, state: HypothesesState, angles: Array, u: Array) -> Array:
-        """The weights by what is known of motion and force of each foot."""
+        """Return the weights (m,) by what is known of motion and force of each foot."""
         e, feet = state.estimate, self.base.feet
         h = e.time - state.weighed
         share, odds = min(h / self.evidence.window, 1.0), np.zeros(len(feet))
@@ -284,7 +301,7 @@ class ContactHypotheses:
     def _corrected(
         self, state: HypothesesState, weights: Array, angles: Array, u: Array
     ) -> tuple[Estimate, Innovation | None]:
-        """The estimate by all hypotheses that count, and the innovation of the likeliest."""
+        """Return the estimate by all hypotheses that count, and the innovation of the likeliest."""
         e, h = state.estimate, state.estimate.time - state.weighed
         chosen = np.flatnonzero(weights >= _LEAST)
         chosen = chosen[np.argsort(-weights[chosen], kind="stable")]
@@ -307,7 +324,14 @@ class ContactHypotheses:
         predicted: Estimate | None = None,
         innovation: Innovation | None = None,
     ) -> HypothesesState:
-        """The state with what other filters keep, of the likeliest hypothesis and of all."""
+        """Return the state with what other filters keep, of the likeliest hypothesis and of all.
+
+        Args:
+            state: State whose `filter` is replaced.
+            channel: Channel of the last value; None after a prediction.
+            predicted: Estimate before that value; None without one.
+            innovation: Innovation of that value; None without one.
+        """
         order = np.argsort(-state.weights, kind="stable")
         modes: list[ModeKey] = [
             tuple(STICK if s else OPEN for s in self.standing[k]) for k in order

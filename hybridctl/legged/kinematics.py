@@ -115,12 +115,23 @@ class FeetKinematics(NamedTuple):
 
 
 class LegKinematics:
-    """The feet of a robot by the angles (n,) of the joints that they depend on, in rad.
+    """Computes the feet of a robot from the angles of the joints that they depend on.
 
-    robot: with its root fixed. inertial: the frame of the inertial sensor. `joints` are the names
-    of those n joints, in the order of the angles; `feet` the feet by name of their frame. Raises
-    `UnknownNameError` for a frame that the robot does not have, `InputError` for a joint between
-    them of several degrees of freedom.
+    Attributes:
+        inertial: Name of the frame of the inertial sensor.
+        feet: The feet by the names of their frames, in order.
+        joints: Names of the n joints between that frame and the feet, in the order of the angles.
+        radii: Radii in m of the spheres with which feet roll, by frame; 0 for those that do not.
+
+    Args:
+        robot: The robot, with its root fixed.
+        inertial: Name of the frame of the inertial sensor.
+        feet: One foot or more, of different frames.
+
+    Raises:
+        UnknownNameError: The robot does not have a frame.
+        InputError: Feet share a frame, there is none, or a joint between the frames has several
+            degrees of freedom.
     """
 
     def __init__(self, robot: Robot, inertial: str, feet: Sequence[Foot]) -> None:
@@ -153,7 +164,8 @@ class LegKinematics:
     def base(self) -> tuple[Array, Array]:
         """Rotation (3, 3) and position (3,) of the inertial frame in that of the root.
 
-        Raises `InputError` where joints are between them.
+        Raises:
+            InputError: A joint is between them.
         """
         frame = self._frames[0]
         if frame.joint:
@@ -161,7 +173,7 @@ class LegKinematics:
         return frame.rotation, frame.position
 
     def __call__(self, angles: Array, names: Iterable[str]) -> list[FootKinematics]:
-        """The feet of these names, as arrays of the caller's own."""
+        """Return the feet of these names, as arrays of the caller's own."""
         feet, numbers = self.find_feet(angles), [self._numbers[name] for name in names]
         return [FootKinematics(*(values[k].copy() for values in feet[:3])) for k in numbers]
 
@@ -202,7 +214,7 @@ class LegKinematics:
 
 
 def _find_radius(robot: Robot, foot: Foot) -> float:
-    """Find the radius in m of the sphere with which a foot rolls, 0 for one that does not."""
+    """Return the radius in m of the sphere with which a foot rolls, 0 for one that does not."""
     if foot.radius is not None or foot.flat:
         return foot.radius or 0.0
     balls = find_spheres(robot, foot.frame)
@@ -211,14 +223,18 @@ def _find_radius(robot: Robot, foot: Foot) -> float:
 
 
 def _homogeneous(frame: Frame) -> Array:
-    """The pose (4, 4) of a frame in its joint."""
+    """Return the pose (4, 4) of a frame in its joint."""
     pose = np.eye(4)
     pose[:3, :3], pose[:3, 3] = frame.rotation, frame.position
     return pose
 
 
 def _single(robot: Robot, columns: Sequence[int]) -> tuple[str, ...]:
-    """The names of the joints with these velocities; `InputError` for one that has several."""
+    """Return the names of the joints with these velocities.
+
+    Raises:
+        InputError: A joint has several velocities.
+    """
     names = {tuple(robot.velocities(name)): name for name in robot.joint_names}
     for column in columns:
         if (column,) not in names:

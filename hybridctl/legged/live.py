@@ -122,6 +122,15 @@ class LiveBaseFilter:
         shares_stamps: Whether forces of feet come together, so that one that is missing beside
             others was not measured, and is completed by the weight. False where each foot has
             stamps of its own. It is set before the first sample.
+
+    Args:
+        estimator: The estimator, which takes stamps as they are.
+        start: Finds the estimate at the first sample from the readings of the opening.
+        weight: Weight in N by which one missing force is completed; None to leave it out.
+        ground: Height of level ground in m; None where unknown.
+        settle: Time in s from a touch after which the contact counts.
+        late: Time in s by which the inertial sensor is stamped too late. If positive, the root is
+            that of the latest sample for which inertial samples have come.
     """
 
     def __init__(
@@ -134,17 +143,6 @@ class LiveBaseFilter:
         settle: float,
         late: float = 0.0,
     ) -> None:
-        """Begin without samples; see `BaseEstimator.live`.
-
-        Args:
-            estimator: The estimator, which takes stamps as they are.
-            start: Finds the estimate at the first sample from the readings of the opening.
-            weight: Weight in N by which one missing force is completed; None to leave it out.
-            ground: Height of level ground in m; None where unknown.
-            settle: Time in s from a touch after which the contact counts.
-            late: Time in s by which the inertial sensor is stamped too late. If positive, the root
-                is that of the latest sample for which inertial samples have come.
-        """
         self._estimator, self._start = estimator, start
         self._alignment = InertialAlignment(late) if late else None
         self._unaligned: deque[LiveSample] = deque()  # wait for later inertial samples
@@ -178,7 +176,7 @@ class LiveBaseFilter:
         return self._estimator.contacts(self._run.state.filter.mixture)
 
     def step(self, sample: LiveSample) -> RootPose | None:
-        """Take a sample, and return the root; None at the start, see this class.
+        """Return the root after a sample; None at the start, see this class.
 
         Raises:
             InputError: The stamp is not after the last, a value has another size or is not finite,
@@ -231,7 +229,11 @@ class LiveBaseFilter:
         return found
 
     def _check_sample(self, sample: LiveSample) -> LiveSample:
-        """Return the sample with arrays that are its own; see `step` for what is raised."""
+        """Return the sample with arrays that are its own.
+
+        Raises:
+            InputError: As in `step`.
+        """
         time, joints = check_number("time", sample.time), sample.joints
         if self._time is not None and not time > self._time:
             raise InputError(f"time must be after the last sample, {self._time} s, got {time}")
@@ -259,7 +261,11 @@ class LiveBaseFilter:
         return LiveSample(time, rate, force, joints, loads)
 
     def _collect(self, sample: LiveSample) -> None:
-        """Collect a sample of the opening, and begin the filter with the first one after it."""
+        """Collect a sample of the opening, and begin the filter with the first one after it.
+
+        Raises:
+            InputError: The opening has no joint angles.
+        """
         collected, opening = self._collected, self._estimator.opening
         if self._begin is None and sample.gyroscope is not None:
             self._begin = sample.time
@@ -392,7 +398,7 @@ class _Run:
         return updates
 
     def _changes(self, time: float, loads: Mapping[str, float]) -> list[tuple[str, Array]]:
-        """Update which feet stand, and return those that changed with their forces (1,)."""
+        """Return the feet that changed contact with their forces (1,), and update which stand."""
         if not loads:
             return []
         forces = [loads.get(foot, math.nan) for foot in self.loaded]

@@ -140,17 +140,15 @@ class PointFeetFilter:
 
     Life cycle: `prepare` may be called with all modes before they are met. Each method is a
     function of its arguments; modes are kept once they are made.
+
+    Args:
+        base: Base, feet and noise. No foot is flat.
+        rate_variance: Variance of the rate of a joint angle over the time in which velocities of
+            feet are found, rad^2/s^2.
+        gate: Probability with which right angles are accepted; None accepts all.
     """
 
     def __init__(self, base: LeggedBase, rate_variance: float, gate: float | None) -> None:
-        """Make a filter.
-
-        Args:
-            base: Base, feet and noise. No foot is flat.
-            rate_variance: Variance of the rate of a joint angle over the time in which velocities
-                of feet are found, rad^2/s^2.
-            gate: Probability with which right angles are accepted; None accepts all.
-        """
         self._base, self._rate_variance, self._gate = base, rate_variance, gate
         self._modes = dict[ModeKey, PointFeetMode]()
         self._changes = dict[tuple[ModeKey, str], ContactChange | None]()

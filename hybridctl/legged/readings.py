@@ -57,7 +57,7 @@ class Hysteresis:
             raise InputError(f"off must be below on, got off = {self.off} N, on = {self.on} N")
 
     def states(self, forces: Array, opening: int | None = None) -> NDArray[np.bool_]:
-        """Whether a foot is in contact at each of its forces (n,); NaN says nothing.
+        """Return whether a foot is in contact at each of its forces (n,); NaN says nothing.
 
         Before the first force beyond a threshold it is what that force says. If there is none, it
         is what the mean is nearer to, and not in contact without any force.
@@ -77,16 +77,19 @@ class Hysteresis:
         return np.asarray(np.where(last >= 0, said[last] == 1, first))
 
     def log_odds(self, force: float) -> float:
-        """The logarithm of p / (1 - p) of a force."""
+        """Return the logarithm of p / (1 - p) of a vertical force in N, p the chance of contact."""
         middle, width = 0.5 * (self.on + self.off), 0.25 * (self.on - self.off)
         return float(np.clip((force - middle) / width, -_LARGEST, _LARGEST))
 
 
 def completed(forces: Array, weight: float) -> Array:
-    """Forces (n, k) of k feet with one that is missing replaced by what the others leave.
+    """Return forces of feet with one that is missing replaced by what the others leave.
 
-    weight: that all feet bear together in N, exactly only while they stand still. Rows with more
-    than one missing stay as they are.
+    Rows with more than one missing stay as they are.
+
+    Args:
+        forces: Vertical forces (n, k) of k feet in N, NaN where they are missing.
+        weight: Weight in N that all feet bear together, exactly only while they stand still.
     """
     missing = ~np.isfinite(forces)
     result: Array = forces.copy()
@@ -141,12 +144,12 @@ class Readings:
         return np.column_stack([times[late], times[late + 1]])
 
     def each(self, change: Callable[[Series], Series]) -> Readings:
-        """The readings with all series changed."""
+        """Return readings with all series changed."""
         loads = {name: change(load) for name, load in self.loads.items()}
         return Readings(change(self.inertial), change(self.angles), loads)
 
     def uniform(self) -> Readings:
-        """The rows with the stamps of an even clock, see `uniform_stamps`."""
+        """Return the rows with the stamps of an even clock, see `uniform_stamps`."""
 
         def timed(series: Series) -> Series:
             ordered = series.sort_by_time()
@@ -230,7 +233,12 @@ class Readings:
         return Record({ANGLES: later}, Series(inertial.times, rows))
 
     def _check_fit(self, base: LeggedBase) -> None:
-        """Raise for a foot that the robot does not have, and for another number of joints."""
+        """Check that feet and joints are those of the robot.
+
+        Raises:
+            InputError: There are angles of another number of joints, or (as the class
+                `UnknownNameError`) the robot does not have a foot.
+        """
         for name in self.loads:
             check_member("load of", name, base.feet)
         joints = base.kinematics.joints
@@ -241,7 +249,7 @@ class Readings:
             )
 
     def standing(self, contact: Hysteresis, opening: float = OPENING) -> dict[str, bool]:
-        """Whether each foot that has a force is in contact at the first row, see `record`."""
+        """Return whether each foot with a force is in contact at the first row, see `record`."""
         end, found = self.inertial.complete_rows.times[0] + opening, {}
         for name, given in self.loads.items():
             load = given.sort_by_time()
@@ -249,7 +257,7 @@ class Readings:
         return found
 
     def filled(self, weight: float | None) -> Readings:
-        """The readings with forces in order.
+        """Return readings with forces in order.
 
         Where they share their stamps, and the weight is known, that of one foot that is missing is
         filled in, see `completed`.
@@ -264,9 +272,13 @@ class Readings:
         return replace(self, loads=loads)
 
     def settled(self, contact: Hysteresis, wait: float) -> Readings:
-        """The readings with forces that let contacts begin `wait` s later than they do.
+        """Return readings with forces that let contacts begin later than they do.
 
         Those of a contact that stands at the first row stay as they are.
+
+        Args:
+            contact: Force thresholds of contact.
+            wait: Time in s from a touch after which the contact counts.
         """
         loads = {}
         for name, load in self.loads.items():
@@ -279,7 +291,7 @@ class Readings:
         return replace(self, loads=loads)
 
     def _inputs(self, base: LeggedBase, window: float, opening: float) -> Series:
-        """Make the rows of the input, see `system` and `InputRows`.
+        """Return the rows of the input, see `system` and `InputRows`.
 
         Args:
             base: Base and feet.
@@ -326,7 +338,7 @@ def _count_early(series: Series, end: float) -> int:
 
 
 def step_time(contact: Hysteresis, loads: Iterable[Series]) -> float | None:
-    """The time in s that a foot stands or swings by forces (n, 1), the median; None without any."""
+    """Return the median time in s that a foot stands or swings by its forces; None without any."""
     lasted = [np.zeros(0)]
     for load in loads:
         series = load.sort_by_time()
@@ -354,12 +366,12 @@ def stood(angles: Series) -> float:
 
 
 def signal_name(foot: str) -> str:
-    """The name of the channel of the force of a foot."""
+    """Return the name of the channel of the force of a foot."""
     return f"load {foot}"
 
 
 def uniform_stamps(times: Array) -> Array:
-    """Stamps (n,) in order, of samples that were taken evenly and arrived late by turns.
+    """Return even stamps (n,) in s for samples that arrived late by turns, from theirs in order.
 
     Samples are numbered in the order of their stamps; where a gap is longer than three periods,
     those that fit in it are taken to be missing. The clock is the straight line through the stamps
@@ -376,6 +388,6 @@ def uniform_stamps(times: Array) -> Array:
 
 
 def stretches(flags: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First and last row of each stretch of rows that are true."""
+    """Return first and last row of each stretch of rows that are true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], flags, [False]]).astype(int)))
     return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]

@@ -167,14 +167,18 @@ class RestSpan(NamedTuple):
 
 
 def rest_measurement(base: LeggedBase) -> ImplicitMeasurement:
-    """Make the measurement of the channel "rest", rows of `find_rest`."""
+    """Return the measurement of the channel "rest", rows of `find_rest`."""
     return ImplicitMeasurement(REST, partial(_compare_rest, base), gate=None)
 
 
 def _compare_rest(
     base: LeggedBase, mode: ModeModel, t: float, x: Array, u: Array, z: Array
 ) -> LinearizedResidual | None:
-    """Compare a rate at rest with the bias of the gyroscope."""
+    """Return the comparison of a rate at rest with the bias of the gyroscope.
+
+    Raises:
+        InputError: The row has not four entries.
+    """
     if z.shape != (4,):
         raise InputError(f"a row of {REST!r} must have a rate and a drift, got shape {z.shape}")
     h = np.zeros((3, mode.space.ndx))

@@ -40,17 +40,17 @@ _SLOPE_PARTS = np.vstack(
 
 
 def skew(w: Array) -> Array:
-    """The matrix (3, 3) of the cross product with w (3,)."""
+    """Return the matrix (3, 3) of the cross product with w (3,)."""
     return np.asarray(pin.skew(w))
 
 
 def skews(vectors: Array) -> Array:
-    """The matrices (n, 3, 3) of the cross products with vectors (n, 3)."""
+    """Return the matrices (n, 3, 3) of the cross products with vectors (n, 3)."""
     return np.asarray(vectors.dot(_CROSS).reshape(-1, 3, 3))
 
 
 def gammas(w: Array) -> tuple[Array, Array, Array]:
-    """The three series (3, 3) of a rotation vector w (3,) in rad."""
+    """Return the series Gamma_0 to Gamma_2 (3, 3) of a rotation vector w (3,) in rad."""
     cross = skew(w)
     square = cross.dot(cross)
     a1, a2, a3, a4 = _coefficients(float(w.dot(w)))
@@ -62,7 +62,7 @@ def gammas(w: Array) -> tuple[Array, Array, Array]:
 
 
 def left_jacobian(w: Array) -> Array:
-    """Gamma_1 (3, 3): exp(w + e) = exp(Gamma_1 e) exp(w), to first order in e."""
+    """Return Gamma_1 (3, 3): exp(w + e) = exp(Gamma_1 e) exp(w), to first order in e."""
     return np.asarray(pin.Jexp3(w).T)  # that of Pinocchio is the right one, of exp(w) exp(e)
 
 
@@ -122,7 +122,7 @@ def left_jacobian_slope_map(w: Array) -> Array:
 
 
 def _coefficients(square: float) -> tuple[float, float, float, float]:
-    """Sum over j of (-square)^j / (m + 2 j)!, for m = 1 to 4."""
+    """Return the sums over j of (-square)^j / (m + 2 j)!, for m = 1 to 4."""
     if square < _SMALL:
         terms = _count_terms(square)
         return (
@@ -145,7 +145,7 @@ def _count_terms(square: float) -> int:
 
 
 def _summed(inverse: list[float], square: float, terms: int) -> float:
-    """Horner's scheme from term number `terms` down."""
+    """Return the sum of a series by Horner's scheme, from term number `terms` down."""
     total = inverse[terms]
     for k in range(terms - 1, -1, -1):
         total = inverse[k] - square * total
@@ -153,17 +153,17 @@ def _summed(inverse: list[float], square: float, terms: int) -> float:
 
 
 def matrix(q: Array) -> Array:
-    """The rotation (3, 3) of a unit quaternion (4,)."""
+    """Return the rotation (3, 3) of a unit quaternion (4,)."""
     return np.asarray(pin.Quaternion(q).matrix())
 
 
 def quaternion(rotation: Array) -> Array:
-    """The unit quaternion (4,) of a rotation (3, 3)."""
+    """Return the unit quaternion (4,) of a rotation (3, 3)."""
     return np.asarray(pin.Quaternion(rotation).coeffs())
 
 
 def product(p: Array, q: Array) -> Array:
-    """The quaternion (4,) of the rotation q and then p."""
+    """Return the quaternion (4,) of the rotation q and then p."""
     a, b, c, d = p.tolist()
     x, y, z, w = q.tolist()
     return np.array(
@@ -177,25 +177,25 @@ def product(p: Array, q: Array) -> Array:
 
 
 def inverse(q: Array) -> Array:
-    """The conjugate (4,)."""
+    """Return the conjugate (4,) of a unit quaternion: the inverse rotation."""
     return np.asarray(q * np.array([-1.0, -1.0, -1.0, 1.0]))
 
 
 def turn_of(w: Array) -> Array:
-    """The rotation (3, 3) of a rotation vector w (3,)."""
+    """Return the rotation (3, 3) of a rotation vector w (3,)."""
     return np.asarray(pin.exp3(w))
 
 
 def turned_by(w: Array) -> Array:
-    """The unit quaternion (4,) of a rotation vector w (3,)."""
+    """Return the unit quaternion (4,) of a rotation vector w (3,)."""
     return np.asarray(pin.exp3_quat(w))
 
 
 def vector(q: Array) -> Array:
-    """The rotation vector (3,) of a unit quaternion, of at most pi."""
+    """Return the rotation vector (3,) in rad of a unit quaternion, of at most pi."""
     return np.asarray(pin.log3(pin.Quaternion(q)))
 
 
 def rotation_vector(rotation: Array) -> Array:
-    """The rotation vector (3,) of a rotation (3, 3), of at most pi."""
+    """Return the rotation vector (3,) in rad of a rotation (3, 3), of at most pi."""
     return np.asarray(pin.log3(rotation))

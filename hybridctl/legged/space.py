@@ -169,12 +169,12 @@ class BaseSpace:
         ]
 
     def foot(self, k: int) -> tuple[slice, slice]:
-        """The slices of the position of foot k in contact in a state, and in a deviation."""
+        """Return the slices of the position of foot k in contact in a state, and in a deviation."""
         x, dx = BASE + 3 * k, BASE_TANGENT + 3 * k
         return slice(x, x + 3), slice(dx, dx + 3)
 
     def integrate(self, x: Array, dx: Array) -> Array:
-        """The state reached from x along dx."""
+        """Return the state (nx,) reached from x along the deviation dx (ndx,)."""
         own, rows = self.vector_rows
         theta, moved = dx[ANGLE], dx[rows].reshape(-1, 3)
         along = matrix(x[:4]).dot(left_jacobian(theta))
@@ -188,7 +188,7 @@ class BaseSpace:
         return result
 
     def difference(self, x0: Array, x1: Array) -> Array:
-        """The deviation that leads from x0 to x1."""
+        """Return the deviation (ndx,) that leads from x0 to x1."""
         own, rows = self.vector_rows
         result = np.zeros(self.ndx)
         result[ANGLE] = vector(product(inverse(x0[:4]), x1[:4]))
@@ -202,7 +202,7 @@ class BaseSpace:
         return result
 
     def rate(self, x: Array, dx: Array) -> Array:
-        """Velocity (nx,) of the coordinates at the velocity dx (ndx,)."""
+        """Return the velocity (nx,) of the coordinates at the velocity dx (ndx,)."""
         own, rows = self.vector_rows
         result, moved = np.zeros(self.nx), dx[rows].reshape(-1, 3)
         way = moved @ matrix(x[:4]).T
@@ -214,7 +214,7 @@ class BaseSpace:
         return result
 
     def transport(self, dx: Array) -> Array:
-        """The negative adjoint action of dx."""
+        """Return the negative adjoint action (ndx, ndx) of dx."""
         spin = -skew(dx[ANGLE])
         result = np.zeros((self.ndx, self.ndx))
         result[ANGLE, ANGLE] = spin
@@ -257,7 +257,7 @@ class BaseSpace:
         return np.eye(self.ndx)
 
     def normalize(self, x: Array) -> Array:
-        """The state with unit quaternions."""
+        """Return the state with unit quaternions."""
         result: Array = x.copy()
         for q in self.turning_quaternions:
             own = result[q]
@@ -265,7 +265,15 @@ class BaseSpace:
         return result
 
     def check(self, name: str, x: Array) -> None:
-        """Raise `InputError` for a quaternion whose norm is not one."""
+        """Check the norms of quaternions.
+
+        Args:
+            name: Name of the state in the message.
+            x: The state (nx,).
+
+        Raises:
+            InputError: The norm of one is not 1.
+        """
         for q in self.turning_quaternions:
             norm = float(np.linalg.norm(x[q]))
             if abs(norm - 1.0) > _UNIT:
@@ -328,7 +336,7 @@ class Strapdown(ModeModel):
         self._feet_blocks = space.turning_blocks[3:]
 
     def field_at(self, point: Point) -> Array:
-        """The velocity (ndx,) of the state."""
+        """Return the velocity (ndx,) of the state."""
         x, u = point.x, point.u
         back = matrix(x[:4]).T
         result = np.zeros(self.space.ndx)
@@ -342,15 +350,15 @@ class Strapdown(ModeModel):
         return result
 
     def guards_at(self, point: Point) -> Array:
-        """The values of no guards, (0,)."""
+        """Return the values of no guards, (0,)."""
         return np.zeros(0)
 
     def guard_jacobian_at(self, point: Point) -> GuardJacobian:
-        """The derivatives of no guards."""
+        """Return the derivatives of no guards."""
         return GuardJacobian(np.zeros(0), np.zeros((0, self.space.ndx)), np.zeros((0, self.nu)))
 
     def field_jacobian_at(self, point: Point) -> FieldJacobian:
-        """The derivatives by state and input.
+        """Return the derivatives of the field by state and input.
 
         The deviations obey z' = (D f + T(f)) z = A z.
         """
@@ -365,7 +373,7 @@ class Strapdown(ModeModel):
         return FieldJacobian(generator - space.transport(point.field), by_input)
 
     def _generator(self, x: Array, u: Array) -> Array:
-        """The generator A (ndx, ndx)."""
+        """Return the generator A (ndx, ndx), see this module."""
         result = np.zeros((self.space.ndx, self.space.ndx))
         result[:9, _CORE] = _make_core_generator(u[SENSED] - x[BIASES])
         for k in range(self.space.points):
@@ -382,9 +390,12 @@ class Strapdown(ModeModel):
     def transition(
         self, ahead: StepAhead, u: Array, noise: Diffusion | None = None
     ) -> StepTransition:
-        """The flow under a held input in closed form.
+        """Return the flow under a held input in closed form.
 
-        Noise of each foot has no preferred direction, and none comes through the input.
+        Args:
+            ahead: Time, state and length of the step.
+            u: Input (nu,), held over the step.
+            noise: Density of the noise, of which none comes through the input; None without.
         """
         x, h = ahead.x, ahead.h
         sensed = u[SENSED] - x[BIASES]
@@ -464,7 +475,7 @@ _ACROSS_UP: Array = np.cross(np.eye(3), [0.0, 0.0, 1.0])
 
 
 def _make_core_generator(sensed: Array) -> Array:
-    """The first rows (9, 15) of the generator A of base and biases; those of biases are zero."""
+    """Return the first rows (9, 15) of the generator A of base and biases; the others are zero."""
     return np.asarray((sensed.dot(_BY_SENSED) + _STILL).reshape(9, BASE_TANGENT))
 
 

@@ -104,7 +104,7 @@ class BaseNoise(Settings):
         return SOLE_CREEP if flat else POINT_CREEP
 
     def core(self, gap: float) -> Array:
-        """Variances (15,) per s of base and biases; gap: s without a sample in this step."""
+        """Return variances (15,) per s of base and biases in a gap of samples in s; 0 for none."""
         return np.repeat(
             [
                 self.gyroscope**2 + self.held_rate**2 * gap,
@@ -192,16 +192,16 @@ class LeggedBase:
         return slice(OTHERS, OTHERS + len(self.kinematics.joints))
 
     def angles(self, u: Array) -> Array:
-        """The joint angles in an input."""
+        """Return the joint angles in an input, rad."""
         return u[self.angle_columns]
 
     def turning_columns(self, foot: int) -> slice:
-        """The entries of an input that are the angular velocity of a foot, by its number."""
+        """Return the entries of an input that are the angular velocity of a foot, by its number."""
         first = self.angle_columns.stop + 3 * foot
         return slice(first, first + 3)
 
     def moving_columns(self, foot: int) -> slice:
-        """The entries of an input that are the velocity of a foot, by its number."""
+        """Return the entries of an input that are the velocity of a foot, by its number."""
         first = self.angle_columns.stop + 3 * (len(self.feet) + foot)
         return slice(first, first + 3)
 
@@ -221,23 +221,27 @@ class LeggedBase:
         return slice(self.nu - len(self.feet), self.nu)
 
     def mode(self, key: ModeKey) -> Strapdown:
-        """The mode of a key. Raises `UnknownNameError` for what is no mode."""
+        """Return the mode of a key; see `layout` for what is raised."""
         return self.layout(key).mode
 
     def space(self, key: ModeKey) -> BaseSpace:
-        """The states of a mode. Raises `UnknownNameError` for what is no mode."""
+        """Return the states of a mode; see `layout` for what is raised."""
         return self.layout(key).mode.space
 
     def places(self, key: ModeKey) -> tuple[FootPlace, ...]:
-        """The feet in contact in a mode. Raises `UnknownNameError` for what is no mode."""
+        """Return the feet in contact in a mode; see `layout` for what is raised."""
         return self.layout(key).places
 
     def standing(self, key: ModeKey) -> tuple[str, ...]:
-        """The names of the feet in contact in a mode."""
+        """Return the names of the feet in contact in a mode."""
         return tuple(place.foot for place in self.places(key))
 
     def layout(self, key: ModeKey) -> Layout:
-        """How states of a mode are laid out. Raises `UnknownNameError` for what is no mode."""
+        """Return how states of a mode are laid out.
+
+        Raises:
+            UnknownNameError: There is no such mode.
+        """
         try:
             return self._layouts[key]
         except (KeyError, TypeError):
@@ -313,7 +317,14 @@ class LeggedBase:
         )
 
     def density(self, key: ModeKey, t: float, x: Array, u: Array) -> Array:
-        """The density of the noise (ndx, ndx) at a point, in the square of the unit per s."""
+        """Return the density (ndx, ndx) of the noise, in the square of the unit per s.
+
+        Args:
+            key: Key of the mode.
+            t: Time in s, on which nothing depends.
+            x: State (nx,), whose orientation says where the vertical is.
+            u: Input (nu,), with the gap and the creep of the feet.
+        """
         layout, gap = self.layout(key), float(u[GAP])
         variances = layout.variances.copy()
         if gap:
@@ -351,7 +362,7 @@ class LeggedBase:
 
 
 def base_system(base: LeggedBase) -> HybridSystem:
-    """The hybrid system of a base with feet; see this module."""
+    """Return the hybrid system of a base with feet; see this module."""
     check_instance("base", base, LeggedBase)
     names = [touches(foot) for foot in base.feet] + [lifts(foot) for foot in base.feet]
     return HybridSystem(base.mode, partial(_outgoing, base), names)
@@ -376,17 +387,17 @@ def prepare_modes(base: LeggedBase, system: HybridSystem) -> None:
 
 
 def touches(foot: str) -> str:
-    """The name of the guard by which a foot comes into contact."""
+    """Return the name of the guard by which a foot comes into contact."""
     return f"{foot} touches"
 
 
 def lifts(foot: str) -> str:
-    """The name of the guard by which a foot leaves the ground."""
+    """Return the name of the guard by which a foot leaves the ground."""
     return f"{foot} lifts"
 
 
 def _outgoing(base: LeggedBase, key: ModeKey) -> Outgoing:
-    """The ways out of a mode, one for each foot."""
+    """Return the ways out of a mode, one for each foot."""
     return Outgoing(base.mode(key).guard_set, partial(find_edge, base, key))
 
 
@@ -431,11 +442,17 @@ class Lift(ResetModel):
     after: ModeKey
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """The state without the foot."""
+        """Return the state without the foot.
+
+        Args:
+            t: Time in s, on which nothing depends.
+            x: State (nx,) before.
+            u: Input (nu,), on which nothing depends.
+        """
         return Jump(x[self._kept_places[0]])
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """The rows of the identity that are left."""
+        """Return the rows of the identity that are left."""
         return self._jacobian
 
     def prepare(self) -> None:
@@ -463,7 +480,13 @@ class Touch(ResetModel):
     foot: str
 
     def calc(self, t: float, x: Array, u: Array) -> Jump:
-        """The state with the foot where the angles put it."""
+        """Return the state with the foot where the angles put it.
+
+        Args:
+            t: Time in s, on which nothing depends.
+            x: State (nx,) before.
+            u: Input (nu,), with the joint angles.
+        """
         (seen,) = self.base.kinematics(self.base.angles(u), [self.foot])
         result = np.empty(self.base.space(self.after).nx)
         result[self._kept_places[0]] = x
@@ -474,7 +497,7 @@ class Touch(ResetModel):
         return Jump(result)
 
     def calc_diff(self, at: JumpPoint) -> ResetJacobian:
-        """The derivatives: delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
+        """Return the derivatives: delta = rho - s x theta + ds, phi = C^T (theta + dw)."""
         base = self.base
         (seen,) = base.kinematics(base.angles(at.u), [self.foot])
         before, after = base.space(self.before), base.space(self.after)
@@ -490,7 +513,7 @@ class Touch(ResetModel):
         return _timeless(state, by_input)
 
     def noise(self, u: Array) -> Array:
-        """The covariance (ndx+, ndx+) that the noise of the angles gives the state after it."""
+        """Return the covariance (ndx+, ndx+) after it by the noise of the angles."""
         base = self.base
         (seen,) = base.kinematics(base.angles(u), [self.foot])
         after = base.space(self.after)
